@@ -1,0 +1,40 @@
+"""Everything that can go wrong through a user, a site or a file, and the exit code it ends with.
+
+HpcmlError                 1  something hpcml was asked to do did not happen
+├── ConfigError            2  the words given cannot be a run; nothing was submitted, written or lost
+├── StoreError             2  the experiment store cannot be used as it is
+├── ComparisonError        2  these runs cannot be compared honestly
+└── SubmissionError        3  the scheduler, or this machine in its place, refused the job
+"""
+
+from __future__ import annotations
+
+
+class HpcmlError(Exception):
+    """The base: the message is one line that names the field, the value and what to do."""
+
+    exit_code = 1
+
+
+class ConfigError(HpcmlError):
+    """The configuration is misspelt, incomplete, contradictory or impossible on the chosen cluster."""
+
+    exit_code = 2
+
+
+class StoreError(HpcmlError):
+    """The store is missing, is no database, or belongs to a newer hpcml."""
+
+    exit_code = 2
+
+
+class ComparisonError(HpcmlError):
+    """The selected runs differ in more than the named factor, or there is nothing to compare."""
+
+    exit_code = 2
+
+
+class SubmissionError(HpcmlError):
+    """The scheduler refused the job; the message holds its own words."""
+
+    exit_code = 3

@@ -1,0 +1,87 @@
+"""What run.json says: the run, how it is carried out, and where it came from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcml.codec import decode, encode
+from hpcml.errors import HpcmlError
+from hpcml.precision import Numerics
+from hpcml.spec import Run
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the agent does: everything decided, nothing left to a default on the node."""
+
+    numerics: Numerics  # native or emulated
+    device: str  # cpu | cuda
+    argv: list[str]
+    environment: dict[str, str | None]  # on top of the agent's own; None: must not be set
+    cwd: str
+    processes_per_node: int
+    cpus_per_task: int | None
+    walltime_s: int | None
+    stop_grace_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Who asked for the run, where, with which words and which software."""
+
+    command_line: list[str]
+    submitted_at: str  # ISO 8601 with offset
+    submitted_from: str  # host name
+    user: str
+    cwd: str
+    hpcml_version: str
+    python: str
+    packages: dict[str, str] = field(default_factory=dict)  # distribution -> version
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    user_config: list[str] = field(default_factory=list)  # config directories besides the shipped one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One run.json."""
+
+    format: int
+    uid: str
+    spec_hash: str
+    run: Run
+    plan: Plan
+    provenance: Provenance
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Create *path*; a run.json is never overwritten."""
+    with path.open("x", encoding="utf-8") as file:
+        json.dump(encode(manifest), file, indent=2)
+        file.write("\n")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest, or raise `HpcmlError` where the file is torn, foreign or newer."""
+    raw = read_raw(path)
+    if raw.get("format") != FORMAT:
+        raise HpcmlError(f"{path} has format {raw.get('format')!r}; this hpcml reads format {FORMAT}")
+    manifest = decode(Manifest, raw)
+    assert isinstance(manifest, Manifest)
+    return manifest
+
+
+def read_raw(path: Path) -> dict[str, Any]:
+    """Return run.json as plain values, which also older and newer formats are good for."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise HpcmlError(f"{path} cannot be read: {error}") from error
+    if not isinstance(raw, dict):
+        raise HpcmlError(f"{path} is no run.json")
+    return raw

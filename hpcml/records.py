@@ -1,0 +1,77 @@
+"""What the store hands out: runs with their summaries and curves, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcml.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSummary:
+    """One curve in a few numbers, over the finite values; None where there is none."""
+
+    name: str
+    n: int
+    n_nonfinite: int
+    first: float | None
+    last: float | None  # the value at `last_step`; None where that one is not finite
+    last_step: int | None
+    min: float | None
+    min_step: int | None
+    max: float | None
+    max_step: int | None
+    mean: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One value of a curve; `value` is nan or infinite where the workload said so."""
+
+    step: int
+    t_s: float  # since the run's start
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run as the store knows it. Everything measured is None until it is."""
+
+    uid: str
+    path: str
+    experiment: str
+    name: str | None
+    spec_hash: str
+    state: State
+    reason: str | None  # why it ended so, in one line
+    exit_code: int | None
+    attempt: int
+    scheduler: str
+    job_id: str | None
+    submitted_at: str | None
+    t_start: float | None  # unix seconds
+    t_end: float | None
+    wall_s: float | None
+    seed: int
+    precision: str  # requested
+    precision_effective: str | None  # measured by the workload's probe; None: not proven
+    numerics: str  # native | emulated: as the workload reported, else as planned
+    git_commit: str | None
+    git_dirty: bool | None
+    tags: Sequence[str] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)  # the whole spec, flat: "model.name" -> "mnist_cnn"
+    facts: Mapping[str, Any] = field(default_factory=dict)  # where it ran and with what: hostname, gpu_model, torch ...
+    metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """One event of a run, on the run's own clock."""
+
+    t_s: float
+    writer: str
+    attempt: int
+    name: str
+    details: Mapping[str, Any]

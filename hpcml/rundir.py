@@ -1,0 +1,80 @@
+"""One run directory: the name of every file in it, and nothing about what the files say."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+_UID_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no 0/o, 1/i/l: these are read aloud and typed
+
+
+def new_uid(now: datetime) -> str:
+    """Return an id that sorts by time and is unique among any number of simultaneous submitters."""
+    return now.strftime("%Y%m%d-%H%M%S-") + "".join(secrets.choice(_UID_ALPHABET) for _ in range(6))
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The files of the run in *path*, which is ``<root>/<experiment>/<uid>``."""
+
+    path: Path
+
+    @property
+    def uid(self) -> str:
+        """The run's id."""
+        return self.path.name
+
+    @property
+    def manifest(self) -> Path:
+        """The whole specification and where it came from; written once, before submission."""
+        return self.path / "run.json"
+
+    @property
+    def git_diff(self) -> Path:
+        """What the working tree had that its commit had not."""
+        return self.path / "git.diff"
+
+    @property
+    def script(self) -> Path:
+        """What starts the agent; may be run again by hand."""
+        return self.path / "job.sh"
+
+    @property
+    def journals(self) -> Path:
+        """The folder of the journals, one file for each writer."""
+        return self.path / "journal"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the workload may leave what it needs to go on."""
+        return self.path / "checkpoints"
+
+    @property
+    def cancel_mark(self) -> Path:
+        """Exists once somebody wanted this run to stop."""
+        return self.path / "cancel"
+
+    def stdout(self, attempt: int, rank: int) -> Path:
+        """What rank *rank* printed in attempt *attempt*."""
+        return self.path / "logs" / f"{attempt}-rank{rank}.out"
+
+    def stderr(self, attempt: int, rank: int) -> Path:
+        """What rank *rank* printed to standard error."""
+        return self.path / "logs" / f"{attempt}-rank{rank}.err"
+
+    def agent_log(self, attempt: int) -> Path:
+        """What the agent itself had to say: empty unless something is odd."""
+        return self.path / "logs" / f"{attempt}-agent.log"
+
+    def journal_files(self) -> list[Path]:
+        """All journals present, in the order of their names, which begin with the attempt."""
+        return sorted(self.journals.glob("*.jsonl"))
+
+
+def find_run_dirs(root: Path) -> Iterator[RunDir]:
+    """Yield every run below *root*, oldest first within an experiment."""
+    for manifest in sorted(root.glob("*/*/run.json")):
+        yield RunDir(manifest.parent)
