@@ -49,7 +49,7 @@ def _decode_dataclass(kind: Any, value: dict[str, Json], where: str) -> Any:  # 
     hints = get_type_hints(kind)
     known = {field.name: field for field in fields(kind)}
     if unknown := sorted(set(value) - set(known)):
-        raise ConfigError(f"unknown key {where}{'.' if where else ''}{unknown[0]}: written by a newer hpcml?")
+        raise ConfigError(f"unknown key {where}{'.' if where else ''}{unknown[0]}")
     missing = [
         name
         for name, field in known.items()

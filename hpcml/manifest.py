@@ -25,6 +25,7 @@ class Plan:
     environment: dict[str, str | None]  # on top of the agent's own; None: must not be set
     cwd: str
     processes_per_node: int
+    gpus_per_node: int
     cpus_per_task: int | None
     walltime_s: int | None
     stop_grace_s: int

@@ -48,6 +48,11 @@ class RunDir:
         return self.path / "journal"
 
     @property
+    def client_path(self) -> Path:
+        """The folder on the workload's PYTHONPATH; it holds `hpcml_client` and nothing else."""
+        return self.path / "pythonpath"
+
+    @property
     def checkpoints(self) -> Path:
         """Where the workload may leave what it needs to go on."""
         return self.path / "checkpoints"

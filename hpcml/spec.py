@@ -37,10 +37,15 @@ class Data:
 
     name: str
     path: str | None = None
+    needs_path: bool = False  # True: this data ships with nothing
     holdout: float = 0.2  # the share of samples kept for validation, where the data set has no split of its own
 
     def __post_init__(self) -> None:
         _require(0.0 < self.holdout < 1.0, f"data.holdout={self.holdout} must lie between 0 and 1")
+        _require(
+            self.path is not None or not self.needs_path,
+            f"data={self.name} ships with nothing: set data.path=/where/it/is",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,8 @@
-"""What a program inside a run may import: standard library only, Python 3.8 and newer."""
+"""What a program inside a run may import: standard library only, Python 3.8 and newer.
+
+``run = hpcml_client.connect()`` is the whole of it for most programs (docs/reference/client.md).
+"""
+
+from hpcml_client.client import Client, connect
+
+__all__ = ["Client", "connect"]

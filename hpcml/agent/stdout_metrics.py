@@ -1,0 +1,71 @@
+"""Metrics picked out of what a program prints, for programs that cannot be changed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcml.spec import MetricRule
+
+_CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
+_LONGEST_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picked:
+    """One value; where the line tells no step, the values of a name are numbered from 0."""
+
+    name: str
+    value: float
+    step: int
+
+
+@dataclass(slots=True)
+class StdoutScanner:
+    """Reads a growing file from where it stopped and applies the rules to each complete line."""
+
+    path: Path
+    rules: Sequence[MetricRule]
+    _offset: int = 0
+    _counts: Counter[str] = field(default_factory=Counter)
+    _compiled: list[tuple[re.Pattern[str], str | None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._compiled = [(re.compile(rule.pattern), rule.name) for rule in self.rules]
+
+    def scan(self, *, to_the_end: bool = False) -> Iterator[Picked]:
+        """Yield what the new lines hold; *to_the_end* reads everything there is, else one chunk."""
+        if not self._compiled:
+            return
+        with self.path.open("rb") as file:
+            while True:
+                file.seek(self._offset)
+                data = file.read(_CHUNK_BYTES)
+                end = data.rfind(b"\n") + 1
+                if not end and len(data) >= _LONGEST_LINE_BYTES:
+                    end = len(data)  # no line is that long: step over it
+                if not end and to_the_end:
+                    end = len(data)  # a last line without its newline
+                if not end:
+                    return
+                self._offset += end
+                for line in data[:end].decode("utf-8", "replace").splitlines():
+                    yield from self._pick(line)
+                if not to_the_end:
+                    return
+
+    def _pick(self, line: str) -> Iterator[Picked]:
+        for pattern, name in self._compiled:
+            for match in pattern.finditer(line):
+                groups = match.groupdict()
+                called = name or groups["name"]
+                try:
+                    value = float(groups["value"])
+                    step = int(groups["step"]) if groups.get("step") else self._counts[called]
+                except (TypeError, ValueError):
+                    continue  # the words matched, the number did not: not ours to guess
+                self._counts[called] += 1
+                yield Picked(name=called, value=value, step=step)

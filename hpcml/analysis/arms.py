@@ -1,0 +1,140 @@
+"""The runs of one level in one cell, sorted into those that count and those that do not, one number per seed."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from hpcml.analysis.steady import SteadyState
+from hpcml.comparison import MIXED, Excluded
+from hpcml.precision import Numerics
+from hpcml.records import RunRecord
+from hpcml.states import State
+
+BySeed = Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One level's runs."""
+
+    level: str
+    ok: tuple[RunRecord, ...]  # completed, metric finite: the only ones that enter any statistics
+    nan: tuple[RunRecord, ...]
+    without_metric: tuple[RunRecord, ...]
+    failed: tuple[RunRecord, ...]
+    unfinished: tuple[RunRecord, ...]
+    values: BySeed  # the metric; runs of one seed are averaged first, since the seed is the unit
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that count, in order."""
+        return tuple(sorted(self.values))
+
+    @property
+    def numerics(self) -> str | None:
+        """How the arithmetic of the runs that count was done; None: none counts."""
+        kinds = {run.numerics for run in self.ok}
+        return MIXED if len(kinds) > 1 else next(iter(kinds), None)
+
+    @property
+    def has_speed(self) -> bool:
+        """Whether these runs' times say anything about the level: only if all were native."""
+        return self.numerics == Numerics.native.name
+
+    def aligned(self, seeds: Iterable[int]) -> list[float]:
+        """Return the metric at *seeds*, in their order."""
+        return [self.values[seed] for seed in seeds]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """The durations of an arm's runs, per seed, where they are known."""
+
+    steps_s: BySeed
+    samples_s: BySeed  # a step's time over its batch size
+    p5_s: BySeed
+    p95_s: BySeed
+    walls_s: BySeed
+    batch_sizes: frozenset[object]  # as configured
+
+
+def sort_runs(level: str, runs: Sequence[RunRecord], metric: str) -> Arm:
+    """Return the arm that *runs* make up; every run ends in exactly one of its drawers."""
+    drawers: dict[str, list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        drawers[_drawer(run, metric)].append(run)
+    ok = tuple(drawers["ok"])
+    return Arm(
+        level=level,
+        ok=ok,
+        nan=tuple(drawers["nan"]),
+        without_metric=tuple(drawers["without_metric"]),
+        failed=tuple(drawers["failed"]),
+        unfinished=tuple(drawers["unfinished"]),
+        values=_by_seed(ok, lambda run: metric_value(run, metric)),
+    )
+
+
+def metric_value(run: RunRecord, metric: str) -> float | None:
+    """Return the last value of *metric*, or None where it is not finite or was never recorded.
+
+    The last, not the best: picking the best step of each run rewards noise, and the noisier arm most.
+    """
+    summary = run.metrics.get(metric)
+    if summary is None or summary.last is None or not math.isfinite(summary.last):
+        return None
+    return summary.last
+
+
+def times(arm: Arm, steady: Mapping[str, SteadyState]) -> Times:
+    """Return what is known of how long the runs of a native *arm* took; *steady* goes by uid."""
+    return Times(
+        steps_s=_by_seed(arm.ok, lambda run: steady[run.uid].median_s if run.uid in steady else None),
+        samples_s=_by_seed(arm.ok, lambda run: _sample_s(run, steady)),
+        p5_s=_by_seed(arm.ok, lambda run: steady[run.uid].p5_s if run.uid in steady else None),
+        p95_s=_by_seed(arm.ok, lambda run: steady[run.uid].p95_s if run.uid in steady else None),
+        walls_s=_by_seed(arm.ok, lambda run: run.wall_s),
+        batch_sizes=frozenset(run.params.get("training.batch_size") for run in arm.ok),
+    )
+
+
+def median_of(values: BySeed, *, scale: float = 1.0) -> float | None:
+    """Return the median over seeds, or None where there is none."""
+    return median(values.values()) * scale if values else None
+
+
+def excluded(arm: Arm, metric: str) -> list[Excluded]:
+    """Return the runs of *arm* that do not count, each with its reason."""
+    reasons = [(run, f"{run.state}{f': {run.reason}' if run.reason else ''}") for run in arm.failed + arm.unfinished]
+    reasons += [(run, f"{metric} ended non-finite") for run in arm.nan]
+    reasons += [(run, f"{metric} was never recorded") for run in arm.without_metric]
+    return [Excluded(uid=run.uid, level=arm.level, reason=reason) for run, reason in reasons]
+
+
+def _drawer(run: RunRecord, metric: str) -> str:
+    if run.state is not State.COMPLETED:
+        return "failed" if run.state.is_final else "unfinished"
+    summary = run.metrics.get(metric)
+    if summary is None or not (summary.n or summary.n_nonfinite):
+        return "without_metric"
+    return "nan" if metric_value(run, metric) is None else "ok"
+
+
+def _sample_s(run: RunRecord, steady: Mapping[str, SteadyState]) -> float | None:
+    batch_size = run.params.get("training.batch_size")
+    is_own_program = "model.recipe" in run.params and run.params["model.recipe"] is None  # free to ignore batch_size
+    if run.uid not in steady or is_own_program or not isinstance(batch_size, int | float) or batch_size <= 0:
+        return None
+    return steady[run.uid].median_s / batch_size
+
+
+def _by_seed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> BySeed:
+    values: dict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        if (value := read(run)) is not None:
+            values[run.seed].append(value)
+    return {seed: fmean(of) for seed, of in sorted(values.items())}

@@ -1,0 +1,90 @@
+"""On which metric runs are judged, which way it should go, and which difference in it matters."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hpcml.analysis.factor import show, suggest
+from hpcml.errors import ComparisonError
+from hpcml.records import RunRecord
+from hpcml.spec import Goal
+
+_LOWER_IS_BETTER = re.compile(r"loss|err|perplexity|ppl|nll|entropy|mse|mae|rmse|wer|fid|time|latency|energy|power|_s$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yardstick:
+    """The metric of a whole comparison."""
+
+    metric: str
+    goal: Literal["max", "min"]
+    goal_source: Literal["config", "command line", "metric name"]
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value is the better one."""
+        return self.goal == Goal.max.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """The difference that matters, and who fixed it: `config` was stored before any result was known."""
+
+    value: float | None
+    source: Literal["config", "command line"] | None
+
+
+def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | None) -> Yardstick:
+    """Return what to judge *runs* by, or raise `ComparisonError` where they disagree or never recorded it."""
+    metric = metric or _agreed(runs, "metric")
+    if not any(metric in run.metrics for run in runs):
+        known = sorted({name for run in runs for name in run.metrics})
+        near = suggest(metric, known) or f"they have {', '.join(known) or 'no metrics at all'}"
+        raise ComparisonError(f"no run recorded {metric}: {near}")
+    if goal is not None:
+        if goal not in Goal.__members__:
+            raise ComparisonError(f"goal={goal}: choose max or min")
+        return Yardstick(metric=metric, goal="max" if goal == Goal.max.name else "min", goal_source="command line")
+    own = [run for run in runs if run.params.get("objective.metric") == metric]
+    if own:
+        is_max = _agreed(own, "goal") == Goal.max.name
+        return Yardstick(metric=metric, goal="max" if is_max else "min", goal_source="config")
+    is_min = _LOWER_IS_BETTER.search(metric.lower()) is not None
+    return Yardstick(metric=metric, goal="min" if is_min else "max", goal_source="metric name")
+
+
+def find_margin(runs: Sequence[RunRecord], metric: str, wanted: float | None) -> Margin:
+    """Return the margin of the runs of one cell.
+
+    A configured margin is in the unit of the configured metric: for another metric there is none.
+    """
+    if wanted is not None:
+        if not (math.isfinite(wanted) and wanted > 0):
+            raise ComparisonError(f"margin={wanted} must be positive")
+        return Margin(value=float(wanted), source="command line")
+    own = [run for run in runs if run.params.get("objective.metric") == metric]
+    values = {run.params.get("objective.margin") for run in own}
+    if len(values) > 1:
+        raise ComparisonError(f"{_disagreement(own, 'margin')}; give one with --margin")
+    value = next(iter(values), None)
+    return Margin(value=None, source=None) if value is None else Margin(value=float(value), source="config")
+
+
+def _agreed(runs: Sequence[RunRecord], word: str) -> str:
+    values = {run.params.get(f"objective.{word}") for run in runs}
+    if len(values) > 1:
+        raise ComparisonError(f"{_disagreement(runs, word)}; give one with --{word}")
+    value = next(iter(values))
+    if value is None:
+        raise ComparisonError(f"these runs say no objective.{word}; give one with --{word}")
+    return str(value)
+
+
+def _disagreement(runs: Sequence[RunRecord], word: str) -> str:
+    values = [show(run.params.get(f"objective.{word}")) for run in runs]
+    counts = ", ".join(f"{value} ({values.count(value)} runs)" for value in sorted(set(values)))
+    return f"the runs disagree on objective.{word}: {counts}"

@@ -1,0 +1,78 @@
+"""The front door: picks the sub-command, imports only that one, prints expected errors in one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from hpcml.errors import HpcmlError
+from hpcml.places import Places, locate
+
+# name -> (where it lives, what it says in `hpcml --help`): listing costs no import.
+COMMANDS = {
+    "run": ("hpcml.cli.run:run", "Compose a configuration, check it and run it; -m for sweeps."),
+    "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
+    "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
+    "compare": ("hpcml.cli.compare:compare", "Compare runs that differ in one setting, with intervals and verdicts."),
+    "sync": ("hpcml.cli.sync:sync", "Bring the run directories into the store."),
+    "cancel": ("hpcml.cli.cancel:cancel", "Stop runs, whether they run or wait."),
+}
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a sub-command only when it is called or asked for help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one command; None where there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="hpcml", message="%(prog)s %(version)s")
+@click.option("--home", metavar="DIR", help="Where runs are kept (HPCML_HOME; ~/.local/share/hpcml).")
+@click.option("--store", metavar="FILE", help="The experiment store (HPCML_STORE; store.db in the home).")
+@click.pass_context
+def cli(context: click.Context, home: str | None, store: str | None) -> None:
+    """Describe, contain, submit, watch and compare ML runs on HPC clusters."""
+    context.obj = locate(os.environ, home=home, store=store)
+
+
+pass_places = click.make_pass_decorator(Places)
+
+
+def main() -> None:
+    """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
+    try:
+        code = cli.main(prog_name="hpcml", standalone_mode=False)
+    except HpcmlError as error:
+        click.echo(f"hpcml: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"hpcml: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("hpcml: interrupted", err=True)
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:  # `hpcml runs | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_BROKEN_PIPE)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,141 @@
+"""The display of running runs: bars on a terminal, one line for each end elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from hpcml.cli.terminal import console as terminal
+from hpcml.operations import follow
+from hpcml.operations.collect import collect, opened
+from hpcml.operations.launch import Launched
+from hpcml.places import Places
+from hpcml.states import State
+
+_PERIOD_S = 0.25
+_SECOND_THOUGHT_S = 5.0
+_INTERRUPTED = 130
+_MOST_BARS = 12  # of runs that have ended; those that run are always shown
+
+
+def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
+    """Show *launched* until all have ended; return 0 if all completed, 1 if not, 130 after Ctrl-C."""
+    console = terminal()
+    console.print(f"{len(launched)} run{'s' if len(launched) != 1 else ''} in {escape(str(_folder(launched)))}")
+    try:
+        glimpses = _show(launched, console)
+    except KeyboardInterrupt:
+        return _detach_or_cancel(launched, console)
+    with opened(places) as store:
+        collect(store, places)
+    return _sum_up(launched, glimpses, console)
+
+
+def _folder(launched: Sequence[Launched]) -> object:
+    parents = {item.run_dir.path.parent for item in launched}
+    return parents.pop() if len(parents) == 1 else next(iter(parents)).parent
+
+
+def labels(launched: Sequence[Launched]) -> list[str]:
+    """Return for each run the words in which it differs from the others; its model and precision if it is alone."""
+    counts = Counter(word for item in launched for word in set(item.overrides))
+    own = [" ".join(word for word in item.overrides if counts[word] < len(launched)) for item in launched]
+    return [
+        text or f"{item.manifest.run.model.name} {item.manifest.run.precision.name.name}"
+        for text, item in zip(own, launched, strict=True)
+    ]
+
+
+def _show(launched: Sequence[Launched], console: Console) -> list[follow.Glimpse]:
+    names = labels(launched)
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    bars = [
+        progress.add_task(
+            escape(name), total=_steps(item), note="waiting", visible=len(launched) <= _MOST_BARS, start=False
+        )
+        for name, item in zip(names, launched, strict=True)
+    ]
+    ended: set[str] = set()
+    glimpses: list[follow.Glimpse] = []
+    with progress:
+        for glimpses in follow.follow(
+            [item.run_dir for item in launched],
+            period_s=_PERIOD_S,
+            is_tended=lambda: follow.is_tended([item.ticket for item in launched]),
+        ):
+            for bar, name, item, glimpse in zip(bars, names, launched, glimpses, strict=True):
+                _update(progress, bar, item, glimpse)
+                if glimpse.state.is_final and glimpse.uid not in ended:
+                    ended.add(glimpse.uid)
+                    if not console.is_terminal:
+                        console.print(f"{glimpse.uid}  {escape(name)}  {escape(_note(item, glimpse))}")
+    return glimpses
+
+
+def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: follow.Glimpse) -> None:
+    task = progress.tasks[bar]
+    if glimpse.state is not State.PENDING and not task.started:
+        progress.start_task(task.id)
+        progress.update(task.id, visible=True)
+    done: float | None = None if glimpse.step is None else glimpse.step + 1
+    if glimpse.state is State.COMPLETED:
+        done = task.total
+    if glimpse.state.is_final and not task.finished:
+        progress.stop_task(task.id)
+    progress.update(task.id, completed=done, note=escape(_note(item, glimpse)))
+
+
+def _steps(item: Launched) -> int | None:
+    return item.manifest.run.training.steps if item.manifest.run.workload.command is None else None
+
+
+def _note(item: Launched, glimpse: follow.Glimpse) -> str:
+    if glimpse.state is State.PENDING:
+        return "waiting"
+    metric = item.manifest.run.objective.metric
+    value = f"{metric} {glimpse.latest[metric]:.4g}" if metric in glimpse.latest else ""
+    if glimpse.state is State.RUNNING:
+        return value
+    return " ".join(filter(None, [glimpse.state.value, glimpse.reason, value]))
+
+
+def _detach_or_cancel(launched: Sequence[Launched], console: Console) -> int:
+    """The first Ctrl-C only stops watching; a second one within a few seconds cancels what has not ended."""
+    console.print(
+        f"\nStopped watching: the runs go on in the background (hpcml runs). "
+        f"Press Ctrl-C again within {_SECOND_THOUGHT_S:g} s to cancel them."
+    )
+    try:
+        time.sleep(_SECOND_THOUGHT_S)
+    except KeyboardInterrupt:
+        count = sum(follow.cancel(item.run_dir) for item in launched)
+        console.print(f"\nCancelling {count} of {len(launched)} runs.")
+    return _INTERRUPTED
+
+
+def _sum_up(launched: Sequence[Launched], glimpses: Sequence[follow.Glimpse], console: Console) -> int:
+    failures = [
+        (item, glimpse)
+        for item, glimpse in zip(launched, glimpses, strict=True)
+        if glimpse.state is not State.COMPLETED
+    ]
+    for item, glimpse in failures:
+        click.echo(f"hpcml: {glimpse.uid} {glimpse.state.value}: {glimpse.reason or 'no reason known'}", err=True)
+        for line in follow.last_words(item.run_dir):
+            click.echo(f"    {line}", err=True)
+    console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
+    return 1 if failures else 0

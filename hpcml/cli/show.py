@@ -1,0 +1,27 @@
+"""``hpcml show``."""
+
+from __future__ import annotations
+
+import click
+
+from hpcml.cli.main import pass_places
+from hpcml.cli.options import form
+from hpcml.places import Places
+
+
+@click.command()
+@click.argument("reference", metavar="RUN")
+@form("json")
+@pass_places
+def show(places: Places, reference: str, form: str | None) -> None:
+    """Show everything recorded of one run, given by its id, a unique end of it, or its name."""
+    from hpcml.cli.terminal import console
+    from hpcml.operations import consult
+    from hpcml.report import run_details as report
+
+    record, events = consult.show_run(places, reference)
+    if form == "json":
+        click.echo(report.run_details_json(record, events), nl=False)
+    else:
+        screen = console()
+        screen.print(report.run_details(record, events, console=screen))

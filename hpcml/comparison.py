@@ -1,0 +1,146 @@
+"""What a comparison of runs says: rows against a reference, with their uncertainty and their doubts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hpcml.precision import Numerics
+
+Verdict = Literal[
+    "reference",  # the row that the others are measured against
+    "equivalent",  # the 90 % interval of the difference lies inside the margin
+    "better",
+    "non-inferior",  # not worse by the margin or more; perhaps better
+    "worse",
+    "inconclusive",  # the runs at hand cannot tell; never read it as "no difference"
+    "no margin",  # nobody said beforehand which difference matters
+]
+NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
+MIXED = "mixed"  # stands for the numerics of a row that has native and emulated runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A two-sided confidence interval."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A row's metric minus the reference's, in the metric's unit and not turned by the goal; None: n < 2 somewhere."""
+
+    value: float
+    ci90: Interval | None  # two one-sided tests at 5 % and this interval say the same
+    ci95: Interval | None
+    p_tost: float | None  # the larger of the two one-sided p values; None without a margin
+    paired: bool  # by seed; else Welch
+    rho: float | None  # correlation of the pairs; None unpaired, below 3 pairs, or without any spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a row's runs were on their device: medians over seeds. Emulated runs have no `Speed` at all."""
+
+    step_ms: float | None  # steady state
+    step_ms_p5: float | None
+    step_ms_p95: float | None
+    samples_per_s: float | None  # over all devices; None where the program may ignore training.batch_size
+    speedup: float | None  # reference's time per sample over this row's, geometric mean; above 1 is faster
+    speedup_ci95: Interval | None
+    speedup_paired: bool | None
+    n: int  # seeds with a steady state
+    wall_s: float | None  # whole runs, start-up and validation included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One level of the factor in one cell. The unit of all statistics is the seed."""
+
+    level: str
+    numerics: str | None  # native | emulated | mixed; None: no run counts
+    precision_requested: tuple[str, ...]
+    precision_effective: tuple[str, ...]
+    n_ok: int  # completed, with a finite metric: these count
+    n_failed: int
+    n_nan: int  # completed, but the metric's last value is not finite
+    n_without_metric: int  # completed, but never recorded the metric
+    n_unfinished: int
+    seeds: tuple[int, ...]
+    mean: float | None
+    sd: float | None
+    mean_ci95: Interval | None
+    difference: Difference | None  # None: the reference itself, or nothing to subtract
+    verdict: Verdict
+    speed: Speed | None
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.speed is None or self.numerics == Numerics.native.name, f"{self.level}: emulated runs have no speed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """One value of something that should have had only one."""
+
+    value: str
+    n_runs: int
+    levels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discrepancy:
+    """A setting or a fact that is not alike in all runs of a cell."""
+
+    key: str
+    kind: Literal["setting", "fact"]
+    occurrences: tuple[Occurrence, ...]
+
+    def __str__(self) -> str:
+        parts = (f"{o.value} ({o.n_runs} run{'s'[: o.n_runs != 1]}: {', '.join(o.levels)})" for o in self.occurrences)
+        return f"{self.key}: {'; '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """A run that was selected and does not count."""
+
+    uid: str
+    level: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Runs that may be compared with each other: alike in all but the factor."""
+
+    where: Mapping[str, str]  # model, data, strategy, layout, cluster, container: those that are not the factor
+    device: str | None  # None: not recorded, or not alike in all runs
+    batch_size: int | None  # global; None: the factor, or not alike in all runs
+    reference: str
+    margin: float | None
+    margin_source: Literal["config", "command line"] | None
+    steady_from_step: int | None
+    steady_to_step: int | None
+    rows: tuple[Row, ...]  # the reference first, then in natural order
+    remarks: tuple[str, ...] = ()
+    confounders: tuple[Discrepancy, ...] = ()  # only where mixing was allowed: a reason to doubt every number above
+    notes: tuple[Discrepancy, ...] = ()  # may differ, worth knowing
+    excluded: tuple[Excluded, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The answer to the question what this one setting did."""
+
+    by: str  # as asked: precision, training.batch_size
+    metric: str  # a run's value is the last one it recorded
+    goal: Literal["max", "min"]
+    goal_source: Literal["config", "command line", "metric name"]
+    n_runs: int
+    n_comparisons: int  # rows against a reference, over all cells: nothing is adjusted for their number
+    cells: tuple[Cell, ...] = field(default_factory=tuple)

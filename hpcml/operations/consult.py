@@ -1,0 +1,80 @@
+"""Questions to the store, asked after it has caught up with the run directories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.errors import StoreError
+from hpcml.operations.collect import collect, opened
+from hpcml.places import Places
+from hpcml.records import Point, RunRecord, StoredEvent
+from hpcml.rundir import RunDir
+from hpcml.states import State
+from hpcml.store import queries
+from hpcml.store.engine import Engine
+from hpcml.store.filters import parse_filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which runs, in words: every condition must hold; empty means all."""
+
+    references: Sequence[str] = ()  # ids, ends of ids, names
+    experiment: str | None = None
+    states: Sequence[str] = ()
+    where: Sequence[str] = ()  # precision=tf32, val_accuracy>0.9
+    sort: str | None = None
+    descending: bool = False
+    limit: int | None = None
+
+
+def list_runs(places: Places, selection: Selection) -> list[RunRecord]:
+    """Return the selected runs, oldest first unless sorted otherwise."""
+    with opened(places) as store:
+        collect(store, places)
+        return _select(store, selection)
+
+
+def with_step_times(places: Places, selection: Selection) -> tuple[list[RunRecord], dict[str, list[Point]]]:
+    """Return the selected runs and their ``step_time_s`` curves by uid."""
+    with opened(places) as store:
+        collect(store, places)
+        runs = _select(store, selection)
+        return runs, queries.curves(store, [run.uid for run in runs], "step_time_s")
+
+
+def show_run(places: Places, reference: str) -> tuple[RunRecord, list[StoredEvent]]:
+    """Return one run and all its events."""
+    with opened(places) as store:
+        collect(store, places)
+        record = queries.get_run(store, reference)
+        return record, queries.events(store, record.uid)
+
+
+def find(places: Places, references: Sequence[str]) -> list[tuple[RunRecord, RunDir]]:
+    """Return the named runs with their directories; one that is not there refuses all."""
+    return [(record, RunDir(Path(record.path))) for record in list_runs(places, Selection(references=references))]
+
+
+def _select(store: Engine, selection: Selection) -> list[RunRecord]:
+    if selection.references:
+        found = {record.uid: record for record in (queries.get_run(store, word) for word in selection.references)}
+        return list(found.values())
+    return queries.find_runs(
+        store,
+        experiment=selection.experiment,
+        states=[_state(word) for word in selection.states],
+        filters=[parse_filter(text) for text in selection.where],
+        sort=selection.sort,
+        descending=selection.descending,
+        limit=selection.limit,
+    )
+
+
+def _state(word: str) -> State:
+    try:
+        return State[word.upper()]
+    except KeyError:
+        raise StoreError(f"{word!r} is no state: choose {', '.join(State.__members__)}") from None

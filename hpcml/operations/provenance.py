@@ -1,0 +1,81 @@
+"""Where a run came from: who, where, with which words, which software and which code."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+
+from hpcml import __version__
+from hpcml.manifest import Provenance
+
+_GIT_TIMEOUT_S = 30
+_DIFF_LIMIT_BYTES = 10 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """The user's working tree: None for what git cannot tell, such as outside a repository."""
+
+    commit: str | None
+    dirty: bool | None
+    diff: bytes
+
+
+def describe_code(folder: Path) -> Code:
+    """Return commit and uncommitted changes of the repository around *folder*; the diff is cut at 10 MiB."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return Code(commit=None, dirty=None, diff=b"")
+    changes = _git(folder, "status", "--porcelain") or b""
+    diff = _git(folder, "diff", "--binary", "HEAD") or b""
+    if len(diff) > _DIFF_LIMIT_BYTES:
+        diff = diff[:_DIFF_LIMIT_BYTES] + b"\n[cut by hpcml: the diff was %d bytes long]\n" % len(diff)
+    return Code(commit=commit.decode().strip(), dirty=bool(changes.strip()), diff=diff)
+
+
+def describe(
+    command_line: Sequence[str], folder: Path, code: Code, user_config: Sequence[str], now: datetime
+) -> Provenance:
+    """Return everything about this call that a run records."""
+    return Provenance(
+        command_line=list(command_line),
+        submitted_at=now.isoformat(timespec="seconds"),
+        submitted_from=socket.gethostname(),
+        user=_user(),
+        cwd=str(folder),
+        hpcml_version=__version__,
+        python=platform.python_version(),
+        packages=_packages(),
+        git_commit=code.commit,
+        git_dirty=code.dirty,
+        user_config=list(user_config),
+    )
+
+
+def _git(folder: Path, *words: str) -> bytes | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):  # no git here, or a repository on a dead file system
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in many containers
+        return "unknown"
+
+
+def _packages() -> dict[str, str]:
+    found = {dist.name: dist.version for dist in metadata.distributions() if dist.name}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))

@@ -1,0 +1,42 @@
+"""Where hpcml keeps things for this user: run directories, the store, and what only this machine knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Absolute places; nothing here has been created."""
+
+    home: Path
+    store_url: str
+
+    @property
+    def runs(self) -> Path:
+        """Run directories, as ``runs/<experiment>/<uid>``."""
+        return self.home / "runs"
+
+    @property
+    def submissions(self) -> Path:
+        """What local submissions leave: batches and the queue's own log."""
+        return self.home / "submissions"
+
+
+def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | None = None) -> Places:
+    """Return the places: command line, then HPCML_HOME and HPCML_STORE, then XDG_DATA_HOME, then ~/.local/share.
+
+    Never a temporary folder: what is there is the user's results.
+    """
+    chosen = home or environ.get("HPCML_HOME")
+    if not chosen:
+        base = environ.get("XDG_DATA_HOME") or (f"{environ['HOME']}/.local/share" if environ.get("HOME") else None)
+        if base is None:
+            raise ConfigError("HPCML_HOME is not set and neither is HOME: set HPCML_HOME to where runs shall be kept")
+        chosen = f"{base}/hpcml"
+    root = Path(chosen).expanduser().absolute()
+    return Places(home=root, store_url=store or environ.get("HPCML_STORE") or str(root / "store.db"))

@@ -1,0 +1,139 @@
+"""The words and numbers of a comparison that its terminal and Markdown views share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpcml.comparison import Cell, Comparison, Difference, Row, Speed
+from hpcml.precision import Numerics
+from hpcml.report.plain_text import decimals_for, duration, ends, number, p_value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowWords:
+    """A row in words, "" where there is nothing to say; an estimate and its interval are apart, for two lines."""
+
+    level: str
+    effective: str
+    counts: str
+    mean: str
+    half_interval: str
+    difference: str
+    difference_interval: str
+    p_tost: str
+    verdict: str
+    step_ms: str
+    samples_per_s: str
+    speedup: str
+    speedup_interval: str
+    wall: str
+
+
+def row_words(row: Row, cell: Cell) -> RowWords:
+    """Return *row* of *cell* in words, with as many decimals as its uncertainty supports."""
+    half = None if row.mean_ci95 is None else (row.mean_ci95.high - row.mean_ci95.low) / 2
+    decimals = cell_decimals(cell)
+    difference, speed = row.difference, row.speed
+    no_speed = "emulated" if row.numerics not in (None, Numerics.native.name) else ""
+    return RowWords(
+        level=row.level,
+        effective=", ".join(row.precision_effective),
+        counts=_counts(row),
+        mean="" if row.mean is None else f"{row.mean:.{decimals}f}",
+        half_interval="" if half is None else f"± {half:.{decimals}f}",
+        difference="" if difference is None else f"{difference.value:+.{decimals}f}",
+        difference_interval="" if difference is None else ends(difference.ci90, decimals, signed=True),
+        p_tost=p_value(difference.p_tost) if difference else "",
+        verdict=row.verdict,
+        step_ms=number(speed.step_ms) if speed else no_speed,
+        samples_per_s=number(speed.samples_per_s) if speed else no_speed,
+        speedup=_speedup(row, speed, no_speed),
+        speedup_interval=ends(speed.speedup_ci95, 2) if speed else "",
+        wall=duration(speed.wall_s) if speed else no_speed,
+    )
+
+
+def cell_decimals(cell: Cell) -> int:
+    """Return the decimals of all metric values in *cell*: two digits of the smallest spread that is not zero."""
+    spreads = [row.sd for row in cell.rows if row.sd]
+    values = [abs(row.mean) for row in cell.rows if row.mean]
+    return decimals_for(min(spreads, default=None), max(values, default=None))
+
+
+def heading(cell: Cell) -> str:
+    """Return what all runs of *cell* have in common."""
+    parts = [f"{group} {name}" for group, name in cell.where.items() if name not in ("not set", "none")]
+    if cell.batch_size is not None:
+        parts.append(f"batch size {cell.batch_size}")
+    if cell.device is not None:
+        parts.append(f"device {cell.device}")
+    return " · ".join(parts)
+
+
+def introduction(comparison: Comparison) -> str:
+    """Return what is compared on what."""
+    way = "higher" if comparison.goal == "max" else "lower"
+    guess = ", guessed from its name: say --goal if that is wrong" if comparison.goal_source == "metric name" else ""
+    return f"{comparison.n_runs} runs by {comparison.by} · {comparison.metric}: last value, {way} is better{guess}"
+
+
+def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
+    """Yield what must be known to read the table of *cell*, one line each, the gravest first."""
+    for confounder in cell.confounders:
+        yield f"CONFOUNDED by {confounder.kind} {confounder}"
+    yield from cell.remarks
+    for row in cell.rows:
+        for flag in row.flags:
+            yield f"{row.level}: {flag}"
+    yield _margin(cell, comparison.metric)
+    yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
+    for row in cell.rows:
+        if row.difference is not None:
+            yield f"{row.level}: {_pairing(row.difference)}"
+    if cell.steady_from_step is not None:
+        yield f"step times: medians over steps {cell.steady_from_step} to {cell.steady_to_step} of every run"
+    for note in cell.notes:
+        yield f"note: {note}"
+    for run in cell.excluded:
+        yield f"not counted: {run.uid} ({run.level}): {run.reason}"
+
+
+def walls(cell: Cell) -> str | None:
+    """Return the wall times of whole runs, for a view without a column for them; None where none is known."""
+    known = [(row.level, row.speed.wall_s) for row in cell.rows if row.speed and row.speed.wall_s is not None]
+    times = ", ".join(f"{level} {duration(wall_s)}" for level, wall_s in known)
+    return f"wall time of whole runs, start-up and validation included (medians): {times}" if known else None
+
+
+def closing(comparison: Comparison) -> str | None:
+    """Return the warning that many comparisons need, or None for a single one."""
+    n = comparison.n_comparisons
+    return f"{n} comparisons: intervals and p values are not adjusted for their number" if n > 1 else None
+
+
+def _counts(row: Row) -> str:
+    selected = row.n_ok + row.n_failed + row.n_nan + row.n_without_metric + row.n_unfinished
+    return str(row.n_ok) if row.n_ok == selected else f"{row.n_ok}/{selected}"
+
+
+def _speedup(row: Row, speed: Speed | None, no_speed: str) -> str:
+    if speed is None:
+        return no_speed
+    if row.verdict == "reference":
+        return "1"
+    return "" if speed.speedup is None else f"{speed.speedup:.2f}"
+
+
+def _margin(cell: Cell, metric: str) -> str:
+    if cell.margin is None:
+        return f"no margin was fixed beforehand for {metric} (objective.margin): no verdict on equivalence"
+    source = "fixed in the configuration" if cell.margin_source == "config" else "given on the command line, afterwards"
+    return f"margin {cell.margin:g} in {metric}, {source}"
+
+
+def _pairing(difference: Difference) -> str:
+    how = "paired by seed" if difference.paired else "unpaired"
+    rho = f", rho {difference.rho:+.2f}" if difference.rho is not None else ""
+    p = f", p of TOST {p_value(difference.p_tost)}" if difference.p_tost is not None else ""
+    return how + rho + p

@@ -1,0 +1,53 @@
+"""A comparison as GitHub-flavoured Markdown, to be pasted into an issue or a paper's notes."""
+
+from __future__ import annotations
+
+from hpcml.comparison import Cell, Comparison
+from hpcml.report.comparison_cells import closing, heading, introduction, remarks, row_words
+from hpcml.report.plain_text import markdown_table, safe_markdown
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return *comparison* as a Markdown document without a title."""
+    lines = [safe_markdown(introduction(comparison)), ""]
+    for cell in comparison.cells:
+        lines += [f"### {safe_markdown(heading(cell))}", "", *_table(comparison, cell), ""]
+        lines += [f"- {safe_markdown(remark)}" for remark in remarks(cell, comparison)]
+        lines.append("")
+    if (warning := closing(comparison)) is not None:
+        lines += [warning, ""]
+    return "\n".join(lines)
+
+
+def _table(comparison: Comparison, cell: Cell) -> list[str]:
+    headings = [
+        comparison.by,
+        "effective",
+        "n",
+        f"{comparison.metric} ± 95 %",
+        f"difference to {cell.reference} [90 %]",
+        "p (TOST)",
+        "verdict",
+        "step ms",
+        "samples/s",
+        "speed-up [95 %]",
+        "wall time",
+    ]
+    rows = []
+    for row in cell.rows:
+        words = row_words(row, cell)
+        texts = [
+            words.level,
+            words.effective,
+            words.counts,
+            f"{words.mean} {words.half_interval}".strip(),
+            f"{words.difference} {words.difference_interval}".strip(),
+            words.p_tost,
+            words.verdict,
+            words.step_ms,
+            words.samples_per_s,
+            f"{words.speedup} {words.speedup_interval}".strip(),
+            words.wall,
+        ]
+        rows.append([safe_markdown(text) for text in texts])
+    return markdown_table([safe_markdown(title) for title in headings], rows, right=(5, 7, 8, 10))

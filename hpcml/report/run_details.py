@@ -1,0 +1,125 @@
+"""All that is known of one run, for somebody who wants to know what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, tzinfo
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hpcml.codec import encode
+from hpcml.records import RunRecord, StoredEvent
+from hpcml.report.plain_text import duration, json_ready, number, safe
+from hpcml.report.run_words import is_emulated, last_value, metric_words, title
+from hpcml.report.runs_table import record_json
+
+
+def run_details(
+    run: RunRecord, events: Sequence[StoredEvent], *, console: Console, zone: tzinfo | None = None
+) -> RenderableType:
+    """Return everything about *run*; times are shown in *zone*, by default this machine's."""
+    parts: list[RenderableType] = [Text(safe(f"{run.uid}  {title(run)}".rstrip()), style="bold")]
+    parts += [_pairs(dict(_outcome(run))), *_section("precision", dict(_precision(run)))]
+    parts += _section("times", dict(_times(run, zone)))
+    if run.metrics:
+        parts += [_title("metrics"), _indent(_metrics(run, console))]
+    parts += _section("facts", dict(sorted(run.facts.items())))
+    parts += _section("settings", dict(sorted(run.params.items())))
+    if events:
+        parts += [_title("events"), _indent(_events(events))]
+    return Group(*parts)
+
+
+def run_details_json(run: RunRecord, events: Sequence[StoredEvent]) -> str:
+    """Return the run and its events as one JSON object."""
+    listed = [json_ready({**encode(event), "details": encode(dict(event.details))}) for event in events]
+    return json.dumps({**record_json(run), "events": listed}, indent=2, allow_nan=False) + "\n"
+
+
+def _outcome(run: RunRecord) -> Iterator[tuple[str, object]]:
+    yield "state", run.state.value
+    yield "reason", run.reason
+    yield "exit code", run.exit_code
+    yield "experiment", run.experiment
+    yield "seed", run.seed
+    yield "tags", ", ".join(run.tags) or None
+    yield "scheduler", run.scheduler
+    yield "job", run.job_id
+    yield "attempt", run.attempt
+    yield "directory", run.path
+    yield "git commit", None if run.git_commit is None else f"{run.git_commit}{' + changes' * bool(run.git_dirty)}"
+
+
+def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
+    yield "requested", run.precision
+    differs = run.precision_effective is not None and run.precision_effective != run.precision
+    yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
+    yield "numerics", f"{run.numerics}{'  (its times say nothing about this precision)' * is_emulated(run)}"
+
+
+def _times(run: RunRecord, zone: tzinfo | None) -> Iterator[tuple[str, object]]:
+    yield "submitted", run.submitted_at
+    for name, moment in (("started", run.t_start), ("ended", run.t_end)):
+        yield (
+            name,
+            None
+            if moment is None
+            else datetime.fromtimestamp(moment, tz=zone).astimezone(zone).isoformat(sep=" ", timespec="seconds"),
+        )
+    yield "wall time", duration(run.wall_s) or None
+
+
+def _metrics(run: RunRecord, console: Console) -> Table:
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    table.add_column("metric", overflow="fold")
+    for heading in ("last", "at step", "min", "at step", "max", "at step", "n", "not finite"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for name, summary in sorted(run.metrics.items()):
+        words = [safe(name), metric_words(last_value(summary)), summary.last_step, number(summary.min)]
+        words += [summary.min_step, number(summary.max), summary.max_step, summary.n, summary.n_nonfinite or None]
+        table.add_row(*(Text("" if word is None else str(word)) for word in words))
+    return table
+
+
+def _events(events: Sequence[StoredEvent]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for event in sorted(events, key=lambda event: event.t_s):
+        details = ", ".join(f"{key}={_value(value)}" for key, value in event.details.items())
+        when = f"{event.t_s:.1f}s"
+        table.add_row(*(Text(safe(word)) for word in (when, f"{event.attempt}/{event.writer}", event.name, details)))
+    return table
+
+
+def _section(name: str, pairs: Mapping[str, object]) -> list[RenderableType]:
+    return [_title(name), _pairs(pairs)] if any(value is not None for value in pairs.values()) else []
+
+
+def _pairs(pairs: Mapping[str, object]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for key, value in pairs.items():
+        if value is not None:
+            table.add_row(Text(safe(key)), Text(safe(_value(value))))
+    return _indent(table)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(encode(value), default=str)
+
+
+def _title(name: str) -> Text:
+    return Text(f"\n{name}", style="bold")
+
+
+def _indent(renderable: RenderableType) -> Padding:
+    return Padding(renderable, (0, 0, 0, 2))

@@ -1,0 +1,60 @@
+"""One run in words, as the table and the details of runs both use them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from hpcml.precision import Numerics
+from hpcml.records import MetricSummary, RunRecord
+from hpcml.report.plain_text import number
+
+
+def short_uid(uid: str) -> str:
+    """Return the part of *uid* that people type: what follows its date and time."""
+    return uid.rpartition("-")[2]
+
+
+def title(run: RunRecord) -> str:
+    """Return the run's name, else its model's."""
+    return run.name or str(run.params.get("model.name") or "")
+
+
+def precision_words(run: RunRecord) -> str:
+    """Return the precision asked for, and what was measured where that is something else."""
+    if run.precision_effective is None or run.precision_effective == run.precision:
+        return run.precision
+    return f"{run.precision} -> {run.precision_effective}"
+
+
+def key_metric(run: RunRecord, metric: str | None) -> tuple[str, float | None]:
+    """Return the name and the last value of *metric*, by default the run's objective; nan where it ended so."""
+    name = metric or str(run.params.get("objective.metric") or "")
+    summary = run.metrics.get(name)
+    return name, None if summary is None else last_value(summary)
+
+
+def last_value(summary: MetricSummary) -> float | None:
+    """Return the last value, nan where it is known not to be finite."""
+    return math.nan if summary.last is None and summary.n_nonfinite else summary.last
+
+
+def metric_words(value: float | None) -> str:
+    """Return a metric's value, "NaN" where it ended so, "" where there is none."""
+    return "NaN" if value is not None and not math.isfinite(value) else number(value)
+
+
+def submitted_at(run: RunRecord) -> float | None:
+    """Return when the run was submitted, else when it started, in unix seconds."""
+    if run.submitted_at is not None:
+        try:
+            moment = datetime.fromisoformat(run.submitted_at)
+        except ValueError:
+            return run.t_start
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return run.t_start
+
+
+def is_emulated(run: RunRecord) -> bool:
+    """Whether this run's times say nothing about its precision."""
+    return run.numerics != Numerics.native.name

@@ -1,0 +1,154 @@
+"""Rows of the store, put together to the values that it hands out; a few queries for any number of runs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Row, Select, Table, select
+
+from hpcml.records import MetricSummary, Point, RunRecord
+from hpcml.states import State
+from hpcml.store.curves import Points, Precedence, Tally, merge
+from hpcml.store.tables import JOURNAL, METRIC, POINT, RUN, RUN_FACT, RUN_PARAM, RUN_TAG, SERIES, SUMMARY
+
+_MAX_VARIABLES = 900  # SQLite before 3.32 takes 999 in one statement
+
+COLUMNS = (
+    *("uid", "path", "experiment", "name", "spec_hash", "state", "reason", "exit_code", "attempt", "scheduler"),
+    *("job_id", "submitted_at", "t_start", "t_end", "wall_s", "seed", "precision", "precision_effective"),
+    *("numerics", "git_commit", "git_dirty"),
+)  # of RunRecord and of the table alike
+
+T = TypeVar("T")
+RunRow = Row[*tuple[Any, ...]]
+
+
+def select_runs() -> Select[*tuple[Any, ...]]:
+    """Return the query for what `load_records` needs: the id, then `COLUMNS`."""
+    return select(RUN.c.id, *(RUN.c[name] for name in COLUMNS))
+
+
+def load_records(connection: Connection, rows: Sequence[RunRow]) -> list[RunRecord]:
+    """Return the runs of *rows* in their order, whole."""
+    ids = [row.id for row in rows]
+    params, facts = _load_json(connection, RUN_PARAM, ids), _load_json(connection, RUN_FACT, ids)
+    tags, metrics = _load_tags(connection, ids), _load_summaries(connection, ids)
+    return [
+        RunRecord(
+            **{name: getattr(row, name) for name in COLUMNS if name != "state"},
+            state=State(row.state),
+            tags=tuple(tags[row.id]),
+            params=params[row.id],
+            facts=facts[row.id],
+            metrics=metrics[row.id],
+        )
+        for row in rows
+    ]
+
+
+def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dict[str, list[Point]]:
+    """Return each run's curve of *metric*, by step; a run without one is absent."""
+    which = (
+        select(
+            SERIES.c.id, RUN.c.uid, RUN.c.clock_ms, JOURNAL.c.attempt, JOURNAL.c.writer, JOURNAL.c.t0, JOURNAL.c.file
+        )
+        .join(RUN, RUN.c.id == SERIES.c.run_id)
+        .join(JOURNAL, JOURNAL.c.id == SERIES.c.journal_id)
+        .join(METRIC, METRIC.c.id == SERIES.c.metric_id)
+        .where(METRIC.c.name == metric)
+    )
+    curves: dict[str, list[Point]] = {}
+    for chunk in chunked(uids):
+        series = connection.execute(which.where(RUN.c.uid.in_(chunk))).all()
+        points = load_points(connection, [row.id for row in series])
+        by_run: defaultdict[tuple[str, int], list[tuple[Precedence, Points]]] = defaultdict(list)
+        for series_id, uid, clock_ms, attempt, writer, t0, file in series:
+            rank = Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file)
+            by_run[uid, clock_ms].append((rank, points[series_id]))
+        for (uid, clock_ms), of_run in by_run.items():
+            curves[uid] = [
+                Point(step=step, t_s=(t_ms - clock_ms) / 1000, value=value)
+                for step, (t_ms, value) in merge(of_run).items()
+            ]
+    return curves
+
+
+def load_points(connection: Connection, series_ids: Sequence[int]) -> dict[int, dict[int, tuple[int, float]]]:
+    """Return the points of each series, by step."""
+    points: defaultdict[int, dict[int, tuple[int, float]]] = defaultdict(dict)
+    for chunk in chunked(series_ids):
+        for series_id, step, t_ms, value in connection.execute(select(POINT).where(POINT.c.series_id.in_(chunk))):
+            points[series_id][step] = (t_ms, float("nan") if value is None else value)
+    return points
+
+
+def values_under(connection: Connection, key: str) -> Mapping[int, Any] | None:
+    """Return, by run id, what all runs have under *key*; None where no run ever had such a thing.
+
+    In this order: the tags, a parameter, a group's name, a metric's last value, a fact.
+    """
+    if key in ("tag", "tags"):
+        return _load_tags(connection, connection.execute(select(RUN.c.id)).scalars().all())
+    for name in (key, f"{key}.name"):
+        if params := _json_under(connection, RUN_PARAM, name):
+            return params
+    last = select(SUMMARY.c.run_id, SUMMARY.c.last).join(METRIC, METRIC.c.id == SUMMARY.c.metric_id)
+    if metrics := dict(connection.execute(last.where(METRIC.c.name == key)).tuples().all()):
+        return metrics
+    return _json_under(connection, RUN_FACT, key) or None
+
+
+def known_keys(connection: Connection) -> set[str]:
+    """Return every word that a filter may begin with."""
+    params = set(connection.execute(select(RUN_PARAM.c.key).distinct()).scalars())
+    groups = {key.removesuffix(".name") for key in params if key.endswith(".name")}
+    facts = connection.execute(select(RUN_FACT.c.key).distinct()).scalars()
+    metrics = connection.execute(select(METRIC.c.name)).scalars()
+    return {*COLUMNS, "tag", *params, *groups, *facts, *metrics}
+
+
+def _json_under(connection: Connection, table: Table, key: str) -> dict[int, Any]:
+    rows = connection.execute(select(table.c.run_id, table.c.value).where(table.c.key == key))
+    return {run_id: json.loads(value) for run_id, value in rows}
+
+
+def _load_json(connection: Connection, table: Table, ids: Sequence[int]) -> defaultdict[int, dict[str, Any]]:
+    found: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    query = select(table.c.run_id, table.c.key, table.c.value).order_by(table.c.run_id, table.c.key)
+    for chunk in chunked(ids):
+        for run_id, key, value in connection.execute(query.where(table.c.run_id.in_(chunk))):
+            found[run_id][key] = json.loads(value)
+    return found
+
+
+def _load_tags(connection: Connection, ids: Sequence[int]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {run_id: [] for run_id in ids}
+    query = select(RUN_TAG.c.run_id, RUN_TAG.c.tag).order_by(RUN_TAG.c.run_id, RUN_TAG.c.position)
+    for chunk in chunked(ids):
+        for run_id, tag in connection.execute(query.where(RUN_TAG.c.run_id.in_(chunk))):
+            found[run_id].append(tag)
+    return found
+
+
+def _load_summaries(connection: Connection, ids: Sequence[int]) -> defaultdict[int, dict[str, MetricSummary]]:
+    found: defaultdict[int, dict[str, MetricSummary]] = defaultdict(dict)
+    columns = [column for column in SUMMARY.c if column.name not in ("run_id", "metric_id")]
+    query = (
+        select(SUMMARY.c.run_id, METRIC.c.name, *columns)
+        .join(METRIC, METRIC.c.id == SUMMARY.c.metric_id)
+        .order_by(SUMMARY.c.run_id, METRIC.c.name)
+    )
+    for chunk in chunked(ids):
+        for run_id, name, *numbers in connection.execute(query.where(SUMMARY.c.run_id.in_(chunk))):
+            tally = Tally(**{column.name: number for column, number in zip(columns, numbers, strict=True)})
+            found[run_id][name] = tally.summary(name)
+    return found
+
+
+def chunked(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield *items* in pieces that one statement can take."""
+    for at in range(0, len(items), _MAX_VARIABLES):
+        yield items[at : at + _MAX_VARIABLES]

@@ -1,0 +1,11 @@
+"""Runs the migrations on the connection that `hpcml.store.upgrade` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from hpcml.store.tables import METADATA
+
+# The connection is inside a transaction already, so Alembic begins and commits none of its own.
+context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA, render_as_batch=True)
+context.run_migrations()

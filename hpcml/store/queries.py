@@ -1,0 +1,153 @@
+"""What the store answers: runs, their curves and their events."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, func, select
+
+from hpcml.errors import StoreError
+from hpcml.records import Point, RunRecord, StoredEvent
+from hpcml.states import State
+from hpcml.store.engine import reading
+from hpcml.store.filters import Filter, matches, sorted_by
+from hpcml.store.loading import COLUMNS, RunRow, known_keys, load_curves, load_records, select_runs, values_under
+from hpcml.store.tables import EVENT, JOURNAL, RUN
+
+_SHOWN = 5  # candidates in an error's one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """The runs of one name, counted."""
+
+    name: str
+    runs: int
+    states: Mapping[State, int]  # only those that occur
+    last_submitted_at: str | None
+
+
+def find_runs(
+    engine: Engine,
+    *,
+    experiment: str | None = None,
+    states: Collection[State] = (),
+    filters: Sequence[Filter] = (),
+    sort: str | None = None,
+    descending: bool = False,
+    limit: int | None = None,
+) -> list[RunRecord]:
+    """Return the runs that meet all conditions, by *sort* or else by uid, which is by time.
+
+    Empty *states* means any. *sort* is any word that a filter may begin with; runs without it come last.
+    """
+    with reading(engine) as connection:
+        query = select_runs().order_by(RUN.c.uid.desc() if descending else RUN.c.uid)
+        if experiment is not None:
+            query = query.where(RUN.c.experiment == experiment)
+        if states:
+            query = query.where(RUN.c.state.in_([state.value for state in states]))
+        rows = {row.id: row for row in connection.execute(query)}
+        ids = list(rows)
+        for condition in filters:
+            values = _values(connection, condition.key, rows)
+            ids = [run_id for run_id in ids if matches(condition, values.get(run_id))]
+        if sort is not None:
+            ids = sorted_by(_values(connection, sort, rows), ids, descending=descending)
+        return load_records(connection, [rows[run_id] for run_id in ids[:limit]])
+
+
+def get_run(engine: Engine, reference: str) -> RunRecord:
+    """Return the run that *reference* means: its uid, its name if no other run has it, or a unique end of its uid."""
+    with reading(engine) as connection:
+        rows = connection.execute(select_runs().where(RUN.c.uid == reference)).all()
+        named = [] if rows else connection.execute(select_runs().where(RUN.c.name == reference)).all()
+        if not rows and len(named) != 1 and reference:
+            uid = RUN.c.uid
+            ends = uid.startswith(reference, autoescape=True) | uid.endswith(reference, autoescape=True)
+            rows = connection.execute(select_runs().where(ends).order_by(uid)).all()
+        rows = rows or sorted(named, key=lambda row: str(row.uid))
+        if len(rows) == 1:
+            return load_records(connection, rows)[0]
+        if rows:
+            shown = ", ".join(row.uid for row in rows[:_SHOWN]) + (", ..." if len(rows) > _SHOWN else "")
+            raise StoreError(f"{reference!r} means {len(rows)} runs: {shown}; give more of the uid")
+        words = connection.execute(select(RUN.c.uid, RUN.c.name)).all()
+        near = _near(reference, {word for row in words for word in row if word})
+        raise StoreError(f"no run is called {reference!r}{near or '; hpcml runs lists them'}")
+
+
+def curve(engine: Engine, uid: str, metric: str) -> list[Point]:
+    """Return the run's curve by step; empty where it has none. An unknown run raises `StoreError`."""
+    with reading(engine) as connection:
+        _run_id(connection, uid)
+        return load_curves(connection, [uid], metric).get(uid, [])
+
+
+def curves(engine: Engine, uids: Sequence[str], metric: str) -> dict[str, list[Point]]:
+    """Return the curves of many runs, in the order of *uids*; a run without one has an empty list."""
+    with reading(engine) as connection:
+        found = load_curves(connection, list(dict.fromkeys(uids)), metric)
+        return {uid: found.get(uid, []) for uid in uids}
+
+
+def events(engine: Engine, uid: str) -> list[StoredEvent]:
+    """Return everything that happened in the run, by time."""
+    with reading(engine) as connection:
+        run_id, clock_ms = _run_id(connection, uid)
+        query = (
+            select(EVENT.c.t_ms, JOURNAL.c.writer, JOURNAL.c.attempt, EVENT.c.name, EVENT.c.details)
+            .join(JOURNAL, JOURNAL.c.id == EVENT.c.journal_id)
+            .where(EVENT.c.run_id == run_id)
+            .order_by(EVENT.c.t_ms, JOURNAL.c.attempt, JOURNAL.c.file, EVENT.c.ordinal)
+        )
+        return [
+            StoredEvent(
+                t_s=(t_ms - clock_ms) / 1000, writer=writer, attempt=attempt, name=name, details=json.loads(details)
+            )
+            for t_ms, writer, attempt, name, details in connection.execute(query)
+        ]
+
+
+def experiments(engine: Engine) -> list[Experiment]:
+    """Return all experiments by name."""
+    columns = (RUN.c.experiment, RUN.c.state, func.count(), func.max(RUN.c.submitted_at))
+    counts: dict[str, Counter[State]] = {}
+    latest: dict[str, str | None] = {}
+    with reading(engine) as connection:
+        query = select(*columns).group_by(RUN.c.experiment, RUN.c.state).order_by(RUN.c.experiment, RUN.c.state)
+        for name, state, count, submitted_at in connection.execute(query):
+            counts.setdefault(name, Counter())[State(state)] = count
+            latest[name] = max(latest.get(name) or "", submitted_at or "") or None
+    return [
+        Experiment(name=name, runs=states.total(), states=dict(states), last_submitted_at=latest[name])
+        for name, states in counts.items()
+    ]
+
+
+def _run_id(connection: Connection, uid: str) -> tuple[int, int]:
+    row = connection.execute(select(RUN.c.id, RUN.c.clock_ms).where(RUN.c.uid == uid)).one_or_none()
+    if row is None:
+        raise StoreError(f"no run has the uid {uid!r}")
+    return row.id, row.clock_ms
+
+
+def _values(connection: Connection, key: str, rows: Mapping[int, RunRow]) -> Mapping[int, Any]:
+    if key in COLUMNS:
+        return {run_id: getattr(row, key) for run_id, row in rows.items()}
+    values = values_under(connection, key)
+    if values is not None:
+        return values
+    if not connection.execute(select(RUN.c.id).limit(1)).all():
+        return {}  # an empty store knows no metric yet, and no run meets anything
+    raise StoreError(f"no run has anything called {key!r}{_near(key, known_keys(connection))}")
+
+
+def _near(word: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, sorted(known), n=_SHOWN) or sorted(k for k in known if word and word in k)
+    return f"; did you mean {', '.join(near[:_SHOWN])}?" if near else ""

@@ -1,0 +1,177 @@
+"""The tables of the store: what every query and every migration means by a name.
+
+Integer keys inside, uids outside. Each `t_ms` counts from its run's `epoch_ms`, which never changes once the run is
+known, so that what an agent reports later moves no row; `clock_ms` is where the run's own clock stands at zero.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
+REVISION = "0001"  # the newest of migrations/versions
+
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+RUN = Table(
+    "run",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("uid", Text, nullable=False, unique=True),
+    Column("path", Text, nullable=False),
+    Column("manifest_stamp", Text, nullable=False),  # size and time of the run.json that was read
+    Column("experiment", Text, nullable=False, index=True),
+    Column("name", Text, index=True),
+    Column("spec_hash", Text, nullable=False, index=True),
+    Column("seed", BigInteger, nullable=False),
+    Column("precision", Text, nullable=False),
+    Column("precision_effective", Text),
+    Column("numerics", Text, nullable=False),
+    Column("planned_numerics", Text, nullable=False),
+    Column("scheduler", Text, nullable=False),
+    Column("planned_scheduler", Text, nullable=False),
+    Column("job_id", Text),
+    Column("submitted_at", Text),
+    Column("git_commit", Text),
+    Column("git_dirty", Boolean),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("exit_code", Integer),
+    Column("attempt", Integer, nullable=False),
+    Column("t_start", Float),
+    Column("t_end", Float),
+    Column("wall_s", Float),
+    Column("epoch_ms", BigInteger, nullable=False),
+    Column("clock_ms", BigInteger, nullable=False),
+)
+
+RUN_PARAM = Table(
+    "run_param",
+    METADATA,
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("key", Text, nullable=False, index=True),
+    Column("value", Text, nullable=False),  # JSON, so that 3 and "3" stay two things
+    PrimaryKeyConstraint("run_id", "key"),
+    sqlite_with_rowid=False,
+)
+
+RUN_FACT = Table(
+    "run_fact",
+    METADATA,
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("key", Text, nullable=False, index=True),
+    Column("value", Text, nullable=False),  # JSON
+    PrimaryKeyConstraint("run_id", "key"),
+    sqlite_with_rowid=False,
+)
+
+RUN_TAG = Table(
+    "run_tag",
+    METADATA,
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("tag", Text, nullable=False, index=True),
+    PrimaryKeyConstraint("run_id", "position"),
+    sqlite_with_rowid=False,
+)
+
+# One file of a run: how far it was read. Rows and cursor change in one transaction, or not at all.
+JOURNAL = Table(
+    "journal",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("file", Text, nullable=False),
+    Column("uid", Text, nullable=False),
+    Column("writer", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("t0", Float, nullable=False),
+    Column("byte_offset", BigInteger, nullable=False),
+    Column("events", Integer, nullable=False),
+    Column("bad_lines", Integer, nullable=False),
+    UniqueConstraint("run_id", "file"),
+)
+
+METRIC = Table(
+    "metric",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+)
+
+# What one journal says about one metric; series of several writers and attempts make up one curve (curves.py).
+SERIES = Table(
+    "series",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("metric_id", ForeignKey("metric.id"), nullable=False),
+    Column("journal_id", ForeignKey("journal.id"), nullable=False),
+    UniqueConstraint("journal_id", "metric_id"),
+    Index(None, "run_id", "metric_id"),
+)
+
+# No foreign key: it would cost a look-up for each point, and only ingest.py writes here.
+POINT = Table(
+    "point",
+    METADATA,
+    Column("series_id", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("t_ms", BigInteger, nullable=False),
+    Column("value", Float),  # NULL is nan, which SQLite cannot keep; infinities it can
+    PrimaryKeyConstraint("series_id", "step"),
+    sqlite_with_rowid=False,
+)
+
+# A run's curve in a few numbers, so that most questions touch no point.
+SUMMARY = Table(
+    "summary",
+    METADATA,
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("metric_id", ForeignKey("metric.id"), nullable=False, index=True),
+    Column("n", Integer, nullable=False),
+    Column("n_nonfinite", Integer, nullable=False),
+    Column("first", Float),
+    Column("last", Float),
+    Column("last_step", BigInteger),
+    Column("min", Float),
+    Column("min_step", BigInteger),
+    Column("max", Float),
+    Column("max_step", BigInteger),
+    Column("total", Float, nullable=False),
+    PrimaryKeyConstraint("run_id", "metric_id"),
+    sqlite_with_rowid=False,
+)
+
+EVENT = Table(
+    "event",
+    METADATA,
+    Column("journal_id", ForeignKey("journal.id"), nullable=False),
+    Column("ordinal", Integer, nullable=False),  # among the events of its journal
+    Column("run_id", ForeignKey("run.id"), nullable=False, index=True),
+    Column("t_ms", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("details", Text, nullable=False),  # JSON
+    PrimaryKeyConstraint("journal_id", "ordinal"),
+)

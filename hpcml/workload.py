@@ -1,0 +1,87 @@
+"""A run turned into what the agent starts: command line, environment and number of processes."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.errors import ConfigError
+from hpcml.manifest import Plan
+from hpcml.precision import Device, decide_numerics, environment
+from hpcml.spec import Run, StrategyName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """What a recipe is started with."""
+
+    python: str
+    recipes: Path
+    cwd: Path  # where a workload starts that names no other place
+
+
+def gpus_per_node(run: Run, device: Device) -> int:
+    """Return how many GPUs of a node the run uses: what it asks for, else one where it has a GPU at all."""
+    if device.kind == "cpu":
+        return 0
+    return 1 if run.resources.gpus_per_node is None else run.resources.gpus_per_node
+
+
+def processes_per_node(run: Run, device: Device) -> int:
+    """Return the ranks that a node starts."""
+    if run.strategy.name is StrategyName.single:
+        return 1
+    return run.strategy.processes_per_node or gpus_per_node(run, device)
+
+
+def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: int | None) -> Plan:
+    """Decide everything that the agent does, or raise `ConfigError` where *device* or the command cannot."""
+    numerics = decide_numerics(run.precision.name, run.precision.numerics, device)
+    return Plan(
+        numerics=numerics,
+        device=device.kind,
+        argv=_argv(run, software),
+        environment=_environment(run, device, numerics.name, cpus_per_task),
+        cwd=run.workload.cwd or str(software.cwd),
+        processes_per_node=processes_per_node(run, device),
+        gpus_per_node=gpus_per_node(run, device),
+        cpus_per_task=cpus_per_task,
+        walltime_s=run.resources.walltime_s,
+        stop_grace_s=run.workload.stop_grace_s,
+    )
+
+
+def _argv(run: Run, software: Software) -> list[str]:
+    if run.workload.command is None:
+        assert run.model.recipe is not None  # Run refuses to exist with neither
+        script = software.recipes / run.model.recipe / "train.py"
+        if not script.is_file():
+            known = sorted(path.parent.name for path in software.recipes.glob("*/train.py"))
+            raise ConfigError(f"model.recipe={run.model.recipe} is not there: choose {', '.join(known)}")
+        return [software.python, str(script)]
+    try:
+        argv = shlex.split(run.workload.command)
+    except ValueError as error:
+        raise ConfigError(f"workload.command={run.workload.command!r}: {error}") from error
+    if not argv:
+        raise ConfigError("workload.command is empty")
+    return argv
+
+
+def _environment(run: Run, device: Device, numerics: str, cpus_per_task: int | None) -> dict[str, str | None]:
+    switches = environment(run.precision.name)
+    for name in sorted(switches.keys() & run.workload.env.keys()):
+        raise ConfigError(f"workload.env.{name} would undo precision={run.precision.name.name}: leave it to hpcml")
+    variables: dict[str, str | None] = {
+        **switches,
+        "HPCML_PRECISION": run.precision.name.name,
+        "HPCML_NUMERICS": numerics,
+        "PYTHONUNBUFFERED": "1",  # a killed program has said all it printed
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order that NVML and the scheduler use
+    }
+    if device.kind == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    if cpus_per_task is not None:
+        variables |= {name: str(cpus_per_task) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    return {**variables, **run.workload.env}

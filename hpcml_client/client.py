@@ -1,0 +1,251 @@
+"""The run that this program is part of: what was asked for, and where to report."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib.util
+import json
+import operator
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, SupportsFloat, Union, cast
+
+from hpcml_client.journal import JournalWriter
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from hpcml_client.tensorflow_precision import TensorFlowPrecision
+    from hpcml_client.torch_arithmetic import Arithmetic
+
+# (rank, world size, local rank) as different launchers say it; all three are taken from the same launcher
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+)
+_FRAMEWORKS = ("torch", "tensorflow")
+
+
+class Ranks(NamedTuple):
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+
+class Client:
+    """Reports to the run's journal; outside of a run it takes everything and writes nothing."""
+
+    def __init__(
+        self,
+        *,
+        journal: Optional[JournalWriter] = None,
+        run_dir: Optional[str] = None,
+        config: Optional[Mapping[str, Any]] = None,
+        precision: Optional[str] = None,
+        ranks: Optional[Ranks] = None,
+    ) -> None:
+        self.config: Dict[str, Any] = dict(config or {})
+        self.run_dir = run_dir
+        self.rank, self.world_size, self.local_rank = ranks or Ranks()
+        self._precision = precision
+        self._journal = journal
+        self._next_step: Dict[str, int] = {}
+
+    @property
+    def precision(self) -> str:
+        """The precision asked for; fp32 where nobody asked."""
+        return str(self._precision or self._asked("name", default="fp32"))
+
+    @property
+    def numerics(self) -> str:
+        """Native or emulated as planned; auto where nothing was planned."""
+        plan: Mapping[str, Any] = self.config.get("plan") or {}
+        return str(plan.get("numerics") or "auto")
+
+    def metric(self, name: str, value: object, step: Optional[int] = None) -> None:
+        """Report one number; without *step* the values of a name are numbered from 0."""
+        self.metrics({name: value}, step)
+
+    def metrics(self, values: Mapping[str, object], step: Optional[int] = None) -> None:
+        """Report the numbers of one step, in one line: whatever ``float()`` takes, but neither text nor bool."""
+        known = self._next_step
+        step = max((known.get(name, 0) for name in values), default=0) if step is None else operator.index(step)
+        numbers = {}
+        for name, value in values.items():
+            if name not in known:
+                _check_name(name)
+            numbers[name] = value if type(value) is float else _as_float(name, value)
+            known[name] = step + 1
+        if numbers and self._journal is not None:
+            self._journal.metrics(step, numbers)
+
+    def epoch(self, number: int) -> None:
+        """Report that an epoch begins."""
+        self.event("epoch", number=operator.index(number))
+
+    def note(self, text: str) -> None:
+        """Leave a remark for whoever reads the run."""
+        self.event("note", text=str(text))
+
+    def artifact(self, path: Union[str, "os.PathLike[str]"], kind: Optional[str] = None) -> None:
+        """Report a file that this run made; raise `FileNotFoundError` where there is none."""
+        name = os.path.abspath(os.fspath(path))
+        if not os.path.isfile(name):
+            raise FileNotFoundError(f"{name} is no file: write it before it is reported as an artifact")
+        digest = hashlib.sha256()
+        size = 0
+        with open(name, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+                size += len(block)
+        self.event("artifact", path=self._relative(name), kind=kind, bytes=size, sha256=digest.hexdigest())
+
+    def event(self, name: str, **details: object) -> None:
+        """Report something that happened; what JSON does not know is written as text."""
+        _check_name(name)
+        if self._journal is not None:
+            self._journal.event(name, details)
+
+    def apply_precision(self, framework: Optional[str] = None) -> Union[Arithmetic, TensorFlowPrecision]:
+        """Set the framework's switches for this run's precision, measure what they do, report both.
+
+        Returns torch's `Arithmetic`, or for TensorFlow what was set. *framework* defaults to the configured one,
+        then to the one already imported, then to the one that is installed.
+        """
+        chosen = framework or self._framework()
+        if chosen == "torch":
+            from hpcml_client import torch_arithmetic, torch_probe
+
+            arithmetic = torch_arithmetic.Arithmetic(
+                self.precision,
+                numerics=self.numerics,
+                device=torch_arithmetic.choose_device(self._device(), self.local_rank),
+                rounding=str(self._asked("rounding", default="rna")),
+                loss_scaling=bool(self._asked("loss_scaling", default=True)),
+            )
+            self.event("framework", **torch_probe.describe_framework(arithmetic))
+            self.event("precision", **torch_probe.measure_precision(arithmetic))
+            return arithmetic
+        if chosen == "tensorflow":
+            from hpcml_client import tensorflow_precision
+
+            applied = tensorflow_precision.apply(self.precision, numerics=self.numerics)
+            self.event("framework", **tensorflow_precision.describe_framework(applied))
+            return applied
+        raise ValueError(f"framework={chosen!r}: apply_precision knows {' and '.join(_FRAMEWORKS)}")
+
+    def close(self) -> None:
+        """Put everything on the disk; also done when the program ends."""
+        atexit.unregister(self.close)
+        if self._journal is not None:
+            self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _asked(self, field: str, *, default: object) -> object:
+        run: Mapping[str, Any] = self.config.get("run") or {}
+        value = (run.get("precision") or {}).get(field)
+        return default if value is None else value
+
+    def _device(self) -> Optional[str]:
+        return (self.config.get("plan") or {}).get("device")
+
+    def _framework(self) -> str:
+        configured = ((self.config.get("run") or {}).get("model") or {}).get("framework")
+        if configured:
+            return str(configured)
+        for name in _FRAMEWORKS:
+            if name in sys.modules:
+                return name
+        for name in _FRAMEWORKS:
+            if importlib.util.find_spec(name) is not None:
+                return name
+        raise ModuleNotFoundError(f"apply_precision needs {' or '.join(_FRAMEWORKS)}: none is installed")
+
+    def _relative(self, name: str) -> str:
+        if self.run_dir is not None:
+            root = os.path.realpath(self.run_dir)
+            real = os.path.realpath(name)
+            if os.path.commonpath([root, real]) == root:
+                return os.path.relpath(real, root)
+        return name
+
+
+def connect(environ: Optional[Mapping[str, str]] = None) -> Client:
+    """Return the client of the run that this process belongs to, as its environment says.
+
+    A configuration that is announced but cannot be read raises: training with defaults under its name would be a lie.
+    """
+    env = os.environ if environ is None else environ
+    run_dir = env.get("HPCML_RUN_DIR")
+    ranks = _read_ranks(env)
+    config = _read_config(env.get("HPCML_CONFIG"))
+    precision = env.get("HPCML_PRECISION")
+    if not run_dir:
+        return Client(config=config, precision=precision, ranks=ranks)
+    journal = JournalWriter.open(
+        os.path.join(run_dir, "journal"),
+        run=env.get("HPCML_RUN_ID") or os.path.basename(os.path.abspath(run_dir)),
+        attempt=_read_int(env, "HPCML_ATTEMPT", 0),
+        writer=f"rank{ranks.rank}",
+    )
+    client = Client(journal=journal, run_dir=run_dir, config=config, precision=precision, ranks=ranks)
+    atexit.register(client.close)
+    return client
+
+
+def _read_ranks(env: Mapping[str, str]) -> Ranks:
+    for rank, world_size, local_rank in _LAUNCHERS:
+        if env.get(rank):
+            return Ranks(_read_int(env, rank, 0), _read_int(env, world_size, 1), _read_int(env, local_rank, 0))
+    return Ranks()
+
+
+def _read_int(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r} must be an integer") from None
+
+
+def _read_config(path: Optional[str]) -> Dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+    except (OSError, ValueError) as error:
+        raise RuntimeError(f"HPCML_CONFIG={path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise RuntimeError(f"HPCML_CONFIG={path} is no run.json")  # noqa: TRY004 - the file's fault, not the caller's
+    return config
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is no name: metrics and events are named by text")
+    if not name:
+        raise ValueError("a metric or event needs a name")
+
+
+def _as_float(name: str, value: object) -> float:
+    if isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is no measurement: report int({value!r}), or an event")
+    if not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        raise TypeError(f"{name}={value!r} is no number")
+    try:
+        return float(cast("SupportsFloat", value))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # a tensor of several elements; 10**400
+        raise TypeError(f"{name} is no single number that a float can hold: {error}") from error

@@ -1,0 +1,280 @@
+"""One journal file, written: a line for each record, a system call for each line. docs/journal.md is the format."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import socket
+import sys
+import threading
+import time
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
+
+if TYPE_CHECKING:
+    from typing import Self
+
+FORMAT = 1
+VERSION = "0.1.0"
+_SYNC_EVERY_S = 20.0  # what a crashed node may lose; a killed process loses nothing
+_RETRY_EVERY_S = 5.0  # between attempts to create a file that could not be created
+_CACHED_NAMES = 4096  # a program that makes up names for ever must not fill the memory
+_DEEPEST = 16  # of nested details; what lies deeper, or in a circle, is written as text
+_LONGEST_INT_BITS = 4096  # Python refuses to print, and to read, integers of more than 4300 digits
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
+
+
+class JournalWriter:
+    """Appends records to a file of its own; never lets an I/O error reach the program that it records.
+
+    Any thread may write, signal handlers too. A forked child gets a file of its own with its first record. What
+    could not be written is counted, said once on stderr, and journalled as ``journal_gap`` once writing works again.
+    """
+
+    def __init__(
+        self, journal_dir: str, *, run: str, attempt: int, writer: str, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._dir = journal_dir
+        self._run = run
+        self._attempt = attempt
+        self._writer = writer
+        self._now = now
+        self._t0_unix = time.time()
+        self._t0 = now()
+        self._encoded: Dict[str, str] = {}  # metric name -> '"name":'
+        self._warned = False
+        self._closed = False
+        self._begin_file()
+        # A hook rather than a look at the process id in each call: it also runs before the child has threads.
+        os.register_at_fork(after_in_child=_weakly(self))
+
+    @classmethod
+    def open(cls, journal_dir: str, *, run: str, attempt: int = 0, writer: str = "agent") -> JournalWriter:
+        """Create the journal's file with its header; where that fails, say so and try again later."""
+        journal = cls(os.fspath(journal_dir), run=run, attempt=attempt, writer=writer)
+        with journal._lock:
+            journal._ready()
+        return journal
+
+    @property
+    def path(self) -> Optional[str]:
+        """The file written to; None before there is one."""
+        return self._path
+
+    @property
+    def dropped(self) -> int:
+        """How many records were lost and are not yet journalled as lost."""
+        return self._dropped
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Append the *values* of one step, as one line."""
+        pairs = []
+        for name, value in values.items():
+            # x - x is 0 for finite numbers alone
+            text = repr(value) if type(value) is float and value - value == 0.0 else _number(value)
+            pairs.append((self._encoded.get(name) or self._encode_name(name)) + text)
+        self._append('"k":"m","i":%d,"v":{%s}' % (step, ",".join(pairs)))
+
+    def event(self, name: str, details: Optional[Mapping[str, Any]] = None) -> None:
+        """Append something that happened; what JSON does not know is written as text."""
+        self._append(_event_body(name, details or {}))
+
+    def sync(self) -> None:
+        """Have the operating system put everything on the disk now."""
+        with self._lock:
+            self._sync()
+
+    def close(self) -> None:
+        """Sync, then close; records that come later are dropped."""
+        with self._lock:
+            self._closed = True
+            if self._fd is not None:
+                self._sync()
+                self._close_file()
+
+    def start_over_in_child(self) -> None:
+        """Forget the parent's file; runs by itself in every forked child."""
+        if self._fd is not None:
+            self._close_file()  # the child's copy of the descriptor; the parent's stays open
+        self._begin_file()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin_file(self) -> None:
+        # Reentrant: a signal handler may journal while its own thread is in the middle of a record.
+        self._lock = threading.RLock()
+        self._fd: Optional[int] = None
+        self._path: Optional[str] = None
+        self._seq = 0
+        self._dropped = 0
+        self._torn = False
+        self._retry_at = 0.0
+        self._sync_at = self._now() + _SYNC_EVERY_S
+
+    def _append(self, body: str) -> None:
+        with self._lock:
+            if not (self._ready() and self._report_gap()):
+                self._seq += 1  # a reader sees from the numbers, too, that something is missing
+                self._dropped += 1
+                return
+            if not self._write(body):
+                self._dropped += 1
+            if self._now() >= self._sync_at:
+                self._sync()
+
+    def _report_gap(self) -> bool:
+        if not self._dropped:
+            return True
+        written = self._write(_event_body("journal_gap", {"dropped": self._dropped}))
+        if written:
+            self._dropped = 0
+        return written
+
+    def _write(self, body: str) -> bool:
+        seq = self._seq
+        self._seq = seq + 1
+        line = '%s{"s":%d,"t":%.6f,%s}\n' % ("\n" if self._torn else "", seq, self._now() - self._t0, body)
+        try:
+            _write_whole(self._fd, line)
+        except OSError as error:
+            self._torn = True
+            self._warn(f"cannot write {self._path}: {error}; records are being lost")
+            return False
+        self._torn = False
+        return True
+
+    def _ready(self) -> bool:
+        if self._closed:
+            self._warn(f"a record came after {self._path or self._dir} was closed and is lost")
+            return False
+        if self._fd is not None:
+            return True
+        if self._now() < self._retry_at:
+            return False
+        try:
+            self._create()
+        except OSError as error:
+            self._retry_at = self._now() + _RETRY_EVERY_S
+            self._warn(f"cannot create a journal in {self._dir}: {error}; records are being lost")
+            return False
+        return True
+
+    def _create(self) -> None:
+        os.makedirs(self._dir, exist_ok=True)
+        host, pid = socket.gethostname(), os.getpid()
+        stem = os.path.join(self._dir, _UNSAFE.sub("_", f"{self._attempt}-{host}-{pid}-{self._writer}"))
+        path, count = stem + ".jsonl", 0
+        while True:
+            try:
+                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY, 0o600)
+                break
+            except FileExistsError:
+                count += 1
+                path = f"{stem}-{count}.jsonl"
+        try:
+            _write_whole(fd, self._header(host, pid))
+        except OSError:
+            os.close(fd)
+            os.unlink(path)  # without its header nobody knows whose it is
+            raise
+        self._fd, self._path = fd, path
+
+    def _header(self, host: str, pid: int) -> str:
+        header = {
+            "hpcml": FORMAT,
+            "journal": uuid.uuid4().hex,
+            "run": self._run,
+            "attempt": self._attempt,
+            "writer": self._writer,
+            "host": host,
+            "pid": pid,
+            "t0": self._t0_unix,
+            "versions": {"python": platform.python_version(), "hpcml_client": VERSION},
+        }
+        return json.dumps(header, separators=(",", ":")) + "\n"
+
+    def _encode_name(self, name: str) -> str:
+        if len(self._encoded) >= _CACHED_NAMES:
+            self._encoded.clear()
+        text = self._encoded[name] = json.dumps(name) + ":"
+        return text
+
+    def _sync(self) -> None:
+        self._sync_at = self._now() + _SYNC_EVERY_S
+        if self._fd is None:
+            return
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._warn(f"cannot sync {self._path}: {error}; a crash of this node may lose records")
+
+    def _close_file(self) -> None:
+        assert self._fd is not None  # noqa: S101 - our own logic
+        fd, self._fd = self._fd, None
+        try:
+            os.close(fd)
+        except OSError as error:
+            self._warn(f"cannot close {self._path}: {error}; its last records may be lost")
+
+    def _warn(self, message: str) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        try:
+            sys.stderr.write(f"hpcml: {message}\n")
+        except (OSError, ValueError, AttributeError):  # full, closed or None: there is nobody left to tell
+            return
+
+
+def _weakly(journal: JournalWriter) -> Callable[[], None]:
+    reference = weakref.ref(journal)
+
+    def start_over() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.start_over_in_child()
+
+    return start_over
+
+
+def _write_whole(fd: Optional[int], line: str) -> None:
+    data = line.encode("ascii")
+    assert fd is not None  # noqa: S101 - our own logic
+    written = os.write(fd, data)
+    if written != len(data):
+        raise OSError(f"only {written} of {len(data)} bytes were taken")
+
+
+def _event_body(name: str, details: Mapping[str, Any]) -> str:
+    plain = {str(key): _plain(value, _DEEPEST) for key, value in details.items()}
+    return '"k":"e","n":%s,"d":%s' % (json.dumps(name), json.dumps(plain, separators=(",", ":")))
+
+
+def _number(value: float) -> str:
+    number = float(value)  # NumPy's float64 is a float whose repr is no number
+    if number - number == 0.0:
+        return repr(number)
+    return '"%r"' % number  # JSON has no nan and no infinity: "nan", "inf", "-inf"
+
+
+def _plain(value: object, depth: int) -> object:
+    """Return *value* as what JSON knows."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= _LONGEST_INT_BITS else hex(value)
+    if isinstance(value, float):
+        number = float(value)
+        return number if number - number == 0.0 else repr(number)
+    if depth and isinstance(value, Mapping):
+        return {str(key): _plain(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, (list, tuple)):
+        return [_plain(item, depth - 1) for item in value]
+    return str(value)

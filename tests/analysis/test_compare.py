@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded_runs import arm, curve, curves, run, summary
+
+from hpcml.analysis.compare import compare
+from hpcml.comparison import Cell, Comparison, Row
+from hpcml.errors import ComparisonError
+from hpcml.records import RunRecord
+from hpcml.states import State
+
+FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
+AMP = [0.909, 0.912, 0.909, 0.911, 0.910]
+STEP_S = {"fp32": 0.020, "amp_bf16": 0.010, "tf32": 0.013}
+accuracies = st.lists(st.floats(0.0, 1.0).map(lambda x: round(x, 4)), min_size=1, max_size=6)
+
+
+def only_cell(comparison: Comparison) -> Cell:
+    assert len(comparison.cells) == 1
+    return comparison.cells[0]
+
+
+def row_of(comparison: Comparison, level: str) -> Row:
+    return next(row for row in only_cell(comparison).rows if row.level == level)
+
+
+def two_arms(fp32: Sequence[float | None] = FP32, amp: Sequence[float | None] = AMP) -> list[RunRecord]:
+    return arm("fp32", fp32) + arm("amp_bf16", amp)
+
+
+def test_an_arm_is_compared_with_fp32_seed_by_seed() -> None:
+    runs = two_arms()
+
+    comparison = compare(runs, curves(runs, STEP_S))
+
+    cell, row = only_cell(comparison), row_of(comparison, "amp_bf16")
+    assert [r.level for r in cell.rows] == ["fp32", "amp_bf16"]
+    assert cell.rows[0].verdict == "reference"
+    assert cell.rows[0].difference is None
+    assert (comparison.by, comparison.metric, comparison.goal) == ("precision", "val_accuracy", "max")
+    assert (cell.margin, cell.margin_source, cell.batch_size, cell.device) == (0.01, "config", 64, "cuda (A100)")
+    assert (cell.steady_from_step, cell.steady_to_step) == (50, 99)
+    assert row.seeds == (0, 1, 2, 3, 4)
+    assert row.verdict == "equivalent"
+    assert row.difference is not None
+    assert row.difference.value == pytest.approx(-0.0006)
+    assert row.difference.paired
+    assert row.difference.rho == pytest.approx(0.91707, abs=1e-5)  # numpy.corrcoef
+    assert row.difference.p_tost is not None
+    assert row.difference.p_tost < 0.001
+    assert row.flags == ()
+
+
+def test_speed_is_the_ratio_of_steady_step_times() -> None:
+    runs = two_arms()
+
+    reference, row = only_cell(compare(runs, curves(runs, STEP_S))).rows
+
+    assert reference.speed is not None
+    assert row.speed is not None
+    assert reference.speed.speedup is None
+    assert reference.speed.samples_per_s == pytest.approx(64 / 0.020, rel=0.02)
+    assert row.speed.step_ms == pytest.approx(10.0, rel=0.02)
+    assert row.speed.speedup == pytest.approx(2.0, rel=0.02)
+    assert row.speed.speedup_ci95 is not None
+    assert row.speed.speedup_ci95.low < row.speed.speedup < row.speed.speedup_ci95.high
+    assert row.speed.wall_s == 60.0
+    assert row.speed.n == 5
+
+
+def test_arms_with_other_seeds_are_compared_unpaired_and_the_row_says_so() -> None:
+    row = row_of(compare(two_arms(FP32, AMP[:4]), {}), "amp_bf16")
+
+    assert row.difference is not None
+    assert not row.difference.paired
+    assert row.difference.rho is None
+    assert any("unpaired (Welch)" in flag for flag in row.flags)
+    assert "n=4: indicative only" in row.flags
+
+
+def test_as_many_seeds_are_not_yet_the_pairs_they_would_need_to_be() -> None:
+    other_seeds = [run("tf32", seed, value) for seed, value in enumerate(AMP, start=1)]
+
+    row = row_of(compare(arm("fp32", FP32) + other_seeds, {}), "tf32")
+
+    assert row.difference is not None
+    assert not row.difference.paired
+
+
+def test_one_run_an_arm_is_inconclusive() -> None:
+    row = row_of(compare(two_arms([0.9], [0.9]), {}), "amp_bf16")
+
+    assert row.verdict == "inconclusive"
+    assert row.difference is not None
+    assert row.difference.ci90 is None
+    assert "n=1: indicative only" in row.flags
+
+
+def test_without_a_margin_fixed_beforehand_there_is_no_verdict() -> None:
+    runs = [replace(r, params={**r.params, "objective.margin": None}) for r in two_arms()]
+
+    row = row_of(compare(runs, {}), "amp_bf16")
+
+    assert row.verdict == "no margin"
+    assert row.difference is not None
+    assert row.difference.p_tost is None
+
+
+def test_a_margin_from_the_command_line_is_marked_as_such() -> None:
+    cell = only_cell(compare(two_arms(), {}, margin=0.0001))
+
+    assert (cell.margin, cell.margin_source) == (0.0001, "command line")
+    assert cell.rows[1].verdict != "equivalent"
+
+
+@pytest.mark.parametrize("margin", [0.0, -0.1, math.nan, math.inf])
+def test_a_margin_must_be_positive(margin: float) -> None:
+    with pytest.raises(ComparisonError, match="must be positive"):
+        compare(two_arms(), {}, margin=margin)
+
+
+def test_runs_that_do_not_count_are_counted_and_listed() -> None:
+    runs = two_arms(FP32, [0.909, math.nan, 0.909, 0.911, 0.910])
+    runs += [
+        run("amp_bf16", 5, None, state=State.FAILED, reason="CUDA out of memory"),
+        run("amp_bf16", 6, None, state=State.RUNNING),
+        run("amp_bf16", 7, metrics={"loss": summary("loss", 0.1)}),
+    ]
+
+    cell = only_cell(compare(runs, {}))
+
+    row = cell.rows[1]
+    assert (row.n_ok, row.n_failed, row.n_nan, row.n_without_metric, row.n_unfinished) == (4, 1, 1, 1, 1)
+    assert {(e.uid.rpartition("-")[2], e.reason) for e in cell.excluded} == {
+        ("amp_bf16s1", "val_accuracy ended non-finite"),
+        ("amp_bf16s5", "FAILED: CUDA out of memory"),
+        ("amp_bf16s6", "RUNNING"),
+        ("amp_bf16s7", "val_accuracy was never recorded"),
+    }
+    assert any("lucky selection" in flag for flag in row.flags)
+
+
+def test_a_level_without_any_run_that_counts_keeps_its_row() -> None:
+    runs = [*two_arms(), run("fp16", 0, None, state=State.FAILED)]
+
+    row = row_of(compare(runs, {}), "fp16")
+
+    assert (row.n_ok, row.n_failed, row.mean, row.speed, row.difference) == (0, 1, None, None, None)
+    assert row.verdict == "inconclusive"
+    assert row.flags == ("no run counts",)
+
+
+def test_runs_of_one_seed_are_averaged_before_anything_else() -> None:
+    twice = [run("amp_bf16", 0, 0.911, uid="again-1"), run("amp_bf16", 0, 0.913, uid="again-2")]
+
+    row = row_of(compare([*two_arms(), *twice], {}), "amp_bf16")
+
+    assert (row.n_ok, len(row.seeds)) == (7, 5)
+    assert row.mean == pytest.approx((0.911 + 0.912 + 0.909 + 0.911 + 0.910) / 5)
+    assert any("2 replicates" in flag for flag in row.flags)
+
+
+def test_a_run_given_twice_counts_once() -> None:
+    runs = two_arms()
+
+    assert compare(runs + runs[:3], {}) == compare(runs, {})
+
+
+def test_lower_is_better_where_the_goal_says_so() -> None:
+    settings = {"objective.metric": "val_loss", "objective.goal": "min", "objective.margin": 0.01}
+    better = [0.30, 0.31, 0.29, 0.30, 0.31]
+    runs = [
+        run(p, seed, metrics={"val_loss": summary("val_loss", value + offset)}, params=settings)
+        for p, offset in (("fp32", 0.1), ("tf32", 0.0))
+        for seed, value in enumerate(better)
+    ]
+    runs[0] = replace(runs[0], metrics={"val_loss": summary("val_loss", 0.41)})
+
+    row = row_of(compare(runs, {}), "tf32")
+
+    assert row.difference is not None
+    assert row.difference.value < 0
+    assert row.verdict == "better"
+
+
+def test_a_configured_margin_does_not_serve_another_metric() -> None:
+    runs = [replace(r, metrics={**r.metrics, "val_loss": summary("val_loss", 0.3)}) for r in two_arms()]
+
+    comparison = compare(runs, {}, metric="val_loss")
+
+    assert (comparison.goal, comparison.goal_source) == ("min", "metric name")
+    assert only_cell(comparison).margin is None
+    assert compare(runs, {}, metric="val_loss", goal="max").goal_source == "command line"
+
+
+def test_every_combination_of_the_other_groups_is_a_cell_of_its_own() -> None:
+    elsewhere = [replace(r, uid=f"{r.uid}-x", params={**r.params, "model.name": "mlp"}) for r in two_arms()]
+
+    comparison = compare(two_arms() + elsewhere, {})
+
+    assert [cell.where["model"] for cell in comparison.cells] == ["digits_cnn", "mlp"]
+    assert comparison.n_comparisons == 2
+
+
+def test_a_cell_without_the_reference_says_so() -> None:
+    alone = [replace(r, params={**r.params, "model.name": "mlp"}) for r in arm("tf32", AMP)]
+
+    cell = compare(two_arms() + alone, {}).cells[1]
+
+    assert cell.rows[0].difference is None
+    assert cell.rows[0].verdict == "inconclusive"
+    assert "no fp32 in this cell" in cell.remarks[0]
+
+
+@pytest.mark.parametrize("by", ["training.batch_size", "layout", "layout.name"])
+def test_any_setting_can_be_the_factor(by: str) -> None:
+    key, values = ("training.batch_size", (64, 128)) if by.startswith("training") else ("layout.name", ("nchw", "nhwc"))
+    runs = [run(uid=f"{v}-{seed}", seed=seed, params={key: v}) for v in values for seed in range(3)]
+    same_step_time = {r.uid: curve(0.02, seed=i) for i, r in enumerate(runs)}
+
+    row = only_cell(compare(runs, same_step_time, by=by)).rows[1]
+
+    assert row.level == str(values[1])
+    assert row.speed is not None
+    assert row.speed.speedup == pytest.approx(2.0 if by.startswith("training") else 1.0, rel=0.02)  # per sample
+
+
+def test_numbers_are_ordered_by_size_and_the_smallest_is_the_reference() -> None:
+    runs = [run(uid=f"{v}", params={"training.batch_size": v}) for v in (128, 64, 1024)]
+
+    cell = only_cell(compare(runs, {}, by="training.batch_size"))
+
+    assert [row.level for row in cell.rows] == ["64", "128", "1024"]
+
+
+def test_the_program_of_a_user_may_ignore_the_batch_size_so_nothing_is_said_per_sample() -> None:
+    runs = [replace(r, params={**r.params, "model.recipe": None}) for r in two_arms()]
+
+    row = row_of(compare(runs, curves(runs, STEP_S)), "amp_bf16")
+
+    assert row.speed is not None
+    assert row.speed.samples_per_s is None
+    assert row.speed.speedup == pytest.approx(2.0, rel=0.02)
+
+
+def test_missing_step_times_are_none_and_flagged() -> None:
+    runs = two_arms()
+    known = curves(runs, STEP_S)
+    del known[runs[-1].uid]
+
+    row = row_of(compare(runs, known), "amp_bf16")
+
+    assert row.speed is not None
+    assert row.speed.n == 4
+    assert row.speed.speedup_paired is False
+    assert any("no steady step time for 1 of 5" in flag for flag in row.flags)
+
+
+@pytest.mark.parametrize(
+    ("by", "hint"),
+    [
+        ("percision", "did you mean precision"),
+        ("batch_size", "did you mean training.batch_size"),
+        ("training.batchsize", "did you mean training.batch_size"),
+        ("seed", "averaged over"),
+        ("zzz", "no setting of these runs"),
+    ],
+)
+def test_an_unknown_factor_is_refused_with_what_may_have_been_meant(by: str, hint: str) -> None:
+    with pytest.raises(ComparisonError, match=hint):
+        compare(two_arms(), {}, by=by)
+
+
+def test_what_cannot_be_compared_is_refused_with_a_reason() -> None:
+    with pytest.raises(ComparisonError, match="no runs"):
+        compare([], {})
+    with pytest.raises(ComparisonError, match=r"all 5 runs have precision=fp32: nothing to compare; .* hpcml run -m"):
+        compare(arm("fp32", FP32), {})
+    with pytest.raises(ComparisonError, match=r"none of the 2 runs is COMPLETED \(1 FAILED, 1 RUNNING\)"):
+        compare([run("fp32", state=State.FAILED), run("tf32", state=State.RUNNING)], {})
+    with pytest.raises(ComparisonError, match="reference fp64 is none of fp32, amp_bf16"):
+        compare(two_arms(), {}, reference="fp64")
+    with pytest.raises(ComparisonError, match="did you mean val_accuracy"):
+        compare(two_arms(), {}, metric="val_acuracy")
+    with pytest.raises(ComparisonError, match="choose max or min"):
+        compare(two_arms(), {}, goal="up")
+
+
+def test_levels_that_never_share_a_cell_are_refused() -> None:
+    there = [replace(r, params={**r.params, "cluster.name": "lumi"}) for r in arm("tf32", AMP)]
+
+    with pytest.raises(ComparisonError, match="no two runs differ in precision alone"):
+        compare(arm("fp32", FP32) + there, {})
+
+
+@pytest.mark.parametrize(("key", "value"), [("metric", "val_loss"), ("goal", "min"), ("margin", 0.02)])
+def test_runs_with_different_objectives_are_refused(key: str, value: object) -> None:
+    runs = two_arms()
+    runs[0] = replace(runs[0], params={**runs[0].params, f"objective.{key}": value})
+
+    with pytest.raises(ComparisonError, match=f"disagree on objective.{key}"):
+        compare(runs, {})
+
+
+@settings(deadline=None, max_examples=40)
+@given(accuracies, accuracies, st.randoms(use_true_random=False))
+def test_the_order_of_the_runs_does_not_matter(fp32: list[float], amp: list[float], shuffler: random.Random) -> None:
+    runs = two_arms(fp32, amp)
+    times = curves(runs, STEP_S)
+    shuffled = list(runs)
+    shuffler.shuffle(shuffled)
+
+    assert compare(shuffled, times) == compare(runs, times)
+
+
+@settings(deadline=None, max_examples=40)
+@given(accuracies, accuracies)
+def test_swapping_reference_and_arm_mirrors_difference_and_speed(fp32: list[float], amp: list[float]) -> None:
+    runs = two_arms(fp32, amp)
+    times = curves(runs, STEP_S)
+
+    there = row_of(compare(runs, times), "amp_bf16")
+    back = row_of(compare(runs, times, reference="amp_bf16"), "fp32")
+
+    assert there.difference is not None
+    assert back.difference is not None
+    assert there.difference.value == pytest.approx(-back.difference.value, abs=1e-12)
+    assert there.difference.paired == back.difference.paired
+    assert (there.verdict == "equivalent") == (back.verdict == "equivalent")
+    assert there.speed is not None
+    assert back.speed is not None
+    assert there.speed.speedup is not None
+    assert back.speed.speedup is not None
+    assert there.speed.speedup * back.speed.speedup == pytest.approx(1.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(accuracies, accuracies, st.sampled_from([1e-6, 0.01, 0.5]))
+def test_equivalent_is_only_said_where_the_interval_lies_inside_the_margin(
+    fp32: list[float], amp: list[float], margin: float
+) -> None:
+    row = row_of(compare(two_arms(fp32, amp), {}, margin=margin), "amp_bf16")
+
+    assert row.difference is not None
+    interval = row.difference.ci90
+    inside = interval is not None and -margin < interval.low and interval.high < margin
+    assert (row.verdict == "equivalent") == inside

@@ -1,0 +1,162 @@
+"""What a comparison of precisions must never pretend."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded_runs import arm, curves
+
+from hpcml.analysis.compare import compare
+from hpcml.comparison import Row, Speed
+
+VALUES = [0.910, 0.913, 0.908, 0.912, 0.911]
+STEP_S = {"fp32": 0.02, "tf32": 0.5, "fp8_e4m3": 0.7}
+
+
+def row_of(level: str, rows: tuple[Row, ...]) -> Row:
+    return next(row for row in rows if row.level == level)
+
+
+def test_an_emulated_arm_has_accuracy_and_no_speed() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES[::-1], numerics="emulated")
+
+    reference, row = compare(runs, curves(runs, STEP_S)).cells[0].rows
+
+    assert row.numerics == "emulated"
+    assert row.speed is None
+    assert row.difference is not None
+    assert "emulated: no speed" in row.flags
+    assert reference.speed is not None
+
+
+def test_against_an_emulated_reference_there_is_no_speed_up() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES, numerics="emulated")
+
+    cell = compare(runs, curves(runs, STEP_S), reference="tf32").cells[0]
+
+    row = row_of("fp32", cell.rows)
+    assert row.speed is not None
+    assert row.speed.step_ms is not None
+    assert (row.speed.speedup, row.speed.speedup_ci95) == (None, None)
+    assert cell.remarks == ("the reference tf32 is emulated: no speed-ups",)
+
+
+def test_one_emulated_run_takes_the_speed_of_its_whole_row() -> None:
+    tf32 = arm("tf32", VALUES)
+    tf32[2] = replace(tf32[2], numerics="emulated")
+    runs = arm("fp32", VALUES) + tf32
+
+    row = compare(runs, curves(runs, STEP_S)).cells[0].rows[1]
+
+    assert (row.numerics, row.speed) == ("mixed", None)
+    assert "native and emulated runs mixed: no speed" in row.flags
+
+
+def test_the_step_times_of_emulated_runs_do_not_move_the_window_of_the_others() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES, numerics="emulated")
+    times = curves(runs, STEP_S)
+    times |= {r.uid: times[r.uid][:30] for r in runs if r.precision == "tf32"}
+
+    cell = compare(runs, times).cells[0]
+
+    assert (cell.steady_from_step, cell.steady_to_step) == (50, 99)
+
+
+def test_a_row_with_speed_that_is_not_native_cannot_be_built() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    row = compare(runs, curves(runs, STEP_S)).cells[0].rows[1]
+
+    with pytest.raises(AssertionError, match="no speed"):
+        replace(row, numerics="emulated")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(["native", "emulated"]), min_size=5, max_size=5),
+    st.lists(st.sampled_from(["native", "emulated"]), min_size=5, max_size=5),
+    st.sampled_from(["fp32", "tf32"]),
+    st.booleans(),
+)
+def test_no_speed_ever_comes_from_an_emulated_run(
+    first: list[str],
+    second: list[str],
+    reference: str,
+    by_precision: bool,  # noqa: FBT001
+) -> None:
+    runs = [
+        replace(r, numerics=kind)
+        for precision, kinds in (("fp32", first), ("tf32", second))
+        for r, kind in zip(arm(precision, VALUES), kinds, strict=True)
+    ]
+    by = "precision" if by_precision else "experiment"
+    if not by_precision:
+        runs = [replace(r, params={**r.params, "experiment": r.precision, "precision.name": "x"}) for r in runs]
+
+    cell = compare(runs, curves(runs, STEP_S), by=by, reference=reference).cells[0]
+
+    for row, kinds in ((row_of("fp32", cell.rows), first), (row_of("tf32", cell.rows), second)):
+        assert (row.speed is None) == ("emulated" in kinds)
+    if "emulated" in first + second:
+        assert all(row.speed is None or row.speed.speedup is None for row in cell.rows)
+
+
+def test_every_time_of_a_row_is_kept_in_its_speed() -> None:
+    times = {"step_ms", "step_ms_p5", "step_ms_p95", "samples_per_s", "speedup", "speedup_ci95", "wall_s"}
+
+    assert times <= {field.name for field in fields(Speed)}
+    assert not times & {field.name for field in fields(Row)}
+
+
+def test_a_precision_that_was_not_what_was_asked_for_is_flagged() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES, precision_effective="fp32")
+
+    row = compare(runs, {}).cells[0].rows[1]
+
+    assert row.precision_effective == ("fp32",)
+    assert "requested tf32, measured fp32 (5 of 5 runs)" in row.flags
+    assert "measured fp32, as the reference was: this row compares no precisions" in row.flags
+
+
+def test_mixed_effective_precisions_within_a_row_are_flagged() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    runs[-1] = replace(runs[-1], precision_effective="mixed(conv=tf32, matmul=fp32, parameters=float32)")
+
+    row = compare(runs, {}).cells[0].rows[1]
+
+    assert len(row.precision_effective) == 2
+    assert any(flag.startswith("mixed effective precisions") for flag in row.flags)
+    assert any(flag.startswith("requested tf32, measured mixed(conv=tf32") for flag in row.flags)
+
+
+def test_a_precision_nobody_measured_is_not_proven() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES, precision_effective=None)
+
+    row = compare(runs, {}).cells[0].rows[1]
+
+    assert row.precision_effective == ("not proven",)
+    assert "requested tf32, not proven by a measurement (5 of 5 runs)" in row.flags
+
+
+def test_arms_that_agree_to_the_last_bit_raise_the_question_whether_they_differ() -> None:
+    row = compare(arm("fp32", VALUES) + arm("tf32", VALUES), {}).cells[0].rows[1]
+
+    assert row.verdict == "equivalent"
+    assert any("really compute different things" in flag for flag in row.flags)
+
+
+def test_precisions_are_listed_in_hpcmls_order_with_fp32_first() -> None:
+    runs = [r for p in ("fp8_e4m3", "amp_bf16", "tf32", "fp64", "fp32") for r in arm(p, VALUES)]
+
+    rows = compare(runs, {}).cells[0].rows
+
+    assert [row.level for row in rows] == ["fp32", "fp64", "tf32", "amp_bf16", "fp8_e4m3"]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_few_seeds_are_only_indicative(n: int) -> None:
+    rows = compare(arm("fp32", VALUES[:n]) + arm("tf32", VALUES[:n]), {}).cells[0].rows
+
+    assert all(f"n={n}: indicative only" in row.flags for row in rows)

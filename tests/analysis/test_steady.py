@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import math
+
+from recorded_runs import curve
+
+from hpcml.analysis.steady import MIN_STEPS, Window, common_window, find_window, steady_state
+from hpcml.records import Point
+
+
+def points(values: list[float], *, first_step: int = 1) -> list[Point]:
+    return [Point(step=first_step + i, t_s=float(i), value=value) for i, value in enumerate(values)]
+
+
+def test_the_steady_state_is_the_median_of_the_last_half() -> None:
+    state = steady_state(points([9.0] * 10 + [1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 50.0]))
+
+    assert state is not None
+    assert state.window == Window(from_step=11, to_step=20)
+    assert (state.median_s, state.n) == (2.5, 10)
+    assert state.p5_s == 1.0
+    assert 3.0 < state.p95_s < 50.0
+
+
+def test_start_up_and_stalls_move_it_by_less_than_two_percent() -> None:
+    state = steady_state(curve(0.020))
+
+    assert state is not None
+    assert abs(state.median_s / 0.020 - 1) < 0.02
+
+
+def test_fewer_than_eight_steps_in_the_window_are_no_steady_state() -> None:
+    assert steady_state(points([1.0] * (2 * MIN_STEPS - 2))) is None
+    assert steady_state(points([1.0] * (2 * MIN_STEPS))) is not None
+    assert steady_state(points([1.0] * 40), Window(from_step=34, to_step=40)) is None
+    assert steady_state([]) is None
+
+
+def test_values_that_are_no_durations_are_ignored() -> None:
+    values = [1.0] * 40
+    values[30], values[35], values[36] = math.nan, math.inf, -1.0
+
+    state = steady_state(points(values))
+
+    assert state is not None
+    assert state.median_s == 1.0
+    assert state.p95_s == 1.0
+
+
+def test_points_may_come_in_any_order() -> None:
+    shuffled = sorted(points([5.0] * 20 + [1.0] * 20), key=lambda point: (point.step * 7) % 41)
+
+    state = steady_state(shuffled)
+
+    assert state is not None
+    assert state.median_s == 1.0
+
+
+def test_all_curves_are_seen_in_the_window_that_lies_in_every_last_half() -> None:
+    long, short = points([1.0] * 100), points([1.0] * 80)
+
+    assert common_window([long, short]) == Window(from_step=51, to_step=80)
+
+
+def test_a_curve_that_is_too_short_does_not_shrink_the_window_of_the_others() -> None:
+    assert common_window([points([1.0] * 100), points([1.0] * 3)]) == find_window(points([1.0] * 100))
+
+
+def test_curves_without_a_common_last_half_have_no_window() -> None:
+    assert common_window([points([1.0] * 100), points([1.0] * 20)]) is None
+    assert common_window([]) is None

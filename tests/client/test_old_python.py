@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpcml_client
+from hpcml.journal import Event, Metrics, read_journal
+
+_PACKAGE = Path(hpcml_client.__file__).parent
+_SCRIPT = """
+import sys
+import hpcml_client
+assert sys.version_info[:2] == (3, 8), sys.version
+with hpcml_client.connect() as run:
+    run.metrics({"loss": 0.5, "bad": float("nan")}, step=1)
+    run.note("old")
+    from hpcml_client import datasets
+    images = datasets.Images(pixels=bytes(16), labels=bytes(4), height=2, width=2, largest=16)
+    assert [len(part) for part in datasets.split(images, 0.25)] == [3, 1]
+foreign = {name.partition(".")[0] for name in sys.modules} & {"torch", "numpy", "hpcml", "sklearn", "tensorflow"}
+assert not foreign, foreign
+"""
+
+
+def _find_python38() -> str | None:
+    # pyenv's versions first: its python3.8 on PATH is a shim that may lead nowhere
+    known = [*map(str, (Path.home() / ".pyenv" / "versions").glob("3.8.*/bin/python")), shutil.which("python3.8")]
+    return next((path for path in known if path), None)
+
+
+def test_the_client_runs_on_python_3_8_with_nothing_but_the_standard_library(tmp_path: Path) -> None:
+    python = _find_python38()
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    env = {"PYTHONPATH": str(_PACKAGE.parent), "HPCML_RUN_DIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    subprocess.run([python, "-W", "error", "-c", _SCRIPT], env=env, check=True)
+
+    (path,) = (tmp_path / "journal").iterdir()
+    chunk = read_journal(path)
+    assert chunk.header is not None
+    assert [type(record) for record in chunk.records] == [Metrics, Event]
+
+
+def test_every_module_compiles_on_python_3_8() -> None:
+    python = _find_python38()
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    script = "import ast, sys; [ast.parse(open(name, encoding='utf-8').read(), name) for name in sys.argv[1:]]"
+
+    subprocess.run([python, "-c", script, *map(str, _PACKAGE.glob("*.py"))], check=True)
+
+
+def test_importing_the_client_imports_no_framework_and_no_hpcml() -> None:
+    script = "import hpcml_client, sys; print(*sorted({n.partition('.')[0] for n in sys.modules}))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=dict(os.environ), capture_output=True, text=True, check=True
+    )
+
+    assert not {"torch", "numpy", "hpcml", "sklearn", "tensorflow"} & set(done.stdout.split())

@@ -1,0 +1,214 @@
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcml.config.compose import compose_from_cli
+from hpcml.config.words import arrange
+from hpcml.errors import ConfigError
+from hpcml.precision import PrecisionName
+from hpcml.resources import resource_dir
+
+CONF = resource_dir("conf")
+
+
+def overrides_of(*words: str, project: Path) -> list[tuple[str, ...]]:
+    return [point.overrides for point in compose_from_cli(words, project=project)]
+
+
+def test_no_words_give_the_embedded_default(tmp_path: Path) -> None:
+    (point,) = compose_from_cli([], project=tmp_path)
+
+    assert (point.run.model.name, point.run.data.name, point.run.cluster.name) == ("mnist_cnn", "digits", "local")
+    assert point.run.precision.name is PrecisionName.fp32
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["+cluster=karolina", "-m", "precision=fp32,tf32"],
+        ["-m", "cluster=karolina", "precision=fp32,tf32"],
+        ["precision=fp32,tf32", "cluster=karolina", "--multirun"],
+        ["-m", "--", "precision=fp32,tf32", "+cluster=karolina"],
+    ],
+)
+def test_flags_stand_anywhere_and_cluster_is_taken_with_or_without_plus(words: list[str], tmp_path: Path) -> None:
+    points = compose_from_cli(words, project=tmp_path)
+
+    assert [point.run.precision.name.name for point in points] == ["fp32", "tf32"]
+    assert {point.run.cluster.name for point in points} == {"karolina"}
+
+
+def test_a_sweep_is_every_combination(tmp_path: Path) -> None:
+    points = compose_from_cli(["-m", "precision=choice(fp32,amp)", "seed=range(3)"], project=tmp_path)
+
+    assert {(point.run.precision.name.name, point.run.seed) for point in points} == {
+        (name, seed) for name in ("fp32", "amp_fp16") for seed in (0, 1, 2)
+    }
+
+
+def test_one_impossible_point_refuses_the_whole_sweep(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cluster=salomon has 0 a node"):
+        compose_from_cli(["-m", "cluster=karolina,salomon", "resources.gpus_per_node=1"], project=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["presicion=fp32"], "did you mean precision"),
+        (["precision=fp31"], "Could not find 'precision/fp31'"),
+        (["training.stepz=5"], "did you mean training.steps"),
+        (["training.steps=many"], "could not be converted to Integer"),
+        (["precision.numerics=quick"], "expected one of [auto, native, emulated]"),
+        (["+precision.colour=red"], "unknown key precision.colour"),
+        (["+colour=red"], "unknown key colour"),
+        (["seed=1,2"], "--multirun"),
+        (["seed"], "write key=value"),
+        (["seed=[1"], "seed=[1"),
+        (["--bogus"], "unrecognized arguments: --bogus"),
+        (["-cd", "/nowhere"], "/nowhere"),
+        (["--cfg", "job", "--info"], "Only one of"),
+        (["hydra/sweeper=optuna", "-m", "seed=1,2"], "submits a sweep whole"),
+        (["hydra.sweeper._target_=my.Sweeper"], "submits a sweep whole"),
+        (["~model"], "not decided: model.name"),
+        (["+cluster=atlantis"], "Could not find 'cluster/atlantis'"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(words: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        compose_from_cli(words, project=tmp_path)
+
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "words", [["--cfg", "job"], ["--info", "defaults"], ["--help"], ["--hydra-help"], ["--version"]]
+)
+def test_where_hydra_only_prints_nothing_is_composed(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compose_from_cli(words, project=tmp_path) == []
+    assert capsys.readouterr().out
+
+
+def test_help_lists_our_groups_with_their_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compose_from_cli(["--help"], project=tmp_path)
+
+    said = capsys.readouterr().out
+    assert "precision: amp, amp_bf16, amp_fp16, bf16, fp16, fp32, fp64" in said
+    assert "cluster: karolina, local, salomon" in said
+
+
+def test_composing_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    argv_before = list(sys.argv)
+
+    compose_from_cli(["-m", "seed=0,1"], project=tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+    assert sys.argv == argv_before
+
+
+def option(folder: Path, group: str, name: str, text: str) -> None:
+    (folder / group).mkdir(parents=True, exist_ok=True)
+    (folder / group / f"{name}.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("folder_name", ["plain", "with, comma [and] 'quotes' \"too\""])
+def test_a_projects_own_conf_adds_options(tmp_path: Path, folder_name: str) -> None:
+    project = tmp_path / folder_name
+    option(project / "conf", "model", "mine", "name: mine\nrecipe: image_classification\n")
+
+    (point,) = compose_from_cli(["model=mine"], project=project)
+
+    assert point.run.model.name == "mine"
+    assert point.user_config == (str(project / "conf"),)
+
+
+def test_config_dir_adds_options_and_cannot_shadow_shipped_ones(tmp_path: Path) -> None:
+    option(tmp_path / "site", "cluster", "mine", "name: mine\nscheduler: local\n")
+    option(tmp_path / "site", "precision", "fp32", "name: bf16\n")
+
+    (point,) = compose_from_cli(["-cd", str(tmp_path / "site"), "cluster=mine"], project=tmp_path)
+
+    assert point.run.cluster.name == "mine"
+    assert point.run.precision.name is PrecisionName.fp32
+
+
+def test_a_conf_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "nginx").mkdir(parents=True)
+
+    (point,) = compose_from_cli([], project=tmp_path)
+
+    assert point.user_config == ()
+
+
+def test_a_broken_option_file_is_named(tmp_path: Path) -> None:
+    option(tmp_path / "conf", "model", "broken", "name: [unclosed\n")
+
+    with pytest.raises(ConfigError, match=r"broken\.yaml"):
+        compose_from_cli(["model=broken"], project=tmp_path)
+
+
+def test_a_users_program_is_not_recorded_as_our_model_on_our_data(tmp_path: Path) -> None:
+    (point,) = compose_from_cli(["workload.command=python train.py --lr 0.1"], project=tmp_path)
+
+    assert (point.run.model.name, point.run.data.name) == ("custom", "custom")
+    assert point.run.workload.command == "python train.py --lr 0.1"
+
+
+def test_a_command_may_use_other_settings(tmp_path: Path) -> None:
+    points = compose_from_cli(["-m", "workload.command=train --seed ${seed}", "seed=3,4"], project=tmp_path)
+
+    assert [point.run.workload.command for point in points] == ["train --seed 3", "train --seed 4"]
+
+
+# "$" begins an interpolation, and that is wanted; line ends and outer blanks are Hydra's.
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="$", exclude_categories=["C", "Z"]), min_size=1).map(
+        lambda t: f"x{t}x"
+    )
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_command_arrives_as_it_was_typed(tmp_path: Path, command: str) -> None:
+    (point,) = compose_from_cli([f"workload.command={command}"], project=tmp_path)
+
+    assert point.run.workload.command == command
+
+
+@pytest.mark.parametrize(
+    "command", ['python -c "print(1, 2)"', r'grep "a\"b" c\\d', "a {b: c} [d] #e", "trailing\\", "it's"]
+)
+def test_a_command_with_hydras_own_characters_arrives_as_it_was_typed(tmp_path: Path, command: str) -> None:
+    (point,) = compose_from_cli([f"workload.command={command}"], project=tmp_path)
+
+    assert point.run.workload.command == command
+
+
+def test_paths_are_meant_from_where_they_were_typed(tmp_path: Path) -> None:
+    (point,) = compose_from_cli(["data=mnist", "data.path=files/mnist"], project=tmp_path)
+
+    assert point.run.data.path == str(tmp_path / "files" / "mnist")
+
+
+def test_every_shipped_option_composes_and_says_what_it_is(tmp_path: Path) -> None:
+    extra = {
+        "data/mnist": ["data.path=x"],
+        "strategy/ddp": ["strategy.processes_per_node=2"],
+        "model/custom": ["workload.command=x"],
+    }
+    for file in sorted(CONF.glob("*/*.yaml")):
+        choice = f"{file.parent.name}/{file.stem}"
+        assert any(line.startswith("# ") for line in file.read_text().splitlines()), f"{choice} is not documented"
+        words = [f"{file.parent.name}={file.stem}", *extra.get(choice, [])]
+        assert len(overrides_of(*words, project=tmp_path)) == 1, choice
+
+
+def test_a_flag_that_takes_a_value_keeps_it(tmp_path: Path) -> None:
+    words = arrange(["seed=1", "-cd", "a=b", "--cfg", "job"], shipped=CONF, project=tmp_path)
+
+    assert words.flags == ("-cd", "a=b", "--cfg", "job")
+    assert words.overrides == ("seed=1",)

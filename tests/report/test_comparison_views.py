@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from report_values import EVIL, comparison, row
+from rich.console import Console
+
+from hpcml.comparison import Discrepancy, Occurrence
+from hpcml.report.comparison_data import comparison_csv, comparison_json
+from hpcml.report.comparison_markdown import comparison_markdown
+from hpcml.report.comparison_text import comparison_renderable, comparison_text
+
+GOLDEN = """\
+14 runs by precision · val_accuracy: last value, higher is better
+
+model digits_cnn · data digits · strategy single · layout nchw · cluster karolina · batch size 64 ·
+device cuda (A100)
+                                                                                       speed-up
+precision effective  n   val_accuracy vs fp32 [90 %]     verdict     step ms samples/s [95 %]
+fp32      fp32       5   0.9108                          reference     19.97      3205 1
+                         ± 0.0024
+amp_bf16  amp_bf16   5   0.9098       -0.0010            equivalent    8.979      7128 2.22
+                         ± 0.0024     [-0.0018, -0.0002]                               [2.21, 2.23]
+tf32      fp32, tf32 3/4 0.8783       -0.0325            worse      emulated  emulated emulated
+                         ± 0.0024     [-0.0450, -0.0200]
+  - tf32: n=3: indicative only
+  - tf32: requested tf32, measured fp32 (1 of 3 runs)
+  - tf32: emulated: no speed
+  - margin 0.005 in val_accuracy, fixed in the configuration
+  - differences are against fp32: 90 % intervals for the verdict; means and speed-ups 95 %
+  - amp_bf16: paired by seed, rho +0.93, p of TOST 0.032
+  - tf32: unpaired, p of TOST 0.032
+  - step times: medians over steps 50 to 99 of every run
+  - note: hostname: acn01 (12 runs: fp32, amp_bf16); acn02 (1 run: tf32)
+  - not counted: 20261121-080000-abcdef (tf32): val_accuracy ended non-finite
+  - wall time of whole runs, start-up and validation included (medians): fp32 1m03s, amp_bf16 1m03s
+
+2 comparisons: intervals and p values are not adjusted for their number
+"""
+
+
+def test_a_comparison_reads_like_this_in_100_columns() -> None:
+    assert comparison_text(comparison(), width=100).replace("\u00a0", " ") == GOLDEN
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 140, 200])
+def test_no_width_loses_a_number(width: int) -> None:
+    text = comparison_text(comparison(), width=width)
+
+    assert all(len(line) <= width for line in text.splitlines())
+    squeezed = "".join(text.split())
+    for word in ("0.8783", "-0.0325", "[2.21,", "8.979", "7128", "±"):
+        assert word in squeezed or width < 80
+    assert "equivalent" in text
+
+
+def test_a_terminal_gets_lines_and_colour_and_a_file_gets_neither() -> None:
+    terminal = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="standard", no_color=False)
+    plain = Console(file=io.StringIO(), width=100, force_terminal=False)
+    for console in (terminal, plain):
+        console.print(comparison_renderable(comparison(), console=console))
+
+    assert isinstance(terminal.file, io.StringIO)
+    assert isinstance(plain.file, io.StringIO)
+    assert "\x1b[32m" in terminal.file.getvalue()
+    assert "─" in terminal.file.getvalue()
+    assert "\x1b" not in plain.file.getvalue()
+    assert "─" not in plain.file.getvalue()
+
+
+def test_no_color_is_honoured() -> None:
+    console = Console(
+        file=io.StringIO(), width=100, force_terminal=True, color_system="standard", _environ={"NO_COLOR": "1"}
+    )
+    console.print(comparison_renderable(comparison(), console=console))
+
+    assert isinstance(console.file, io.StringIO)
+    assert "\x1b[32m" not in console.file.getvalue()
+    assert "\x1b[33m" not in console.file.getvalue()
+
+
+def test_names_from_users_can_neither_style_nor_move_anything() -> None:
+    evil = comparison(where={"model": EVIL}, rows=(row(EVIL, 0.9, flags=(EVIL,)),), remarks=(EVIL,), reference=EVIL)
+    evil = replace(evil, metric=EVIL, by=EVIL)
+
+    text, markdown = comparison_text(evil, width=200), comparison_markdown(evil)
+
+    assert "[bold]" in text
+    for output in (text, markdown):
+        assert not set(output) & {"\x1b", "\r", "\u202e"}
+    table = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in table} == {12}
+
+
+def test_confounders_stand_first() -> None:
+    mixed = Discrepancy(
+        key="torch",
+        kind="fact",
+        occurrences=(
+            Occurrence(value="2.13", n_runs=5, levels=("fp32",)),
+            Occurrence(value="2.12", n_runs=1, levels=("tf32",)),
+        ),
+    )
+
+    lines = comparison_text(comparison(confounders=(mixed,))).splitlines()
+
+    remarks = [line for line in lines if line.startswith("  - ")]
+    assert remarks[0] == "  - CONFOUNDED by fact torch: 2.13 (5 runs: fp32); 2.12 (1 run: tf32)"
+
+
+def test_where_the_margin_comes_from_is_always_said() -> None:
+    assert "margin 0.005 in val_accuracy, given on the command line, afterwards" in comparison_text(
+        comparison(margin_source="command line")
+    )
+    assert "no margin was fixed beforehand" in comparison_text(comparison(margin=None, margin_source=None))
+
+
+def test_no_view_says_that_two_arms_are_the_same() -> None:
+    for text in (comparison_text(comparison()), comparison_markdown(comparison()), comparison_json(comparison())):
+        assert not {"same", "equal", "identical"} & set(re.findall(r"[a-z]+", text.lower()))
+
+
+def test_a_guessed_goal_is_said_to_be_guessed() -> None:
+    assert "guessed from its name" in comparison_text(replace(comparison(), goal="min", goal_source="metric name"))
+
+
+def test_a_row_without_runs_is_empty_and_not_zero() -> None:
+    empty = row("fp16", None, numerics=None, n_ok=0, n_failed=2, seeds=(), sd=None, verdict="inconclusive")
+
+    line = next(line for line in comparison_text(comparison(rows=(empty,))).splitlines() if line.startswith("fp16"))
+
+    assert line.split() == ["fp16", "fp16", "0/2", "inconclusive"]
+
+
+def test_markdown_has_one_table_for_each_cell() -> None:
+    markdown = comparison_markdown(comparison())
+
+    assert (
+        "| amp_bf16 | amp_bf16 | 5 | 0.9098 ± 0.0024 | -0.0010 [-0.0018, -0.0002] | 0.032 | equivalent | 8.979 | 7128 "
+        "| 2.22 [2.21, 2.23] | 1m03s |"
+    ) in markdown.splitlines()
+    assert "| emulated | emulated | emulated | emulated |" in markdown
+    assert markdown.endswith("\n")
+
+
+def test_json_holds_everything_under_stable_keys() -> None:
+    found = json.loads(comparison_json(comparison()))
+
+    assert found["format"] == 1
+    assert list(found) == [
+        "format",
+        "by",
+        "metric",
+        "goal",
+        "goal_source",
+        "n_runs",
+        "n_comparisons",
+        "cells",
+    ]
+    first, second, emulated = found["cells"][0]["rows"]
+    assert first["verdict"] == "reference"
+    assert second["difference"]["ci90"] == {"low": -0.0018, "high": pytest.approx(-0.0002), "confidence": 0.9}
+    assert second["speed"]["speedup"] == 2.22
+    assert emulated["speed"] is None
+
+
+def test_json_writes_what_is_not_finite_as_text() -> None:
+    odd = comparison(rows=(row("fp32", 0.9, sd=math.inf),))
+
+    assert json.loads(comparison_json(odd))["cells"][0]["rows"][0]["sd"] == "inf"
+
+
+def test_csv_has_one_line_for_each_row_and_leaves_unknown_fields_empty() -> None:
+    lines = list(csv.DictReader(io.StringIO(comparison_csv(comparison()))))
+
+    assert [line["level"] for line in lines] == ["fp32", "amp_bf16", "tf32"]
+    assert (lines[1]["difference_ci90_low"], lines[1]["paired"], lines[1]["verdict"]) == (
+        "-0.0018",
+        "true",
+        "equivalent",
+    )
+    assert {lines[2][key] for key in ("step_ms", "samples_per_s", "speedup", "speedup_ci95_low", "wall_s")} == {""}
+    assert lines[2]["precision_effective"] == "fp32;tf32"
+
+
+def test_a_spreadsheet_runs_nothing_from_a_name() -> None:
+    lines = list(csv.DictReader(io.StringIO(comparison_csv(comparison(where={"model": "=HYPERLINK(1)"})))))
+
+    assert lines[0]["model"] == "'=HYPERLINK(1)"
+    assert lines[1]["difference"] == "-0.001"

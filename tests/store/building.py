@@ -1,0 +1,132 @@
+"""Run directories as launch, agent and workload leave them, for the tests of this room."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from hpcml.manifest import Manifest, Plan, Provenance, write_manifest
+from hpcml.precision import Numerics, PrecisionName
+from hpcml.rundir import RunDir
+from hpcml.spec import (
+    Cluster,
+    Container,
+    Data,
+    Layout,
+    LayoutName,
+    Model,
+    Objective,
+    Precision,
+    Resources,
+    Run,
+    SchedulerName,
+    Strategy,
+    StrategyName,
+    Training,
+    Workload,
+    spec_hash,
+)
+
+T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
+
+A_RUN = Run(
+    model=Model(name="digits_cnn", recipe="torch_classification"),
+    data=Data(name="digits"),
+    precision=Precision(name=PrecisionName.tf32),
+    strategy=Strategy(name=StrategyName.single),
+    layout=Layout(name=LayoutName.nchw),
+    container=Container(name="none"),
+    cluster=Cluster(name="local", scheduler=SchedulerName.local),
+    resources=Resources(),
+    training=Training(),
+    objective=Objective(),
+    workload=Workload(),
+)
+
+
+def make_run_dir(root: Path, uid: str = "20260528-202640-aaaaaa", **changes: Any) -> RunDir:  # noqa: ANN401 - of Run's fields
+    """Write down a run that differs from `A_RUN` by *changes*."""
+    run = replace(A_RUN, **changes)
+    run_dir = RunDir(root / run.experiment / uid)
+    run_dir.journals.mkdir(parents=True)
+    plan = Plan(
+        numerics=Numerics.native,
+        device="cpu",
+        argv=["python", "train.py"],
+        environment={},
+        cwd="/",
+        processes_per_node=1,
+        gpus_per_node=0,
+        cpus_per_task=None,
+        walltime_s=None,
+        stop_grace_s=30,
+    )
+    provenance = Provenance(
+        command_line=["hpcml", "run"],
+        submitted_at="2026-05-28T20:26:40+00:00",
+        submitted_from="login1",
+        user="ada",
+        cwd="/",
+        hpcml_version="0.1.0",
+        python="3.11.7",
+        git_commit="c0ffee",
+        git_dirty=False,
+    )
+    manifest = Manifest(format=1, uid=uid, spec_hash=spec_hash(run), run=run, plan=plan, provenance=provenance)
+    write_manifest(run_dir.manifest, manifest)
+    return run_dir
+
+
+class Journal:
+    """One journal file, written line by line."""
+
+    def __init__(self, run_dir: RunDir, *, writer: str = "rank0", attempt: int = 1, t0: float = T0) -> None:
+        self.path = run_dir.journals / f"{attempt}-node7-{writer}.jsonl"
+        self.uid = f"{run_dir.uid}/{self.path.name}/{t0}"
+        self._seq = 0
+        header = {"hpcml": 1, "journal": self.uid, "run": run_dir.uid, "attempt": attempt, "writer": writer}
+        self.write(json.dumps({**header, "host": "node7", "pid": 4711, "t0": t0}) + "\n")
+
+    def write(self, text: str) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def metrics(self, step: int, t_s: float = 0.0, **values: float) -> None:
+        self.write(self.metrics_line(step, t_s, **values))
+
+    def metrics_line(self, step: int, t_s: float = 0.0, **values: float) -> str:
+        self._seq += 1
+        told = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+        return json.dumps({"k": "m", "s": self._seq, "t": t_s, "i": step, "v": told}) + "\n"
+
+    def event(self, name: str, t_s: float = 0.0, /, **details: Any) -> None:  # noqa: ANN401 - JSON
+        self._seq += 1
+        self.write(json.dumps({"k": "e", "s": self._seq, "t": t_s, "n": name, "d": details}) + "\n")
+
+
+def contents(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
+    """Return everything in the store, without the numbers that depend on the order of arrival."""
+    queries = {
+        "run": "SELECT uid, path, experiment, name, spec_hash, seed, precision, precision_effective, numerics,"
+        " scheduler, job_id, submitted_at, git_commit, git_dirty, state, reason, exit_code, attempt, t_start, t_end, wall_s,"
+        " epoch_ms, clock_ms FROM run",
+        "param": "SELECT uid, key, value FROM run_param JOIN run ON run.id = run_id",
+        "fact": "SELECT uid, key, value FROM run_fact JOIN run ON run.id = run_id",
+        "tag": "SELECT uid, position, tag FROM run_tag JOIN run ON run.id = run_id",
+        "journal": "SELECT uid, writer, attempt, host, t0, byte_offset, events, bad_lines FROM journal",
+        "point": "SELECT journal.uid, metric.name, step, t_ms, value FROM point JOIN series ON series.id = series_id"
+        " JOIN journal ON journal.id = journal_id JOIN metric ON metric.id = metric_id",
+        "summary": "SELECT uid, metric.name, n, n_nonfinite, first, last, last_step, min, min_step, max, max_step,"
+        " total FROM summary JOIN run ON run.id = run_id JOIN metric ON metric.id = metric_id",
+        "event": "SELECT journal.uid, ordinal, t_ms, name, details FROM event JOIN journal ON journal.id = journal_id",
+    }
+    with engine.connect() as connection:
+        return {
+            name: sorted((tuple(row) for row in connection.exec_driver_sql(query)), key=repr)
+            for name, query in queries.items()
+        }

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine
+
+from hpcml.errors import StoreError
+from hpcml.store.engine import open_store, reading
+from hpcml.store.tables import METADATA, REVISION
+from hpcml.store.upgrade import alembic_config
+
+OPENER = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+logging.getLogger("alembic").setLevel(logging.ERROR)
+import hpcml.store.upgrade
+from hpcml.store.engine import open_store, reading
+print("ready", flush=True)
+for line in sys.stdin:
+    with reading(open_store(line.strip())) as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM run").scalar()
+    print("opened", flush=True)
+"""
+
+
+def test_a_new_store_is_its_owners_alone_and_has_the_newest_schema(tmp_path: Path) -> None:
+    engine = open_store(str(tmp_path / "new.db"))
+
+    assert stat.S_IMODE((tmp_path / "new.db").stat().st_mode) == 0o600
+    with reading(engine) as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == REVISION
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+
+
+def test_path_and_url_mean_the_same_store(tmp_path: Path) -> None:
+    by_path, by_url = open_store(str(tmp_path / "s 100%?.db")), open_store(f"sqlite:///{tmp_path}/t.db")
+
+    assert by_path.url.database == str(tmp_path / "s 100%?.db")
+    assert by_url.url.database == str(tmp_path / "t.db")
+    assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix == ".db") == [".db", ".db"]
+
+
+def test_tables_and_migrations_agree(store: Engine) -> None:
+    with store.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+    assert ScriptDirectory.from_config(alembic_config()).get_current_head() == REVISION
+
+
+def test_of_eight_simultaneous_first_users_all_succeed_and_one_migrates(tmp_path: Path) -> None:
+    users = [
+        subprocess.Popen([sys.executable, "-c", OPENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    try:
+        assert [read_line(user) for user in users] == ["ready"] * 8
+        for trial in range(6):
+            for user in users:
+                assert user.stdin is not None
+                user.stdin.write(f"{tmp_path}/{trial}.db\n")
+                user.stdin.flush()
+            told = [list(lines_until_opened(user)) for user in users]
+            assert sum("upgraded" in line for lines in told for line in lines) == 1
+    finally:
+        for user in users:
+            user.communicate()
+    assert [user.returncode for user in users] == [0] * 8
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def lines_until_opened(process: subprocess.Popen[str]) -> Iterator[str]:
+    while (line := read_line(process)) != "opened":
+        assert line, "the process died"
+        yield line
+
+
+def test_a_killed_first_user_leaves_nothing_that_stops_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    half_done = sqlite3.connect(path, isolation_level=None)
+    half_done.execute("BEGIN IMMEDIATE")
+    half_done.execute("CREATE TABLE run (id INTEGER)")
+    half_done.close()
+
+    with reading(open_store(str(path))) as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM run_param").scalar() == 0
+
+
+def refused(url: str, *words: str) -> None:
+    with pytest.raises(StoreError) as refusal:
+        open_store(url)
+    message = str(refusal.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_another_database_server_is_not_supported_yet_and_its_password_not_shown() -> None:
+    with pytest.raises(StoreError, match="not supported yet") as refusal:
+        open_store("postgresql+psycopg://ada:secret@db/hpcml")
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///", "sqlite:///x.db?mode=ro"])
+def test_a_url_must_name_a_file(url: str) -> None:
+    refused(url, "names no file")
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    refused(str(tmp_path / "no" / "store.db"), f"{tmp_path}/no does not exist", f"mkdir -p {tmp_path}/no")
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_directory_is_no_store(tmp_path: Path) -> None:
+    refused(str(tmp_path), "is a directory")
+
+
+def test_a_pipe_is_no_store(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused(str(tmp_path / "pipe"), "no regular file")
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"\0" * 8192, b"SQLite format 3"], ids=["text", "zeros", "short"])
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+
+    refused(str(path), "no database", "choose another path")
+
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_the_database_of_another_program_is_left_alone(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "mlflow.db"
+    foreign = sqlite3.connect(path)
+    foreign.execute(f"PRAGMA journal_mode = {mode}")
+    foreign.execute("CREATE TABLE experiments (name TEXT)")
+    foreign.close()
+    before = path.read_bytes()
+
+    refused(str(path), "database of another program")
+
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_store_of_a_newer_hpcml_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    engine = open_store(str(path))
+    with engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    before = path.read_bytes()
+
+    refused(str(path), "newer hpcml (schema 9999)", "update hpcml")
+
+    assert path.read_bytes() == before
+
+
+def test_a_torn_store_is_said_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    open_store(str(path)).dispose()
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+
+    refused(str(path), "cannot be used")
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode", "words"),
+    [(0o000, 0o777, "Permission denied"), (0o444, 0o777, "Permission denied"), (0o666, 0o555, "not writable")],
+    ids=["unreadable", "read-only", "read-only folder"],
+)
+def test_what_may_not_be_read_and_written_is_refused(file_mode: int, folder_mode: int, words: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # not below tmp_path, which root's tests close to everybody else
+        path = Path(folder, "store.db")
+        open_store(str(path)).dispose()
+        path.chmod(file_mode)
+        Path(folder).chmod(folder_mode)
+
+        with somebody_without_rights():
+            refused(str(path), words)
+
+        Path(folder).chmod(0o755)
+
+
+@contextmanager
+def somebody_without_rights() -> Iterator[None]:
+    """Root may do anything, so become nobody for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
