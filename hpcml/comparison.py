@@ -16,6 +16,7 @@ Verdict = Literal[
     "worse",
     "inconclusive",  # the runs at hand cannot tell; never read it as "no difference"
     "no margin",  # nobody said beforehand which difference matters
+    "not as requested",  # an arm, or its reference, was measured to compute in another precision than its name says
 ]
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
 MIXED = "mixed"  # stands for the numerics of a row that has native and emulated runs

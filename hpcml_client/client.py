@@ -245,6 +245,9 @@ def _as_float(name: str, value: object) -> float:
         raise TypeError(f"{name}={value!r} is no measurement: report int({value!r}), or an event")
     if not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise TypeError(f"{name}={value!r} is no number")
+    detach = getattr(value, "detach", None)  # torch warns about a number taken from what still has its gradient
+    if callable(detach):
+        value = detach()
     try:
         return float(cast("SupportsFloat", value))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # a tensor of several elements; 10**400

@@ -123,7 +123,7 @@ def supervise(
         return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
     tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
     stop: _Stop | None = None
-    while any(process.poll() is None for process in processes):
+    while None in [process.poll() for process in processes]:  # a list: every one must be asked
         now = time.monotonic()
         if stop is None:
             stop = _reason_to_stop(processes, now - started, walltime_s, now + grace_s)

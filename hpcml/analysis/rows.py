@@ -75,8 +75,15 @@ def _difference(arm: Arm, terms: Terms) -> Difference | None:
 def _verdict(arm: Arm, difference: Difference | None, terms: Terms) -> Verdict:
     if arm is terms.reference:
         return "reference"
+    if terms.by_precision and (_is_impostor(arm) or (terms.reference is not None and _is_impostor(terms.reference))):
+        return "not as requested"
     interval = None if difference is None else difference.ci90
     return equivalence.verdict(interval, terms.margin, higher_is_better=terms.higher_is_better)
+
+
+def _is_impostor(arm: Arm) -> bool:
+    """Whether any run was measured to compute in another precision than its name says."""
+    return any(run.precision_effective not in (None, run.precision) for run in arm.ok)
 
 
 def _speed(arm: Arm, terms: Terms) -> Speed:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from hpcml.errors import ConfigError
 from hpcml.journal import Chunk, Event, events, read_journal
 from hpcml.places import Places
 from hpcml.records import RunRecord
@@ -31,7 +32,10 @@ _SUBMISSION_GRACE = timedelta(minutes=10)  # between writing a run down and its 
 def opened(places: Places) -> Iterator[Engine]:
     """Open the store, made at first use, and close it again."""
     if places.store_url == str(places.home / "store.db"):
-        places.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            places.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"HPCML_HOME={places.home} cannot be made: {error.strerror} (choose another)") from error
     engine = open_store(places.store_url)
     try:
         yield engine

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, select
 
 from hpcml.errors import HpcmlError
-from hpcml.journal import parse_chunk
+from hpcml.journal import Header, parse_chunk
 from hpcml.rundir import RunDir, find_run_dirs
 from hpcml.store import rows
 from hpcml.store.describing import Description, describe, manifest_stamp
@@ -91,23 +91,21 @@ def _ingest_batch(
         cursors, has_news = {}, True
     report, touched, is_complete = IngestReport(), rows.Touched(), True
     for file, size in sizes.items():
-        path, cursor = run_dir.journals / file, cursors.get(file)
+        cursor = cursors.get(file)
         offset = cursor.byte_offset if cursor else 0
         if size <= offset:
             continue
         if budget <= 0:
             is_complete = False
             break
-        data = _read(path, offset, budget)
+        data = _read(run_dir.journals / file, offset, budget)
         chunk = parse_chunk(data, offset=offset)
         if chunk.end == offset:
             continue  # no line is complete yet
         if cursor is None:
-            if chunk.header is None or not is_usable(chunk.header):
-                report += IngestReport(problems=(f"{path} begins with no header that this hpcml can read: left out",))
-                continue
-            if chunk.header.run != described.uid:
-                report += IngestReport(problems=(f"{path} belongs to run {chunk.header.run}: left out",))
+            problem = _problem(chunk.header, described.uid)
+            if problem is not None or chunk.header is None:
+                report += IngestReport(problems=(f"{run_dir.journals / file} {problem}: left out",))
                 continue
             cursor, has_news = rows.add_journal(connection, run_id, file, chunk.header), True
         stretch = take_in(chunk.records, t0=cursor.t0, epoch_ms=described.epoch_ms)
@@ -159,6 +157,12 @@ def _is_replaced(run_dir: RunDir, cursors: Mapping[str, rows.Cursor], sizes: Map
             if header is None or storable(header.journal) != cursor.uid:
                 return True
     return False
+
+
+def _problem(header: Header | None, uid: str) -> str | None:
+    if header is None or not is_usable(header):
+        return "begins with no header that this hpcml can read"
+    return None if header.run == uid else f"belongs to run {header.run}"
 
 
 def _read(path: Path, offset: int, limit: int) -> bytes:

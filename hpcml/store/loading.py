@@ -96,7 +96,7 @@ def values_under(connection: Connection, key: str) -> Mapping[int, Any] | None:
         if params := _json_under(connection, RUN_PARAM, name):
             return params
     last = select(SUMMARY.c.run_id, SUMMARY.c.last).join(METRIC, METRIC.c.id == SUMMARY.c.metric_id)
-    if metrics := dict(connection.execute(last.where(METRIC.c.name == key)).tuples().all()):
+    if metrics := {int(run_id): value for run_id, value in connection.execute(last.where(METRIC.c.name == key))}:
         return metrics
     return _json_under(connection, RUN_FACT, key) or None
 

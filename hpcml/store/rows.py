@@ -151,7 +151,7 @@ def _ensure_series(connection: Connection, run_id: int, journal_id: int, names: 
         .join(SERIES, SERIES.c.metric_id == METRIC.c.id)
         .where(SERIES.c.journal_id == journal_id)
     )
-    series = dict(connection.execute(query).tuples().all())
+    series = {name: int(at) for name, at in connection.execute(query)}
     if missing := [name for name in names if name not in series]:
         metrics = _metric_ids(connection, missing)
         if new := [{"name": name} for name in missing if name not in metrics]:
@@ -159,7 +159,7 @@ def _ensure_series(connection: Connection, run_id: int, journal_id: int, names: 
             metrics = _metric_ids(connection, missing)
         keys = {"run_id": run_id, "journal_id": journal_id}
         connection.execute(insert(SERIES), [{**keys, "metric_id": metrics[name]} for name in missing])
-        series = dict(connection.execute(query).tuples().all())
+        series = {name: int(at) for name, at in connection.execute(query)}
     return series
 
 

@@ -38,7 +38,14 @@ def test_a_second_setting_that_differs_is_refused_with_its_values_and_counts(key
 
 @pytest.mark.parametrize(
     ("fact", "value"),
-    [("gpu_model", "H100"), ("cpu_model", "Xeon"), ("torch", "2.12"), ("device", "cpu"), ("threads", 1)],
+    [
+        ("gpu_model", "H100"),
+        ("cpu_model", "Xeon"),
+        ("torch", "2.12"),
+        ("tensorflow", "2.20"),
+        ("device", "cpu"),
+        ("threads", 1),
+    ],
 )
 def test_other_hardware_or_software_is_refused(fact: str, value: object) -> None:
     with pytest.raises(ComparisonError, match=rf"{fact}: .*{value} \(3 runs: tf32\)"):

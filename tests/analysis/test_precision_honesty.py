@@ -120,6 +120,16 @@ def test_a_precision_that_was_not_what_was_asked_for_is_flagged() -> None:
     assert "measured fp32, as the reference was: this row compares no precisions" in row.flags
 
 
+@pytest.mark.parametrize("level", ["fp32", "tf32"])
+def test_an_arm_that_was_not_what_was_asked_for_gets_no_verdict(level: str) -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    runs = [replace(run, precision_effective="bf16") if run.precision == level else run for run in runs]
+
+    row = compare(runs, {}, margin=0.5).cells[0].rows[1]
+
+    assert row.verdict == "not as requested"
+
+
 def test_mixed_effective_precisions_within_a_row_are_flagged() -> None:
     runs = arm("fp32", VALUES) + arm("tf32", VALUES)
     runs[-1] = replace(runs[-1], precision_effective="mixed(conv=tf32, matmul=fp32, parameters=float32)")

@@ -67,7 +67,7 @@ def test_what_is_no_number_is_refused_at_once(tmp_path: Path, value: object) -> 
 def test_a_tensor_is_a_number_if_it_holds_one(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     with _connect(tmp_path) as run:
-        run.metric("loss", torch.tensor(0.5))
+        run.metric("loss", torch.tensor(0.5, requires_grad=True))
         with pytest.raises(TypeError):
             run.metric("loss", torch.tensor([0.5, 0.5]))
 

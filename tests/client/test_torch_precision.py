@@ -36,7 +36,7 @@ def _train(arithmetic: Arithmetic, steps: int = 20, factor: float = 1.0) -> tupl
         with arithmetic.context():
             loss = torch.nn.functional.cross_entropy(model(arithmetic.cast(x)), y) * factor
         arithmetic.backward_and_step(loss, optimizer)
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return model, losses
 
 

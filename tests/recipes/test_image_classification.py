@@ -33,7 +33,7 @@ class Recorded:
         return [record.values[name] for record in self.metrics if name in record.values]
 
 
-def _config(precision: str = "fp32", **changes: Any) -> dict[str, Any]:
+def _config(precision: str = "fp32", **changes: object) -> dict[str, Any]:
     run = {
         "model": {"name": "mnist_cnn", "recipe": "image_classification", "framework": "torch"},
         "data": {"name": "digits", "path": None, "holdout": 0.2},
@@ -135,8 +135,8 @@ def test_a_precision_follows_fp32_as_closely_as_its_bits_allow(
     probe = recorded.events["precision"]
     differences = [abs(a - b) / b for a, b in zip(recorded.series("loss"), fp32.series("loss"), strict=True)]
     assert effective_precision(probe["products"], probe["parameters"]) == precision
-    assert 0 < differences[0] < first
-    assert max(differences[:10]) < early
+    assert differences[0] < first
+    assert 0 < max(differences[:10]) < early  # of one loss alone it may be zero by chance
     assert recorded.series("val_accuracy")[-1] > 0.6
     assert bool(recorded.series("loss_scale")) == (precision == "amp_fp16")
     if probe["numerics"] == "emulated":

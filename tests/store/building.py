@@ -113,8 +113,8 @@ def contents(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything in the store, without the numbers that depend on the order of arrival."""
     queries = {
         "run": "SELECT uid, path, experiment, name, spec_hash, seed, precision, precision_effective, numerics,"
-        " scheduler, job_id, submitted_at, git_commit, git_dirty, state, reason, exit_code, attempt, t_start, t_end, wall_s,"
-        " epoch_ms, clock_ms FROM run",
+        " scheduler, job_id, submitted_at, git_commit, git_dirty, state, reason, exit_code, attempt, t_start, t_end,"
+        " wall_s, epoch_ms, clock_ms FROM run",
         "param": "SELECT uid, key, value FROM run_param JOIN run ON run.id = run_id",
         "fact": "SELECT uid, key, value FROM run_fact JOIN run ON run.id = run_id",
         "tag": "SELECT uid, position, tag FROM run_tag JOIN run ON run.id = run_id",

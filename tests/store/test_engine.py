@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,17 +61,12 @@ def test_tables_and_migrations_agree(store: Engine) -> None:
 
 
 def test_of_eight_simultaneous_first_users_all_succeed_and_one_migrates(tmp_path: Path) -> None:
-    users = [
-        subprocess.Popen([sys.executable, "-c", OPENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(8)
-    ]
+    users = [start_opener() for _ in range(8)]
     try:
         assert [read_line(user) for user in users] == ["ready"] * 8
         for trial in range(6):
             for user in users:
-                assert user.stdin is not None
-                user.stdin.write(f"{tmp_path}/{trial}.db\n")
-                user.stdin.flush()
+                open_in(user, tmp_path / f"{trial}.db")
             told = [list(lines_until_opened(user)) for user in users]
             assert sum("upgraded" in line for lines in told for line in lines) == 1
     finally:
@@ -89,15 +86,29 @@ def lines_until_opened(process: subprocess.Popen[str]) -> Iterator[str]:
         yield line
 
 
-def test_a_killed_first_user_leaves_nothing_that_stops_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    half_done = sqlite3.connect(path, isolation_level=None)
-    half_done.execute("BEGIN IMMEDIATE")
-    half_done.execute("CREATE TABLE run (id INTEGER)")
-    half_done.close()
+def test_a_first_user_killed_at_any_point_leaves_nothing_that_stops_the_next(tmp_path: Path) -> None:
+    rng = random.Random(1)  # noqa: S311
+    for trial in range(6):
+        path = tmp_path / f"{trial}.db"
+        victim = start_opener()
+        assert read_line(victim) == "ready"
+        open_in(victim, path)
+        time.sleep(rng.random() * 0.06)
+        victim.kill()
+        victim.communicate()
 
-    with reading(open_store(str(path))) as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM run_param").scalar() == 0
+        with reading(open_store(str(path))) as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM run_param").scalar() == 0
+
+
+def start_opener() -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", OPENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def open_in(process: subprocess.Popen[str], path: Path) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{path}\n")
+    process.stdin.flush()
 
 
 def refused(url: str, *words: str) -> None:

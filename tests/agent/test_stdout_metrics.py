@@ -1,0 +1,81 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from hpcml.agent.stdout_metrics import Picked, StdoutScanner
+from hpcml.spec import MetricRule
+
+LOSS = MetricRule(pattern=r"step (?P<step>\d+) loss[ =](?P<value>\S+)", name="loss")
+
+
+def scanner(path: Path, *rules: MetricRule) -> StdoutScanner:
+    return StdoutScanner(path=path, rules=rules or (LOSS,))
+
+
+def test_a_rule_picks_value_and_step(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("hello\nstep 10 loss 0.5\nstep 20 loss=0.25 lr 1\n")
+
+    assert list(scanner(out).scan()) == [
+        Picked(name="loss", value=0.5, step=10),
+        Picked(name="loss", value=0.25, step=20),
+    ]
+
+
+def test_a_line_that_is_still_being_printed_waits_for_its_end(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("step 1 loss 0.5\nstep 2 loss 0.")
+    reading = scanner(out)
+
+    first = list(reading.scan())
+    with out.open("a") as file:
+        file.write("25\n")
+
+    assert [picked.step for picked in first] == [1]
+    assert list(reading.scan()) == [Picked(name="loss", value=0.25, step=2)]
+
+
+def test_the_last_line_counts_without_its_newline_once_all_is_said(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("step 2 loss 0.25")
+
+    assert list(scanner(out).scan(to_the_end=True)) == [Picked(name="loss", value=0.25, step=2)]
+
+
+def test_names_may_come_from_the_line_and_are_numbered_where_no_step_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("acc: 0.5\nf1: 0.1\nacc: 0.6\n")
+
+    picked = list(scanner(out, MetricRule(pattern=r"(?P<name>\w+): (?P<value>\S+)")).scan())
+
+    assert [(p.name, p.step, p.value) for p in picked] == [("acc", 0, 0.5), ("f1", 0, 0.1), ("acc", 1, 0.6)]
+
+
+@pytest.mark.parametrize(("text", "check"), [("nan", math.isnan), ("inf", math.isinf), ("1e-3", lambda v: v == 1e-3)])
+def test_values_are_read_as_python_reads_them(tmp_path: Path, text: str, check: object) -> None:
+    out = tmp_path / "out"
+    out.write_text(f"step 1 loss {text}\n")
+
+    (picked,) = scanner(out).scan()
+
+    assert callable(check)
+    assert check(picked.value)
+
+
+def test_what_is_no_number_is_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("step 1 loss oops\nstep 2 loss 1\n")
+
+    assert [picked.step for picked in scanner(out).scan()] == [2]
+
+
+def test_bytes_that_are_no_text_and_endless_lines_do_no_harm(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_bytes(b"\xff\xfe\x00\n" + b"x" * (9 << 20) + b"\nstep 3 loss 1\n")
+
+    assert [picked.step for picked in scanner(out).scan(to_the_end=True)] == [3]
+
+
+def test_without_rules_nothing_is_read(tmp_path: Path) -> None:
+    assert list(StdoutScanner(path=tmp_path / "absent", rules=()).scan()) == []

@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine
+
+from hpcml.errors import HpcmlError
+from hpcml.rundir import RunDir
+from hpcml.states import State
+from hpcml.store.engine import open_store
+from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
+from hpcml.store.queries import curve, events, find_runs, get_run
+from tests.store.building import T0, Journal, contents, make_run_dir
+
+UID = "20260528-202640-aaaaaa"
+
+
+def a_finished_run(root: Path, uid: str = UID) -> RunDir:
+    run_dir = make_run_dir(root, uid, tags=["first", "second"], name="baseline")
+    launch = Journal(run_dir, writer="launch", t0=T0 + 1)
+    launch.event("submitted", scheduler="local", job_id="123", array_index=None)
+    agent = Journal(run_dir, writer="agent", t0=T0 + 60)
+    agent.event("attempt_started", pid=1, create_time=T0, hostname="node7", walltime_s=None)
+    agent.event("facts", hostname="node7", cores=8)
+    rank0 = Journal(run_dir, t0=T0 + 62)
+    rank0.event("framework", framework="torch", torch="2.13.0", threads=2)
+    rank0.event("precision", requested="tf32", numerics="emulated", products={"matmul": "tf32"}, parameters="float32")
+    for step in range(20):
+        rank0.metrics(step, step / 10, loss=1 / (step + 1), val_accuracy=step / 20)
+    rank0.event("note", 2.5, text="plateau: ä \ud800")
+    agent.event("attempt_ended", 9.0, state="COMPLETED", exit_code=0, signal=None, reason=None, wall_s=8.5)
+    return run_dir
+
+
+def fresh(tmp_path: Path, root: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Return what a store made from nothing holds."""
+    engine = open_store(str(tmp_path / "fresh.db"))
+    ingest_all(engine, root)
+    found = contents(engine)
+    engine.dispose()
+    for path in tmp_path.glob("fresh.db*"):
+        path.unlink()
+    return found
+
+
+def test_a_run_directory_becomes_a_record(store: Engine, runs: Path) -> None:
+    run_dir = a_finished_run(runs)
+
+    report = ingest_all(store, runs)
+
+    assert report == IngestReport(runs=1, new_points=40)
+    run = get_run(store, UID)
+    assert (run.experiment, run.name, run.path, run.tags) == (
+        "default",
+        "baseline",
+        str(run_dir.path),
+        ("first", "second"),
+    )
+    assert (run.state, run.exit_code, run.wall_s, run.attempt) == (State.COMPLETED, 0, 8.5, 1)
+    assert (run.t_start, run.t_end) == (T0 + 60, T0 + 69)
+    assert (run.scheduler, run.job_id, run.submitted_at) == ("local", "123", "2026-05-28T20:26:40+00:00")
+    assert (run.precision, run.precision_effective, run.numerics) == ("tf32", "tf32", "emulated")
+    assert (run.git_commit, run.git_dirty, run.seed) == ("c0ffee", False, 0)
+    assert run.params["model.name"] == "digits_cnn"
+    assert run.params["training.batch_size"] == 64
+    assert run.params["workload.env"] == {}
+    assert run.facts == {"hostname": "node7", "cores": 8, "framework": "torch", "torch": "2.13.0", "threads": 2}
+    accuracy = run.metrics["val_accuracy"]
+    assert (accuracy.n, accuracy.first, accuracy.last, accuracy.last_step, accuracy.max_step) == (20, 0.0, 0.95, 19, 19)
+    assert accuracy.mean == pytest.approx(0.475)
+
+
+def test_points_and_events_are_on_the_runs_own_clock(store: Engine, runs: Path) -> None:
+    a_finished_run(runs)
+    ingest_all(store, runs)
+
+    points, told = curve(store, UID, "loss"), events(store, UID)
+
+    assert [point.t_s for point in points[:3]] == [2.0, 2.1, 2.2]
+    assert [(event.t_s, event.name) for event in told[:2]] == [(-59.0, "submitted"), (0.0, "attempt_started")]
+    assert [(event.t_s, event.writer) for event in told if event.name == "note"] == [(4.5, "rank0")]
+
+
+def test_ingesting_again_changes_nothing(store: Engine, runs: Path) -> None:
+    a_finished_run(runs)
+    ingest_all(store, runs)
+    before = contents(store)
+
+    assert ingest_all(store, runs) == IngestReport(runs=1)
+    assert contents(store) == before
+
+
+def test_an_unchanged_run_is_not_opened(store: Engine, runs: Path) -> None:
+    run_dir = a_finished_run(runs)
+    ingest_all(store, runs)
+    size, modified = run_dir.manifest.stat().st_size, run_dir.manifest.stat().st_mtime_ns
+    run_dir.manifest.write_bytes(b"x" * size)
+    os.utime(run_dir.manifest, ns=(modified, modified))
+
+    assert ingest_all(store, runs) == IngestReport(runs=1)
+
+
+def test_a_changed_run_json_is_read_again(store: Engine, runs: Path, tmp_path: Path) -> None:
+    run_dir = a_finished_run(runs)
+    ingest_all(store, runs)
+    raw = json.loads(run_dir.manifest.read_text())
+    raw["run"]["tags"], raw["provenance"]["submitted_at"] = ["third"], "2026-05-28T20:00:00+00:00"
+    run_dir.manifest.write_text(json.dumps(raw))
+
+    ingest_all(store, runs)
+
+    assert get_run(store, UID).tags == ("third",)
+    assert contents(store) == fresh(tmp_path, runs)
+
+
+def test_an_agent_that_is_heard_of_late_moves_the_clock_and_nothing_else(
+    store: Engine, runs: Path, tmp_path: Path
+) -> None:
+    run_dir = make_run_dir(runs)
+    Journal(run_dir, writer="launch", t0=T0 + 0.1234567)
+    Journal(run_dir, t0=T0 + 7.7654321).metrics(1, 0.0004321, loss=1.0)
+    ingest_all(store, runs)
+    # no agent: the workload's first word began the run
+    assert curve(store, UID, "loss")[0].t_s == pytest.approx(0.0, abs=0.001)
+
+    Journal(run_dir, writer="agent", t0=T0 + 5.5555555)
+    ingest_all(store, runs)
+
+    assert curve(store, UID, "loss")[0].t_s == pytest.approx(2.21, abs=0.001)
+    assert contents(store) == fresh(tmp_path, runs)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.floats(0, 1), min_size=1, max_size=4), batch_bytes=st.sampled_from([1, 300, 8 << 20]))
+def test_journals_cut_at_any_byte_and_completed_give_the_same_store(
+    tmp_path: Path, cuts: list[float], batch_bytes: int
+) -> None:
+    root, source = tmp_path / "cut", tmp_path / "whole"
+    for path in (root, source):
+        shutil.rmtree(path, ignore_errors=True)
+    run_dir, whole = make_run_dir(root, tags=["first", "second"], name="baseline"), a_finished_run(source)
+    store = open_store(str(tmp_path / "cut.db"))
+    for cut in [*sorted(cuts), 1.0]:
+        for path in whole.journal_files():
+            content = path.read_bytes()
+            (run_dir.journals / path.name).write_bytes(content[: round(cut * len(content))])
+        ingest_all(store, root, batch_bytes=batch_bytes)
+
+    assert contents(store) == fresh(tmp_path, root)
+    store.dispose()
+    for path in tmp_path.glob("cut.db*"):
+        path.unlink()
+
+
+def test_a_torn_tail_longer_than_a_batch_holds_up_no_other_journal(store: Engine, runs: Path) -> None:
+    run_dir = make_run_dir(runs)
+    agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir)
+    agent.write('{"k": "e", "d": "' + "x" * 5000)
+    rank0.metrics(1, loss=1.0)
+
+    assert ingest_all(store, runs, batch_bytes=100).new_points == 1
+    agent.write("\n")
+    rank0.metrics(2, loss=1.0)
+
+    assert ingest_all(store, runs, batch_bytes=100) == IngestReport(runs=1, new_points=1, bad_lines=1)
+
+
+def test_bad_lines_are_counted_once_and_nothing_around_them_is_lost(store: Engine, runs: Path) -> None:
+    journal = Journal(make_run_dir(runs))
+    journal.metrics(1, loss=1.0)
+    journal.write("\0" * 100 + "\n" + '{"k": "m", "s": 1, "t": NaN, "i": 7, "v": {"loss": 1}}\n')
+    journal.write(json.dumps({"k": "m", "s": 1, "t": 0.0, "i": 2**63, "v": {"loss": 1}}) + "\n")
+    journal.metrics(2, loss=2.0)
+
+    assert ingest_all(store, runs) == IngestReport(runs=1, new_points=2, bad_lines=3)
+    assert ingest_all(store, runs).bad_lines == 0
+    assert [point.step for point in curve(store, UID, "loss")] == [1, 2]
+
+
+def test_nan_and_infinities_come_back_as_they_were(store: Engine, runs: Path) -> None:
+    journal = Journal(make_run_dir(runs))
+    for step, value in enumerate([1.0, math.nan, math.inf, -math.inf, 3.0, math.nan]):
+        journal.metrics(step, loss=value)
+    ingest_all(store, runs)
+
+    assert repr([point.value for point in curve(store, UID, "loss")]) == "[1.0, nan, inf, -inf, 3.0, nan]"
+    summary = get_run(store, UID).metrics["loss"]
+    assert (summary.n, summary.n_nonfinite, summary.last, summary.last_step) == (6, 4, None, 5)
+    assert (summary.first, summary.min, summary.max, summary.mean) == (1.0, 1.0, 3.0, 2.0)
+
+
+def test_the_last_value_of_a_step_counts(store: Engine, runs: Path, tmp_path: Path) -> None:
+    journal = Journal(make_run_dir(runs))
+    journal.metrics(1, loss=9.0)
+    journal.metrics(1, loss=8.0)
+    journal.metrics(2, loss=7.0)
+    ingest_all(store, runs)
+    journal.metrics(1, loss=1.0)
+    ingest_all(store, runs)
+
+    summary = get_run(store, UID).metrics["loss"]
+
+    assert (summary.n, summary.first, summary.last, summary.min, summary.mean) == (2, 1.0, 7.0, 1.0, 4.0)
+    assert contents(store) == fresh(tmp_path, runs)
+
+
+def test_a_requeued_run_has_one_curve_of_which_the_later_attempt_has_the_last_word(
+    store: Engine, runs: Path, tmp_path: Path
+) -> None:
+    run_dir = make_run_dir(runs)
+    first = Journal(run_dir, attempt=1)
+    for step in range(6):
+        first.metrics(step, loss=1.0)
+    ingest_all(store, runs)
+    second = Journal(run_dir, attempt=2, t0=T0 + 100)
+    for step in range(4, 8):
+        second.metrics(step, loss=2.0)
+    Journal(run_dir, attempt=2, writer="agent", t0=T0 + 90).metrics(7, loss=99.0)
+    ingest_all(store, runs)
+
+    assert [point.value for point in curve(store, UID, "loss")] == [1.0] * 4 + [2.0] * 4
+    summary = get_run(store, UID).metrics["loss"]
+    assert (summary.n, summary.first, summary.last, summary.mean, summary.max) == (8, 1.0, 2.0, 1.5, 2.0)
+    assert contents(store) == fresh(tmp_path, runs)
+
+
+@pytest.mark.parametrize("change", ["shorter", "another", "gone"])
+def test_a_journal_that_is_no_continuation_is_read_anew(store: Engine, runs: Path, tmp_path: Path, change: str) -> None:
+    run_dir = a_finished_run(runs)
+    ingest_all(store, runs)
+    path = run_dir.journals / "1-node7-rank0.jsonl"
+    content = path.read_bytes()
+    path.unlink()
+    if change == "shorter":
+        path.write_bytes(content[: len(content) // 2])
+    if change == "another":
+        other = Journal(run_dir, t0=T0 + 500)
+        for step in range(99):
+            other.metrics(step, loss=5.0)
+
+    ingest_all(store, runs)
+
+    assert contents(store) == fresh(tmp_path, runs)
+
+
+def test_deleting_the_store_and_ingesting_again_gives_the_same_answers(
+    store: Engine, runs: Path, tmp_path: Path
+) -> None:
+    for name in "abc":
+        a_finished_run(runs, UID[:-1] + name)
+        ingest_all(store, runs)
+    before = find_runs(store)
+
+    for path in tmp_path.glob("store.db*"):
+        path.unlink()
+    again = open_store(str(tmp_path / "store.db"))
+    ingest_all(again, runs)
+
+    assert find_runs(again) == before
+
+
+def test_an_unreadable_run_is_a_line_of_the_report_and_the_others_go_in(store: Engine, runs: Path) -> None:
+    a_finished_run(runs)
+    for name, text in {"torn": '{"uid": "x', "list": "[]", "empty": "{}"}.items():
+        folder = runs / "default" / name
+        folder.mkdir()
+        (folder / "run.json").write_text(text)
+
+    report = ingest_all(store, runs)
+
+    assert report.runs == 1
+    assert len(report.problems) == 3
+    assert not any("\n" in problem for problem in report.problems)
+    with pytest.raises(HpcmlError, match="lacks 'run'"):
+        ingest_run(store, RunDir(runs / "default" / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ('{"hpcml": 99, "journal": "j"}', "no header that this hpcml can read"),
+        ("\0\0\0", "no header that this hpcml can read"),
+        (
+            '{"hpcml": 1, "journal": "j", "run": "other", "attempt": 1, "writer": "a", "host": "n", "pid": 1, "t0": 1}',
+            "belongs to run other",
+        ),
+    ],
+)
+def test_a_foreign_journal_is_left_out_and_said(store: Engine, runs: Path, header: str, problem: str) -> None:
+    run_dir = a_finished_run(runs)
+    (run_dir.journals / "9-foreign.jsonl").write_text(header + "\n" + "x" * 500)
+
+    report = ingest_all(store, runs, batch_bytes=200)
+
+    assert (report.runs, report.new_points, len(report.problems)) == (1, 40, 1)
+    assert problem in report.problems[0]
+
+
+def test_a_moved_run_is_found_again_and_a_copied_one_refused(store: Engine, runs: Path) -> None:
+    run_dir = a_finished_run(runs)
+    ingest_all(store, runs)
+    shutil.move(runs / "default", runs / "moved")
+
+    assert ingest_all(store, runs).problems == ()
+    assert get_run(store, UID).path == str(runs / "moved" / UID)
+
+    shutil.copytree(runs / "moved", runs / "zcopy")
+    report = ingest_all(store, runs)
+
+    assert len(report.problems) == 1
+    assert "remove the copy" in report.problems[0]
+    assert get_run(store, UID).path == str(runs / "moved" / UID)
+    assert not run_dir.path.exists()
+
+
+def test_an_empty_root_is_no_problem(store: Engine, tmp_path: Path) -> None:
+    assert ingest_all(store, tmp_path / "absent") == IngestReport()

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from hpcml.errors import StoreError
+from hpcml.precision import PrecisionName
+from hpcml.spec import Precision, Training
+from hpcml.states import State
+from hpcml.store.filters import parse_filter
+from hpcml.store.ingest import ingest_all
+from hpcml.store.queries import curve, curves, events, experiments, find_runs, get_run
+from tests.store.building import A_RUN, T0, Journal, make_run_dir
+
+
+def uid_of(letter: str) -> str:
+    return f"20260528-20264{'abcde'.index(letter)}-{letter * 6}"
+
+
+@pytest.fixture
+def five_runs(store: Engine, runs: Path) -> Engine:
+    """Five runs: a, b, c of one experiment; d failed, e never began."""
+    changes: dict[str, dict[str, Any]] = {
+        "a": {"seed": 1, "name": "baseline", "tags": ["paper"]},
+        "b": {"seed": 2, "precision": Precision(name=PrecisionName.fp32), "tags": ["paper", "final"]},
+        "c": {"seed": 3, "training": Training(batch_size=128), "name": "twin"},
+        "d": {"seed": 4, "experiment": "other", "name": "twin"},
+        "e": {"seed": 5, "experiment": "other"},
+    }
+    for letter, changed in changes.items():
+        run_dir = make_run_dir(runs, uid_of(letter), **changed)
+        if letter == "e":
+            continue
+        agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir, t0=T0 + 1)
+        agent.event("attempt_started")
+        agent.event("facts", gpu_model="A100", cores=8)
+        for step in range(3):
+            rank0.metrics(step, step, val_accuracy=step * "abcd".index(letter) / 10)
+        state = "FAILED" if letter == "d" else "COMPLETED"
+        agent.event("attempt_ended", 10.0, state=state, exit_code=int(letter == "d"), wall_s=10.0)
+    ingest_all(store, runs)
+    return store
+
+
+def found(store: Engine, *conditions: str, **how: Any) -> str:  # noqa: ANN401
+    return "".join(run.uid[-1] for run in find_runs(store, filters=[parse_filter(text) for text in conditions], **how))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "letters"),
+    [
+        ([], "abcde"),
+        (["precision=tf32"], "acde"),
+        (["precision!=tf32"], "b"),
+        (["seed>=2", "seed<4"], "bc"),
+        (["state=failed"], "d"),
+        (["experiment=other"], "de"),
+        (["name~^t"], "cd"),
+        (["wall_s>1"], "abcd"),
+        (["training.batch_size=128"], "c"),
+        (["model=digits_cnn"], "abcde"),
+        (["model.name~other"], ""),
+        (["strategy=single", "layout=nchw", "cluster=local", "data=digits"], "abcde"),
+        (["val_accuracy>0.15"], "bcd"),
+        (["val_accuracy=none"], "e"),
+        (["tag=paper"], "ab"),
+        (["tag!=paper"], "cde"),
+        (["tags=final"], "b"),
+        (["gpu_model=a100"], "abcd"),
+        (["gpu_model!=a100"], "e"),
+    ],
+)
+def test_runs_are_found_by_column_parameter_group_metric_tag_and_fact(
+    five_runs: Engine, conditions: list[str], letters: str
+) -> None:
+    assert found(five_runs, *conditions) == letters
+
+
+def test_runs_are_found_by_experiment_and_state(five_runs: Engine) -> None:
+    assert found(five_runs, experiment="default") == "abc"
+    assert found(five_runs, states=(State.PENDING, State.FAILED)) == "de"
+    assert found(five_runs, experiment="absent") == ""
+
+
+def test_runs_are_sorted_by_any_key_and_limited_afterwards(five_runs: Engine) -> None:
+    assert found(five_runs, descending=True, limit=2) == "ed"
+    assert found(five_runs, sort="val_accuracy", descending=True) == "dcbae"
+    assert found(five_runs, sort="training.batch_size", limit=4) == "abde"
+    assert found(five_runs, sort="seed", descending=True, limit=1) == "e"
+
+
+def test_an_unknown_key_is_refused_with_what_is_near(five_runs: Engine) -> None:
+    with pytest.raises(StoreError, match="'val_acuracy'; did you mean val_accuracy"):
+        found(five_runs, "val_acuracy>0")
+    with pytest.raises(StoreError, match=r"training\.batch_size"):
+        found(five_runs, sort="batch_size")
+
+
+def test_an_empty_store_finds_nothing_whatever_is_asked(store: Engine) -> None:
+    assert found(store, "val_accuracy>0.9", sort="loss") == ""
+    assert experiments(store) == []
+
+
+@pytest.mark.parametrize("reference", [uid_of("b"), "20260528-202641", "bbbbbb", "b"])
+def test_a_run_is_meant_by_either_end_of_its_uid(five_runs: Engine, reference: str) -> None:
+    assert get_run(five_runs, reference).uid == uid_of("b")
+
+
+def test_a_run_is_meant_by_a_name_that_it_alone_has(five_runs: Engine) -> None:
+    assert get_run(five_runs, "baseline").uid == uid_of("a")
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("2026", "means 5 runs: 20260528-202640-aaaaaa, "),
+        ("twin", "means 2 runs: 20260528-202642-cccccc, 20260528-202643-dddddd"),
+        ("basline", "no run is called 'basline'; did you mean baseline"),
+        ("%", "no run is called '%'"),
+        ("", "no run is called ''"),
+    ],
+)
+def test_an_unclear_reference_is_refused_with_candidates(five_runs: Engine, reference: str, words: str) -> None:
+    with pytest.raises(StoreError) as refusal:
+        get_run(five_runs, reference)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_curves_of_many_runs_come_in_the_order_asked_for(five_runs: Engine) -> None:
+    asked = [uid_of("d"), uid_of("e"), uid_of("b")]
+
+    many = curves(five_runs, asked, "val_accuracy")
+
+    assert list(many) == asked
+    assert [(point.step, point.t_s, point.value) for point in many[uid_of("d")]] == [
+        (0, 1, 0),
+        (1, 2, 0.3),
+        (2, 3, 0.6),
+    ]
+    assert many[uid_of("e")] == []
+    assert many[uid_of("b")] == curve(five_runs, uid_of("b"), "val_accuracy")
+    assert curve(five_runs, uid_of("b"), "absent") == []
+
+
+def test_events_are_told_in_order_and_unknown_ones_kept(five_runs: Engine, runs: Path) -> None:
+    journal = Journal(make_run_dir(runs, uid_of("a")[:-1] + "z"), writer="rank0")
+    journal.event("from_the_future", 3.0, nested={"list": [1, None, "ä"]})
+    journal.event("note", 2.0, text="earlier")
+    ingest_all(five_runs, runs)
+
+    told = events(five_runs, uid_of("a")[:-1] + "z")
+
+    assert [(event.t_s, event.name, event.attempt, event.writer) for event in told] == [
+        (2.0, "note", 1, "rank0"),
+        (3.0, "from_the_future", 1, "rank0"),
+    ]
+    assert told[1].details == {"nested": {"list": [1, None, "ä"]}}
+
+
+@pytest.mark.parametrize("ask", [events, lambda store, uid: curve(store, uid, "loss")])
+def test_what_is_asked_of_an_unknown_run_is_refused(five_runs: Engine, ask: Any) -> None:  # noqa: ANN401
+    with pytest.raises(StoreError, match="no run has the uid 'absent'"):
+        ask(five_runs, "absent")
+
+
+def test_experiments_are_counted_by_state(five_runs: Engine) -> None:
+    default, other = experiments(five_runs)
+
+    assert (default.name, default.runs, default.states) == ("default", 3, {State.COMPLETED: 3})
+    assert (other.name, other.runs, other.states) == ("other", 2, {State.FAILED: 1, State.PENDING: 1})
+    assert other.last_submitted_at == "2026-05-28T20:26:40+00:00"
+
+
+def test_many_runs_cost_few_queries(store: Engine, runs: Path) -> None:
+    for number in range(1000):
+        make_run_dir(runs, f"run-{number:04d}", seed=number)
+    ingest_all(store, runs)
+    asked: list[str] = []
+    event.listen(store, "before_cursor_execute", lambda *call: asked.append(call[2]))
+
+    records = find_runs(store, filters=[parse_filter("model=digits_cnn"), parse_filter("seed<950")])
+
+    assert len(records) == 950
+    assert len(asked) <= 15
+    assert [record.seed for record in records] == list(range(950))
+    assert len(curves(store, [record.uid for record in records], "loss")) == 950
+
+
+def test_a_record_is_what_it_was_described_as(five_runs: Engine) -> None:
+    run = get_run(five_runs, "baseline")
+
+    assert run.params["seed"] == 1
+    assert run.params["precision.name"] == "tf32"
+    assert run == replace(run, tags=("paper",))
+    assert A_RUN.training.steps == run.params["training.steps"]

@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+
+from hpcml.errors import ConfigError
+from hpcml.manifest import Plan
+from hpcml.precision import CPU, Device, Numerics
+from hpcml.resources import resource_dir
+from hpcml.spec import Run
+from hpcml.workload import Software, build_plan
+from tests.conftest import ComposeOne
+
+A100 = Device(kind="cuda", name="A100", compute_capability=(8, 0))
+SOFTWARE = Software(python="/opt/py/bin/python", recipes=resource_dir("recipes"), cwd=Path("/home/me"))
+
+
+def plan(run: Run, device: Device = CPU, cpus_per_task: int | None = 4) -> Plan:
+    return build_plan(run, device, SOFTWARE, cpus_per_task=cpus_per_task)
+
+
+def test_a_recipe_is_started_by_the_python_that_was_chosen(compose_one: ComposeOne) -> None:
+    argv = plan(compose_one()).argv
+
+    assert argv == ["/opt/py/bin/python", str(resource_dir("recipes") / "image_classification" / "train.py")]
+
+
+def test_a_command_is_split_as_a_shell_would_and_never_given_to_one(compose_one: ComposeOne) -> None:
+    run = compose_one("workload.command=train 'a b' $(reboot) ; rm -rf '*'")
+
+    assert plan(run).argv == ["train", "a b", "$(reboot)", ";", "rm", "-rf", "*"]
+
+
+def test_a_cpu_run_cannot_wander_onto_a_gpu(compose_one: ComposeOne) -> None:
+    environment = plan(compose_one()).environment
+
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment["OMP_NUM_THREADS"] == "4"
+
+
+def test_a_gpu_run_leaves_the_choice_of_gpu_to_the_queue(compose_one: ComposeOne) -> None:
+    decided = plan(compose_one("precision=tf32"), A100)
+
+    assert "CUDA_VISIBLE_DEVICES" not in decided.environment
+    assert (decided.numerics, decided.device, decided.gpus_per_node) == (Numerics.native, "cuda", 1)
+    assert decided.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_ddp_starts_a_process_for_each_gpu(compose_one: ComposeOne) -> None:
+    decided = plan(compose_one("strategy=ddp", "resources.gpus_per_node=4", "+cluster=karolina"), A100)
+
+    assert (decided.processes_per_node, decided.gpus_per_node) == (4, 4)
+
+
+def test_ddp_without_gpus_starts_what_was_asked_for(compose_one: ComposeOne) -> None:
+    decided = plan(compose_one("strategy=ddp", "strategy.processes_per_node=2"))
+
+    assert (decided.processes_per_node, decided.gpus_per_node) == (2, 0)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
+def test_the_precision_switches_cannot_be_overruled_by_the_users_environment(
+    compose_one: ComposeOne, name: str
+) -> None:
+    with pytest.raises(ConfigError, match="would undo precision=fp32"):
+        plan(compose_one(f"+workload.env.{name}=1"))
+
+
+def test_the_users_variables_reach_the_program(compose_one: ComposeOne) -> None:
+    assert plan(compose_one("+workload.env.NCCL_ALGO=Tree")).environment["NCCL_ALGO"] == "Tree"
+
+
+@pytest.mark.parametrize("command", ["'unclosed", ""])
+def test_a_command_that_is_none_is_refused(compose_one: ComposeOne, command: str) -> None:
+    with pytest.raises(ConfigError, match=r"workload\.command"):
+        plan(compose_one(f"workload.command={command}"))
