@@ -8,12 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-_UID_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # no 0/o, 1/i/l: these are read aloud and typed
+_UID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/i/l: these are read aloud and typed; in sorting order
+_ORDER_DIGITS = 3  # 29,791 runs of one submission keep their order
+_CHANCE_DIGITS = 5
 
 
-def new_uid(now: datetime) -> str:
-    """Return an id that sorts by time and is unique among any number of simultaneous submitters."""
-    return now.strftime("%Y%m%d-%H%M%S-") + "".join(secrets.choice(_UID_ALPHABET) for _ in range(6))
+def new_uid(now: datetime, index: int) -> str:
+    """Return an id that sorts by time and then by *index* within a submission, and is unique among all submitters."""
+    order = ""
+    for _ in range(_ORDER_DIGITS):
+        index, digit = divmod(index, len(_UID_ALPHABET))
+        order = _UID_ALPHABET[digit] + order
+    chance = "".join(secrets.choice(_UID_ALPHABET) for _ in range(_CHANCE_DIGITS))
+    return f"{now:%Y%m%d-%H%M%S}-{order}{chance}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -92,6 +93,8 @@ class JournalWriter:
         with self._lock:
             self._closed = True
             if self._fd is not None:
+                if self._dropped:
+                    self._report_gap()
                 self._sync()
                 self._close_file()
 
@@ -112,7 +115,7 @@ class JournalWriter:
         self._lock = threading.RLock()
         self._fd: Optional[int] = None
         self._path: Optional[str] = None
-        self._seq = 0
+        self._numbers = itertools.count()  # atomic, unlike `+= 1`: a signal handler must not use a number twice
         self._dropped = 0
         self._torn = False
         self._retry_at = 0.0
@@ -120,26 +123,21 @@ class JournalWriter:
 
     def _append(self, body: str) -> None:
         with self._lock:
-            if not (self._ready() and self._report_gap()):
-                self._seq += 1  # a reader sees from the numbers, too, that something is missing
+            # What is lost uses up its number: a reader sees a hole, and behind it how many records fell in.
+            seq = next(self._numbers)
+            if not (self._ready() and self._write(seq, body)):
                 self._dropped += 1
                 return
-            if not self._write(body):
-                self._dropped += 1
+            if self._dropped:
+                self._report_gap()
             if self._now() >= self._sync_at:
                 self._sync()
 
-    def _report_gap(self) -> bool:
-        if not self._dropped:
-            return True
-        written = self._write(_event_body("journal_gap", {"dropped": self._dropped}))
-        if written:
+    def _report_gap(self) -> None:
+        if self._write(next(self._numbers), _event_body("journal_gap", {"dropped": self._dropped})):
             self._dropped = 0
-        return written
 
-    def _write(self, body: str) -> bool:
-        seq = self._seq
-        self._seq = seq + 1
+    def _write(self, seq: int, body: str) -> bool:
         line = '%s{"s":%d,"t":%.6f,%s}\n' % ("\n" if self._torn else "", seq, self._now() - self._t0, body)
         try:
             _write_whole(self._fd, line)

@@ -185,8 +185,8 @@ def _write_run_dirs(planned: Sequence[Planned], places: Places, command_line: Se
     jobs: list[Job] = []
     written: list[RunDir] = []
     try:
-        for item in planned:
-            run_dir = RunDir(places.runs / item.run.experiment / new_uid(now))
+        for index, item in enumerate(planned):
+            run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, index))
             run_dir.path.parent.mkdir(parents=True, exist_ok=True)
             run_dir.path.mkdir(mode=0o700)
             written.append(run_dir)

@@ -279,7 +279,7 @@ def test_detached_runs_can_be_cancelled_by_the_end_of_their_id(hpcml: Hpcml) -> 
     submitted = json.loads(hpcml("run", program(SLEEPS), "--json").stdout)
     wait_for(hpcml.cwd / "started")
 
-    done = hpcml("cancel", submitted[0]["uid"][-6:])
+    done = hpcml("cancel", submitted[0]["uid"][-5:])
 
     assert done.returncode == 0, done.stderr
     wait_until_ended(hpcml, 1)

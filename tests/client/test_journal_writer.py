@@ -233,6 +233,7 @@ def test_a_signal_handler_may_write_while_its_thread_is_writing(tmp_path: Path) 
     assert chunk.bad_lines == 0
     assert sum(isinstance(record, Metrics) for record in chunk.records) == 20_000
     assert any(isinstance(record, Event) for record in chunk.records)
+    assert sorted(record.seq for record in chunk.records) == list(range(len(chunk.records)))
 
 
 _FULL_DISK = """
@@ -291,8 +292,8 @@ def test_writing_begins_once_the_directory_can_be_made(tmp_path: Path) -> None:
 
     records = read_journal(Path(journal.path or "")).records
     assert [(record.seq, record.name) for record in records if isinstance(record, Event)] == [
-        (1, "journal_gap"),
-        (2, "kept"),
+        (1, "kept"),
+        (2, "journal_gap"),
     ]
 
 

@@ -30,4 +30,4 @@ def test_the_command_line_goes_before_the_environment() -> None:
 
 def test_results_never_go_to_a_temporary_folder_silently() -> None:
     with pytest.raises(ConfigError, match="HPCML_HOME"):
-        locate({"TMPDIR": "/tmp"})
+        locate({"TMPDIR": "/scratch/tmp"})

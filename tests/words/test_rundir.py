@@ -7,9 +7,10 @@ NOW = datetime(2026, 11, 21, 8, 30, 15).astimezone()
 
 
 def test_ids_sort_by_time_and_do_not_collide() -> None:
-    ids = {new_uid(NOW) for _ in range(1000)}
+    ids = [new_uid(NOW, index) for index in range(2000)]
 
-    assert len(ids) == 1000
+    assert ids == sorted(ids)
+    assert len({new_uid(NOW, 0) for _ in range(1000)}) == 1000
     assert all(uid.startswith("20261121-083015-") for uid in ids)
 
 

@@ -1,0 +1,42 @@
+# make demo: install into .venv and run the main job on this machine
+# make test: install what the tests need and run them all
+
+PYTHON ?= python3
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: demo test lint docs clean
+
+demo: $(VENV)/.demo
+	$(VENV)/bin/hpcml run -m precision=fp32,tf32,amp seed=0,1,2 experiment=demo
+	$(VENV)/bin/hpcml compare --by precision --experiment demo
+
+test: $(VENV)/.test lint
+	$(VENV)/bin/python -m pytest -n auto --durations=10
+
+lint: $(VENV)/.test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+docs: $(VENV)/.test
+	$(VENV)/bin/sphinx-build -nW --keep-going -b html docs docs/_build/html
+
+clean:
+	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "hpcml needs Python 3.11 or newer; $(PYTHON) is older: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "python3 -m venv failed: on Debian, apt install python3-venv" >&2; rm -rf $(VENV); exit 2; }
+	$(PIP) install --upgrade 'pip>=25.1'
+
+$(VENV)/.demo: $(VENV)/bin/python $(INPUTS)
+	$(PIP) install --constraint constraints.txt --editable '.[torch]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(PIP) install --constraint constraints.txt --group test --group lint --group docs
+	@touch $@

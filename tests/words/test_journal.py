@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+
+from hpcml.journal import Metrics, parse_chunk, read_journal
+
+HEADER = b'{"hpcml":1,"journal":"j","run":"r","attempt":0,"writer":"rank0","host":"h","pid":1,"t0":1.5}\n'
+
+
+def metric(step: int, text: str = "0.5") -> bytes:
+    return f'{{"s":{step + 1},"t":0.1,"k":"m","i":{step},"v":{{"loss":{text}}}}}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\0" * 512,
+        b'{"s":1,"t":0.1,"k":"m","i":1e999,"v":{"loss":1}}',
+        b'{"s":1e999,"t":0.1,"k":"m","i":1,"v":{"loss":1}}',
+        b'{"s":1,"t":0.1,"k":"m","i":1,"v":{"loss":' + b"9" * 400 + b"}}",
+        b"[" * 100_000,
+        b'{"s":1,"t":0.1,"k":"m","i":1,"v":{"loss":true}}',
+        b'{"s":1,"t":0.1,"k":"m","i":1,"v":{"loss":"much"}}',
+        b'{"s":1,"t":0.1,"k":"m","i":1,"v":[1]}',
+        b'{"s":1,"t":0.1,"k":"?"}',
+        b'{"k":"e"}',
+        b"17",
+        b"null",
+        b"\xff\xfe",
+        HEADER.strip(),
+    ],
+)
+def test_a_line_that_is_no_record_is_counted_and_stepped_over(line: bytes) -> None:
+    chunk = parse_chunk(HEADER + metric(0) + line + b"\n" + metric(1), offset=0)
+
+    assert [record.step for record in chunk.records if isinstance(record, Metrics)] == [0, 1]
+    assert chunk.bad_lines == 1
+
+
+def test_a_journal_cut_at_any_byte_gives_its_complete_lines() -> None:
+    whole = HEADER + metric(0) + metric(1, '"nan"') + metric(2, '"-inf"')
+    for length in range(len(whole) + 1):
+        chunk = parse_chunk(whole[:length], offset=0)
+        assert chunk.bad_lines == 0
+        assert chunk.end == whole.rfind(b"\n", 0, length) + 1
+        assert len(chunk.records) == max(0, whole[:length].count(b"\n") - 1)
+
+
+def test_reading_on_from_an_offset_gives_the_rest(tmp_path: Path) -> None:
+    whole = HEADER + metric(0) + metric(1)
+    first = parse_chunk(whole[: len(HEADER) + 5], offset=0)
+    second = parse_chunk(whole[first.end :], offset=first.end)
+
+    (tmp_path / "j").write_bytes(whole)
+    assert second.records == read_journal(tmp_path / "j").records
+    assert (first.header is None, second.header is None) == (False, True)
+
+
+def test_a_header_of_another_format_is_no_header() -> None:
+    chunk = parse_chunk(HEADER.replace(b'"hpcml":1', b'"hpcml":2') + metric(0), offset=0)
+
+    assert chunk.header is None
+    assert chunk.bad_lines == 1
