@@ -38,3 +38,9 @@ class SubmissionError(HpcmlError):
     """The scheduler refused the job; the message holds its own words."""
 
     exit_code = 3
+
+
+def require(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+    """Raise `ConfigError` with *message* unless *holds*."""
+    if not holds:
+        raise ConfigError(message)

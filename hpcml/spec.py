@@ -8,18 +8,14 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hpcml.cluster import Cluster, Resources, SchedulerName
 from hpcml.codec import encode
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, require
 from hpcml.precision import Device, Numerics, PrecisionName, decide_numerics
-from hpcml.quantities import parse_memory_mb, parse_walltime_s
+from hpcml.quantities import parse_walltime_s
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _WORDS_FOR_PEOPLE = ("name", "tags")  # two runs that differ in these alone are replicates
-
-
-def _require(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
-    if not holds:
-        raise ConfigError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +37,8 @@ class Data:
     holdout: float = 0.2  # the share of samples kept for validation, where the data set has no split of its own
 
     def __post_init__(self) -> None:
-        _require(0.0 < self.holdout < 1.0, f"data.holdout={self.holdout} must lie between 0 and 1")
-        _require(
+        require(0.0 < self.holdout < 1.0, f"data.holdout={self.holdout} must lie between 0 and 1")
+        require(
             self.path is not None or not self.needs_path,
             f"data={self.name} ships with nothing: set data.path=/where/it/is",
         )
@@ -58,7 +54,7 @@ class Precision:
     loss_scaling: bool = True  # GradScaler; only the FP16 arms use one
 
     def __post_init__(self) -> None:
-        _require(self.rounding in ("rna", "rne", "rz"), f"precision.rounding={self.rounding}: choose rna, rne or rz")
+        require(self.rounding in ("rna", "rne", "rz"), f"precision.rounding={self.rounding}: choose rna, rne or rz")
 
 
 class StrategyName(Enum):
@@ -77,7 +73,7 @@ class Strategy:
 
     def __post_init__(self) -> None:
         count = self.processes_per_node
-        _require(count is None or count >= 1, f"strategy.processes_per_node={count} must be at least 1")
+        require(count is None or count >= 1, f"strategy.processes_per_node={count} must be at least 1")
 
 
 class LayoutName(Enum):
@@ -101,75 +97,6 @@ class Container:
     name: str
 
 
-class SchedulerName(Enum):
-    """Who starts jobs on a cluster."""
-
-    local = "local"
-    slurm = "slurm"
-    pbs = "pbs"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """A machine and what may be asked of it; None: not known, or found out at run time on `local`."""
-
-    name: str
-    scheduler: SchedulerName
-    status: str = "active"  # active | decommissioned
-    site: str | None = None
-    gpu_model: str | None = None
-    gpu_compute_capability: str | None = None  # as NVIDIA writes it: "8.0"
-    gpus_per_node: int | None = None
-    cores_per_node: int | None = None
-    account_required: bool = False
-    max_walltime: str | None = None
-    max_parallel: int | None = None  # local only: runs at once; None: as many as cores and GPUs allow
-    source: str | None = None
-
-    def __post_init__(self) -> None:
-        _require(self.max_parallel is None or self.max_parallel >= 1, f"cluster.max_parallel={self.max_parallel} < 1")
-        self.compute_capability  # noqa: B018 - a malformed one is refused here
-
-    @property
-    def compute_capability(self) -> tuple[int, int] | None:
-        """The GPU's compute capability as numbers."""
-        if self.gpu_compute_capability is None:
-            return None
-        match = re.fullmatch(r"(\d+)\.(\d+)", self.gpu_compute_capability)
-        if match is None:
-            raise ConfigError(f"cluster.gpu_compute_capability={self.gpu_compute_capability!r}: write it as '8.0'")
-        return int(match[1]), int(match[2])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """What is asked of the scheduler, in Slurm's words; None leaves it to the site or to this machine."""
-
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    nodes: int = 1
-    gpus_per_node: int | None = None
-    cpus_per_task: int | None = None
-    mem: str | None = None
-    walltime: str | None = None
-
-    def __post_init__(self) -> None:
-        _require(self.nodes >= 1, f"resources.nodes={self.nodes} must be at least 1")
-        gpus, cpus = self.gpus_per_node, self.cpus_per_task
-        _require(gpus is None or gpus >= 0, f"resources.gpus_per_node={gpus} must not be negative")
-        _require(cpus is None or cpus >= 1, f"resources.cpus_per_task={cpus} must be at least 1")
-        if self.walltime is not None:
-            parse_walltime_s(self.walltime)
-        if self.mem is not None:
-            parse_memory_mb(self.mem)
-
-    @property
-    def walltime_s(self) -> int | None:
-        """The walltime in seconds."""
-        return None if self.walltime is None else parse_walltime_s(self.walltime)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """How long and how hard a recipe trains; the user's own program is free to ignore it."""
@@ -183,8 +110,8 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "eval_every"):
             value = getattr(self, name)
-            _require(value >= 1, f"training.{name}={value} must be at least 1")
-        _require(self.learning_rate > 0, f"training.learning_rate={self.learning_rate} must be positive")
+            require(value >= 1, f"training.{name}={value} must be at least 1")
+        require(self.learning_rate > 0, f"training.learning_rate={self.learning_rate} must be positive")
 
 
 class Goal(Enum):
@@ -203,7 +130,7 @@ class Objective:
     margin: float | None = None  # in the metric's unit: a difference below it does not matter
 
     def __post_init__(self) -> None:
-        _require(self.margin is None or self.margin > 0, f"objective.margin={self.margin} must be positive")
+        require(self.margin is None or self.margin > 0, f"objective.margin={self.margin} must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +148,8 @@ class MetricRule:
             groups = re.compile(self.pattern).groupindex
         except re.error as error:
             raise ConfigError(f"workload.metrics pattern {self.pattern!r} is no regular expression: {error}") from error
-        _require("value" in groups, f"workload.metrics pattern {self.pattern!r} lacks the group (?P<value>...)")
-        _require(
+        require("value" in groups, f"workload.metrics pattern {self.pattern!r} lacks the group (?P<value>...)")
+        require(
             self.name is not None or "name" in groups,
             f"workload.metrics pattern {self.pattern!r} gives no name: set name or use (?P<name>...)",
         )
@@ -241,7 +168,7 @@ class Workload:
     def __post_init__(self) -> None:
         parse_walltime_s(self.stop_grace, field="workload.stop_grace")
         for name in self.env:
-            _require(re.fullmatch(r"[A-Za-z_]\w*", name) is not None, f"workload.env key {name!r} is no variable name")
+            require(re.fullmatch(r"[A-Za-z_]\w*", name) is not None, f"workload.env key {name!r} is no variable name")
 
     @property
     def stop_grace_s(self) -> int:
@@ -270,12 +197,12 @@ class Run:
     tags: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        _require(0 <= self.seed < 2**32, f"seed={self.seed} must lie in 0..2^32-1")
-        _require(
+        require(0 <= self.seed < 2**32, f"seed={self.seed} must lie in 0..2^32-1")
+        require(
             _SAFE_NAME.fullmatch(self.experiment) is not None,
             f"experiment={self.experiment!r} names a directory: use letters, digits and . _ + - (64 at most)",
         )
-        _require(
+        require(
             self.model.recipe is not None or self.workload.command is not None,
             f"model={self.model.name} has no recipe: set workload.command to what is to run",
         )
@@ -287,19 +214,19 @@ class Run:
     def _check_parallelism(self) -> None:
         gpus, name = self.resources.gpus_per_node, self.strategy.name
         if name is StrategyName.single:
-            _require(
+            require(
                 self.resources.nodes == 1 and (gpus or 0) <= 1 and self.strategy.processes_per_node in (None, 1),
                 f"strategy=single is one process on at most one GPU: nodes={self.resources.nodes}, "
                 f"gpus_per_node={gpus}, processes_per_node={self.strategy.processes_per_node} (use strategy=ddp)",
             )
             return
         processes = self.strategy.processes_per_node or gpus
-        _require(
+        require(
             processes is not None and processes * self.resources.nodes >= 2,
             f"strategy={name.name} needs two processes or more: set resources.gpus_per_node, "
             "or strategy.processes_per_node where there is no GPU",
         )
-        _require(
+        require(
             not gpus or processes == gpus,
             f"strategy.processes_per_node={processes} does not match resources.gpus_per_node={gpus}",
         )
@@ -312,11 +239,11 @@ class Run:
             )
         if site.max_walltime and wanted.walltime:
             limit_s = parse_walltime_s(site.max_walltime, field="cluster.max_walltime")
-            _require(
+            require(
                 parse_walltime_s(wanted.walltime) <= limit_s,
                 f"resources.walltime={wanted.walltime}: cluster={site.name} allows {site.max_walltime}",
             )
-        _require(
+        require(
             site.scheduler is not SchedulerName.local or wanted.nodes == 1,
             f"resources.nodes={wanted.nodes}: cluster={site.name} is this one machine",
         )

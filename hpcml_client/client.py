@@ -8,7 +8,6 @@ import importlib.util
 import json
 import operator
 import os
-import sys
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, SupportsFloat, Union, cast
 
 from hpcml_client.journal import JournalWriter
@@ -16,7 +15,6 @@ from hpcml_client.journal import JournalWriter
 if TYPE_CHECKING:
     from typing import Self
 
-    from hpcml_client.tensorflow_precision import TensorFlowPrecision
     from hpcml_client.torch_arithmetic import Arithmetic
 
 # (rank, world size, local rank) as different launchers say it; all three are taken from the same launcher
@@ -26,7 +24,6 @@ _LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 )
-_FRAMEWORKS = ("torch", "tensorflow")
 
 
 class Ranks(NamedTuple):
@@ -111,33 +108,29 @@ class Client:
         if self._journal is not None:
             self._journal.event(name, details)
 
-    def apply_precision(self, framework: Optional[str] = None) -> Union[Arithmetic, TensorFlowPrecision]:
+    def apply_precision(self, framework: Optional[str] = None) -> Arithmetic:
         """Set the framework's switches for this run's precision, measure what they do, report both.
 
-        Returns torch's `Arithmetic`, or for TensorFlow what was set. *framework* defaults to the configured one,
-        then to the one already imported, then to the one that is installed.
+        Returns torch's `Arithmetic`. torch is the only framework with an adaptor so far: any other *framework* is a
+        `ValueError`, and where torch is not installed `ModuleNotFoundError` is raised.
         """
-        chosen = framework or self._framework()
-        if chosen == "torch":
-            from hpcml_client import torch_arithmetic, torch_probe
+        chosen = framework or ((self.config.get("run") or {}).get("model") or {}).get("framework") or "torch"
+        if chosen != "torch":
+            raise ValueError(f"framework={chosen!r}: apply_precision knows torch only, so far")
+        if importlib.util.find_spec("torch") is None:
+            raise ModuleNotFoundError("apply_precision needs torch, which is not installed here")
+        from hpcml_client import torch_arithmetic, torch_probe
 
-            arithmetic = torch_arithmetic.Arithmetic(
-                self.precision,
-                numerics=self.numerics,
-                device=torch_arithmetic.choose_device(self._device(), self.local_rank),
-                rounding=str(self._asked("rounding", default="rna")),
-                loss_scaling=bool(self._asked("loss_scaling", default=True)),
-            )
-            self.event("framework", **torch_probe.describe_framework(arithmetic))
-            self.event("precision", **torch_probe.measure_precision(arithmetic))
-            return arithmetic
-        if chosen == "tensorflow":
-            from hpcml_client import tensorflow_precision
-
-            applied = tensorflow_precision.apply(self.precision, numerics=self.numerics)
-            self.event("framework", **tensorflow_precision.describe_framework(applied))
-            return applied
-        raise ValueError(f"framework={chosen!r}: apply_precision knows {' and '.join(_FRAMEWORKS)}")
+        arithmetic = torch_arithmetic.Arithmetic(
+            self.precision,
+            numerics=self.numerics,
+            device=torch_arithmetic.choose_device(self._device(), self.local_rank),
+            rounding=str(self._asked("rounding", default="rna")),
+            loss_scaling=bool(self._asked("loss_scaling", default=True)),
+        )
+        self.event("framework", **torch_probe.describe_framework(arithmetic))
+        self.event("precision", **torch_probe.measure_precision(arithmetic))
+        return arithmetic
 
     def close(self) -> None:
         """Put everything on the disk; also done when the program ends."""
@@ -158,18 +151,6 @@ class Client:
 
     def _device(self) -> Optional[str]:
         return (self.config.get("plan") or {}).get("device")
-
-    def _framework(self) -> str:
-        configured = ((self.config.get("run") or {}).get("model") or {}).get("framework")
-        if configured:
-            return str(configured)
-        for name in _FRAMEWORKS:
-            if name in sys.modules:
-                return name
-        for name in _FRAMEWORKS:
-            if importlib.util.find_spec(name) is not None:
-                return name
-        raise ModuleNotFoundError(f"apply_precision needs {' or '.join(_FRAMEWORKS)}: none is installed")
 
     def _relative(self, name: str) -> str:
         if self.run_dir is not None:

@@ -19,7 +19,7 @@ CELL_GROUPS = tuple(group for group in GROUPS if group != "precision")
 # What cannot stay alike when the factor changes: it goes with the factor, and is listed where it differs.
 _COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("data.path", "workload.cwd", "gpu_model", "cpu_model"),
-    "container": ("torch", "tensorflow", "cuda", "cudnn"),
+    "container": ("torch", "cuda", "cudnn"),
     "strategy": ("resources.nodes", "resources.gpus_per_node"),
     "resources.gpus_per_node": ("strategy.processes_per_node",),
     "resources.cpus_per_task": ("threads",),

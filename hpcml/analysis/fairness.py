@@ -26,7 +26,7 @@ _BOOKKEEPING = frozenset(
     }
 )
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used
-_BINDING_FACTS = ("device", "gpu_model", "cpu_model", "torch", "tensorflow", "threads")
+_BINDING_FACTS = ("device", "gpu_model", "cpu_model", "torch", "threads")
 _NOTED_FACTS = ("hostname", "git_commit", "git_dirty", "gpu_driver", "kernel", "cuda", "cudnn", "cpu_capability")
 
 _Read = Callable[[RunRecord], object]

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hpcml.agent import gpu, host
+from hpcml.cluster import SchedulerName
 from hpcml.config.compose import Composed
 from hpcml.errors import ConfigError, HpcmlError, SubmissionError
 from hpcml.manifest import FORMAT, Manifest, Plan, write_manifest
@@ -26,7 +27,7 @@ from hpcml.rundir import RunDir, new_uid
 from hpcml.schedulers.local import LocalSubmitter
 from hpcml.schedulers.slots import Pool
 from hpcml.schedulers.submitter import Job, Ticket
-from hpcml.spec import Run, SchedulerName, spec_hash
+from hpcml.spec import Run, spec_hash
 from hpcml.workload import Software, build_plan, processes_per_node
 from hpcml_client.journal import JournalWriter
 

@@ -42,7 +42,6 @@ def test_a_second_setting_that_differs_is_refused_with_its_values_and_counts(key
         ("gpu_model", "H100"),
         ("cpu_model", "Xeon"),
         ("torch", "2.12"),
-        ("tensorflow", "2.20"),
         ("device", "cpu"),
         ("threads", 1),
     ],

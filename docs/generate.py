@@ -1,0 +1,101 @@
+"""The parts of these pages that are made from the program: ``python docs/generate.py`` writes them anew.
+
+tests/docs holds them equal to the program, so a changed option or capability cannot leave its page behind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from hpcml.cli.main import COMMANDS
+from hpcml.precision import CAPABILITIES, Capability, PrecisionName, environment
+
+DOCS = Path(__file__).resolve().parent
+_INTRODUCTION = """# The command line
+
+```{note}
+This page is what `--help` prints. `hpcml run --help` is Hydra's: it lists the options that can be chosen, then
+everything that can be set, with the values it has so far.
+```
+"""
+_SIXTEEN_BITS = "16-bit tensors, FP32 arithmetic inside each product"
+
+
+def help_text(*command: str) -> str:
+    """Return what ``hpcml COMMAND --help`` prints, on a terminal of 80 columns, away from any ./conf."""
+    hpcml = Path(sys.executable).with_name("hpcml")
+    with tempfile.TemporaryDirectory() as empty:
+        done = subprocess.run(
+            [str(hpcml), *command, "--help"],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=empty,
+            env={**os.environ, "COLUMNS": "80", "HPCML_HOME": empty},
+        )
+    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+
+
+def cli_page() -> str:
+    """Return reference/cli.md."""
+    parts = [_INTRODUCTION]
+    for command in ("", *COMMANDS):
+        words = command.split()
+        parts.append(f"## {' '.join(['hpcml', *words])}\n\n```text\n{help_text(*words)}\n```\n")
+    return "\n".join(parts)
+
+
+def capability_table() -> str:
+    """Return precision.md's table of what is native, emulated and refused."""
+    lines = ["| precision | on a GPU | on a CPU | emulated as | why not native on a CPU |", "|---|---|---|---|---|"]
+    for name, row in CAPABILITIES.items():
+        cpu = "native" if row.on_cpu else "emulated" if row.emulation else "refused"
+        emulation = _SIXTEEN_BITS if row.emulation == "half" else row.emulation or "–"
+        lines.append(f"| `{name.name}` | {_on_gpu(row)} | {cpu} | {emulation} | {row.why_not or '–'} |")
+    return "\n".join(lines)
+
+
+def _on_gpu(row: Capability) -> str:
+    if row.min_compute_capability is None:
+        return "refused"
+    return f"native from compute capability {'.'.join(map(str, row.min_compute_capability))}"
+
+
+def switches_table() -> str:
+    """Return precision.md's table of the variables that a precision sets."""
+    names = sorted({name for precision in PrecisionName for name in environment(precision)})
+    lines = ["| variable | `tf32` | all others |", "|---|---|---|"]
+    for name in names:
+        values = (environment(PrecisionName.tf32)[name], environment(PrecisionName.fp32)[name])
+        shown = ["unset" if value is None else f"`{value}`" for value in values]
+        lines.append(f"| `{name}` | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """Return *page* with *text* between its two comments called *name*."""
+    marks = re.compile(rf"(<!-- made by generate\.py: {name} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+    replaced, count = marks.subn(lambda match: f"{match[1]}{text}{match[2]}", page)
+    if count != 1:
+        raise ValueError(f"the part {name} occurs {count} times")
+    return replaced
+
+
+def pages() -> dict[Path, str]:
+    """Return every page that has something made in it, as it should be."""
+    precision = (DOCS / "precision.md").read_text(encoding="utf-8")
+    precision = with_part(precision, "capabilities", capability_table())
+    return {
+        DOCS / "precision.md": with_part(precision, "switches", switches_table()),
+        DOCS / "reference" / "cli.md": cli_page(),
+    }
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,140 @@
+"""A machine and what may be asked of it: clusters, their queues, and resources in Slurm's words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from enum import Enum
+
+from hpcml.errors import ConfigError, require
+from hpcml.quantities import parse_memory_mb, parse_walltime_s
+
+
+class SchedulerName(Enum):
+    """Who starts jobs on a cluster."""
+
+    local = "local"
+    slurm = "slurm"
+    pbs = "pbs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A Slurm partition or PBS queue as the site documents it."""
+
+    max_walltime: str | None = None
+    max_gpus: int | None = None  # of one job
+    gpus: bool | None = None  # whether its nodes have GPUs
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A machine and what may be asked of it; None: not known, or found out at run time on `local`.
+
+    Templates may hold {nodes} {gpus} {gpus_total} {gpu_type} {cores}: GPUs and cores are those of a node.
+    """
+
+    name: str
+    scheduler: SchedulerName
+    status: str = "active"  # active | decommissioned | superseded | unknown
+    site: str | None = None
+    gpu_vendor: str | None = None  # nvidia | amd
+    gpu_model: str | None = None
+    gpu_type: str | None = None  # what the scheduler calls it: a100, v100-32
+    gpu_compute_capability: str | None = None  # as NVIDIA writes it: "8.0"
+    gpus_per_node: int | None = None
+    cores_per_node: int | None = None
+    cores_per_gpu: int | None = None
+    mem_per_node: str | None = None
+    whole_nodes: bool = False  # the site gives out whole nodes only
+    gpu_request: str | None = None  # Slurm: "--gpus-per-node={gpus}"; PBS: what is added to the chunk, ":ngpus={gpus}"
+    gpu_queue: str | None = None  # where a job that asks for GPUs goes unless a queue is given
+    directives: list[str] = field(default_factory=list)  # templates that every job of the site needs besides
+    queues: dict[str, Queue] = field(default_factory=dict)
+    account_required: bool = False
+    account_pattern: str | None = None  # a regular expression, inferred from examples: a mismatch is only warned about
+    max_walltime: str | None = None
+    max_array_size: int | None = None
+    max_parallel: int | None = None  # local only: runs at once; None: as many as cores and GPUs allow
+    modules: list[str] = field(default_factory=list)  # loaded before every run
+    prelude: list[str] = field(default_factory=list)  # shell lines before every run, as the site documents them
+    scratch: str | None = None
+    container_runtime: str | None = None  # apptainer | singularity
+    container_module: str | None = None
+    ngc_max_release: str | None = None
+    host_driver: str | None = None
+    compute_internet: bool | None = None
+    proxy: str | None = None
+    notes: list[str] = field(default_factory=list)
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_parallel", "max_array_size"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"cluster.{name}={value} must be at least 1")
+        self.compute_capability  # noqa: B018 - a malformed one is refused here
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """The GPU's compute capability as numbers."""
+        if self.gpu_compute_capability is None:
+            return None
+        match = re.fullmatch(r"(\d+)\.(\d+)", self.gpu_compute_capability)
+        if match is None:
+            raise ConfigError(f"cluster.gpu_compute_capability={self.gpu_compute_capability!r}: write it as '8.0'")
+        return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What is asked of the scheduler, in Slurm's words; None leaves it to the site or to this machine."""
+
+    account: str | None = None
+    partition: str | None = None
+    queue: str | None = None  # PBS's word for partition; give one of the two
+    qos: str | None = None
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    cpus_per_task: int | None = None  # of each process
+    mem: str | None = None  # of each node
+    walltime: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    exclusive: bool = False
+    dependency: str | None = None  # afterok:ID, as Slurm and PBS write it
+    mail_user: str | None = None
+    mail_type: str | None = None  # Slurm's words: BEGIN,END,FAIL
+    array_parallelism: int | None = None  # runs of a sweep at once
+    extra_directives: list[str] = field(default_factory=list)  # anything else, as the scheduler's options: --licenses=x
+
+    def __post_init__(self) -> None:
+        both = self.partition is not None and self.queue is not None and self.partition != self.queue
+        require(not both, f"resources.partition={self.partition} and resources.queue={self.queue}: give one of them")
+        parallel = self.array_parallelism
+        require(parallel is None or parallel >= 1, f"resources.array_parallelism={parallel} must be at least 1")
+        words = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in {**words, "extra_directives": "".join(self.extra_directives)}.items():
+            require(
+                "\n" not in str(value), f"resources.{name} holds a line break: nothing may add lines to a job script"
+            )
+        require(self.nodes >= 1, f"resources.nodes={self.nodes} must be at least 1")
+        gpus, cpus = self.gpus_per_node, self.cpus_per_task
+        require(gpus is None or gpus >= 0, f"resources.gpus_per_node={gpus} must not be negative")
+        require(cpus is None or cpus >= 1, f"resources.cpus_per_task={cpus} must be at least 1")
+        if self.walltime is not None:
+            parse_walltime_s(self.walltime)
+        if self.mem is not None:
+            parse_memory_mb(self.mem)
+
+    @property
+    def partition_or_queue(self) -> str | None:
+        """The partition, by either name."""
+        return self.partition if self.partition is not None else self.queue
+
+    @property
+    def walltime_s(self) -> int | None:
+        """The walltime in seconds."""
+        return None if self.walltime is None else parse_walltime_s(self.walltime)

@@ -1,0 +1,84 @@
+"""What is asked of a scheduler for one run, in Slurm's words and decided: no None is left to chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hpcml.cluster import Cluster
+from hpcml.errors import ConfigError
+from hpcml.manifest import Manifest
+from hpcml.quantities import parse_memory_mb
+
+ACCOUNT_PLACEHOLDER = "YOUR-ACCOUNT"  # what a dry run shows where a site wants one and none was given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One job's resources. Runs with equal requests may share a job array. None: not said to the scheduler."""
+
+    account: str | None
+    partition: str | None
+    qos: str | None
+    nodes: int
+    gpus_per_node: int
+    cpus_per_node: int | None
+    mem_mb: int | None  # of each node
+    walltime_s: int | None
+    constraint: str | None
+    reservation: str | None
+    nodelist: str | None
+    exclude: str | None
+    exclusive: bool
+    dependency: str | None
+    mail_user: str | None
+    mail_type: str | None
+    array_parallelism: int | None
+    extra_directives: tuple[str, ...]  # the site's, then the user's; templates filled in
+    cluster: Cluster
+
+
+def request_for(manifest: Manifest) -> Request:
+    """Return the request of a planned run."""
+    run, plan = manifest.run, manifest.plan
+    wanted, site = run.resources, run.cluster
+    cpus = None if plan.cpus_per_task is None else plan.cpus_per_task * plan.processes_per_node
+    request = Request(
+        account=wanted.account,
+        partition=wanted.partition_or_queue,
+        qos=wanted.qos,
+        nodes=wanted.nodes,
+        gpus_per_node=plan.gpus_per_node,
+        cpus_per_node=cpus,
+        mem_mb=None if wanted.mem is None else parse_memory_mb(wanted.mem),
+        walltime_s=plan.walltime_s,
+        constraint=wanted.constraint,
+        reservation=wanted.reservation,
+        nodelist=wanted.nodelist,
+        exclude=wanted.exclude,
+        exclusive=wanted.exclusive,
+        dependency=wanted.dependency,
+        mail_user=wanted.mail_user,
+        mail_type=wanted.mail_type,
+        array_parallelism=wanted.array_parallelism,
+        extra_directives=(),
+        cluster=site,
+    )
+    site_lines = tuple(fill(template, request) for template in site.directives)
+    return replace(request, extra_directives=(*site_lines, *wanted.extra_directives))
+
+
+def fill(template: str, request: Request) -> str:
+    """Fill {nodes} {gpus} {gpus_total} {gpu_type} {cores} of a site's template; GPUs and cores are those of a node."""
+    values = {
+        "nodes": request.nodes,
+        "gpus": request.gpus_per_node,
+        "gpus_total": request.gpus_per_node * request.nodes,
+        "gpu_type": request.cluster.gpu_type,
+        "cores": request.cpus_per_node,
+    }
+    try:
+        return template.format_map({name: value for name, value in values.items() if value is not None})
+    except (KeyError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"cluster={request.cluster.name}: the template {template!r} cannot be filled: {error}"
+        ) from error
