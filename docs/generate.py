@@ -55,8 +55,8 @@ def capability_table() -> str:
     lines = ["| precision | on a GPU | on a CPU | emulated as | why not native on a CPU |", "|---|---|---|---|---|"]
     for name, row in CAPABILITIES.items():
         cpu = "native" if row.on_cpu else "emulated" if row.emulation else "refused"
-        emulation = _SIXTEEN_BITS if row.emulation == "half" else row.emulation or "–"
-        lines.append(f"| `{name.name}` | {_on_gpu(row)} | {cpu} | {emulation} | {row.why_not or '–'} |")
+        emulation = _SIXTEEN_BITS if row.emulation == "half" else row.emulation or "-"
+        lines.append(f"| `{name.name}` | {_on_gpu(row)} | {cpu} | {emulation} | {row.why_not or '-'} |")
     return "\n".join(lines)
 
 

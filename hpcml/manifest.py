@@ -27,7 +27,8 @@ class Plan:
     processes_per_node: int
     gpus_per_node: int
     cpus_per_task: int | None
-    walltime_s: int | None
+    walltime_s: int | None  # what the scheduler is asked for
+    stop_after_s: int | None  # when the agent ends the workload: before the scheduler would end both
     stop_grace_s: int
 
 

@@ -23,6 +23,9 @@ class PrecisionName(Enum):
     fp8_e5m2 = "fp8_e5m2"
 
 
+ALIASES: Mapping[str, PrecisionName] = {"amp": PrecisionName.amp_fp16}  # names in conf/precision that stand for others
+
+
 class Numerics(Enum):
     """How the arithmetic is done: by the device's own units, or rounded as they would round."""
 

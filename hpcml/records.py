@@ -50,6 +50,7 @@ class RunRecord:
     attempt: int
     scheduler: str
     job_id: str | None
+    array_index: int | None
     submitted_at: str | None
     t_start: float | None  # unix seconds
     t_end: float | None

@@ -69,17 +69,22 @@ class RunDir:
         """Exists once somebody wanted this run to stop."""
         return self.path / "cancel"
 
+    @property
+    def logs(self) -> Path:
+        """The folder of everything that was printed."""
+        return self.path / "logs"
+
     def stdout(self, attempt: int, rank: int) -> Path:
         """What rank *rank* printed in attempt *attempt*."""
-        return self.path / "logs" / f"{attempt}-rank{rank}.out"
+        return self.logs / f"{attempt}-rank{rank}.out"
 
     def stderr(self, attempt: int, rank: int) -> Path:
         """What rank *rank* printed to standard error."""
-        return self.path / "logs" / f"{attempt}-rank{rank}.err"
+        return self.logs / f"{attempt}-rank{rank}.err"
 
-    def agent_log(self, attempt: int) -> Path:
-        """What the agent itself had to say: empty unless something is odd."""
-        return self.path / "logs" / f"{attempt}-agent.log"
+    def agent_log(self, attempt: int, node: int = 0) -> Path:
+        """What the agent of a node itself had to say: empty unless something is odd."""
+        return self.logs / f"{attempt}-agent{node or ''}.log"
 
     def journal_files(self) -> list[Path]:
         """All journals present, in the order of their names, which begin with the attempt."""

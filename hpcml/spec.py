@@ -34,13 +34,16 @@ class Data:
     name: str
     path: str | None = None
     needs_path: bool = False  # True: this data ships with nothing
+    ships_with: str | None = None  # the package that has it inside
     holdout: float = 0.2  # the share of samples kept for validation, where the data set has no split of its own
 
     def __post_init__(self) -> None:
         require(0.0 < self.holdout < 1.0, f"data.holdout={self.holdout} must lie between 0 and 1")
+        has_path = self.path is not None
+        require(has_path or not self.needs_path, f"data={self.name} ships with nothing: set data.path=/where/it/is")
         require(
-            self.path is not None or not self.needs_path,
-            f"data={self.name} ships with nothing: set data.path=/where/it/is",
+            not has_path or self.ships_with is None,
+            f"data.path={self.path}: data={self.name} is read from {self.ships_with}, not from a path",
         )
 
 

@@ -6,10 +6,13 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcml.cluster import SchedulerName
 from hpcml.errors import ConfigError
 from hpcml.manifest import Plan
 from hpcml.precision import Device, decide_numerics, environment
 from hpcml.spec import Run, StrategyName
+
+_MARGIN_S = 60  # of a scheduler's walltime, so that the outcome is written down before everything is killed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,16 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
         gpus_per_node=gpus_per_node(run, device),
         cpus_per_task=cpus_per_task,
         walltime_s=run.resources.walltime_s,
+        stop_after_s=_stop_after_s(run),
         stop_grace_s=run.workload.stop_grace_s,
     )
+
+
+def _stop_after_s(run: Run) -> int | None:
+    walltime_s = run.resources.walltime_s
+    if walltime_s is None or run.cluster.scheduler is SchedulerName.local:
+        return walltime_s
+    return walltime_s - min(_MARGIN_S, walltime_s // 10)
 
 
 def _argv(run: Run, software: Software) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from hpcml.records import RunRecord
 from hpcml.states import State
 
 BySeed = Mapping[int, float]
+_LOSS = re.compile(r"(^|[\W_])loss$")  # loss, val_loss, train/loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +37,14 @@ class Arm:
         return tuple(sorted(self.values))
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """Each way in which the arithmetic of runs that count was done, native first."""
+        return tuple(sorted({run.numerics for run in self.ok}, key=lambda kind: (kind != Numerics.native.name, kind)))
+
+    @property
     def numerics(self) -> str | None:
         """How the arithmetic of the runs that count was done; None: none counts."""
-        kinds = {run.numerics for run in self.ok}
-        return MIXED if len(kinds) > 1 else next(iter(kinds), None)
+        return MIXED if len(self.kinds) > 1 else next(iter(self.kinds), None)
 
     @property
     def has_speed(self) -> bool:
@@ -88,6 +94,11 @@ def metric_value(run: RunRecord, metric: str) -> float | None:
     if summary is None or summary.last is None or not math.isfinite(summary.last):
         return None
     return summary.last
+
+
+def has_nonfinite_loss(run: RunRecord) -> bool:
+    """Whether any loss of *run* was nan or infinite at any step."""
+    return any(summary.n_nonfinite > 0 for name, summary in run.metrics.items() if _LOSS.search(name))
 
 
 def times(arm: Arm, steady: Mapping[str, SteadyState]) -> Times:

@@ -125,6 +125,7 @@ def _build_cell(
         higher_is_better=yardstick.higher_is_better,
         by_precision=factor.group == "precision",
         steady=steady,
+        reporting={run.uid for run in group.counted if curves.get(run.uid)},
     )
     ordered = sorted(group.arms.values(), key=lambda arm: arm is not reference_arm)  # stable: the reference goes first
     return Cell(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcml.errors import ComparisonError
-from hpcml.precision import PrecisionName
+from hpcml.precision import ALIASES, PrecisionName
 from hpcml.records import RunRecord
 
 GROUPS = ("model", "data", "precision", "strategy", "layout", "cluster", "container")  # hpcml's config groups
@@ -90,6 +90,8 @@ def find_reference(factor: Factor, levels: Sequence[str], wanted: str | None) ->
     """Return the level that the others are measured against: as wanted, else fp32 among precisions, else the first."""
     if wanted is None:
         return "fp32" if factor.group == "precision" and "fp32" in levels else levels[0]
+    if factor.group == "precision" and wanted in ALIASES:
+        wanted = ALIASES[wanted].name
     if wanted not in levels:
         near = suggest(wanted, levels)
         raise ComparisonError(f"reference {wanted} is none of {', '.join(levels)}{f'; {near}' if near else ''}")

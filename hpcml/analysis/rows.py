@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from hpcml.analysis import equivalence
-from hpcml.analysis.arms import Arm, Times, median_of, times
+from hpcml.analysis.arms import Arm, Times, has_nonfinite_loss, median_of, times
 from hpcml.analysis.steady import MIN_STEPS, SteadyState
 from hpcml.comparison import MIXED, NOT_PROVEN, Difference, Interval, Row, Speed, Verdict
+from hpcml.precision import Numerics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class Terms:
     higher_is_better: bool
     by_precision: bool
     steady: Mapping[str, SteadyState]  # by uid, one step window for all
+    reporting: Collection[str]  # uids of the runs that reported step_time_s at all
 
 
 def build_row(arm: Arm, terms: Terms) -> Row:
@@ -46,7 +48,7 @@ def build_row(arm: Arm, terms: Terms) -> Row:
         difference=difference,
         verdict=_verdict(arm, difference, terms),
         speed=speed,
-        flags=(*_doubts(arm, terms), *_precision_flags(arm, terms), *_method_flags(arm, difference, speed)),
+        flags=(*_doubts(arm, terms), *_precision_flags(arm, terms), *_method_flags(arm, terms, difference, speed)),
     )
 
 
@@ -150,10 +152,8 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
     effective = _effective(arm)
     if len(effective) > 1:
         flags.append(f"mixed effective precisions: {', '.join(effective)}")
-    if arm.numerics == MIXED:
-        flags.append("native and emulated runs mixed: no speed")
-    elif arm.ok and not arm.has_speed:
-        flags.append("emulated: no speed")
+    if arm.ok and not arm.has_speed:
+        flags.append(f"{_numerics(arm)}: no speed")
     others = terms.reference
     is_judged = terms.by_precision and others is not None and others is not arm and bool(arm.ok)
     if is_judged and others is not None and effective == _effective(others) and effective != (NOT_PROVEN,):
@@ -161,18 +161,37 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
     return flags
 
 
-def _method_flags(arm: Arm, difference: Difference | None, speed: Speed | None) -> list[str]:
+def _numerics(arm: Arm) -> str:
+    """Return in words why the times of *arm* say nothing."""
+    if arm.numerics == MIXED:
+        return f"{', '.join(arm.kinds[:-1])} and {arm.kinds[-1]} runs mixed"
+    return arm.numerics if arm.numerics == Numerics.emulated.name else f"numerics {arm.numerics}"
+
+
+def _method_flags(arm: Arm, terms: Terms, difference: Difference | None, speed: Speed | None) -> list[str]:
     """Return the flags about how the row's numbers came about."""
     flags = []
-    if difference is not None and not difference.paired:
+    if difference is not None and terms.reference is not None and arm.seeds != terms.reference.seeds:
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     interval = None if difference is None else difference.ci90
     if difference is not None and interval is not None and interval.low == interval.high:
         question = ": did the two arms really compute different things?" if difference.value == 0 else ""
         flags.append(f"no spread in the difference, an interval without width{question}")
-    if speed is not None and speed.n < len(arm.values):
-        missing = len(arm.values) - speed.n
-        flags.append(
-            f"no steady step time for {missing} of {len(arm.values)} seeds: below {MIN_STEPS} steps in the window"
-        )
+    if speed is not None:
+        flags += _time_flags(arm, terms)
+    if broken := sum(has_nonfinite_loss(run) for run in arm.ok):
+        flags.append(f"{broken} of {len(arm.ok)} runs had non-finite loss")
+    return flags
+
+
+def _time_flags(arm: Arm, terms: Terms) -> list[str]:
+    """Return the flags about seeds without a steady step time, by the reason."""
+    steady = {run.seed for run in arm.ok if run.uid in terms.steady}
+    reported = {run.seed for run in arm.ok if run.uid in terms.reporting}
+    n, n_silent, n_short = len(arm.values), len(set(arm.values) - reported), len(reported - steady)
+    flags = []
+    if n_silent:
+        flags.append(f"step_time_s was not reported{f' for {n_silent} of {n} seeds' if n_silent < n else ''}")
+    if n_short:
+        flags.append(f"no steady step time for {n_short} of {n} seeds: below {MIN_STEPS} steps in the window")
     return flags

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from hpcml.cli.main import pass_places
@@ -13,7 +15,10 @@ from hpcml.places import Places
 @pass_places
 def cancel(places: Places, references: tuple[str, ...]) -> None:
     """Stop runs, by id (its end is enough if it is unique) or name; a run that has ended is left as it is."""
-    from hpcml.operations import consult, follow
+    from hpcml.operations.backends import Backends
+    from hpcml.operations.plan import look_around
+    from hpcml.operations.stop import stop
 
-    for record, run_dir in consult.find(places, references):
-        click.echo(f"{record.uid}  {'cancelling' if follow.cancel(run_dir) else 'had ended already'}")
+    backends = Backends(places=places, machine=look_around(os.environ))
+    for uid, was_running in stop(places, references, backends):
+        click.echo(f"{uid}  {'cancelling' if was_running else 'had ended already'}")

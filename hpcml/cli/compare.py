@@ -39,7 +39,7 @@ def compare(
     **selection: object,
 ) -> None:
     """Compare runs that differ in one setting: metric, speed, and whether the difference matters."""
-    from hpcml.cli.terminal import console
+    from hpcml.cli.terminal import console, show
     from hpcml.operations import confront, consult
     from hpcml.report import comparison_data, comparison_markdown, comparison_text
 
@@ -60,5 +60,4 @@ def compare(
     elif form == "md":
         click.echo(comparison_markdown.comparison_markdown(result), nl=False)
     else:
-        screen = console()
-        screen.print(comparison_text.comparison_renderable(result, console=screen))
+        show(comparison_text.comparison_renderable(result, console=console()))

@@ -14,6 +14,8 @@ from hpcml.places import Places, locate
 # name -> (where it lives, what it says in `hpcml --help`): listing costs no import.
 COMMANDS = {
     "run": ("hpcml.cli.run:run", "Compose a configuration, check it and run it; -m for sweeps."),
+    "status": ("hpcml.cli.status:status", "Ask the schedulers where the runs stand."),
+    "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
     "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
     "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
     "compare": ("hpcml.cli.compare:compare", "Compare runs that differ in one setting, with intervals and verdicts."),
@@ -21,7 +23,6 @@ COMMANDS = {
     "cancel": ("hpcml.cli.cancel:cancel", "Stop runs, whether they run or wait."),
 }
 _INTERRUPTED = 130
-_BROKEN_PIPE = 141
 
 
 class LazyGroup(click.Group):
@@ -72,7 +73,4 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("hpcml: interrupted", err=True)
         sys.exit(_INTERRUPTED)
-    except BrokenPipeError:  # `hpcml runs | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_BROKEN_PIPE)
     sys.exit(code if isinstance(code, int) else 0)

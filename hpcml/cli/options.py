@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
 
 Command = Callable[..., Any]
+_FORMS = {"json": "JSON, with stable keys.", "csv": "CSV.", "md": "Markdown."}
+_FLAG = "as_{}"  # a parameter for each: with a common one, click would silently keep the last of two flags
 
 
 def selecting(command: Command) -> Command:
@@ -29,9 +32,18 @@ def form(*choices: str) -> Callable[[Command], Command]:
     """Add a flag for each output form; the command gets `form`, None for the terminal's."""
 
     def decorate(command: Command) -> Command:
+        @wraps(command)
+        def with_form(*words: object, **options: Any) -> object:  # noqa: ANN401 - click's own types
+            wanted = [choice for choice in choices if options.pop(_FLAG.format(choice))]
+            if len(wanted) > 1:
+                raise click.UsageError(
+                    f"{' and '.join(f'--{choice}' for choice in wanted)} exclude each other: give one"
+                )
+            return command(*words, form=next(iter(wanted), None), **options)
+
+        chosen: Command = with_form
         for choice in reversed(choices):
-            text = {"json": "JSON, with stable keys.", "csv": "CSV.", "md": "Markdown."}[choice]
-            command = click.option(f"--{choice}", "form", flag_value=choice, help=text)(command)
-        return command
+            chosen = click.option(f"--{choice}", _FLAG.format(choice), is_flag=True, help=_FORMS[choice])(chosen)
+        return chosen
 
     return decorate

@@ -37,6 +37,17 @@ def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
     return _sum_up(launched, glimpses, console)
 
 
+def list_submitted(launched: Sequence[Launched]) -> None:
+    """Print one line for each run that a scheduler now has, and how to come back."""
+    for name, item in zip(labels(launched), launched, strict=True):
+        index = "" if item.ticket.array_index is None else f"_{item.ticket.array_index}"
+        click.echo(f"{item.run_dir.uid}  {item.ticket.scheduler} {item.ticket.job_id}{index}  {name}")
+    if launched:
+        click.echo(f"{len(launched)} submitted, below {_folder(launched)}; hpcml status | logs RUN | cancel RUN")
+    else:
+        click.echo("nothing to submit")
+
+
 def _folder(launched: Sequence[Launched]) -> object:
     parents = {item.run_dir.path.parent for item in launched}
     return parents.pop() if len(parents) == 1 else next(iter(parents)).parent
@@ -91,7 +102,7 @@ def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: follow.Gli
     if glimpse.state is not State.PENDING and not task.started:
         progress.start_task(task.id)
         progress.update(task.id, visible=True)
-    done: float | None = None if glimpse.step is None else glimpse.step + 1
+    done: float | None = glimpse.step  # recipes count their steps from 1
     if glimpse.state is State.COMPLETED:
         done = task.total
     if glimpse.state.is_final and not task.finished:

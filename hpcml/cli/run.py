@@ -6,18 +6,25 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcml.cli.main import pass_places
 from hpcml.places import Places
 
+if TYPE_CHECKING:
+    from hpcml.operations.backends import Backends
+    from hpcml.operations.plan import Planned
+
 # Taken out word by word and not by click, which would read the n of Hydra's -cn as our --dry-run.
 _OWN_FLAGS = {
     "-n": "dry-run",
     "--dry-run": "dry-run",
     "--dryrun": "dry-run",
+    "--dry-run=script": "script",
     "--detach": "detach",
+    "--missing": "missing",
     "--json": "json",
 }
 
@@ -27,30 +34,65 @@ _OWN_FLAGS = {
 @pass_places
 def run(places: Places, words: tuple[str, ...]) -> int:
     """Compose a configuration with Hydra's command line, check it, and run it or submit it."""
+    from hpcml.cli.terminal import ask
     from hpcml.config.compose import compose_from_cli
-    from hpcml.operations import launch
-    from hpcml.report import plan_text
+    from hpcml.operations import plan
+    from hpcml.operations.account import with_accounts
+    from hpcml.operations.backends import Backends
+    from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
 
     flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
+    is_dry = bool(flags & {"dry-run", "script"})
     points = compose_from_cli([word for word in words if word not in _OWN_FLAGS], project=Path.cwd())
     if not points:
         return 0  # Hydra has printed what was asked for
-    machine = launch.look_around(os.environ)
-    planned = launch.plan_all(points, machine)
-    if "dry-run" in flags:
-        click.echo(plan_text.to_text([(item.run, item.plan, item.overrides) for item in planned]), nl=False)
+    placeholder = ACCOUNT_PLACEHOLDER if is_dry else None
+    points = with_accounts(points, os.environ, Path.cwd(), ask=ask, placeholder=placeholder)
+    machine = plan.look_around(os.environ)
+    planned = plan.plan_all(points, machine)
+    backends = Backends(places=places, machine=machine)
+    if is_dry:
+        _show(planned, places, backends, script_only="script" in flags)
         return 0
-    from hpcml.cli import progress
-    from hpcml.operations.collect import opened
+    return _submit(planned, places, backends, flags)
 
-    with opened(places):  # a store that cannot be used is said before hours of computing, not after
-        pass
-    launched = launch.launch(planned, places, machine, [Path(sys.argv[0]).name, *sys.argv[1:]])
+
+def _show(planned: list[Planned], places: Places, backends: Backends, *, script_only: bool) -> None:
+    from hpcml.operations import launch, preflight
+    from hpcml.report import plan_text
+
+    previews = launch.preview(planned, places, backends)
+    if script_only:
+        click.echo("\n".join(preview.script for preview in previews), nl=False)
+        return
+    for warning in sorted({text for item in planned for text in preflight.warnings(item, places)}):
+        click.echo(f"hpcml: warning: {warning}", err=True)
+    runs = [(item.run, item.plan, item.overrides) for item in planned]
+    click.echo(plan_text.to_text(runs, [(item.command, item.script) for item in previews]), nl=False)
+
+
+def _submit(planned: list[Planned], places: Places, backends: Backends, flags: set[str]) -> int:
+    from hpcml.cli import progress
+    from hpcml.operations import launch, preflight
+    from hpcml.operations.repeats import split_repeats
+
+    # This opens the store: one that cannot be used is said before hours of computing, not after.
+    missing, repeats = split_repeats(planned, places)
+    if repeats:
+        what = "left out" if "missing" in flags else "run again as replicates"
+        click.echo(
+            f"hpcml: {len(repeats)} of {len(planned)} configurations are done or under way, the last as "
+            f"{repeats[-1][1]}: {what}",
+            err=True,
+        )
+    planned = missing if "missing" in flags else planned
+    for warning in sorted({text for item in planned for text in preflight.warnings(item, places)}):
+        click.echo(f"hpcml: warning: {warning}", err=True)
+    launched = launch.launch(planned, places, backends, [Path(sys.argv[0]).name, *sys.argv[1:]]) if planned else []
     if "json" in flags:
         click.echo(json.dumps([launch.describe(item) for item in launched], indent=2))
-    if "detach" in flags or "json" in flags:
-        if "json" not in flags:
-            for item in launched:
-                click.echo(f"{item.run_dir.uid}  job {item.ticket.job_id}  {item.run_dir.path}")
         return 0
-    return progress.follow_to_the_end(launched, places)
+    if launched and "detach" not in flags and all(item.ticket.scheduler == "local" for item in launched):
+        return progress.follow_to_the_end(launched, places)
+    progress.list_submitted(launched)
+    return 0

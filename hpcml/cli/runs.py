@@ -21,7 +21,7 @@ def runs(places: Places, /, metric: str | None, form: str | None, **selection: o
     """List recorded runs."""
     import time
 
-    from hpcml.cli.terminal import console
+    from hpcml.cli.terminal import console, show
     from hpcml.operations import consult
     from hpcml.report import runs_table as report
 
@@ -34,7 +34,6 @@ def runs(places: Places, /, metric: str | None, form: str | None, **selection: o
     elif form == "md":
         click.echo(report.runs_markdown(records, now=now, metric=metric), nl=False)
     elif records:
-        screen = console()
-        screen.print(report.runs_table(records, console=screen, now=now, metric=metric))
+        show(report.runs_table(records, console=console(), now=now, metric=metric))
     else:
         click.echo("no runs recorded here yet, or none that match", err=True)

@@ -15,7 +15,7 @@ from hpcml.places import Places
 @pass_places
 def show(places: Places, reference: str, form: str | None) -> None:
     """Show everything recorded of one run, given by its id, a unique end of it, or its name."""
-    from hpcml.cli.terminal import console
+    from hpcml.cli import terminal
     from hpcml.operations import consult
     from hpcml.report import run_details as report
 
@@ -23,5 +23,4 @@ def show(places: Places, reference: str, form: str | None) -> None:
     if form == "json":
         click.echo(report.run_details_json(record, events), nl=False)
     else:
-        screen = console()
-        screen.print(report.run_details(record, events, console=screen))
+        terminal.show(report.run_details(record, events, console=terminal.console()))

@@ -5,12 +5,33 @@ from __future__ import annotations
 import os
 import sys
 
-from rich.console import Console
+import click
+from rich.console import Console, RenderableType
 
 _PIPE_WIDTH = 160  # a pipe has no width: wide enough that no table folds
+
+
+def ask(question: str) -> str | None:
+    """Return the answer typed to *question*; None where nobody is there to type one."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    answer = click.prompt(question, default="", show_default=False, err=True)
+    return str(answer).strip() or None
 
 
 def console() -> Console:
     """Return where tables go: as wide as the terminal; colour and boxes only on one (NO_COLOR is honoured by rich)."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return Console(width=width, highlight=False)
+
+
+def show(renderable: RenderableType) -> None:
+    """Print *renderable*; what goes into a file or a pipe is not filled up with blanks to the right."""
+    screen = console()
+    if sys.stdout.isatty():
+        screen.print(renderable)
+        return
+    with screen.capture() as capture:
+        screen.print(renderable)
+    text = "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    click.echo(text, nl=False, color=True)  # if there is colour in it, rich was asked for it (FORCE_COLOR)

@@ -12,19 +12,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any
 
 import hydra
-import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode
+from hpcml.config.schema import mutable_twin
+from hpcml.config.sweep import HYDRA_REFUSALS, Composition, Sweep, SweepFoundError
 from hpcml.config.wording import in_one_line
 from hpcml.config.words import Words, arrange
 from hpcml.errors import ConfigError
@@ -33,6 +34,7 @@ from hpcml.spec import Run
 
 _ROOT_CONFIG = "run"
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.StopAtSweep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,39 +52,62 @@ def compose_from_cli(arguments: Sequence[str], *, project: Path) -> list[Compose
     *project* is where ``./conf`` may add options. Raises `ConfigError` if any point is refused: a sweep is all or
     nothing. An empty list means that Hydra only printed (``--cfg``, ``--info``, ``--help``).
     """
-    points: list[Composed] = []
-    refusals: list[ConfigError] = []
+    outcomes: list[Composed | ConfigError] = []
+
+    def settle(composition: Composition, overrides: tuple[str, ...]) -> Composed:
+        return Composed(
+            run=decide(composition), overrides=overrides, user_config=_user_config(composition.settings.runtime)
+        )
 
     def collect(cfg: DictConfig) -> None:
+        settings: Any = HydraConfig.get()  # declared as what it holds, and is a DictConfig
         try:
-            points.append(_point(cfg, project))
+            _refuse_other_sweepers(settings)
+            outcomes.append(settle(Composition(cfg, settings, project), tuple(settings.overrides.task)))
         except ConfigError as error:  # raised below, once Hydra has returned: it would print a traceback
-            refusals.append(error)
+            outcomes.append(error)
 
     with tempfile.TemporaryDirectory(prefix="hpcml-hydra-") as scratch:
         words = arrange(arguments, shipped=resource_dir("conf"), project=project)
-        _run_hydra(words, collect, scratch)
+        with _complaints_in_one_line():
+            try:
+                _run_hydra(words, collect, scratch)
+            except SweepFoundError as found:
+                _refuse_other_sweepers(found.config.hydra)
+                outcomes = Sweep(found, project, settle).settled()
+    return _all_or_nothing(outcomes)
+
+
+def _all_or_nothing(outcomes: Sequence[Composed | ConfigError]) -> list[Composed]:
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, ConfigError)]
     if refusals:
-        more = f" (and {len(refusals) - 1} more of {len(refusals) + len(points)} points)" if len(refusals) > 1 else ""
+        more = f" (and {len(refusals) - 1} more of {len(outcomes)} points)" if len(refusals) > 1 else ""
         raise ConfigError(f"{refusals[0]}{more}")
-    return points
+    return [outcome for outcome in outcomes if isinstance(outcome, Composed)]
 
 
 def _run_hydra(words: Words, collect: Callable[[DictConfig], None], scratch: str) -> None:
-    """Let Hydra read *words*; its every complaint becomes one `ConfigError`."""
+    """Let Hydra read *words*; a sweep ends it with `SweepFoundError`."""
     _register_schema()
     decorate = hydra.main(version_base="1.3", config_path=str(resource_dir("conf")), config_name=_ROOT_CONFIG)
     complaints = io.StringIO()
     try:
-        argv = ["hpcml run", *words.flags, "--", *words.overrides, *_no_output(scratch)]
+        argv = ["hpcml run", *words.flags, "--", *words.overrides, *_no_output(scratch), _STOP_AT_SWEEP]
         with _process_state(argv), redirect_stderr(complaints):
             decorate(collect)()
     except SystemExit as ended:  # argparse's way of refusing, and of ending after --help
         if ended.code not in (None, 0):
             raise ConfigError(in_one_line(complaints.getvalue().rpartition("error: ")[2])) from ended
+
+
+@contextmanager
+def _complaints_in_one_line() -> Iterator[None]:
+    """Turn every complaint of Hydra's into one `ConfigError`."""
+    try:
+        yield
     except OverrideParseException as error:
         raise ConfigError(f"{error.override!r} is no override: {in_one_line(str(error))}") from error
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+    except HYDRA_REFUSALS as error:
         raise ConfigError(in_one_line(str(error), str(error.__cause__ or ""), schema=Run)) from error
 
 
@@ -91,57 +116,34 @@ def _no_output(scratch: str) -> list[str]:
     return [f"hydra.run.dir={scratch}", f"hydra.sweep.dir={scratch}", "hydra.output_subdir=null"]
 
 
-def _point(cfg: DictConfig, project: Path) -> Composed:
-    settings = HydraConfig.get()
+def _refuse_other_sweepers(settings: Any) -> None:  # noqa: ANN401 - Hydra's own configuration
     if settings.sweeper._target_ != _BASIC_SWEEPER:
         raise ConfigError(
-            f"hydra/sweeper={HydraConfig.get().runtime.choices.get('hydra/sweeper')} waits for each result to choose "
+            f"hydra/sweeper={settings.runtime.choices.get('hydra/sweeper')} waits for each result to choose "
             "the next point; hpcml submits a sweep whole: list the points (seed=0,1,2, range(), choice())"
         )
-    return Composed(
-        run=decide(cfg, project),
-        overrides=tuple(settings.overrides.task),
-        user_config=tuple(
-            source.path
-            for source in settings.runtime.config_sources
-            if source.schema == "file" and Path(source.path) != resource_dir("conf")
-        ),
+
+
+def _user_config(runtime: Any) -> tuple[str, ...]:  # noqa: ANN401 - Hydra's own configuration
+    return tuple(
+        source.path
+        for source in runtime.config_sources
+        if source.schema == "file" and Path(source.path) != resource_dir("conf")
     )
 
 
-def decide(cfg: DictConfig, project: Path) -> Run:
+def decide(composition: Composition) -> Run:
     """Turn a composed configuration into a `Run`, which checks itself on the way."""
-    if missing := sorted(OmegaConf.missing_keys(cfg)):
-        raise ConfigError(f"not decided: {', '.join(missing)} (set {missing[0]}=...; hpcml run --help lists choices)")
     try:
-        _make_absolute(cfg, project)
-        run = decode(Run, OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        run = decode(Run, composition.values())
     except OmegaConfBaseException as error:
         raise ConfigError(in_one_line(str(error), str(error.__cause__ or ""), schema=Run)) from error
     assert isinstance(run, Run)
     return run
 
 
-def _make_absolute(cfg: DictConfig, project: Path) -> None:
-    """Paths are meant from where they were typed; on the node that place is another one."""
-    if cfg.data.path is not None:
-        cfg.data.path = str(project / Path(cfg.data.path).expanduser())
-    if cfg.workload.cwd is not None:
-        cfg.workload.cwd = str(project / Path(cfg.workload.cwd).expanduser())
-
-
 def _register_schema() -> None:
-    ConfigStore.instance().store(name="run_schema", node=_writable(Run))
-
-
-def _writable(schema: type) -> DictConfig:
-    """Return *schema* as a config that Hydra can compose into: OmegaConf marks frozen dataclasses read-only."""
-    node: DictConfig = OmegaConf.structured(schema)
-    OmegaConf.set_readonly(node, None)
-    for name, hint in get_type_hints(schema).items():
-        if isinstance(hint, type) and is_dataclass(hint):
-            node[name] = _writable(hint)
-    return node
+    ConfigStore.instance().store(name="run_schema", node=OmegaConf.structured(mutable_twin(Run)))
 
 
 @contextmanager

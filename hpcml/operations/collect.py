@@ -6,7 +6,7 @@ The run directories are the truth: a verdict reached here is journalled in them 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,12 +19,16 @@ from hpcml.places import Places
 from hpcml.records import RunRecord
 from hpcml.rundir import RunDir
 from hpcml.schedulers.local import is_queue_alive
+from hpcml.schedulers.submitter import Known
 from hpcml.states import State
 from hpcml.store.engine import Engine, open_store
 from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
 from hpcml.store.queries import find_runs
 from hpcml_client.journal import JournalWriter
 
+# For each run that was asked about: what its scheduler knows, or None if it has forgotten it. A run whose scheduler
+# gave no answer is left out.
+Ask = Callable[[Sequence[RunRecord]], Mapping[str, Known | None]]
 _SUBMISSION_GRACE = timedelta(minutes=10)  # between writing a run down and its ticket
 
 
@@ -43,12 +47,19 @@ def opened(places: Places) -> Iterator[Engine]:
         engine.dispose()
 
 
-def collect(engine: Engine, places: Places) -> IngestReport:
-    """Bring every run directory below ``places.runs`` into the store; as often as you like."""
+def collect(engine: Engine, places: Places, ask: Ask | None = None) -> IngestReport:
+    """Bring every run directory below ``places.runs`` into the store; as often as you like.
+
+    With *ask* the schedulers are asked for the runs that have not ended; without it only this machine is looked at.
+    """
     report = ingest_all(engine, places.runs)
-    for record in find_runs(engine, states=(State.PENDING, State.RUNNING)):
+    unfinished = find_runs(engine, states=(State.PENDING, State.RUNNING))
+    known = ask(unfinished) if ask is not None else {}
+    for record in unfinished:
         run_dir = RunDir(Path(record.path))
         verdict = judge(record, run_dir, datetime.now().astimezone())
+        if record.uid in known:
+            verdict = verdict_of_scheduler(record, known[record.uid], run_dir)
         if verdict is not None:
             with JournalWriter.open(
                 str(run_dir.journals), run=record.uid, attempt=record.attempt, writer="collect"
@@ -58,21 +69,46 @@ def collect(engine: Engine, places: Places) -> IngestReport:
     return report
 
 
+def verdict_of_scheduler(record: RunRecord, known: Known | None, run_dir: RunDir) -> Event | None:
+    """Return the event that a scheduler's word means for a run that had not ended; None while it may go on.
+
+    The run's own words go first: they are ingested before this is asked. *known* None: the job is forgotten.
+    """
+    if known is None:
+        if run_dir.cancel_mark.exists():
+            return _event("cancelled", "cancelled")
+        return _event("lost", f"{record.scheduler} has forgotten job {record.job_id} and it recorded no outcome")
+    if not known.state.is_final:
+        return None
+    state = State.FAILED if known.state is State.COMPLETED else known.state
+    if run_dir.cancel_mark.exists() and state is State.FAILED:
+        state = State.CANCELLED
+    said = f"{record.scheduler} says {known.raw}" + (f" ({known.reason})" if known.reason else "")
+    never = "" if record.state is State.RUNNING else "; it never started: does the node see the run directory?"
+    never = never if state is State.FAILED else ""
+    details = {"state": state.value, "raw": known.raw, "reason": f"{said}, exit code {known.exit_code}{never}"}
+    return Event(seq=0, t_s=0.0, name="ended_by_scheduler", details=details)
+
+
 def judge(record: RunRecord, run_dir: RunDir, now: datetime) -> Event | None:
-    """Return the event that ends a run that nobody tends any more; None while somebody does, or might."""
-    if record.scheduler != "local" or not run_dir.journals.is_dir():
+    """Return the event that ends a run that nobody tends any more; None while somebody does, or might.
+
+    Of runs on this machine alone: what another host's processes do cannot be seen from here.
+    """
+    if record.job_id is None or record.scheduler != "local" or not run_dir.journals.is_dir():
         return _never_submitted(record, now) if record.job_id is None else None
     chunks = [read_journal(path) for path in run_dir.journal_files()]
     started = _last_start(chunks)
-    if started is None:
-        if record.job_id is not None and is_queue_alive(record.job_id):
+    if started is not None:
+        if not is_here(started) or is_alive(started):
             return None
-        if run_dir.cancel_mark.exists():
-            return _event("cancelled", "cancelled before it started")
-        return _event("lost", "its queue ended before starting it") if record.job_id is not None else None
-    if started.details.get("hostname") != socket.gethostname() or is_alive(started):
+        return _event("lost", "its agent ended without recording an outcome (killed, or the machine restarted)")
+    hosts = {chunk.header.host for chunk in chunks if chunk.header and chunk.header.writer == "launch"}
+    if socket.gethostname() not in hosts or is_queue_alive(record.job_id):
         return None
-    return _event("lost", "its agent ended without recording an outcome (killed, or the machine restarted)")
+    is_cancelled = run_dir.cancel_mark.exists()
+    name, reason = ("cancelled", "cancelled") if is_cancelled else ("lost", "its queue ended")
+    return _event(name, f"{reason} before it started")
 
 
 def _never_submitted(record: RunRecord, now: datetime) -> Event | None:
@@ -92,8 +128,13 @@ def _last_start(chunks: Sequence[Chunk]) -> Event | None:
     return max(starts, key=lambda entry: entry[0])[1] if starts else None
 
 
+def is_here(started: Event) -> bool:
+    """Tell whether the agent that journalled *started* was started on this machine."""
+    return started.details.get("hostname") == socket.gethostname()
+
+
 def is_alive(started: Event) -> bool:
-    """Tell whether the agent that journalled *started* still runs here; a recycled pid has another start time."""
+    """Tell whether the agent that journalled *started* here still runs; a recycled pid has another start time."""
     try:
         born = psutil.Process(int(started.details["pid"])).create_time()
     except (psutil.Error, KeyError, TypeError, ValueError):

@@ -34,14 +34,14 @@ def list_runs(places: Places, selection: Selection) -> list[RunRecord]:
     """Return the selected runs, oldest first unless sorted otherwise."""
     with opened(places) as store:
         collect(store, places)
-        return _select(store, selection)
+        return select(store, selection)
 
 
 def with_step_times(places: Places, selection: Selection) -> tuple[list[RunRecord], dict[str, list[Point]]]:
     """Return the selected runs and their ``step_time_s`` curves by uid."""
     with opened(places) as store:
         collect(store, places)
-        runs = _select(store, selection)
+        runs = select(store, selection)
         return runs, queries.curves(store, [run.uid for run in runs], "step_time_s")
 
 
@@ -58,7 +58,8 @@ def find(places: Places, references: Sequence[str]) -> list[tuple[RunRecord, Run
     return [(record, RunDir(Path(record.path))) for record in list_runs(places, Selection(references=references))]
 
 
-def _select(store: Engine, selection: Selection) -> list[RunRecord]:
+def select(store: Engine, selection: Selection) -> list[RunRecord]:
+    """Return the selected runs as the store has them now."""
     if selection.references:
         found = {record.uid: record for record in (queries.get_run(store, word) for word in selection.references)}
         return list(found.values())

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcml.journal import Event, Metrics, parse_chunk, read_journal
-from hpcml.operations.collect import is_alive
+from hpcml.journal import Event, Metrics, events, parse_chunk, read_journal
+from hpcml.operations.collect import is_alive, is_here
 from hpcml.rundir import RunDir
 from hpcml.schedulers.local import is_queue_alive
 from hpcml.schedulers.submitter import Ticket
@@ -64,11 +64,17 @@ class Watcher:
             self._state = State.RUNNING
         elif record.name == "attempt_ended":
             self._state, self._reason = State(record.details["state"]), record.details.get("reason")
-        elif record.name in ("lost", "cancelled", "submission_failed") and not self._state.is_final:
-            self._state, self._reason = _VERDICTS[record.name], record.details.get("reason")
+        elif record.name in _VERDICTS and not self._state.is_final:
+            self._state = _VERDICTS[record.name] or State(record.details["state"])
+            self._reason = record.details.get("reason")
 
 
-_VERDICTS = {"lost": State.LOST, "cancelled": State.CANCELLED, "submission_failed": State.FAILED}
+_VERDICTS = {
+    "lost": State.LOST,
+    "cancelled": State.CANCELLED,
+    "submission_failed": State.FAILED,
+    "ended_by_scheduler": None,  # the event says it
+}
 
 
 def follow(run_dirs: Sequence[RunDir], *, period_s: float, is_tended: Callable[[], bool]) -> Iterator[list[Glimpse]]:
@@ -88,16 +94,17 @@ def follow(run_dirs: Sequence[RunDir], *, period_s: float, is_tended: Callable[[
 def cancel(run_dir: RunDir) -> bool:
     """Ask a run to stop, whether it runs or waits; return False if it had ended already.
 
-    The mark comes first: a queue or an agent that is just starting the run sees it. An agent that runs is told by
-    SIGTERM, passes it on and kills what is left after the run's grace.
+    The mark comes first: a queue or an agent that is just starting the run sees it. An agent that runs on this
+    machine is told by SIGTERM, passes it on and kills what is left after the run's grace; one on a node of a cluster
+    is told by its scheduler.
     """
     if Watcher(run_dir).look().state.is_final:
         return False
     run_dir.cancel_mark.touch()
     for path in run_dir.journal_files():
-        for record in read_journal(path).records:
-            if isinstance(record, Event) and record.name == "attempt_started" and is_alive(record):
-                os.kill(int(record.details["pid"]), signal.SIGTERM)
+        for started in events([read_journal(path)], "attempt_started"):
+            if is_here(started) and is_alive(started):
+                os.kill(int(started.details["pid"]), signal.SIGTERM)
     return True
 
 
@@ -108,7 +115,7 @@ def is_tended(tickets: Sequence[Ticket]) -> bool:
 
 def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
     """Return the end of what the last attempt printed to standard error: usually the reason of a failure."""
-    for path in sorted((run_dir.path / "logs").glob("*-rank*.err"), reverse=True):
+    for path in sorted(run_dir.logs.glob("*-rank*.err"), reverse=True):
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _LAST_WORDS_BYTES))
             said = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]

@@ -28,11 +28,14 @@ class Code:
     diff: bytes
 
 
+NO_CODE = Code(commit=None, dirty=None, diff=b"")
+
+
 def describe_code(folder: Path) -> Code:
     """Return commit and uncommitted changes of the repository around *folder*; the diff is cut at 10 MiB."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
-        return Code(commit=None, dirty=None, diff=b"")
+        return NO_CODE
     changes = _git(folder, "status", "--porcelain") or b""
     diff = _git(folder, "diff", "--binary", "HEAD") or b""
     if len(diff) > _DIFF_LIMIT_BYTES:

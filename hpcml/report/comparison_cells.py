@@ -35,7 +35,7 @@ def row_words(row: Row, cell: Cell) -> RowWords:
     half = None if row.mean_ci95 is None else (row.mean_ci95.high - row.mean_ci95.low) / 2
     decimals = cell_decimals(cell)
     difference, speed = row.difference, row.speed
-    no_speed = "emulated" if row.numerics not in (None, Numerics.native.name) else ""
+    no_speed = row.numerics if row.numerics not in (None, Numerics.native.name) else ""
     return RowWords(
         level=row.level,
         effective=", ".join(row.precision_effective),
@@ -121,7 +121,7 @@ def _speedup(row: Row, speed: Speed | None, no_speed: str) -> str:
     if speed is None:
         return no_speed
     if row.verdict == "reference":
-        return "1"
+        return "" if speed.step_ms is None else "1"
     return "" if speed.speedup is None else f"{speed.speedup:.2f}"
 
 
@@ -133,6 +133,8 @@ def _margin(cell: Cell, metric: str) -> str:
 
 
 def _pairing(difference: Difference) -> str:
+    if difference.ci90 is None:
+        return "one seed in an arm: no interval"
     how = "paired by seed" if difference.paired else "unpaired"
     rho = f", rho {difference.rho:+.2f}" if difference.rho is not None else ""
     p = f", p of TOST {p_value(difference.p_tost)}" if difference.p_tost is not None else ""

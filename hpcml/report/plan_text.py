@@ -10,12 +10,15 @@ from hpcml.quantities import format_walltime
 from hpcml.spec import Run, spec_hash
 
 
-def to_text(planned: Sequence[tuple[Run, Plan, tuple[str, ...]]]) -> str:
-    """Return one block for each run, in the order they would start."""
+def to_text(
+    planned: Sequence[tuple[Run, Plan, tuple[str, ...]]], submissions: Sequence[tuple[Sequence[str], str]]
+) -> str:
+    """Return one block for each run, then each submission's command and script, as they would be sent."""
     total = len(planned)
     heading = f"{total} run{'s' if total != 1 else ''} would be submitted; nothing was.\n"
     blocks = [_block(number, total, *entry) for number, entry in enumerate(planned, start=1)]
-    return "\n".join([heading, *blocks])
+    sent = [f"$ {shlex.join(command)}\n\n{script}" for command, script in submissions]
+    return "\n".join([heading, *blocks, *sent])
 
 
 def _block(number: int, total: int, run: Run, plan: Plan, overrides: tuple[str, ...]) -> str:

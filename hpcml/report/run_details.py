@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcml.codec import encode
+from hpcml.precision import Numerics
 from hpcml.records import RunRecord, StoredEvent
 from hpcml.report.plain_text import duration, json_ready, number, safe
-from hpcml.report.run_words import is_emulated, last_value, metric_words, title
+from hpcml.report.run_words import is_native, last_value, metric_words, title
 from hpcml.report.runs_table import record_json
 
 
@@ -59,7 +60,12 @@ def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
     yield "requested", run.precision
     differs = run.precision_effective is not None and run.precision_effective != run.precision
     yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
-    yield "numerics", f"{run.numerics}{'  (its times say nothing about this precision)' * is_emulated(run)}"
+    is_told = run.numerics in Numerics.__members__
+    doubts = [
+        "" if is_told else "the program did not report how it computed: ",
+        "its times say nothing about this precision",
+    ]
+    yield "numerics", run.numerics if is_native(run) else f"{run.numerics}  ({''.join(doubts)})"
 
 
 def _times(run: RunRecord, zone: tzinfo | None) -> Iterator[tuple[str, object]]:

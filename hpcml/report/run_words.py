@@ -21,10 +21,10 @@ def title(run: RunRecord) -> str:
 
 
 def precision_words(run: RunRecord) -> str:
-    """Return the precision asked for, and what was measured where that is something else."""
-    if run.precision_effective is None or run.precision_effective == run.precision:
-        return run.precision
-    return f"{run.precision} -> {run.precision_effective}"
+    """Return the precision asked for, what was measured where that is something else, and how unless natively."""
+    differs = run.precision_effective not in (None, run.precision)
+    measured = f" -> {run.precision_effective}" if differs else ""
+    return f"{run.precision}{measured}{'' if is_native(run) else f' ({run.numerics})'}"
 
 
 def key_metric(run: RunRecord, metric: str | None) -> tuple[str, float | None]:
@@ -55,6 +55,6 @@ def submitted_at(run: RunRecord) -> float | None:
     return run.t_start
 
 
-def is_emulated(run: RunRecord) -> bool:
-    """Whether this run's times say nothing about its precision."""
-    return run.numerics != Numerics.native.name
+def is_native(run: RunRecord) -> bool:
+    """Whether this run's times say anything about its precision."""
+    return run.numerics == Numerics.native.name

@@ -6,8 +6,10 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,32 +21,55 @@ from hpcml.report.run_words import key_metric, metric_words, precision_words, sh
 from hpcml.report.spreadsheet import csv_cell
 from hpcml.states import State
 
-_HEADINGS = ("run", "experiment", "name", "precision", "numerics", "seed", "state", "", "wall", "age")
-_METRIC_COLUMN = 7
-_RIGHT = (5, 7, 8, 9)
-_FOLDED = (1, 2, 3)  # where long names come from; the rest keeps its line
+_HEADINGS = ("run", "experiment", "name", "precision", "seed", "state", "", "wall", "age")
+_EXPERIMENT, _NAME, _PRECISION, _SEED, _STATE, _METRIC, _WALL, _AGE = range(1, len(_HEADINGS))
+_RIGHT = (_SEED, _METRIC, _WALL, _AGE)
+_CUT = {_PRECISION: 19, _NAME: 10, _EXPERIMENT: 8}  # may end in an ellipsis, but not before so many characters
+_METRIC_TITLE = 12  # of its title so much is kept, of its values all
+_DISPENSABLE = (_AGE, _WALL, _EXPERIMENT, _NAME, _SEED, _METRIC)  # left out where there is no room, in this order
 _STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
 
 
 def runs_table(runs: Sequence[RunRecord], *, console: Console, now: float, metric: str | None = None) -> Table:
-    """Return a table of *runs* in their order; *metric* is shown, by default each run's objective.
+    """Return a table of *runs* in their order, each in one line; *metric* is shown, by default each run's objective.
 
-    *now* is in unix seconds; an age counts from submission.
+    *now* is in unix seconds; an age counts from submission. In a narrow console names are cut and columns left out.
     """
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
-    for column, heading in enumerate(_headings(runs, metric)):
-        is_number = column in _RIGHT
-        table.add_column(
-            Text(safe(heading)),
-            justify="right" if is_number else "left",
-            no_wrap=column not in _FOLDED,
-            overflow="fold",
-        )
-    for run in runs:
-        words = [Text(safe(word)) for word in _words(run, now, metric, _uid_words(runs))]
-        words[6].stylize(_STYLES.get(run.state, "red"))
-        table.add_row(*words)
+    show_uid = _uid_words(runs)
+    headings = [safe(heading) for heading in _headings(runs, metric)]
+    rows = [[safe(word) for word in _words(run, now, metric, show_uid)] for run in runs]
+    widths, gap = _lay_out(headings, rows, console.width)
+    # SIMPLE_HEAD brings one column of space along
+    drawn, padding = (box.SIMPLE_HEAD, gap - 1) if console.is_terminal else (None, gap)
+    table = Table(box=drawn, padding=(0, padding, 0, 0), pad_edge=False, show_edge=False)
+    for column, width in widths.items():
+        justify: Literal["right", "left"] = "right" if column in _RIGHT else "left"
+        table.add_column(Text(headings[column]), justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+    for run, words in zip(runs, rows, strict=True):
+        styles = {_STATE: _STYLES.get(run.state, "red")}
+        table.add_row(*(Text(words[column], style=styles.get(column, "")) for column in widths))
     return table
+
+
+def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> tuple[dict[int, int], int]:
+    """Return the columns that there is room for, with their widths, and the space between them."""
+    of_words = [max((cell_len(row[column]) for row in rows), default=0) for column in range(len(headings))]
+    whole = [max(cell_len(heading), words) for heading, words in zip(headings, of_words, strict=True)]
+    if sum(whole) + 2 * (len(whole) - 1) <= available:
+        return dict(enumerate(whole)), 2
+    widths = {column: min(width, _CUT.get(column, width)) for column, width in enumerate(whole)}
+    widths[_METRIC] = max(of_words[_METRIC], min(whole[_METRIC], _METRIC_TITLE))
+
+    def spare() -> int:
+        return available - sum(widths.values()) - (len(widths) - 1)
+
+    for column in _DISPENSABLE:
+        if spare() < 0:
+            del widths[column]
+    for column in (*_CUT, _METRIC):
+        if column in widths:
+            widths[column] += max(0, min(whole[column] - widths[column], spare()))
+    return widths, 1
 
 
 def runs_markdown(runs: Sequence[RunRecord], *, now: float, metric: str | None = None) -> str:
@@ -92,7 +117,7 @@ def _field(value: object) -> object:
 def _headings(runs: Sequence[RunRecord], metric: str | None) -> list[str]:
     metrics = {key_metric(run, metric)[0] for run in runs}
     headings = list(_HEADINGS)
-    headings[_METRIC_COLUMN] = metrics.pop() or "metric" if len(metrics) == 1 else "metric"
+    headings[_METRIC] = metrics.pop() or "metric" if len(metrics) == 1 else "metric"
     return headings
 
 
@@ -103,7 +128,6 @@ def _words(run: RunRecord, now: float, metric: str | None, show_uid: Callable[[s
         run.experiment,
         title(run),
         precision_words(run),
-        run.numerics,
         str(run.seed),
         run.state.value,
         metric_words(key_metric(run, metric)[1]),

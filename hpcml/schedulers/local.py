@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import psutil
 
 from hpcml.errors import SubmissionError
 from hpcml.schedulers.local_queue import Batch, Queued, write_batch
+from hpcml.schedulers.script import agent_command
 from hpcml.schedulers.slots import Need, Pool
-from hpcml.schedulers.submitter import Job, Ticket
+from hpcml.schedulers.submitter import Job, Known, Preview, Ticket
+from hpcml.states import State
 
 _START_TIMEOUT_S = 60
 
@@ -29,6 +32,18 @@ class LocalSubmitter:
     lock_dir: Path
     pool: Pool
     max_parallel: int | None
+
+    def script_for(self, job: Job) -> str:
+        """Return the script that runs the agent, on this machine."""
+        return (
+            "#!/bin/bash\n"
+            f"# hpcml run {job.run_dir.uid}; may be started again by hand: bash {job.run_dir.script.name}\n"
+            f"exec {shlex.join(agent_command(str(job.run_dir.path)))}\n"
+        )
+
+    def preview(self, jobs: Sequence[Job]) -> Preview:
+        """Return the script of the first of *jobs*: the queue starts each of them by itself."""
+        return Preview(command=["bash", str(jobs[0].run_dir.script)], script=self.script_for(jobs[0]))
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         """Start a queue for *jobs*; it is in a session of its own, so neither Ctrl-C nor a logout reaches it."""
@@ -61,6 +76,14 @@ class LocalSubmitter:
                 check=True,
             )
         return str(json.loads((folder / "ticket.json").read_text(encoding="utf-8"))["job_id"])
+
+    def query(self, tickets: Collection[Ticket]) -> dict[Ticket, Known]:
+        """Return the jobs whose queue still lives: what they do stands in their journals."""
+        alive = {job_id for job_id in {ticket.job_id for ticket in tickets} if is_queue_alive(job_id)}
+        return {ticket: Known(state=State.PENDING, raw="queued") for ticket in tickets if ticket.job_id in alive}
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Do nothing: the queue passes over a run that is marked, and its agent is told directly."""
 
 
 def is_queue_alive(job_id: str) -> bool:

@@ -11,8 +11,12 @@ from typing import Any
 from hpcml.codec import flatten
 from hpcml.errors import HpcmlError
 from hpcml.manifest import read_raw
+from hpcml.precision import Numerics
 from hpcml.rundir import RunDir
 from hpcml.store.intake import storable
+
+
+_UNPROVEN = "unproven"  # stands for the numerics of a program that may have computed in any way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,7 @@ def describe(run_dir: RunDir) -> Description:
             "spec_hash": str(raw["spec_hash"]),
             "seed": int(run["seed"]),
             "precision": str(run["precision"]["name"]),
-            "planned_numerics": str(raw["plan"]["numerics"]),
+            "planned_numerics": _expected_numerics(run, str(raw["plan"]["numerics"])),
             "planned_scheduler": str(run["cluster"]["scheduler"]),
             "submitted_at": _text(submitted_at),
             "git_commit": _text(provenance.get("git_commit")),
@@ -66,6 +70,16 @@ def describe(run_dir: RunDir) -> Description:
     except (TypeError, ValueError, AttributeError) as error:
         raise HpcmlError(f"{run_dir.manifest} is no run.json of hpcml: {error}") from error
     return Description(uid=uid, epoch_ms=epoch_ms, columns=columns, params=params, tags=tags)
+
+
+def _expected_numerics(run: Mapping[str, Any], planned: str) -> str:
+    """Return what to believe of the numerics until the program reports them.
+
+    A recipe emulates as planned. The user's own program may have taken no notice of the plan: where the device lacks
+    the units, it then computed in another precision, and only its word could tell.
+    """
+    is_own_program = run["model"].get("recipe") is None
+    return _UNPROVEN if is_own_program and planned == Numerics.emulated.name else planned
 
 
 def _text(value: object) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcml.errors import StoreError
+from hpcml.precision import ALIASES
 
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -18,6 +19,7 @@ _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 OPERATORS = ("=", "!=", "~", *_ORDER)
+_PRECISIONS = ("precision", "precision.name", "precision_effective")  # keys of what may be typed as an alias
 _WORDS = re.compile(r"\s*([^=!<>~\s]+)\s*(!=|<=|>=|==|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 
 
@@ -47,7 +49,10 @@ def parse_filter(text: str) -> Filter:
     match = _WORDS.fullmatch(text)
     if match is None:
         raise StoreError(f"filter {text!r} is no condition: write it as precision=tf32 or 'val_accuracy>0.9'")
-    return Filter(key=match[1], op="=" if match[2] == "==" else match[2], value=match[3])
+    key, op, value = match[1], "=" if match[2] == "==" else match[2], match[3]
+    if key in _PRECISIONS and op in ("=", "!=") and value.casefold() in ALIASES:
+        value = ALIASES[value.casefold()].name  # the store has the name that the alias stands for
+    return Filter(key=key, op=op, value=value)
 
 
 def matches(condition: Filter, stored: object) -> bool:

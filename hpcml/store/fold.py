@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,15 @@ from hpcml.states import State
 from hpcml.store.curves import Precedence
 
 # Weight within one attempt: an outcome seen by the agent, an outcome inferred from outside, a beginning, a wish.
-_WEIGHTS = {"attempt_ended": 3, "lost": 2, "cancelled": 2, "submission_failed": 2, "attempt_started": 1, "submitted": 0}
+_WEIGHTS = {
+    "attempt_ended": 3,
+    "ended_by_scheduler": 2,  # what the scheduler says of a job whose agent could not say it
+    "lost": 2,
+    "cancelled": 2,
+    "submission_failed": 2,
+    "attempt_started": 1,
+    "submitted": 0,
+}
 _INFERRED = {"lost": State.LOST, "cancelled": State.CANCELLED, "submission_failed": State.FAILED}
 FOLDED = (*_WEIGHTS, "facts", "framework", "precision")  # all other events change nothing here
 
@@ -53,6 +62,7 @@ class RunFacts:
     attempt: int = 0
     scheduler: str | None = None
     job_id: str | None = None
+    array_index: int | None = None
     t_start: float | None = None
     t_end: float | None = None
     wall_s: float | None = None
@@ -78,6 +88,7 @@ def fold(journals: Sequence[JournalStart], happenings: Iterable[Happening]) -> R
         attempt=max((journal.attempt for journal in journals), default=0),
         scheduler=_text(ticket.get("scheduler")),
         job_id=_text(ticket.get("job_id")),
+        array_index=_integer(ticket.get("array_index")),
         t_start=t_start,
         # an inferred end is known by its discovery only, which says nothing of when it was
         t_end=outcome.at if outcome and outcome.name in ("attempt_ended", "submission_failed") else None,
@@ -105,7 +116,14 @@ def _outcome(known: Iterable[Happening]) -> Happening | None:
         order = (-happening.at, happening.journal.file, -happening.ordinal)
         return (happening.journal.attempt, _WEIGHTS[happening.name], failed, *order)
 
-    return max((happening for happening in known if happening.name in _WEIGHTS), key=weight, default=None)
+    decisive = (happening for happening in known if happening.name in _WEIGHTS and not _is_a_helpers(happening))
+    return max(decisive, key=weight, default=None)
+
+
+def _is_a_helpers(happening: Happening) -> bool:
+    """Whether the agent of another node than the first says that all is well, which is the first one's to say."""
+    is_helper = re.fullmatch(r"agent\d+", happening.journal.writer) is not None
+    return is_helper and _state(happening) in (State.RUNNING, State.COMPLETED)
 
 
 def _state(outcome: Happening | None) -> State:
@@ -113,7 +131,7 @@ def _state(outcome: Happening | None) -> State:
         return State.PENDING
     if outcome.name == "attempt_started":
         return State.RUNNING
-    if outcome.name == "attempt_ended":
+    if outcome.name in ("attempt_ended", "ended_by_scheduler"):
         word = str(outcome.details.get("state"))
         return State(word) if word in State.__members__ else State.FAILED
     return _INFERRED[outcome.name]

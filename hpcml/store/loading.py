@@ -18,8 +18,8 @@ _MAX_VARIABLES = 900  # SQLite before 3.32 takes 999 in one statement
 
 COLUMNS = (
     *("uid", "path", "experiment", "name", "spec_hash", "state", "reason", "exit_code", "attempt", "scheduler"),
-    *("job_id", "submitted_at", "t_start", "t_end", "wall_s", "seed", "precision", "precision_effective"),
-    *("numerics", "git_commit", "git_dirty"),
+    *("job_id", "array_index", "submitted_at", "t_start", "t_end", "wall_s", "seed"),
+    *("precision", "precision_effective", "numerics", "git_commit", "git_dirty"),
 )  # of RunRecord and of the table alike
 
 T = TypeVar("T")

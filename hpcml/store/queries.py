@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,20 @@ from hpcml.records import Point, RunRecord, StoredEvent
 from hpcml.states import State
 from hpcml.store.engine import reading
 from hpcml.store.filters import Filter, matches, sorted_by
-from hpcml.store.loading import COLUMNS, RunRow, known_keys, load_curves, load_records, select_runs, values_under
+from hpcml.store.loading import (
+    COLUMNS,
+    RunRow,
+    chunked,
+    known_keys,
+    load_curves,
+    load_records,
+    select_runs,
+    values_under,
+)
 from hpcml.store.tables import EVENT, JOURNAL, RUN
 
 _SHOWN = 5  # candidates in an error's one line
+_SHORTEST_END = 4  # of a uid: a slip of the finger must not mean a run, since this is also how runs are cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +73,18 @@ def find_runs(
 
 
 def get_run(engine: Engine, reference: str) -> RunRecord:
-    """Return the run that *reference* means: its uid, its name if no other run has it, or a unique end of its uid."""
+    """Return the run that *reference* means: its uid, its name if no other run has it, or a unique end of its uid.
+
+    An end has four characters or more.
+    """
     with reading(engine) as connection:
         rows = connection.execute(select_runs().where(RUN.c.uid == reference)).all()
         named = [] if rows else connection.execute(select_runs().where(RUN.c.name == reference)).all()
-        if not rows and len(named) != 1 and reference:
+        if not rows and not named and len(reference) < _SHORTEST_END:
+            raise StoreError(
+                f"{reference!r} is no whole id or name: of an id give at least {_SHORTEST_END} characters of its end"
+            )
+        if not rows and len(named) != 1 and len(reference) >= _SHORTEST_END:
             uid = RUN.c.uid
             ends = uid.startswith(reference, autoescape=True) | uid.endswith(reference, autoescape=True)
             rows = connection.execute(select_runs().where(ends).order_by(uid)).all()
@@ -80,6 +97,17 @@ def get_run(engine: Engine, reference: str) -> RunRecord:
         words = connection.execute(select(RUN.c.uid, RUN.c.name)).all()
         near = _near(reference, {word for row in words for word in row if word})
         raise StoreError(f"no run is called {reference!r}{near or '; hpcml runs lists them'}")
+
+
+def runs_by_spec(engine: Engine, hashes: Collection[str]) -> dict[str, list[tuple[str, State]]]:
+    """Return the uids and states of the runs whose configuration has one of the *hashes*, oldest first."""
+    found: defaultdict[str, list[tuple[str, State]]] = defaultdict(list)
+    with reading(engine) as connection:
+        for chunk in chunked(sorted(set(hashes))):
+            query = select(RUN.c.spec_hash, RUN.c.uid, RUN.c.state).where(RUN.c.spec_hash.in_(chunk))
+            for spec_hash, uid, state in connection.execute(query.order_by(RUN.c.uid)):
+                found[spec_hash].append((uid, State(state)))
+    return found
 
 
 def curve(engine: Engine, uid: str, metric: str) -> list[Point]:

@@ -226,7 +226,7 @@ def refold(connection: Connection, run_id: int, epoch_ms: int) -> None:
         )
     ]
     known = fold(list(journals.values()), happenings)
-    plain = ("exit_code", "attempt", "t_start", "t_end", "wall_s")
+    plain = ("exit_code", "attempt", "array_index", "t_start", "t_end", "wall_s")
     values = {name: getattr(known, name) for name in plain}
     for name in ("reason", "job_id", "precision_effective"):
         text = getattr(known, name)

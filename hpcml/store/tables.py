@@ -51,6 +51,7 @@ RUN = Table(
     Column("scheduler", Text, nullable=False),
     Column("planned_scheduler", Text, nullable=False),
     Column("job_id", Text),
+    Column("array_index", Integer),
     Column("submitted_at", Text),
     Column("git_commit", Text),
     Column("git_dirty", Boolean),

@@ -76,6 +76,7 @@ def run(
         "attempt": 1,
         "scheduler": "slurm",
         "job_id": "4711",
+        "array_index": None,
         "submitted_at": "2026-11-21T08:00:00+01:00",
         "t_start": 1_800_000_000.0,
         "t_end": 1_800_000_060.0,

@@ -101,6 +101,13 @@ def test_one_run_an_arm_is_inconclusive() -> None:
     assert row.difference is not None
     assert row.difference.ci90 is None
     assert "n=1: indicative only" in row.flags
+    assert not any("seeds do not match" in flag for flag in row.flags)  # they do, there is only one
+
+
+def test_one_run_an_arm_of_another_seed_does_not_match() -> None:
+    row = row_of(compare([run("fp32", 0), run("amp_bf16", 1)], {}), "amp_bf16")
+
+    assert any("seeds do not match" in flag for flag in row.flags)
 
 
 def test_without_a_margin_fixed_beforehand_there_is_no_verdict() -> None:
@@ -253,14 +260,41 @@ def test_the_program_of_a_user_may_ignore_the_batch_size_so_nothing_is_said_per_
 def test_missing_step_times_are_none_and_flagged() -> None:
     runs = two_arms()
     known = curves(runs, STEP_S)
-    del known[runs[-1].uid]
+    known[runs[-1].uid] = known[runs[-1].uid][:5]
+    known[runs[-2].uid] = []
 
     row = row_of(compare(runs, known), "amp_bf16")
 
     assert row.speed is not None
-    assert row.speed.n == 4
+    assert row.speed.n == 3
     assert row.speed.speedup_paired is False
-    assert any("no steady step time for 1 of 5" in flag for flag in row.flags)
+    assert "no steady step time for 1 of 5 seeds: below 8 steps in the window" in row.flags
+    assert "step_time_s was not reported for 1 of 5 seeds" in row.flags
+
+
+def test_a_program_that_reports_no_step_times_is_told_so_and_nothing_of_steps() -> None:
+    rows = only_cell(compare(two_arms(), {})).rows
+
+    for row in rows:
+        assert row.speed is not None
+        assert row.speed.step_ms is None
+        assert "step_time_s was not reported" in row.flags
+        assert not any("steps in the window" in flag for flag in row.flags)
+
+
+@pytest.mark.parametrize("name", ["loss", "train_loss", "train/loss"])
+def test_a_loss_that_was_not_finite_on_the_way_is_flagged_and_the_run_counts(name: str) -> None:
+    runs = two_arms()
+    recovered, ended = replace(summary(name, 0.3), n_nonfinite=2), summary(name, math.nan)
+    runs[6] = replace(runs[6], metrics={**runs[6].metrics, name: recovered})
+    runs[7] = replace(runs[7], metrics={**runs[7].metrics, name: ended, "lossless": ended})
+    runs[8] = replace(runs[8], metrics={**runs[8].metrics, name: summary(name, 0.3)})
+    runs[9] = replace(runs[9], metrics={**runs[9].metrics, "closses": ended})
+
+    row = row_of(compare(runs, {}), "amp_bf16")
+
+    assert row.n_ok == 5
+    assert "2 of 5 runs had non-finite loss" in row.flags
 
 
 @pytest.mark.parametrize(
@@ -287,10 +321,18 @@ def test_what_cannot_be_compared_is_refused_with_a_reason() -> None:
         compare([run("fp32", state=State.FAILED), run("tf32", state=State.RUNNING)], {})
     with pytest.raises(ComparisonError, match="reference fp64 is none of fp32, amp_bf16"):
         compare(two_arms(), {}, reference="fp64")
+    with pytest.raises(ComparisonError, match="reference amp is none of fp32, amp_bf16"):
+        compare(two_arms(), {}, reference="amp")
     with pytest.raises(ComparisonError, match="did you mean val_accuracy"):
         compare(two_arms(), {}, metric="val_acuracy")
     with pytest.raises(ComparisonError, match="choose max or min"):
         compare(two_arms(), {}, goal="up")
+
+
+def test_a_reference_may_be_named_as_it_was_launched() -> None:
+    runs = arm("fp32", FP32) + arm("amp_fp16", AMP)
+
+    assert compare(runs, {}, reference="amp") == compare(runs, {}, reference="amp_fp16")
 
 
 def test_levels_that_never_share_a_cell_are_refused() -> None:

@@ -55,6 +55,25 @@ def test_one_emulated_run_takes_the_speed_of_its_whole_row() -> None:
     assert "native and emulated runs mixed: no speed" in row.flags
 
 
+def test_a_program_that_proves_no_emulation_has_no_speed_and_the_row_says_why() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES, numerics="unproven", precision_effective=None)
+
+    row = compare(runs, curves(runs, STEP_S)).cells[0].rows[1]
+
+    assert (row.numerics, row.speed) == ("unproven", None)
+    assert "numerics unproven: no speed" in row.flags
+
+
+def test_what_is_mixed_in_a_row_is_named() -> None:
+    tf32 = arm("tf32", VALUES)
+    tf32[2], tf32[3] = replace(tf32[2], numerics="unproven"), replace(tf32[3], numerics="emulated")
+
+    row = compare(arm("fp32", VALUES) + tf32, {}).cells[0].rows[1]
+
+    assert (row.numerics, row.speed) == ("mixed", None)
+    assert "native, emulated and unproven runs mixed: no speed" in row.flags
+
+
 def test_the_step_times_of_emulated_runs_do_not_move_the_window_of_the_others() -> None:
     runs = arm("fp32", VALUES) + arm("tf32", VALUES, numerics="emulated")
     times = curves(runs, STEP_S)
@@ -75,12 +94,12 @@ def test_a_row_with_speed_that_is_not_native_cannot_be_built() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.sampled_from(["native", "emulated"]), min_size=5, max_size=5),
-    st.lists(st.sampled_from(["native", "emulated"]), min_size=5, max_size=5),
+    st.lists(st.sampled_from(["native", "emulated", "unproven"]), min_size=5, max_size=5),
+    st.lists(st.sampled_from(["native", "emulated", "unproven"]), min_size=5, max_size=5),
     st.sampled_from(["fp32", "tf32"]),
     st.booleans(),
 )
-def test_no_speed_ever_comes_from_an_emulated_run(
+def test_no_speed_ever_comes_from_a_run_that_was_not_native(
     first: list[str],
     second: list[str],
     reference: str,
@@ -98,8 +117,8 @@ def test_no_speed_ever_comes_from_an_emulated_run(
     cell = compare(runs, curves(runs, STEP_S), by=by, reference=reference).cells[0]
 
     for row, kinds in ((row_of("fp32", cell.rows), first), (row_of("tf32", cell.rows), second)):
-        assert (row.speed is None) == ("emulated" in kinds)
-    if "emulated" in first + second:
+        assert (row.speed is None) == (set(kinds) != {"native"})
+    if set(first + second) != {"native"}:
         assert all(row.speed is None or row.speed.speedup is None for row in cell.rows)
 
 

@@ -147,12 +147,20 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_leaves_nothing(hpcml: Hpcml,
     assert not hpcml.home.exists()
 
 
-def test_a_cluster_this_version_cannot_submit_to_is_said_so(hpcml: Hpcml) -> None:
-    done = hpcml("run", "+cluster=salomon")
+def test_a_machine_without_the_scheduler_is_said_before_anything_is_written(hpcml: Hpcml, tmp_path: Path) -> None:
+    done = hpcml("run", "+cluster=salomon", "resources.account=DD-1-1", PATH=str(tmp_path))
 
     assert done.returncode == 3
-    assert "cluster=salomon" in said_in_one_line(done)
+    assert "qsub, qstat, qdel, qselect is not on PATH" in done.stderr.splitlines()[-1]
     assert hpcml.runs() == []
+
+
+def test_a_site_that_charges_an_account_gets_none_silently(hpcml: Hpcml) -> None:
+    done = hpcml("run", "+cluster=salomon")
+
+    assert done.returncode == 2
+    assert "HPCML_ACCOUNT" in said_in_one_line(done)
+    assert "YOUR-ACCOUNT" in hpcml("run", "+cluster=salomon", "--dry-run").stdout
 
 
 def test_a_home_that_cannot_be_written_is_one_line(hpcml: Hpcml, tmp_path: Path) -> None:

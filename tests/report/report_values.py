@@ -149,6 +149,7 @@ def run(**fields: Any) -> RunRecord:  # noqa: ANN401
         "attempt": 1,
         "scheduler": "slurm",
         "job_id": "4711",
+        "array_index": None,
         "submitted_at": "2026-11-21T08:00:00+00:00",
         "t_start": 1_795_248_030.0,
         "t_end": 1_795_248_093.2,

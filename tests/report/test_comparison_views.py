@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from report_values import EVIL, comparison, row
+from report_values import EVIL, comparison, difference, row, speed
 from rich.console import Console
 
 from hpcml.comparison import Discrepancy, Occurrence
@@ -136,6 +136,36 @@ def test_a_row_without_runs_is_empty_and_not_zero() -> None:
     line = next(line for line in comparison_text(comparison(rows=(empty,))).splitlines() if line.startswith("fp16"))
 
     assert line.split() == ["fp16", "fp16", "0/2", "inconclusive"]
+
+
+def test_a_row_that_proves_no_numerics_says_so_where_its_speed_would_be() -> None:
+    rows = (*comparison().cells[0].rows[:2], replace(comparison().cells[0].rows[2], numerics="unproven"))
+
+    line = next(line for line in comparison_text(comparison(rows=rows)).splitlines() if line.startswith("tf32 "))
+
+    assert line.split()[-3:] == ["unproven"] * 3
+    assert "| unproven | unproven | unproven | unproven |" in comparison_markdown(comparison(rows=rows))
+
+
+def test_only_a_reference_with_a_step_time_has_a_speed_up_of_one() -> None:
+    timed, untimed = speed(19.97), replace(speed(19.97), step_ms=None, step_ms_p5=None, step_ms_p95=None, n=0)
+
+    first_lines = [
+        next(line for line in comparison_markdown(comparison(rows=(row("fp32", 0.9, speed=its),))).splitlines()[6:])
+        for its in (timed, untimed)
+    ]
+
+    assert [line.split(" | ")[9] for line in first_lines] == ["1", ""]
+
+
+def test_one_seed_an_arm_is_not_called_unpaired() -> None:
+    lonely = replace(difference(-0.01, 0.0, rho=None), ci90=None, ci95=None, p_tost=None)
+    rows = (row("fp32", 0.91), row("tf32", 0.90, difference=lonely, verdict="inconclusive", n_ok=1, seeds=(0,)))
+
+    text = comparison_text(comparison(rows=rows))
+
+    assert "unpaired" not in text
+    assert "  - tf32: one seed in an arm: no interval" in text
 
 
 def test_markdown_has_one_table_for_each_cell() -> None:

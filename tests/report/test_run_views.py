@@ -5,7 +5,8 @@ import io
 import json
 from datetime import UTC
 
-from report_values import EVIL, NOW, event, run
+import pytest
+from report_values import EVIL, NOW, event, run, summary
 from rich.console import Console
 
 from hpcml.records import RunRecord
@@ -32,9 +33,79 @@ def test_a_run_is_one_line() -> None:
     lines = table(run(), run(uid="20261121-080001-ghijkl", state=State.FAILED, wall_s=None, precision_effective="fp32"))
 
     assert lines == [
-        "run     experiment  name        precision     numerics  seed  state      val_accuracy   wall    age",
-        "abcdef  study       digits_cnn  tf32          native       3  COMPLETED        0.9123  1m03s  2h01m",
-        "ghijkl  study       digits_cnn  tf32 -> fp32  native       3  FAILED           0.9123         2h01m",
+        "run     experiment  name        precision     seed  state      val_accuracy   wall    age",
+        "abcdef  study       digits_cnn  tf32             3  COMPLETED        0.9123  1m03s  2h01m",
+        "ghijkl  study       digits_cnn  tf32 -> fp32     3  FAILED           0.9123         2h01m",
+    ]
+
+
+def a_weeks_work() -> list[RunRecord]:
+    study = {"experiment": "precision-study"}
+    return [
+        run(uid="20261121-080000-222k7q9x", precision="fp32", precision_effective="fp32", **study),
+        run(uid="20261121-080000-223m2abc", numerics="emulated", **study),
+        run(
+            uid="20261121-080000-224zz8yh", precision="amp_fp16", precision_effective=None, numerics="unproven", **study
+        ),
+        run(uid="20261121-080000-2253npre", precision_effective="fp32", name="lr-sweep-with-warm-up-2", **study),
+        run(uid="20261121-080000-226x4rrt", state=State.OUT_OF_MEMORY, metrics={}, wall_s=9000.0, seed=12, **study),
+    ]
+
+
+NARROW = """\
+run      experim… name       precision           seed state         val_accuracy
+222k7q9x precisi… digits_cnn fp32                   3 COMPLETED           0.9123
+223m2abc precisi… digits_cnn tf32 (emulated)        3 COMPLETED           0.9123
+224zz8yh precisi… digits_cnn amp_fp16 (unproven)    3 COMPLETED           0.9123
+2253npre precisi… lr-sweep-… tf32 -> fp32           3 COMPLETED           0.9123
+226x4rrt precisi… digits_cnn tf32                  12 OUT_OF_MEMORY
+"""
+HUNDRED = """\
+run      experim… name               precision           seed state         val_accuracy  wall   age
+222k7q9x precisi… digits_cnn         fp32                   3 COMPLETED           0.9123 1m03s 2h01m
+223m2abc precisi… digits_cnn         tf32 (emulated)        3 COMPLETED           0.9123 1m03s 2h01m
+224zz8yh precisi… digits_cnn         amp_fp16 (unproven)    3 COMPLETED           0.9123 1m03s 2h01m
+2253npre precisi… lr-sweep-with-war… tf32 -> fp32           3 COMPLETED           0.9123 1m03s 2h01m
+226x4rrt precisi… digits_cnn         tf32                  12 OUT_OF_MEMORY              2h30m 2h01m
+"""
+
+
+@pytest.mark.parametrize(("width", "golden"), [(80, NARROW), (100, HUNDRED)])
+def test_a_list_of_runs_reads_like_this(width: int, golden: str) -> None:
+    assert "".join(f"{line}\n" for line in table(*a_weeks_work(), width=width)) == golden
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 72, 80, 90, 100, 120, 160, 250])
+def test_no_width_folds_a_run_or_cuts_what_was_measured(width: int) -> None:
+    lines = table(*a_weeks_work(), width=width)
+
+    assert len(lines) == 6
+    assert all(len(line) <= width for line in lines)
+    if width >= 60:
+        for word in ("222k7q9x", "tf32 (emulated)", "OUT_OF_MEMORY", "0.9123"):
+            assert any(word in line for line in lines), word
+
+
+def test_a_long_name_of_a_metric_gives_way_to_its_values() -> None:
+    name = "validation/of_the_second_part/top5_accuracy"
+
+    heading, line = table(run(metrics={name: summary(name, 0.9123)}), width=80, metric=name)
+
+    assert "…" in heading
+    assert "0.9123" in line
+
+
+def test_numerics_stand_with_the_precision_unless_they_are_native() -> None:
+    known = [
+        run(numerics="emulated"),
+        run(numerics="unproven", precision_effective=None),
+        run(numerics="emulated", precision_effective="fp32"),
+    ]
+
+    assert [line.split("  ")[3] for line in table(*known, width=160)[1:]] == [
+        "tf32 (emulated)",
+        "tf32 (unproven)",
+        "tf32 -> fp32 (emulated)",
     ]
 
 
@@ -77,7 +148,7 @@ def test_names_from_users_stay_in_their_line_and_style_nothing() -> None:
 def test_markdown_has_whole_ids() -> None:
     lines = runs_markdown([run()], now=NOW).splitlines()
 
-    assert lines[2].startswith("| 20261121-080000-abcdef | study | digits_cnn | tf32 | native | 3 | COMPLETED |")
+    assert lines[2].startswith("| 20261121-080000-abcdef | study | digits_cnn | tf32 | 3 | COMPLETED |")
 
 
 def test_json_of_runs_has_the_fields_of_a_record() -> None:
@@ -128,6 +199,14 @@ def test_an_unproven_or_emulated_precision_says_so_in_the_details() -> None:
 
     assert "effective  not proven" in text
     assert "emulated  (its times say nothing about this precision)" in text
+
+
+def test_unproven_numerics_say_whose_word_is_missing() -> None:
+    text = details(run(precision_effective=None, numerics="unproven"))
+
+    assert "unproven  (the program did not report how it computed: its times say nothing about this precision)" in (
+        " ".join(text.split()).replace("unproven (", "unproven  (")
+    )
 
 
 def test_details_as_json_hold_the_events() -> None:

@@ -49,13 +49,19 @@ A_RUN = Run(
 )
 
 
-def make_run_dir(root: Path, uid: str = "20260528-202640-aaaaaa", **changes: Any) -> RunDir:  # noqa: ANN401 - of Run's fields
+def make_run_dir(
+    root: Path,
+    uid: str = "20260528-202640-aaaaaa",
+    *,
+    planned: Numerics = Numerics.native,
+    **changes: Any,  # noqa: ANN401 - of Run's fields
+) -> RunDir:
     """Write down a run that differs from `A_RUN` by *changes*."""
     run = replace(A_RUN, **changes)
     run_dir = RunDir(root / run.experiment / uid)
     run_dir.journals.mkdir(parents=True)
     plan = Plan(
-        numerics=Numerics.native,
+        numerics=planned,
         device="cpu",
         argv=["python", "train.py"],
         environment={},
@@ -64,6 +70,7 @@ def make_run_dir(root: Path, uid: str = "20260528-202640-aaaaaa", **changes: Any
         gpus_per_node=0,
         cpus_per_task=None,
         walltime_s=None,
+        stop_after_s=None,
         stop_grace_s=30,
     )
     provenance = Provenance(
@@ -113,8 +120,8 @@ def contents(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything in the store, without the numbers that depend on the order of arrival."""
     queries = {
         "run": "SELECT uid, path, experiment, name, spec_hash, seed, precision, precision_effective, numerics,"
-        " scheduler, job_id, submitted_at, git_commit, git_dirty, state, reason, exit_code, attempt, t_start, t_end,"
-        " wall_s, epoch_ms, clock_ms FROM run",
+        " scheduler, job_id, array_index, submitted_at, git_commit, git_dirty, state, reason, exit_code, attempt,"
+        " t_start, t_end, wall_s, epoch_ms, clock_ms FROM run",
         "param": "SELECT uid, key, value FROM run_param JOIN run ON run.id = run_id",
         "fact": "SELECT uid, key, value FROM run_fact JOIN run ON run.id = run_id",
         "tag": "SELECT uid, position, tag FROM run_tag JOIN run ON run.id = run_id",

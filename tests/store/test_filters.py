@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcml.errors import StoreError
+from hpcml.precision import ALIASES, PrecisionName
 from hpcml.store.filters import Filter, matches, parse_filter, sorted_by
 
 
@@ -25,6 +27,25 @@ from hpcml.store.filters import Filter, matches, parse_filter, sorted_by
 )
 def test_a_condition_is_read_as_it_is_written(text: str, key: str, op: str, value: str) -> None:
     assert parse_filter(text) == Filter(key=key, op=op, value=value)
+
+
+@pytest.mark.parametrize("key", ["precision", "precision.name", "precision_effective"])
+def test_a_precision_is_found_under_the_name_it_was_launched_with(key: str) -> None:
+    assert matches(parse_filter(f"{key}=amp"), "amp_fp16")
+    assert matches(parse_filter(f"{key}=AMP"), "amp_fp16")
+    assert not matches(parse_filter(f"{key}!=amp"), "amp_fp16")
+    assert not matches(parse_filter(f"{key}=amp"), "amp_bf16")
+    assert matches(parse_filter(f"{key}~amp"), "amp_bf16")  # an expression is left as it is
+
+
+def test_other_keys_know_no_such_names() -> None:
+    assert matches(parse_filter("name=amp"), "amp")
+
+
+def test_every_other_name_of_a_precision_is_known() -> None:
+    configured = {path.stem for path in (Path(__file__).parents[2] / "conf" / "precision").glob("*.yaml")}
+
+    assert configured - set(PrecisionName.__members__) == set(ALIASES)
 
 
 @pytest.mark.parametrize("text", ["", "precision", "=tf32", "a b=3", ">3"])

@@ -12,6 +12,7 @@ LAUNCH = JournalStart(file="0-login1-launch.jsonl", writer="launch", attempt=1, 
 AGENT = JournalStart(file="1-node7-agent.jsonl", writer="agent", attempt=1, t0=200.0)
 RANK0 = JournalStart(file="1-node7-rank0.jsonl", writer="rank0", attempt=1, t0=205.0)
 RANK1 = JournalStart(file="1-node7-rank1.jsonl", writer="rank1", attempt=1, t0=204.0)
+HELPER = JournalStart(file="1-node8-agent1.jsonl", writer="agent1", attempt=1, t0=201.0)
 COLLECT = JournalStart(file="1-login1-collect.jsonl", writer="collect", attempt=1, t0=900.0)
 AGENT_2 = JournalStart(file="2-node8-agent.jsonl", writer="agent", attempt=2, t0=1000.0)
 
@@ -87,6 +88,46 @@ def test_the_agents_outcome_counts_more_than_lost_within_an_attempt() -> None:
 
 def test_of_a_lost_run_nobody_knows_when_it_ended() -> None:
     assert folded(STARTED, told(COLLECT, "lost", reason="?")).t_end is None
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL])
+def test_what_the_scheduler_says_ends_a_run_whose_agent_cannot_say_it(state: State) -> None:
+    known = folded(SUBMITTED, STARTED, told(COLLECT, "ended_by_scheduler", state=state.value, reason="sacct said so"))
+
+    assert (known.state, known.reason) == (state, "sacct said so")
+    assert (known.exit_code, known.wall_s, known.t_end) == (None, None, None)  # when it was found out is not its end
+
+
+def test_the_agents_outcome_counts_more_than_the_schedulers() -> None:
+    known = folded(STARTED, told(COLLECT, "ended_by_scheduler", state="NODE_FAIL", reason="sacct said so"), ENDED)
+
+    assert (known.state, known.reason, known.t_end) == (State.COMPLETED, None, 300.0)
+
+
+def test_a_job_of_an_array_is_known_by_its_index() -> None:
+    assert folded(told(LAUNCH, "submitted", scheduler="slurm", job_id="77", array_index=3)).array_index == 3
+    assert folded(SUBMITTED).array_index is None
+
+
+def test_the_agent_of_another_node_begins_and_completes_nothing_by_itself() -> None:
+    begun = told(HELPER, "attempt_started", pid=1)
+    done = told(HELPER, "attempt_ended", 290.0, state="COMPLETED", exit_code=0, wall_s=80.0)
+
+    waiting, running, ended = (
+        folded(SUBMITTED, begun),
+        folded(STARTED, begun, done),
+        folded(STARTED, begun, done, ENDED),
+    )
+
+    assert (waiting.state, running.state) == (State.PENDING, State.RUNNING)
+    assert (ended.state, ended.t_end, ended.wall_s) == (State.COMPLETED, 300.0, 99.5)
+
+
+def test_the_failure_of_another_nodes_agent_is_the_runs() -> None:
+    oom = told(HELPER, "attempt_ended", 250.0, state="OUT_OF_MEMORY", exit_code=137)
+
+    for known in (folded(STARTED, oom), folded(STARTED, oom, ENDED)):
+        assert (known.state, known.exit_code, known.t_end) == (State.OUT_OF_MEMORY, 137, 250.0)
 
 
 def test_a_later_attempt_counts_more_than_an_earlier_outcome() -> None:

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 
 from hpcml.errors import HpcmlError
+from hpcml.precision import Numerics
 from hpcml.rundir import RunDir
+from hpcml.spec import Model, Workload
 from hpcml.states import State
 from hpcml.store.engine import open_store
 from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
@@ -75,6 +78,51 @@ def test_a_run_directory_becomes_a_record(store: Engine, runs: Path) -> None:
     accuracy = run.metrics["val_accuracy"]
     assert (accuracy.n, accuracy.first, accuracy.last, accuracy.last_step, accuracy.max_step) == (20, 0.0, 0.95, 19, 19)
     assert accuracy.mean == pytest.approx(0.475)
+
+
+def test_a_job_of_an_array_keeps_its_index(store: Engine, runs: Path) -> None:
+    launch = Journal(make_run_dir(runs), writer="launch")
+    launch.event("submitted", scheduler="slurm", job_id="77", array_index=3)
+    ingest_all(store, runs)
+
+    run = get_run(store, UID)
+
+    assert (run.job_id, run.array_index) == ("77", 3)
+
+
+OWN_PROGRAM: dict[str, Any] = {
+    "model": Model(name="custom", recipe=None),
+    "workload": Workload(command="python x.py"),
+}
+
+
+@pytest.mark.parametrize(
+    ("planned", "changes", "numerics"),
+    [
+        (Numerics.emulated, OWN_PROGRAM, "unproven"),  # it may well have computed in FP32
+        (Numerics.native, OWN_PROGRAM, "native"),
+        (Numerics.emulated, {}, "emulated"),  # hpcml's recipes do as planned
+    ],
+)
+def test_nobody_vouches_for_the_emulation_of_a_program_that_reports_none(
+    store: Engine, runs: Path, planned: Numerics, changes: dict[str, Any], numerics: str
+) -> None:
+    run_dir = make_run_dir(runs, planned=planned, **changes)
+    ingest_all(store, runs)
+    before = get_run(store, UID).numerics
+    Journal(run_dir, writer="agent").event("attempt_started")
+    ingest_all(store, runs)
+
+    assert (before, get_run(store, UID).numerics) == (numerics, numerics)
+
+
+@pytest.mark.parametrize("reported", ["emulated", "native"])
+def test_the_numerics_that_a_users_program_reports_are_taken(store: Engine, runs: Path, reported: str) -> None:
+    run_dir = make_run_dir(runs, planned=Numerics.emulated, **OWN_PROGRAM)
+    Journal(run_dir).event("precision", numerics=reported, products={"matmul": "tf32"}, parameters="float32")
+    ingest_all(store, runs)
+
+    assert get_run(store, UID).numerics == reported
 
 
 def test_points_and_events_are_on_the_runs_own_clock(store: Engine, runs: Path) -> None:

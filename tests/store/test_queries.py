@@ -13,7 +13,7 @@ from hpcml.spec import Precision, Training
 from hpcml.states import State
 from hpcml.store.filters import parse_filter
 from hpcml.store.ingest import ingest_all
-from hpcml.store.queries import curve, curves, events, experiments, find_runs, get_run
+from hpcml.store.queries import curve, curves, events, experiments, find_runs, get_run, runs_by_spec
 from tests.store.building import A_RUN, T0, Journal, make_run_dir
 
 
@@ -105,7 +105,7 @@ def test_an_empty_store_finds_nothing_whatever_is_asked(store: Engine) -> None:
     assert experiments(store) == []
 
 
-@pytest.mark.parametrize("reference", [uid_of("b"), "20260528-202641", "bbbbbb", "b"])
+@pytest.mark.parametrize("reference", [uid_of("b"), "20260528-202641", "bbbbbb", "bbbb"])
 def test_a_run_is_meant_by_either_end_of_its_uid(five_runs: Engine, reference: str) -> None:
     assert get_run(five_runs, reference).uid == uid_of("b")
 
@@ -120,8 +120,7 @@ def test_a_run_is_meant_by_a_name_that_it_alone_has(five_runs: Engine) -> None:
         ("2026", "means 5 runs: 20260528-202640-aaaaaa, "),
         ("twin", "means 2 runs: 20260528-202642-cccccc, 20260528-202643-dddddd"),
         ("basline", "no run is called 'basline'; did you mean baseline"),
-        ("%", "no run is called '%'"),
-        ("", "no run is called ''"),
+        ("%%%%", "no run is called '%%%%'"),
     ],
 )
 def test_an_unclear_reference_is_refused_with_candidates(five_runs: Engine, reference: str, words: str) -> None:
@@ -129,6 +128,33 @@ def test_an_unclear_reference_is_refused_with_candidates(five_runs: Engine, refe
         get_run(five_runs, reference)
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("reference", ["", "b", "bbb", "%"])
+def test_a_slip_of_the_finger_means_no_run(five_runs: Engine, reference: str) -> None:
+    with pytest.raises(StoreError, match=f"'{reference}' .* at least 4 characters"):
+        get_run(five_runs, reference)
+
+
+def test_a_name_may_be_as_short_as_one_likes(store: Engine, runs: Path) -> None:
+    make_run_dir(runs, uid_of("a"), name="m")
+    ingest_all(store, runs)
+
+    assert get_run(store, "m").uid == uid_of("a")
+
+
+def test_runs_of_a_configuration_are_found_oldest_first_with_their_states(five_runs: Engine, runs: Path) -> None:
+    make_run_dir(runs, uid_of("e")[:-1] + "f", seed=4, experiment="other", name="again")  # as d, but for its name
+    ingest_all(five_runs, runs)
+    hashes = {letter: get_run(five_runs, uid_of(letter)).spec_hash for letter in "ad"}
+
+    found = runs_by_spec(five_runs, [*hashes.values(), hashes["a"], "absent"])
+
+    assert found == {
+        hashes["a"]: [(uid_of("a"), State.COMPLETED)],
+        hashes["d"]: [(uid_of("d"), State.FAILED), (uid_of("e")[:-1] + "f", State.PENDING)],
+    }
+    assert runs_by_spec(five_runs, []) == {}
 
 
 def test_curves_of_many_runs_come_in_the_order_asked_for(five_runs: Engine) -> None:

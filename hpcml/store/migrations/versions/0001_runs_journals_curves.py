@@ -39,6 +39,7 @@ def _create_run() -> None:
         sa.Column("scheduler", sa.Text(), nullable=False),
         sa.Column("planned_scheduler", sa.Text(), nullable=False),
         sa.Column("job_id", sa.Text(), nullable=True),
+        sa.Column("array_index", sa.Integer(), nullable=True),
         sa.Column("submitted_at", sa.Text(), nullable=True),
         sa.Column("git_commit", sa.Text(), nullable=True),
         sa.Column("git_dirty", sa.Boolean(), nullable=True),

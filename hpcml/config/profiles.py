@@ -1,0 +1,187 @@
+"""Cluster profiles as files: found where Hydra would find them, read without starting it, written for a new site."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hpcml.cluster import Cluster, Queue, Resources
+from hpcml.codec import decode, encode
+from hpcml.config.wording import in_one_line
+from hpcml.config.words import project_conf
+from hpcml.errors import ConfigError, require
+from hpcml.resources import resource_dir
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # a file, and a word of Hydra's override grammar
+_GLOBAL = "# @package _global_"
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"})
+
+# What no scheduler tells, and what the person who makes a profile is asked for.
+_TO_FILL_IN = {
+    "site": "who runs it",
+    "gpu_vendor": "nvidia or amd",
+    "gpu_model": "A100-SXM4-40GB; the comparison of precisions depends on it",
+    "gpu_compute_capability": '"8.0", as NVIDIA writes it: without it no precision is refused before the job starts',
+    "account_required": "true if every job must name a project",
+    "account_pattern": '"^[A-Z]+-[0-9]+$": a mismatch is warned about',
+    "modules": "[StdEnv/2023]: loaded before every run",
+    "scratch": "$SCRATCH or a path: where big files go",
+    "container_runtime": "apptainer or singularity",
+    "container_module": "what to load for it, if anything",
+    "compute_internet": "whether compute nodes reach the internet",
+}
+_OF_GPUS = ("gpu_vendor", "gpu_model", "gpu_compute_capability")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One file of conf/cluster/: the cluster, and what is asked of it unless the user says otherwise."""
+
+    cluster: Cluster
+    resources: Resources
+    path: Path
+
+
+def list_profiles(project: Path, config_dirs: Sequence[Path] = ()) -> list[Profile]:
+    """Return all profiles by name; raises `ConfigError` for the first that cannot be read."""
+    return [get_profile(name, project, config_dirs) for name in sorted(_files(project, config_dirs))]
+
+
+def get_profile(name: str, project: Path, config_dirs: Sequence[Path] = ()) -> Profile:
+    """Return the profile that ``+cluster=NAME`` would compose."""
+    files = _files(project, config_dirs)
+    if name not in files:
+        raise ConfigError(f"cluster={name} is not known: choose {', '.join(sorted(files))}, or make it: cluster new")
+    settings = _settings(name, files)
+    path = files[name]
+    try:
+        return Profile(
+            cluster=decode(Cluster, settings.get("cluster", {}), where="cluster"),
+            resources=decode(Resources, settings.get("resources", {}), where="resources"),
+            path=path,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except KeyError as error:  # a word that an enum does not have
+        raise ConfigError(f"{path}: cluster.scheduler={error} is none of local, slurm, pbs") from error
+
+
+def write_profile(cluster: Cluster, resources: Resources, folder: Path, *, head: Sequence[str]) -> Path:
+    """Write a new profile into *folder* and return its path; *head* says in its first lines what it is.
+
+    Raises `ConfigError` where there is one of that name: nothing is ever overwritten.
+    """
+    path = folder / f"{check_name(cluster.name)}.yaml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(profile_text(cluster, resources, head=head))
+    except FileExistsError as error:
+        raise ConfigError(f"{path} exists already: choose another name or delete it") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def check_name(name: str) -> str:
+    """Return *name* if a new profile may have it: a shipped one cannot be replaced, Hydra would not find the new."""
+    require(_NAME.fullmatch(name) is not None, f"{name!r} is no name for a cluster: use letters, digits, _ and -")
+    shipped = resource_dir("conf") / "cluster" / f"{name}.yaml"
+    require(not shipped.exists(), f"cluster={name} ships with hpcml and would hide yours: choose another name")
+    return name
+
+
+def to_fill_in(cluster: Cluster) -> list[str]:
+    """Return the keys of *cluster* that a person has to find out."""
+    default = {field.name: _default(field) for field in fields(Cluster)}
+    return [
+        key
+        for key in _TO_FILL_IN
+        if getattr(cluster, key) == default[key] and (cluster.gpus_per_node or key not in _OF_GPUS)
+    ]
+
+
+def profile_text(cluster: Cluster, resources: Resources, *, head: Sequence[str]) -> str:
+    """Return the file of a profile; what is not known stands in it as a comment."""
+    lines = [_GLOBAL, *(f"# {line}" for line in head), "cluster:", *_lines(cluster)]
+    lines += [f"  # {key}: # {_TO_FILL_IN[key]}" for key in to_fill_in(cluster)]
+    return "\n".join([*lines, "resources:", *_lines(resources), ""])
+
+
+def _lines(node: Cluster | Resources) -> Iterator[str]:
+    """Write down what differs from the schema's defaults."""
+    for field in fields(node):
+        value = getattr(node, field.name)
+        if value == _default(field) or (field.name == "nodes" and value == 1):
+            continue
+        if isinstance(value, dict):
+            yield f"  {field.name}:"
+            yield from (f"    {_scalar(name)}: {_queue(queue)}" for name, queue in value.items())
+        elif isinstance(value, list):
+            yield f"  {field.name}:"
+            yield from (f"    - {_scalar(item)}" for item in value)
+        else:
+            yield f"  {field.name}: {_scalar(encode(value))}"
+
+
+def _queue(queue: Queue) -> str:
+    known = {name: value for name, value in encode(queue).items() if value is not None}
+    return "{ " + ", ".join(f"{name}: {_scalar(value)}" for name, value in known.items()) + " }" if known else "{}"
+
+
+def _scalar(value: object) -> str:
+    """Return *value* as YAML that OmegaConf, too, takes as it stands."""
+    if isinstance(value, str):
+        is_plain = _PLAIN.fullmatch(value) is not None and value.lower() not in _YAML_WORDS
+        return value if is_plain else json.dumps(value.replace("${", "\\${"), ensure_ascii=False)
+    return json.dumps(value)
+
+
+def _default(field: Any) -> object:  # noqa: ANN401 - dataclasses.Field is generic in its value
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _files(project: Path, config_dirs: Sequence[Path]) -> dict[str, Path]:
+    """Map each name to its file, in Hydra's order: the first folder that has it wins."""
+    shipped = resource_dir("conf")
+    for folder in config_dirs:
+        require(folder.is_dir(), f"--config-dir {folder} is no directory")
+    own = project_conf(project, shipped)
+    found: dict[str, Path] = {}
+    for folder in (shipped, *config_dirs, *([] if own is None else [own])):
+        for path in sorted((folder / "cluster").glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def _settings(name: str, files: Mapping[str, Path], above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return ``{"cluster": ..., "resources": ...}`` of a file and of the profiles that its defaults list names."""
+    path = files[name]
+    try:
+        text = path.read_text(encoding="utf-8")
+        own = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{path}: {in_one_line(str(error))}") from error
+    require(isinstance(own, dict), f"{path}: a profile is a mapping of keys to values")
+    assert isinstance(own, dict)
+    bases = own.pop("defaults", None) or []
+    settings = own if _GLOBAL in text.splitlines() else {"cluster": own}
+    merged: dict[str, Any] = {"cluster": {}, "resources": {}}
+    for base in bases:
+        if isinstance(base, str) and base in files and base not in (*above, name):
+            merged = _over(merged, _settings(base, files, (*above, name)))
+    return _over(merged, settings)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the two groups a profile may set, *above* winning key by key."""
+    return {group: {**below[group], **(above.get(group) or {})} for group in ("cluster", "resources")}

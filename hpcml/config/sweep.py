@@ -1,0 +1,361 @@
+"""The points of a sweep, each as Hydra composes it; Hydra is asked once for each combination of choices.
+
+Composing takes Hydra tens of milliseconds, nearly all of it spent on files and defaults lists that a plain value
+(``seed=range(1000)``) has no part in. So points that differ in plain values alone share one composition, whose leaves
+are set one after another in the way Hydra sets them. Whatever is not certain to be a plain value is left to Hydra.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import yaml
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.utils import env_override
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, ValueNode, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from hpcml.errors import ConfigError
+
+HYDRA_REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
+
+_PATHS = ("data.path", "workload.cwd")
+_DOTTED = re.compile(r"[\w-]+(\.[\w-]+)*")
+# Resolvers may give another value each time they are asked (${hydra:job.num}); these references do not.
+_STEADY = re.compile(r"\$\{(?:(?!\.*hydra\b)[\w.]+|oc\.env:[^${}]+)\}")
+
+T = TypeVar("T")
+
+
+class SweepFoundError(BaseException):
+    """Hydra's command line asks for a sweep. Not an `Exception`: those Hydra turns into warnings."""
+
+    def __init__(self, config: DictConfig, loader: ConfigLoader) -> None:
+        super().__init__()
+        self.config = config
+        self.loader = loader
+
+
+class StopAtSweep(Callback):
+    """Hydra's hook before a sweep: the flags are read and the words checked, and no point is composed yet."""
+
+    def on_multirun_start(self, config: DictConfig, **_: object) -> None:
+        """Leave Hydra with what it found."""
+        raise SweepFoundError(config, GlobalHydra.instance().config_loader())
+
+
+class Composition:
+    """What Hydra composed for a task: leaves can be set anew, and only the sections they touch are resolved again."""
+
+    def __init__(self, task: DictConfig, settings: DictConfig, project: Path) -> None:
+        self.settings = settings
+        self._task = task
+        self._project = project
+        self._interpolating: set[str] = set()  # sections that a leaf of another section may change
+        self._missing: dict[str, list[str]] = {}
+        self._values: dict[str, Any] = {}
+        self._stale: set[str] = {str(name) for name in task}
+
+    def can_set(self, keys: Sequence[str]) -> bool:
+        """Return whether *keys* are leaves that can be set one after another with no trace of the value before."""
+        raw = OmegaConf.to_container(self._task, resolve=False)
+        assert isinstance(raw, dict)
+        if self.settings.job.env_set or not _is_steady(raw):
+            return False
+        self._interpolating = {str(name) for name, value in raw.items() if _interpolates(value)}
+        return all(_is_leaf(self._task, key) for key in keys)
+
+    def set_leaf(self, key: str, value: object) -> None:
+        """Do what Hydra does for ``key=value``; raises OmegaConf's error where the schema refuses the value."""
+        section = key.partition(".")[0]
+        self._stale |= {section, *self._interpolating}
+        if _interpolates(value):
+            self._interpolating.add(section)
+        OmegaConf.update(self._task, key, value, merge=True)
+
+    def interpolates(self) -> bool:
+        """Return whether any value is taken from another place."""
+        return _interpolates(OmegaConf.to_container(self._task, resolve=False))
+
+    def values(self) -> dict[str, Any]:
+        """Return all that is configured, resolved; refuse what is undecided. OmegaConf raises if it cannot resolve."""
+        for name in self._stale:
+            self._missing[name] = _missing_in(self._task, name)
+        if missing := sorted(key for keys in self._missing.values() for key in keys):
+            raise ConfigError(
+                f"not decided: {', '.join(missing)} (set {missing[0]}=...; hpcml run --help lists choices)"
+            )
+        with _absolute_paths(self._task, self._project):
+            names = [str(name) for name in self._task]
+            for name in names:
+                if name in self._stale:
+                    self._values[name] = _resolved(self._task[name])
+        self._stale.clear()
+        return {name: self._values[name] for name in names}
+
+
+def _missing_in(task: DictConfig, name: str) -> list[str]:
+    if OmegaConf.is_missing(task, name):
+        return [name]
+    section = task[name]
+    return sorted(OmegaConf.missing_keys(section)) if OmegaConf.is_config(section) else []
+
+
+def _resolved(value: object) -> Any:  # noqa: ANN401 - whatever a configuration may hold
+    if OmegaConf.is_config(value):
+        return OmegaConf.to_container(value, resolve=True, enum_to_str=True)
+    return value.name if isinstance(value, Enum) else value
+
+
+@contextmanager
+def _absolute_paths(task: DictConfig, project: Path) -> Iterator[None]:
+    """Paths are meant from where they were typed; on the node that place is another one."""
+    typed: list[tuple[DictConfig, str, Any]] = []
+    try:
+        for section, leaf in ((task.data, "path"), (task.workload, "cwd")):
+            if (path := getattr(section, leaf)) is not None:
+                raw = OmegaConf.to_container(section, resolve=False)
+                assert isinstance(raw, dict)
+                typed.append((section, leaf, raw[leaf]))
+                section[leaf] = str(project / Path(path).expanduser())
+        yield
+    finally:
+        for section, leaf, before in typed:  # an interpolation has to be one again for the next point
+            section[leaf] = before
+
+
+def _is_leaf(task: DictConfig, key: str) -> bool:
+    *sections, leaf = key.split(".")
+    parent: Any = task
+    for name in sections:
+        if name not in parent or OmegaConf.is_interpolation(parent, name):
+            return False
+        parent = parent[name]
+        if not isinstance(parent, DictConfig):
+            return False
+    return isinstance(dict(parent.items_ex(resolve=False)).get(leaf), ValueNode)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def _interpolates(value: object) -> bool:
+    return any("${" in text for text in _texts(value))
+
+
+def _is_steady(value: object) -> bool:
+    return all(text.count("${") == len(_STEADY.findall(text)) for text in _texts(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axis:
+    """One place in the command line whose words differ from point to point, and do no more than set one leaf."""
+
+    position: int
+    key: str
+    values: dict[str, Any]  # by the whole word, key=value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What the words of all points are to Hydra."""
+
+    axes: tuple[_Axis, ...] = ()
+    looks: bool = False  # some word's effect depends on the value it finds: +key, ~key
+    chosen: tuple[int, ...] = ()  # places of words that choose files, not values
+
+    def combination(self, point: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the words that Hydra has to compose."""
+        free = {axis.position for axis in self.axes}
+        return tuple(word for position, word in enumerate(point) if position not in free)
+
+
+class Sweep(Generic[T]):
+    """All points of one sweep, in the order of Hydra's own sweeper; *settle* makes of each what the caller wants."""
+
+    def __init__(
+        self, found: SweepFoundError, project: Path, settle: Callable[[Composition, tuple[str, ...]], T]
+    ) -> None:
+        self._config = found.config
+        self._loader = found.loader
+        self._project = project
+        self._settle = settle
+        self._parser = OverridesParser.create(config_loader=found.loader)
+        self.points = self._split()
+        self._results: list[T | ConfigError | None] = [None] * len(self.points)
+        self._refused_at = len(self.points)
+
+    def settled(self) -> list[T | ConfigError]:
+        """Return what was made of each point, or why *settle* refused it; raise if Hydra refuses one, the first."""
+        plan = self._plan()
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for index, point in enumerate(self.points):
+            groups.setdefault(plan.combination(point), []).append(index)
+        refusal: Exception | None = None
+        for indexes in groups.values():
+            try:
+                self._settle_group(indexes, plan)
+            except HYDRA_REFUSALS as error:  # a later group may hold an earlier point
+                refusal = error
+        if refusal is not None:
+            raise refusal
+        return [result for result in self._results if result is not None]
+
+    def _split(self) -> list[tuple[str, ...]]:
+        # As BasicSweeper.sweep does; its batches say when to launch, and nothing is launched here.
+        params = OmegaConf.to_container(self._config.hydra.sweeper, resolve=True)
+        assert isinstance(params, dict)
+        words = [f"{key}={value}" for key, value in (params.get("params") or {}).items()]
+        words += self._config.hydra.overrides.task
+        (batch,) = BasicSweeper.split_arguments(self._parser.parse_overrides(words), None)
+        return [tuple(point) for point in batch]
+
+    def _plan(self) -> _Plan:
+        """Find the places whose words are certain to set one leaf only; in doubt there are none."""
+        first = self.points[0]
+        try:
+            hydra_words = list(self._config.hydra.overrides.hydra)
+            defaults = self._loader.compute_defaults_list(
+                self._config.hydra.job.config_name, [*hydra_words, *first], RunMode.RUN
+            )
+        except HYDRA_REFUSALS:  # composing the first point says so in the right words
+            return _Plan()
+        words = self._parser.parse_overrides(list(first))
+        plain = {word.input_line for word in defaults.config_overrides}
+        keys = [word.key_or_group if word.input_line in plain else None for word in words]
+        if any(word.is_hydra_override() for word in words) or not all(_DOTTED.fullmatch(key) for key in keys if key):
+            return _Plan()
+        axes = []
+        for position, (word, key) in enumerate(zip(words, keys, strict=True)):
+            others = [other for place, other in enumerate(keys) if other and place != position]
+            if key is None or word.type is not OverrideType.CHANGE or any(_overlap(key, other) for other in others):
+                continue
+            if (values := self._scalars(position)) is not None:
+                axes.append(_Axis(position=position, key=key, values=values))
+        return _Plan(
+            axes=tuple(axes),
+            looks=any(key and (word.is_add() or word.is_delete()) for word, key in zip(words, keys, strict=True)),
+            chosen=tuple(position for position, key in enumerate(keys) if key is None),
+        )
+
+    def _scalars(self, position: int) -> dict[str, Any] | None:
+        """Return the values of all points at *position*, if they differ and each is steady and no container."""
+        words = list(dict.fromkeys(point[position] for point in self.points))
+        if len(words) < 2:
+            return None
+        overrides: list[Override] = self._parser.parse_overrides(words)
+        values = {word: override.value() for word, override in zip(words, overrides, strict=True)}
+        plain = all(value is None or isinstance(value, str | int | float) for value in values.values())
+        return values if plain and _is_steady(list(values.values())) else None
+
+    def _settle_group(self, indexes: Sequence[int], plan: _Plan) -> None:
+        """Settle points that differ in nothing but the plan's axes."""
+        if len(indexes) > 1 and indexes[0] < self._refused_at:
+            config = self._compose(indexes[0])
+            with _as_job(config, indexes[0]):
+                composition = self._composition(config)
+                if composition.can_set([axis.key for axis in plan.axes]) and not self._looks_around(indexes[0], plan):
+                    self._settle_together(composition, indexes, plan.axes)
+                    return
+        for index in indexes:
+            self._settle_alone(index)
+
+    def _settle_together(self, composition: Composition, indexes: Sequence[int], axes: Sequence[_Axis]) -> None:
+        said: dict[str, str] = {}
+        for index in indexes:
+            if index > self._refused_at:
+                return
+            point = self.points[index]
+            try:
+                for axis in axes:
+                    word = point[axis.position]
+                    if said.get(axis.key) != word:
+                        composition.set_leaf(axis.key, axis.values[word])
+                        said[axis.key] = word
+            except OmegaConfBaseException:
+                said.clear()
+                self._settle_alone(index)  # which raises, and in Hydra's words
+            else:
+                self._settle_one(index, composition, point)
+
+    def _settle_alone(self, index: int) -> None:
+        if index > self._refused_at:
+            return
+        config = self._compose(index)
+        with _as_job(config, index):
+            composition = self._composition(config)
+            self._settle_one(index, composition, tuple(composition.settings.overrides.task))
+
+    def _settle_one(self, index: int, composition: Composition, overrides: tuple[str, ...]) -> None:
+        try:
+            self._results[index] = self._settle(composition, overrides)
+        except ConfigError as error:
+            self._results[index] = error
+
+    def _looks_around(self, index: int, plan: _Plan) -> bool:
+        """Return whether a word of the combination may find another value than it found in the point *index*."""
+        if not plan.looks:
+            return False
+        point = self.points[index]
+        words = (*plan.combination(point), *(word for axis in plan.axes for word in axis.values))
+        files = self._loader.load_sweep_config(self._config, [point[position] for position in plan.chosen])
+        return _interpolates(list(words)) or self._composition(files).interpolates()
+
+    def _compose(self, index: int) -> DictConfig:
+        try:
+            config = self._loader.load_sweep_config(self._config, list(self.points[index]))
+        except HYDRA_REFUSALS:
+            self._refused_at = index
+            raise
+        return config
+
+    def _composition(self, config: DictConfig) -> Composition:
+        task = copy.deepcopy(config)
+        with read_write(task), open_dict(task):
+            del task["hydra"]
+        return Composition(task, config.hydra, self._project)
+
+
+def _overlap(key: str, other: str) -> bool:
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+@contextmanager
+def _as_job(config: DictConfig, number: int) -> Iterator[None]:
+    """Let ``${hydra:...}`` and the environment answer as in a job of Hydra's (hydra.core.utils.run_job)."""
+    singleton = HydraConfig.instance()
+    before = singleton.cfg
+    with read_write(config.hydra), open_dict(config.hydra):
+        config.hydra.job.id = str(number)
+        config.hydra.job.num = number
+        config.hydra.runtime.output_dir = config.hydra.sweep.dir
+    singleton.set_config(config)
+    try:
+        with env_override(dict(config.hydra.job.env_set)):
+            yield
+    finally:
+        singleton.cfg = before

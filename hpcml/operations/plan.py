@@ -1,0 +1,100 @@
+"""Composed runs checked against the machine or the site they are meant for; nothing is written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.agent import gpu, host
+from hpcml.cluster import SchedulerName
+from hpcml.config.compose import Composed
+from hpcml.errors import ConfigError
+from hpcml.manifest import Plan
+from hpcml.operations.queues import refuse_impossible, routed
+from hpcml.precision import CPU, Device
+from hpcml.resources import resource_dir
+from hpcml.spec import Run
+from hpcml.workload import Software, build_plan, processes_per_node
+
+_MOST_DEFAULT_CORES = 8  # a small model gains nothing from more, and leaves room for a second run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machine that `hpcml run` was typed on."""
+
+    cores: int
+    gpus: Sequence[gpu.Gpu]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A run that could start now: checked, and nothing written yet."""
+
+    run: Run
+    plan: Plan
+    overrides: tuple[str, ...]
+    user_config: tuple[str, ...]
+
+
+def look_around(environ: Mapping[str, str]) -> Machine:
+    """Return the cores and GPUs that this process may use."""
+    visible = gpu.visible_gpus(gpu.list_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+    return Machine(cores=host.usable_cores(), gpus=visible)
+
+
+def plan_all(points: Sequence[Composed], machine: Machine) -> list[Planned]:
+    """Plan every point, or raise `ConfigError` for the first that cannot run; nothing has happened then.
+
+    The order is by seed first: precisions take turns, so that a machine that warms up or fills up meets them alike.
+    """
+    software = Software(python=sys.executable, recipes=resource_dir("recipes"), cwd=Path.cwd())
+    planned = [_plan(point, machine, software) for point in points]
+    return sorted(planned, key=lambda item: item.run.seed)
+
+
+def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
+    run = routed(point.run)
+    if run.data.path is not None and not Path(run.data.path).exists():
+        raise ConfigError(f"data.path={run.data.path} does not exist")
+    cwd = Path(run.workload.cwd or software.cwd)
+    if not cwd.is_dir():
+        raise ConfigError(f"workload.cwd={cwd} is no directory")
+    refuse_impossible(run)
+    local = run.cluster.scheduler is SchedulerName.local
+    device = _local_device(run, machine) if local else run.profile_device()
+    cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
+    plan = build_plan(run, device, software, cpus_per_task=cpus)
+    if local and run.workload.command and not _is_startable(plan.argv[0], cwd):
+        raise ConfigError(f"workload.command={run.workload.command!r}: there is no program {plan.argv[0]!r} here")
+    return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config)
+
+
+def _is_startable(program: str, cwd: Path) -> bool:
+    """Tell whether *program* would start in *cwd*: looked up on PATH unless it is a path, as execvp does."""
+    return shutil.which(str(cwd / program) if os.sep in program else program) is not None
+
+
+def _local_device(run: Run, machine: Machine) -> Device:
+    wanted = run.resources.gpus_per_node
+    if wanted is not None and wanted > len(machine.gpus):
+        raise ConfigError(f"resources.gpus_per_node={wanted}: this machine shows {len(machine.gpus)}")
+    if wanted == 0 or not machine.gpus:
+        return CPU
+    first = machine.gpus[0]
+    return Device(kind="cuda", name=first.name, compute_capability=first.compute_capability)
+
+
+def _local_cpus(run: Run, machine: Machine, device: Device) -> int:
+    processes = processes_per_node(run, device)
+    share = machine.cores // (processes if device.kind == "cpu" else max(len(machine.gpus), processes))
+    cpus = run.resources.cpus_per_task or max(1, min(share, _MOST_DEFAULT_CORES))
+    if cpus * processes > machine.cores:
+        raise ConfigError(
+            f"{processes} process(es) with resources.cpus_per_task={cpus}: this machine has {machine.cores} cores"
+        )
+    return cpus

@@ -1,0 +1,52 @@
+"""What is looked at before anything queues: a mistake found here costs a second, found by the scheduler, days."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from hpcml.cluster import SchedulerName
+from hpcml.operations.plan import Planned
+from hpcml.operations.queues import unknown_queue
+from hpcml.places import Places
+
+_OF_ONE_MACHINE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "zfs", "f2fs"})
+
+
+def warnings(item: Planned, places: Places) -> Iterator[str]:
+    """Yield one line for each thing that looks wrong and may yet be right."""
+    run = item.run
+    site, wanted = run.cluster, run.resources
+    if site.scheduler is SchedulerName.local:
+        return
+    if site.status != "active":
+        yield f"cluster={site.name} is {site.status} according to its profile"
+    if queue := unknown_queue(run):
+        yield queue
+    if wanted.account and site.account_pattern and not re.fullmatch(f"(?:{site.account_pattern})", wanted.account):
+        yield f"resources.account={wanted.account} looks like no account of {site.name} ({site.account_pattern})"
+    if site.whole_nodes and site.gpus_per_node and wanted.gpus_per_node not in (None, 0, site.gpus_per_node):
+        yield (
+            f"resources.gpus_per_node={wanted.gpus_per_node}: {site.name} gives out whole nodes, "
+            f"all {site.gpus_per_node} GPUs will be charged"
+        )
+    if wanted.walltime is None:
+        yield f"no resources.walltime: the job gets the default of {site.name}, and cannot stop in time by itself"
+    seen = {"HPCML_HOME": places.home, "data.path": run.data.path, "the working directory": item.plan.cwd}
+    for what, path in seen.items():
+        kind = None if path is None else file_system_of(Path(path))
+        if kind in _OF_ONE_MACHINE:
+            yield f"{what} ({path}) is on {kind}, a file system of this machine: do the nodes of {site.name} see it?"
+
+
+def file_system_of(path: Path) -> str | None:
+    """Return the type of the file system that holds *path*, or would hold it; None where nobody can tell."""
+    resolved = path.absolute()
+    while not resolved.exists():
+        resolved = resolved.parent
+    resolved = resolved.resolve()
+    holders = [part for part in psutil.disk_partitions(all=True) if resolved.is_relative_to(part.mountpoint)]
+    return max(holders, key=lambda part: len(part.mountpoint)).fstype if holders else None

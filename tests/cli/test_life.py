@@ -1,0 +1,91 @@
+"""What a user does with runs after starting them: repeat, look, read, stop."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.cli.command_line import Hpcml, program, said_in_one_line
+from tests.cli.test_run import SLEEPS, wait_for, wait_until_ended
+
+
+def test_missing_runs_only_what_is_neither_done_nor_under_way(hpcml: Hpcml) -> None:
+    fails_once = "import os, sys; done = os.path.exists('again'); open('again', 'w'); sys.exit(0 if done else 1)"
+    sweep = ("run", "-m", program(fails_once), "seed=0,1,2", "cluster.max_parallel=1")
+    assert hpcml(*sweep).returncode == 1
+
+    again = hpcml(*sweep, "--missing")
+
+    assert again.returncode == 0, again.stderr
+    assert "2 of 3 configurations are done or under way" in again.stderr
+    states = sorted((run["params"]["seed"], run["state"]) for run in hpcml.runs())
+    assert states == [(0, "COMPLETED"), (0, "FAILED"), (1, "COMPLETED"), (2, "COMPLETED")]
+    assert "nothing to submit" in hpcml(*sweep, "--missing").stdout
+
+
+def test_a_repeat_is_named_and_run_again_as_a_replicate(hpcml: Hpcml) -> None:
+    hpcml("run", program("pass"))
+    (first,) = hpcml.runs()
+
+    done = hpcml("run", program("pass"))
+
+    assert f"1 of 1 configurations are done or under way, the last as {first['uid']}: run again" in done.stderr
+    assert len({run["spec_hash"] for run in hpcml.runs()}) == 1
+    assert len(hpcml.runs()) == 2
+
+
+def test_logs_show_what_was_printed_by_stream_and_rank(hpcml: Hpcml) -> None:
+    code = "import os, sys; r = os.environ['RANK']; print('out', r); print('err', r, file=sys.stderr)"
+    hpcml("run", program(code), "strategy=ddp", "strategy.processes_per_node=2")
+    uid = hpcml.runs()[0]["uid"]
+
+    assert hpcml("logs", uid).stdout == "out 0\n"
+    assert hpcml("logs", uid, "--rank", "1").stdout == "out 1\n"
+    assert hpcml("logs", uid, "--err", "--rank", "1").stdout == "err 1\n"
+    absent = hpcml("logs", uid, "--rank", "7")
+    assert absent.returncode == 2
+    assert "no output of rank 7: there is rank0, rank1" in said_in_one_line(absent)
+
+
+def test_logs_can_be_followed_to_the_end(hpcml: Hpcml) -> None:
+    wait = "import os, time; print('begin', flush=True); open('started', 'w')"
+    code = f"{wait}\nwhile not os.path.exists('finish'): time.sleep(0.05)\nprint('end')"
+    uid = json.loads(hpcml("run", program(code), "--json").stdout)[0]["uid"]
+    wait_for(hpcml.cwd / "started")
+    reading = hpcml.start("logs", uid, "-f")
+
+    (hpcml.cwd / "finish").touch()
+    said, _ = reading.communicate(timeout=60)
+
+    assert said == "begin\nend\n"
+    assert reading.returncode == 0
+
+
+def test_status_lists_what_has_not_ended(hpcml: Hpcml) -> None:
+    assert "no run is waiting or running" in hpcml("status").stderr
+    uid = json.loads(hpcml("run", program(SLEEPS), "--json").stdout)[0]["uid"]
+    wait_for(hpcml.cwd / "started")
+
+    (entry,) = json.loads(hpcml("status", "--json").stdout)
+    assert (entry["uid"], entry["state"], entry["scheduler"]) == (uid, "RUNNING", "local")
+
+    hpcml("cancel", uid)
+    wait_until_ended(hpcml, 1)
+    (entry,) = json.loads(hpcml("status", uid, "--json").stdout)
+    assert (entry["state"], entry["reason"]) == ("CANCELLED", "cancelled by SIGTERM")
+
+
+def test_a_dry_run_of_the_script_alone_is_a_script(hpcml: Hpcml, tmp_path: Path) -> None:
+    done = hpcml("run", "--dry-run=script", program("pass"))
+
+    script = tmp_path / "job.sh"
+    script.write_text(done.stdout)
+    assert done.stdout.startswith("#!/bin/bash\n")
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    assert not hpcml.home.exists()
+
+
+def test_an_unknown_run_is_one_line(hpcml: Hpcml) -> None:
+    for words in (["show", "nosuchrun"], ["cancel", "nosuchrun"], ["logs", "nosuchrun"], ["status", "nosuchrun"]):
+        done = hpcml(*words)
+        assert done.returncode == 2
+        assert "nosuchrun" in said_in_one_line(done)

@@ -1,0 +1,271 @@
+import re
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from hpcml.cluster import Cluster, Queue, Resources, SchedulerName
+from hpcml.config.compose import compose_from_cli
+from hpcml.config.profiles import (
+    Profile,
+    check_name,
+    get_profile,
+    list_profiles,
+    profile_text,
+    to_fill_in,
+    write_profile,
+)
+from hpcml.errors import ConfigError
+from hpcml.quantities import parse_memory_mb, parse_walltime_s
+from hpcml.resources import resource_dir
+from tests.conftest import ComposeOne
+
+FOLDER = resource_dir("conf") / "cluster"
+SITES = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "local")
+TEMPLATE_WORDS = {"nodes", "gpus", "gpus_total", "gpu_type", "cores"}
+ALLIANCE = ["beluga", "cedar", "fir", "graham", "killarney", "narval", "nibi", "rorqual", "trillium", "vulcan"]
+ACCOUNTS = {  # as the sites' own pages and their users write them
+    "anselm": ["OPEN-0-0", "dd-19-37"],
+    "lumi_g": ["project_465000000"],
+    "tamia": ["aip-someprof"],
+    **{name: ["def-someprof", "rrg-someprof-ab"] for name in ALLIANCE},
+    "bridges2": ["abc123456p"],
+    "frontier": ["ABC123", "stf007"],
+    "isaac_ng": ["ACF-UTK0011"],
+    "delta": ["abcd-delta-gpu"],
+    "perlmutter": ["m1234_g"],
+}
+
+
+@pytest.fixture(params=SITES)
+def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Profile:
+    return get_profile(request.param, tmp_path)
+
+
+def first_comment(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "# @package _global_"
+    comment = lines[1 : next(place for place, line in enumerate(lines) if not line.startswith("#"))]
+    return " ".join(line.removeprefix("# ") for line in comment)
+
+
+def test_every_profile_composes_and_is_what_reading_its_file_gives(profile: Profile, compose_one: ComposeOne) -> None:
+    name = profile.cluster.name
+    account = ACCOUNTS.get(name, ["project"])[0]
+
+    run = compose_one(f"+cluster={name}", f"resources.account={account}")
+
+    assert run.cluster == profile.cluster
+    assert run.resources.account == account
+    assert run.resources.partition_or_queue == profile.resources.partition_or_queue
+
+
+def test_a_profile_says_where_it_is_from_and_how_far_it_is_to_be_trusted(profile: Profile) -> None:
+    assert profile.cluster.name == profile.path.stem
+    assert profile.cluster.scheduler in (SchedulerName.slurm, SchedulerName.pbs)
+    assert profile.cluster.status in ("active", "decommissioned", "superseded", "unknown")
+    assert profile.cluster.site
+    assert profile.cluster.source
+    assert any(note.startswith("verified: ") for note in profile.cluster.notes)
+
+
+def test_a_cluster_that_is_gone_says_so_in_its_first_comment(profile: Profile) -> None:
+    words = {"decommissioned": "Decommissioned", "superseded": "Superseded", "unknown": "Status unknown"}
+
+    said = first_comment(profile.path)
+
+    assert all((word in said) == (status == profile.cluster.status) for status, word in words.items())
+
+
+def test_what_a_run_asks_for_by_default_fits_the_cluster(profile: Profile) -> None:
+    site, wanted = profile.cluster, profile.resources
+    names = [name for name in (wanted.partition_or_queue, site.gpu_queue) if name is not None]
+    assert not site.queues or set(names) <= set(site.queues)
+    limits = [site.max_walltime, *(site.queues[name].max_walltime for name in names if name in site.queues)]
+    assert all(wanted.walltime_s <= parse_walltime_s(limit) for limit in limits if limit and wanted.walltime_s)
+    assert (wanted.gpus_per_node or 0) <= (1 if site.gpus_per_node is None else site.gpus_per_node)
+    assert (wanted.cpus_per_task or 0) <= (site.cores_per_node or 10_000)
+    if wanted.mem and site.mem_per_node:
+        assert parse_memory_mb(wanted.mem) <= parse_memory_mb(site.mem_per_node)
+
+
+def test_no_queue_is_allowed_more_time_than_the_cluster(profile: Profile) -> None:
+    limits = [queue.max_walltime for queue in profile.cluster.queues.values() if queue.max_walltime]
+
+    assert not limits or profile.cluster.max_walltime is not None
+    for limit in limits:
+        assert parse_walltime_s(limit) <= parse_walltime_s(profile.cluster.max_walltime or "")
+
+
+def test_gpus_are_asked_for_by_a_template_that_can_be_filled(profile: Profile) -> None:
+    site = profile.cluster
+    if site.gpus_per_node == 0:
+        assert site.gpu_request is None
+        assert site.gpu_queue is None
+        return
+    assert site.gpu_request is not None
+    used = {word for _, word, _, _ in Formatter().parse(site.gpu_request) if word}
+    assert used <= TEMPLATE_WORDS
+    assert ("gpu_type" in used) == (site.gpu_type is not None)
+    if site.gpu_request:
+        assert used & {"gpus", "gpus_total"}
+        assert site.gpu_request.startswith("--" if site.scheduler is SchedulerName.slurm else ":")
+    else:  # the queue gives whole GPU nodes
+        assert site.whole_nodes
+        assert site.gpu_queue is not None
+
+
+def test_shares_of_a_node_add_up_to_no_more_than_a_node(profile: Profile) -> None:
+    site = profile.cluster
+    if site.cores_per_gpu and site.gpus_per_node and site.cores_per_node:
+        assert site.cores_per_gpu * site.gpus_per_node <= site.cores_per_node
+        assert profile.resources.cpus_per_task == site.cores_per_gpu
+
+
+def test_compute_capabilities_are_nvidias(profile: Profile) -> None:
+    site = profile.cluster
+    if site.gpu_vendor == "nvidia" and site.gpu_model is not None:
+        assert re.fullmatch(r"[3-9]\.\d", site.gpu_compute_capability or "")
+    else:
+        assert site.gpu_compute_capability is None
+
+
+def test_the_account_pattern_matches_the_accounts_that_the_site_shows(profile: Profile) -> None:
+    pattern, examples = profile.cluster.account_pattern, ACCOUNTS.get(profile.cluster.name, [])
+
+    assert (pattern is not None) == bool(examples)
+    assert pattern is None or all(re.search(pattern, example) for example in examples)
+
+
+def test_what_a_job_script_takes_over_is_fit_for_a_shell(profile: Profile) -> None:
+    site = profile.cluster
+    assert site.scratch is None or re.fullmatch(r"[/$][\w/$]+", site.scratch)
+    assert site.proxy is None or site.proxy.startswith("http://")
+    assert site.host_driver is None or re.fullmatch(r"[\d.]+", site.host_driver)
+    assert site.container_runtime in (None, "apptainer", "singularity")
+
+
+@pytest.mark.parametrize("name", ["barbora_pbs", "karolina_pbs", "dgx2", "frontier", "juwels_booster", "perlmutter"])
+def test_all_gpus_of_a_whole_node_can_be_asked_for(name: str, tmp_path: Path, compose_one: ComposeOne) -> None:
+    gpus = get_profile(name, tmp_path).cluster.gpus_per_node
+
+    run = compose_one(f"+cluster={name}", "strategy=ddp", f"resources.gpus_per_node={gpus}", "resources.account=x")
+
+    assert run.resources.gpus_per_node == gpus
+
+
+def test_a_gpu_on_salomon_is_refused_with_the_reason(compose_one: ComposeOne) -> None:
+    with pytest.raises(ConfigError, match="cluster=salomon has 0 a node"):
+        compose_one("+cluster=salomon", "resources.gpus_per_node=1")
+
+
+def test_precisions_that_a_sites_gpu_lacks_are_refused(compose_one: ComposeOne) -> None:
+    for name, precision in (("anselm", "amp"), ("barbora", "tf32"), ("bridges", "amp")):
+        with pytest.raises(ConfigError, match=f"precision=.* is refused on {'.*'} .compute capability"):
+            compose_one(f"+cluster={name}", f"precision={precision}")
+
+
+FOUND = Cluster(
+    name="mine",
+    scheduler=SchedulerName.slurm,
+    gpu_type="v100-32",
+    gpus_per_node=4,
+    gpu_request="--gpus-per-node={gpu_type}:{gpus}",
+    queues={
+        "on": Queue(max_walltime="48:00:00", gpus=True, note="a: b # c, {d} ${e} 'f' \"g\""),
+        "1e3": Queue(),
+        "01:00": Queue(gpus=False),
+    },
+    notes=["true", "é: #", "${x}"],
+    source="asked",
+)
+ASKED = Resources(partition="on", gpus_per_node=1, walltime="01:00:00")
+
+
+def project_with(tmp_path: Path, name: str, text: str) -> Path:
+    file = tmp_path / "conf" / "cluster" / f"{name}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_written_profile_is_read_back_as_it_was(tmp_path: Path) -> None:
+    path = write_profile(FOUND, ASKED, tmp_path / "conf" / "cluster", head=["Mine."])
+
+    assert get_profile("mine", tmp_path) == Profile(cluster=FOUND, resources=ASKED, path=path)
+
+
+def test_a_written_profile_composes(tmp_path: Path) -> None:
+    write_profile(FOUND, ASKED, tmp_path / "conf" / "cluster", head=["Mine."])
+
+    (point,) = compose_from_cli(["+cluster=mine"], project=tmp_path)
+
+    assert point.run.cluster == FOUND
+    assert point.run.resources.walltime == "01:00:00"
+
+
+def test_what_nobody_told_stands_in_the_file_as_a_comment() -> None:
+    text = profile_text(FOUND, ASKED, head=["Mine."])
+
+    assert "  # gpu_model: # " in text
+    assert "gpu_model" in to_fill_in(FOUND)
+    assert "gpu_model" not in to_fill_in(Cluster(name="x", scheduler=SchedulerName.pbs, gpus_per_node=0))
+
+
+def test_a_profile_is_never_overwritten(tmp_path: Path) -> None:
+    path = write_profile(FOUND, ASKED, tmp_path, head=["Mine."])
+    before = path.read_text(encoding="utf-8")
+
+    with pytest.raises(ConfigError, match="exists already"):
+        write_profile(FOUND, Resources(), tmp_path, head=["Another."])
+    assert path.read_text(encoding="utf-8") == before
+
+
+@pytest.mark.parametrize("name", ["karolina", "local", "../up", "a b", "", "a,b", "-x"])
+def test_a_name_that_hydra_could_not_find_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError):
+        check_name(name)
+
+
+def test_a_profile_may_build_on_another(tmp_path: Path) -> None:
+    project = project_with(tmp_path, "workstation", "defaults:\n  - local\nmax_parallel: 1\n")
+
+    found = get_profile("workstation", project)
+
+    assert found.cluster == Cluster(name="local", scheduler=SchedulerName.local, max_parallel=1)
+
+
+def test_profiles_are_those_of_hpcml_of_the_project_and_of_the_folders_given(tmp_path: Path) -> None:
+    project = project_with(tmp_path / "project", "ours", "name: ours\nscheduler: pbs\n")
+    site = project_with(tmp_path / "site", "theirs", "name: theirs\nscheduler: slurm\n") / "conf"
+    project_with(tmp_path / "site", "karolina", "name: fake\nscheduler: pbs\n")
+
+    found = {profile.path.stem: profile for profile in list_profiles(project, [site])}
+
+    assert {"local", *SITES, "ours", "theirs"} == set(found)
+    assert found["karolina"].cluster.name == "karolina"  # as for Hydra, nothing hides a shipped one
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: [", "mine.yaml"),
+        ("- a\n", "mapping"),
+        ("name: mine\nscheduler: lsf\n", "none of local, slurm, pbs"),
+        ("name: mine\nscheduler: pbs\ncolour: red\n", "unknown key cluster.colour"),
+        ("scheduler: pbs\n", "missing key cluster.name"),
+        ("name: ${nothing}\nscheduler: pbs\n", "mine.yaml"),
+    ],
+)
+def test_a_profile_that_cannot_be_read_is_named_in_one_line(text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        get_profile("mine", project_with(tmp_path, "mine", text))
+
+    assert says in str(refusal.value)
+    assert "mine.yaml" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cluster=atlantis is not known: choose anselm, barbora"):
+        get_profile("atlantis", tmp_path)

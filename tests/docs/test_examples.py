@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from pages import Shown, commands_of, files_of, on_path
+
+from hpcml.journal import Event, Metrics, read_journal
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The directory in which a reader types what a page shows."""
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    for page in ("your-own-program.md", "journal.md"):
+        for name, text in files_of(page).items():
+            (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def type_in(shown: Shown, place: Path, environ: dict[str, str]) -> None:
+    """Run the command; every line that the page shows must come, in that order, its right end left open."""
+    done = subprocess.run(
+        ["bash", "-c", shown.command],
+        cwd=place,
+        env=on_path(environ),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    came = iter([flat(line) for line in done.stdout.splitlines()])
+    for line in shown.lines:
+        assert any(flat(line) in candidate for candidate in came), f"{line!r} is not in:\n{done.stdout}"
+
+
+def flat(line: str) -> str:
+    return re.sub(r"\s+", " ", line).strip()
+
+
+def test_the_python_example_is_swept_and_compared_as_the_page_says(place: Path, hpcml_environ: dict[str, str]) -> None:
+    commands = commands_of("your-own-program.md")
+
+    type_in(commands["sweep"], place, hpcml_environ)
+    type_in(commands["compare"], place, hpcml_environ)
+
+
+def test_the_python_example_works_by_hand(place: Path, hpcml_environ: dict[str, str]) -> None:
+    # by hand means: with hpcml installed, since it is outside of a run that puts its client on the path
+    type_in(Shown(command="python fit.py", lines=()), place, hpcml_environ)
+
+    assert not Path(hpcml_environ["HPCML_HOME"]).exists()
+
+
+def test_rules_pick_metrics_as_the_page_says(place: Path, hpcml_environ: dict[str, str]) -> None:
+    commands = commands_of("your-own-program.md")
+
+    type_in(commands["rules"], place, hpcml_environ)
+    type_in(commands["picked"], place, hpcml_environ)
+
+
+def test_the_torch_example_is_proven_as_the_page_says(place: Path, hpcml_environ: dict[str, str]) -> None:
+    pytest.importorskip("torch", reason="the example trains with torch")
+    commands = commands_of("your-own-program.md")
+
+    type_in(commands["tiny"], place, hpcml_environ)
+    type_in(commands["proven"], place, hpcml_environ)
+
+
+def test_the_bash_writer_writes_a_journal_that_hpcml_reads(place: Path, hpcml_environ: dict[str, str]) -> None:
+    type_in(commands_of("journal.md")["report"], place, hpcml_environ)
+
+    (written,) = Path(hpcml_environ["HPCML_HOME"]).glob("runs/bash/*/journal/*-rank0.jsonl")
+    chunk = read_journal(written)
+    assert chunk.header is not None
+    assert chunk.header.run == written.parent.parent.name
+    assert (chunk.header.attempt, chunk.header.writer) == (0, "rank0")
+    assert chunk.bad_lines == 0
+    assert [record.seq for record in chunk.records] == list(range(12))
+    *metrics, undefined, note = chunk.records
+    assert [(m.step, m.values) for m in metrics if isinstance(m, Metrics)] == [
+        (step, {"loss": (100 - step) / 100}) for step in range(1, 11)
+    ]
+    assert isinstance(undefined, Metrics)
+    assert math.isnan(undefined.values["loss"])
+    assert isinstance(note, Event)
+    assert note.details == {"text": "written by Bash"}
+    type_in(
+        Shown(command="hpcml sync", lines=("1 runs, 11 new points, 0 unreadable lines",)), place, fresh(hpcml_environ)
+    )
+
+
+def fresh(environ: dict[str, str]) -> dict[str, str]:
+    """Return *environ* with a store that nobody has read the run into yet."""
+    return {**environ, "HPCML_STORE": str(Path(environ["HOME"]) / "fresh.db")}
+
+
+def test_the_journal_pages_examples_are_lines_that_hpcml_reads(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "journal.md").read_text(encoding="utf-8")
+    lines = re.findall(r"```json\n(.*?)\n```", text)
+    journal = tmp_path / "page.jsonl"
+    journal.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    chunk = read_journal(journal)
+
+    assert chunk.header is not None
+    assert (chunk.lines, chunk.bad_lines) == (3, 0)
+    assert [record.seq for record in chunk.records] == [17, 18]

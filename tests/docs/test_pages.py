@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import DOCS, ROOT, all_pages, links_of
+
+from hpcml.errors import HpcmlError
+from hpcml.precision import CAPABILITIES
+from hpcml.states import State
+
+
+def test_the_docs_build_without_a_single_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "sphinx", "-nW", "--keep-going", "-q", "-b", "html"),
+            *("-d", tmp_path / "trees", DOCS, tmp_path / "html"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "html" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_that_stay_in_the_repository_lead_somewhere(page: Path) -> None:
+    for target in links_of(page):
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.is_file(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_what_is_made_from_the_program_is_up_to_date() -> None:
+    sys.path.insert(0, str(DOCS))
+    try:
+        from generate import pages  # noqa: PLC0415 - docs/ is no package
+    finally:
+        sys.path.remove(str(DOCS))
+
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, "run: python docs/generate.py"
+
+
+def test_the_capability_table_says_what_the_data_says() -> None:
+    text = (DOCS / "precision.md").read_text(encoding="utf-8")
+    part = text.partition("capabilities -->")[2].partition("<!-- end -->")[0]
+    rows = {row[0].strip("`"): row for row in (cells(line) for line in part.strip().splitlines()[2:])}
+
+    assert list(rows) == [name.name for name in CAPABILITIES]
+    for name, capability in CAPABILITIES.items():
+        _, gpu, cpu, emulation, _ = rows[name.name]
+        assert (cpu == "native") is capability.on_cpu
+        assert (gpu == "refused") is (capability.min_compute_capability is None)
+        assert (emulation == "-") is (capability.emulation is None)
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_every_error_and_every_state_is_in_the_reference() -> None:
+    text = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
+
+    for error in (HpcmlError, *HpcmlError.__subclasses__()):
+        assert re.search(rf"^\| {error.exit_code} \|.*\| `{error.__name__}` \|$", text, re.MULTILINE), error
+    for state in State:
+        assert f"`{state.value}`" in text

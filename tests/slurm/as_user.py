@@ -1,0 +1,135 @@
+"""What tests do as the ordinary user: these functions run in that user's Python (`Account.call`)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from hpcml.config.compose import compose_from_cli
+from hpcml.manifest import FORMAT, Manifest, Provenance, write_manifest
+from hpcml.resources import client_dir, resource_dir
+from hpcml.rundir import RunDir, new_uid
+from hpcml.schedulers.slurm import SlurmSubmitter
+from hpcml.schedulers.submitter import Job, Known, Ticket
+from hpcml.spec import spec_hash
+from hpcml.workload import Software, build_plan
+
+CONF = Path(__file__).parent / "conf"
+
+
+def submitter(folder: Path, *, patience_s: float = 120.0, pause_s: float = 0.5) -> SlurmSubmitter:
+    return SlurmSubmitter(submissions=folder / "submissions", patience_s=patience_s, pause_s=pause_s)
+
+
+def write_job(folder: Path, command: str, index: int, overrides: Sequence[str]) -> Job:
+    """Leave a complete run directory in *folder*, as `hpcml run` would."""
+    words = ["cluster=testslurm", f"workload.command={command!r}", *overrides]
+    (point,) = compose_from_cli(["--config-dir", str(CONF), *words], project=folder)
+    run, now = point.run, datetime.now().astimezone()
+    run_dir = RunDir(folder / "runs" / run.experiment / new_uid(now, index))
+    run_dir.path.mkdir(parents=True)
+    software = Software(python=sys.executable, recipes=resource_dir("recipes"), cwd=folder)
+    manifest = Manifest(
+        format=FORMAT,
+        uid=run_dir.uid,
+        spec_hash=spec_hash(run),
+        run=run,
+        plan=build_plan(run, run.profile_device(), software, cpus_per_task=run.resources.cpus_per_task),
+        provenance=Provenance(
+            command_line=[], submitted_at=now.isoformat(), submitted_from="here", user="hpcuser", cwd=str(folder),
+            hpcml_version="0", python=sys.version,
+        ),
+    )  # fmt: skip
+    run_dir.journals.mkdir()
+    run_dir.client_path.mkdir()
+    (run_dir.client_path / "hpcml_client").symlink_to(client_dir())
+    write_manifest(run_dir.manifest, manifest)
+    job = Job(run_dir=run_dir, manifest=manifest)
+    run_dir.script.write_text(submitter(folder).script_for(job), encoding="utf-8")
+    return job
+
+
+def submit(
+    folder: Path, commands: Sequence[str], *overrides: str, patience_s: float = 120.0
+) -> list[tuple[Ticket, Path]]:
+    """Submit one run for each of *commands* together; return their tickets and directories."""
+    jobs = [write_job(folder, command, index, overrides) for index, command in enumerate(commands)]
+    tickets = submitter(folder, patience_s=patience_s).submit(jobs)
+    return [(ticket, job.run_dir.path) for ticket, job in zip(tickets, jobs, strict=True)]
+
+
+def submit_copies(folder: Path, count: int) -> list[Ticket]:
+    """Submit an array of one run, *count* times."""
+    return submitter(folder).submit([write_job(folder, "true", 0, [])] * count)
+
+
+def submit_below(folder: Path, name: str, commands: Sequence[str]) -> list[tuple[Ticket, Path]]:
+    """Submit from a new folder in *folder*."""
+    (folder / name).mkdir()
+    return submit(folder / name, commands)
+
+
+def submit_held_as(folder: Path, name: str) -> dict[str, str]:
+    """Submit a run called *name* that does not begin; return what the queue shows of it, and take it out again."""
+    job = write_job(folder, "true", 0, ["resources.extra_directives=['--hold']"])
+    job = replace(job, manifest=replace(job.manifest, run=replace(job.manifest.run, name=name)))
+    job.run_dir.script.write_text(submitter(folder).script_for(job), encoding="utf-8")
+    (ticket,) = submitter(folder).submit([job])
+    words = ["squeue", "--noheader", f"--jobs={ticket.job_id}", "--format=%j\x1f%k\x1f%P"]
+    answer = subprocess.run(words, capture_output=True, text=True, check=True)
+    cancel(ticket)
+    queued, comment, partition = answer.stdout.rstrip("\n").split("\x1f")
+    assert partition == "qcpu"
+    return {"name": queued, "comment": comment, "uid": job.run_dir.uid}
+
+
+def write_program(folder: Path, name: str, text: str) -> Path:
+    """Leave an executable in *folder* and return the folder."""
+    folder.mkdir(exist_ok=True)
+    program = folder / name
+    program.write_text(text, encoding="utf-8")
+    program.chmod(0o755)
+    return folder
+
+
+def query(tickets: Sequence[Ticket], *, patience_s: float = 120.0) -> dict[Ticket, Known]:
+    return submitter(Path("/nowhere"), patience_s=patience_s).query(tickets)
+
+
+def cancel(ticket: Ticket) -> None:
+    submitter(Path("/nowhere")).cancel(ticket)
+
+
+def wait_until_final(tickets: Sequence[Ticket], *, timeout_s: float = 60.0) -> list[Known]:
+    """Return what is known once all have ended."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        known = query(tickets)
+        if len(known) == len(tickets) and all(item.state.is_final for item in known.values()):
+            return [known[ticket] for ticket in tickets]
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"after {timeout_s} s: {known}")
+        time.sleep(0.3)
+
+
+def wait_for_exit_code(ticket: Ticket, *, timeout_s: float = 60.0) -> Known:
+    """Return what is known once the accounting, which is late, has told the exit code of an ended job."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        (known,) = wait_until_final([ticket], timeout_s=timeout_s)
+        if known.exit_code is not None or time.monotonic() > deadline:
+            return known
+        time.sleep(0.3)
+
+
+def wait_until_running(ticket: Ticket, *, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while (known := query([ticket]).get(ticket)) is None or known.raw != "RUNNING":
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"after {timeout_s} s: {known}")
+        time.sleep(0.2)
