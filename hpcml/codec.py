@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import types
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hpcml.errors import ConfigError
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 Json = Any  # what json.dumps takes; recursive aliases do not help mypy here
 
 
 def encode(value: object) -> Json:
     """Return *value* as plain dicts, lists and scalars; enums by name, tuples as lists."""
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, Enum):
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
@@ -46,8 +50,7 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
 
 
 def _decode_dataclass(kind: Any, value: dict[str, Json], where: str) -> Any:  # noqa: ANN401
-    hints = get_type_hints(kind)
-    known = {field.name: field for field in fields(kind)}
+    hints, known = _shape(kind)
     if unknown := sorted(set(value) - set(known)):
         raise ConfigError(f"unknown key {where}{'.' if where else ''}{unknown[0]}")
     missing = [
@@ -60,6 +63,12 @@ def _decode_dataclass(kind: Any, value: dict[str, Json], where: str) -> Any:  # 
     return kind(
         **{name: decode(hints[name], item, where=f"{where}.{name}".lstrip(".")) for name, item in value.items()}
     )
+
+
+@functools.cache
+def _shape(kind: Any) -> tuple[dict[str, Any], dict[str, Field[Any]]]:  # noqa: ANN401
+    """Return a dataclass's hints and fields by name; resolving hints costs more than all the rest of `decode`."""
+    return get_type_hints(kind), {field.name: field for field in fields(kind)}
 
 
 def flatten(value: Json, prefix: str = "") -> dict[str, Json]:

@@ -19,7 +19,7 @@ Verdict = Literal[
     "not as requested",  # an arm, or its reference, was measured to compute in another precision than its name says
 ]
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
-MIXED = "mixed"  # stands for the numerics of a row that has native and emulated runs
+MIXED = "mixed"  # stands for the numerics of a row whose runs differ in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast a row's runs were on their device: medians over seeds. Emulated runs have no `Speed` at all."""
+    """How fast a row's runs were on their device: medians over seeds. Runs that are not all native have no `Speed`."""
 
     step_ms: float | None  # steady state
     step_ms_p5: float | None
@@ -63,7 +63,7 @@ class Row:
     """One level of the factor in one cell. The unit of all statistics is the seed."""
 
     level: str
-    numerics: str | None  # native | emulated | mixed; None: no run counts
+    numerics: str | None  # native | emulated | unproven | mixed; None: no run counts
     precision_requested: tuple[str, ...]
     precision_effective: tuple[str, ...]
     n_ok: int  # completed, with a finite metric: these count
@@ -81,7 +81,7 @@ class Row:
     flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        assert self.speed is None or self.numerics == Numerics.native.name, f"{self.level}: emulated runs have no speed"
+        assert self.speed is None or self.numerics == Numerics.native.name, f"{self.level}: no speed but of native runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

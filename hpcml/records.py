@@ -58,7 +58,7 @@ class RunRecord:
     seed: int
     precision: str  # requested
     precision_effective: str | None  # measured by the workload's probe; None: not proven
-    numerics: str  # native | emulated: as the workload reported, else as planned
+    numerics: str  # native | emulated: as reported, else as planned; unproven: a user's program that reported none
     git_commit: str | None
     git_dirty: bool | None
     tags: Sequence[str] = ()

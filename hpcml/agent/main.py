@@ -11,6 +11,7 @@ import socket
 import sys
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from hpcml.agent.stdout_metrics import StdoutScanner
 from hpcml.agent.supervise import Inbox, Outcome, Rank, supervise
 from hpcml.errors import HpcmlError
 from hpcml.manifest import Manifest, read_manifest, read_raw
+from hpcml.resources import client_dir
 from hpcml.rundir import RunDir
 from hpcml.states import State
 from hpcml_client.journal import JournalWriter
@@ -114,6 +116,7 @@ def _work(
     journal: JournalWriter,
     tell: Callable[..., None],
 ) -> Outcome:
+    _provide_client(run_dir)
     visible = gpu.visible_gpus(gpu.list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
     tell("facts", **host.facts(visible if manifest.plan.device == "cuda" else []))
     ranks = _ranks(run_dir, manifest, attempt, node, os.environ)
@@ -134,6 +137,14 @@ def _work(
     if ranks[0].stdout.exists():
         pick(to_the_end=True)
     return outcome
+
+
+def _provide_client(run_dir: RunDir) -> None:
+    """Give the workload a folder for its PYTHONPATH with `hpcml_client` in it, and nothing else of our environment."""
+    run_dir.client_path.mkdir(exist_ok=True)
+    link = run_dir.client_path / "hpcml_client"
+    with suppress(FileExistsError):  # an attempt before, or the agent of another node
+        link.symlink_to(client_dir())
 
 
 def _cancelled(outcome: Outcome | None = None) -> Outcome:

@@ -14,7 +14,7 @@ from hpcml.places import Places
 @click.argument("references", metavar="RUN...", nargs=-1, required=True)
 @pass_places
 def cancel(places: Places, references: tuple[str, ...]) -> None:
-    """Stop runs, by id (its end is enough if it is unique) or name; a run that has ended is left as it is."""
+    """Stop runs, by id (4 characters of its end are enough if it is unique) or name; one that has ended stays so."""
     from hpcml.operations.backends import Backends
     from hpcml.operations.plan import look_around
     from hpcml.operations.stop import stop

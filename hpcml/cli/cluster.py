@@ -29,6 +29,7 @@ def _config_dirs(command: Command) -> Command:
 def list_clusters(folders: tuple[str, ...], form: str | None) -> None:
     """List the clusters that hpcml knows, with ./conf/cluster/."""
     from hpcml.cli.terminal import console
+    from hpcml.cli.terminal import show as display
     from hpcml.config import profiles
     from hpcml.report import clusters_table as report
 
@@ -37,8 +38,7 @@ def list_clusters(folders: tuple[str, ...], form: str | None) -> None:
     if form == "json":
         click.echo(report.clusters_json(listed), nl=False)
     else:
-        screen = console()
-        screen.print(report.clusters_table(listed, console=screen))
+        display(report.clusters_table(listed, console=console()))
 
 
 @cluster.command()
@@ -47,7 +47,7 @@ def list_clusters(folders: tuple[str, ...], form: str | None) -> None:
 @form("json")
 def show(name: str, folders: tuple[str, ...], form: str | None) -> None:
     """Show everything that is known of one cluster, where it is from, and how to use it."""
-    from hpcml.cli.terminal import console
+    from hpcml.cli.terminal import show as display
     from hpcml.config import profiles
     from hpcml.report import clusters_table as report
 
@@ -55,7 +55,7 @@ def show(name: str, folders: tuple[str, ...], form: str | None) -> None:
     if form == "json":
         click.echo(report.cluster_json(found.cluster, found.resources, found.path), nl=False)
     else:
-        console().print(report.cluster_details(found.cluster, found.resources, found.path))
+        display(report.cluster_details(found.cluster, found.resources, found.path))
 
 
 @cluster.command()

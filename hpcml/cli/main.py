@@ -19,6 +19,8 @@ COMMANDS = {
     "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
     "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
     "compare": ("hpcml.cli.compare:compare", "Compare runs that differ in one setting, with intervals and verdicts."),
+    "cluster": ("hpcml.cli.cluster:cluster", "List, show and make profiles of clusters."),
+    "doctor": ("hpcml.cli.doctor:doctor", "Look at what a run needs, here and on a cluster."),
     "sync": ("hpcml.cli.sync:sync", "Bring the run directories into the store."),
     "cancel": ("hpcml.cli.cancel:cancel", "Stop runs, whether they run or wait."),
 }

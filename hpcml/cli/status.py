@@ -17,7 +17,7 @@ from hpcml.places import Places
 @pass_places
 def status(places: Places, references: tuple[str, ...], form: str | None) -> None:
     """Ask the schedulers where the runs stand that have not ended, or the runs named."""
-    from hpcml.cli.terminal import console
+    from hpcml.cli.terminal import console, show
     from hpcml.operations.backends import Backends
     from hpcml.operations.plan import look_around
     from hpcml.operations.standing import standings
@@ -31,7 +31,6 @@ def status(places: Places, references: tuple[str, ...], form: str | None) -> Non
     if form == "json":
         click.echo(report.standing_json(rows), nl=False)
     elif rows:
-        screen = console()
-        screen.print(report.standing_table(rows, console=screen))
+        show(report.standing_table(rows, console=console()))
     else:
         click.echo("no run is waiting or running", err=True)

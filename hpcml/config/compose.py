@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode
 from hpcml.config.schema import mutable_twin
-from hpcml.config.sweep import HYDRA_REFUSALS, Composition, Sweep, SweepFoundError
+from hpcml.config.sweep import HYDRA_REFUSALS, Composition, Sweep, SweepFoundError, typed
 from hpcml.config.wording import in_one_line
 from hpcml.config.words import Words, arrange
 from hpcml.errors import ConfigError
@@ -55,15 +55,15 @@ def compose_from_cli(arguments: Sequence[str], *, project: Path) -> list[Compose
     outcomes: list[Composed | ConfigError] = []
 
     def settle(composition: Composition, overrides: tuple[str, ...]) -> Composed:
-        return Composed(
-            run=decide(composition), overrides=overrides, user_config=_user_config(composition.settings.runtime)
-        )
+        shipped = resource_dir("conf")
+        user_config = tuple(folder for folder in composition.directories if Path(folder) != shipped)
+        return Composed(run=decide(composition), overrides=overrides, user_config=user_config)
 
     def collect(cfg: DictConfig) -> None:
         settings: Any = HydraConfig.get()  # declared as what it holds, and is a DictConfig
         try:
             _refuse_other_sweepers(settings)
-            outcomes.append(settle(Composition(cfg, settings, project), tuple(settings.overrides.task)))
+            outcomes.append(settle(Composition(cfg, settings, project), tuple(typed(settings.overrides.task))))
         except ConfigError as error:  # raised below, once Hydra has returned: it would print a traceback
             outcomes.append(error)
 
@@ -92,7 +92,7 @@ def _run_hydra(words: Words, collect: Callable[[DictConfig], None], scratch: str
     decorate = hydra.main(version_base="1.3", config_path=str(resource_dir("conf")), config_name=_ROOT_CONFIG)
     complaints = io.StringIO()
     try:
-        argv = ["hpcml run", *words.flags, "--", *words.overrides, *_no_output(scratch), _STOP_AT_SWEEP]
+        argv = ["hpcml run", *words.flags, "--", *words.overrides, *_no_output(scratch), *_stop_at_sweep(words)]
         with _process_state(argv), redirect_stderr(complaints):
             decorate(collect)()
     except SystemExit as ended:  # argparse's way of refusing, and of ending after --help
@@ -116,20 +116,18 @@ def _no_output(scratch: str) -> list[str]:
     return [f"hydra.run.dir={scratch}", f"hydra.sweep.dir={scratch}", "hydra.output_subdir=null"]
 
 
+def _stop_at_sweep(words: Words) -> list[str]:
+    """Leave Hydra before it composes a sweep point by point; one that only a file asks for it does, at its own pace."""
+    asked = any(flag.startswith(("-m", "--m")) for flag in words.flags)
+    return [_STOP_AT_SWEEP] if asked or any(word.startswith("hydra.mode=") for word in words.overrides) else []
+
+
 def _refuse_other_sweepers(settings: Any) -> None:  # noqa: ANN401 - Hydra's own configuration
     if settings.sweeper._target_ != _BASIC_SWEEPER:
         raise ConfigError(
             f"hydra/sweeper={settings.runtime.choices.get('hydra/sweeper')} waits for each result to choose "
             "the next point; hpcml submits a sweep whole: list the points (seed=0,1,2, range(), choice())"
         )
-
-
-def _user_config(runtime: Any) -> tuple[str, ...]:  # noqa: ANN401 - Hydra's own configuration
-    return tuple(
-        source.path
-        for source in runtime.config_sources
-        if source.schema == "file" and Path(source.path) != resource_dir("conf")
-    )
 
 
 def decide(composition: Composition) -> Run:

@@ -27,7 +27,7 @@ from hydra.core.utils import env_override
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, ValueNode, open_dict, read_write
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.errors import ConfigError
@@ -64,6 +64,7 @@ class Composition:
 
     def __init__(self, task: DictConfig, settings: DictConfig, project: Path) -> None:
         self.settings = settings
+        self.directories = tuple(x.path for x in settings.runtime.config_sources if x.schema == "file")
         self._task = task
         self._project = project
         self._interpolating: set[str] = set()  # sections that a leaf of another section may change
@@ -148,7 +149,8 @@ def _is_leaf(task: DictConfig, key: str) -> bool:
         parent = parent[name]
         if not isinstance(parent, DictConfig):
             return False
-    return isinstance(dict(parent.items_ex(resolve=False)).get(leaf), ValueNode)
+    # Unresolved, a container is its node and a leaf its raw value.
+    return any(name == leaf and not isinstance(value, Node) for name, value in parent.items_ex(resolve=False))
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -211,6 +213,8 @@ class Sweep(Generic[T]):
 
     def settled(self) -> list[T | ConfigError]:
         """Return what was made of each point, or why *settle* refused it; raise if Hydra refuses one, the first."""
+        if not self.points:
+            raise ConfigError("the sweep has no points: one of its range() or glob() is empty")
         plan = self._plan()
         groups: dict[tuple[str, ...], list[int]] = {}
         for index, point in enumerate(self.points):
@@ -230,7 +234,7 @@ class Sweep(Generic[T]):
         params = OmegaConf.to_container(self._config.hydra.sweeper, resolve=True)
         assert isinstance(params, dict)
         words = [f"{key}={value}" for key, value in (params.get("params") or {}).items()]
-        words += self._config.hydra.overrides.task
+        words += typed(self._config.hydra.overrides.task)
         (batch,) = BasicSweeper.split_arguments(self._parser.parse_overrides(words), None)
         return [tuple(point) for point in batch]
 
@@ -238,7 +242,7 @@ class Sweep(Generic[T]):
         """Find the places whose words are certain to set one leaf only; in doubt there are none."""
         first = self.points[0]
         try:
-            hydra_words = list(self._config.hydra.overrides.hydra)
+            hydra_words = typed(self._config.hydra.overrides.hydra)
             defaults = self._loader.compute_defaults_list(
                 self._config.hydra.job.config_name, [*hydra_words, *first], RunMode.RUN
             )
@@ -308,7 +312,7 @@ class Sweep(Generic[T]):
         config = self._compose(index)
         with _as_job(config, index):
             composition = self._composition(config)
-            self._settle_one(index, composition, tuple(composition.settings.overrides.task))
+            self._settle_one(index, composition, tuple(typed(config.hydra.overrides.task)))
 
     def _settle_one(self, index: int, composition: Composition, overrides: tuple[str, ...]) -> None:
         try:
@@ -338,6 +342,13 @@ class Sweep(Generic[T]):
         with read_write(task), open_dict(task):
             del task["hydra"]
         return Composition(task, config.hydra, self._project)
+
+
+def typed(words: ListConfig) -> list[str]:
+    """Return overrides as they were typed: taken out one by one, their interpolations would be resolved."""
+    plain = OmegaConf.to_container(words, resolve=False)
+    assert isinstance(plain, list)
+    return [str(word) for word in plain]
 
 
 def _overlap(key: str, other: str) -> bool:

@@ -30,13 +30,14 @@ def with_accounts(
             given.append(point)
             continue
         if site.name not in found:
-            found[site.name] = _known(site, environ, project) or placeholder or _asked(site, environ, ask)
+            found[site.name] = known_account(site, environ, project) or placeholder or _asked(site, environ, ask)
         run = replace(point.run, resources=replace(resources, account=found[site.name]))
         given.append(replace(point, run=run))
     return given
 
 
-def _known(site: Cluster, environ: Mapping[str, str], project: Path) -> str | None:
+def known_account(site: Cluster, environ: Mapping[str, str], project: Path) -> str | None:
+    """Return the account that was said once for all; None where it was not."""
     if environ.get("HPCML_ACCOUNT"):
         return environ["HPCML_ACCOUNT"]
     files = [project / user.PROJECT_FILE, user.user_file(environ)]

@@ -16,7 +16,6 @@ from hpcml.operations import provenance
 from hpcml.operations.backends import Backends
 from hpcml.operations.plan import Planned
 from hpcml.places import Places
-from hpcml.resources import client_dir
 from hpcml.rundir import RunDir, new_uid
 from hpcml.schedulers.presence import require_programs
 from hpcml.schedulers.request import Request, request_for
@@ -125,7 +124,8 @@ def _write_run_dirs(
     try:
         for index, item in enumerate(planned):
             job = _job(item, places, origin, now, index)
-            job.run_dir.path.parent.mkdir(parents=True, exist_ok=True)
+            if job.run_dir.path.parent not in {run_dir.path.parent for run_dir in written[-1:]}:
+                job.run_dir.path.parent.mkdir(parents=True, exist_ok=True)
             job.run_dir.path.mkdir(mode=0o700)
             written.append(job.run_dir)
             _fill(job, code, backends.submitter_for(item.run.cluster).script_for(job))
@@ -160,9 +160,6 @@ def _fill(job: Job, code: provenance.Code, script: str) -> None:
     if code.diff:
         run_dir.git_diff.write_bytes(code.diff)
     run_dir.journals.mkdir()
-    run_dir.logs.mkdir()
-    run_dir.client_path.mkdir()
-    (run_dir.client_path / "hpcml_client").symlink_to(client_dir())
     run_dir.script.write_text(script, encoding="utf-8")
     write_manifest(run_dir.manifest, job.manifest)  # last: a directory without it is no run
 
@@ -172,8 +169,9 @@ def _tell_submitted(run_dir: RunDir, ticket: Ticket) -> None:
 
 
 def _tell(run_dir: RunDir, name: str, **details: object) -> None:
-    with JournalWriter.open(str(run_dir.journals), run=run_dir.uid, writer="launch") as journal:
-        journal.event(name, details)
+    journal = JournalWriter.open(str(run_dir.journals), run=run_dir.uid, writer="launch")
+    journal.event(name, details)
+    journal.close(sync=False)  # a sweep has thousands; what a crash of this machine takes, the scheduler still knows
 
 
 @contextmanager

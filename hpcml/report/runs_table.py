@@ -66,9 +66,9 @@ def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: 
     for column in _DISPENSABLE:
         if spare() < 0:
             del widths[column]
-    for column in (*_CUT, _METRIC):
-        if column in widths:
-            widths[column] += max(0, min(whole[column] - widths[column], spare()))
+    for _ in range(spare()):
+        if cut := [column for column in (*_CUT, _METRIC) if widths.get(column, whole[column]) < whole[column]]:
+            widths[min(cut, key=widths.__getitem__)] += 1
     return widths, 1
 
 

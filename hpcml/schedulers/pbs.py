@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
@@ -88,17 +88,35 @@ def _prepare(jobs: Sequence[Job], folder: Path) -> _Submission:
     request = request_for(jobs[0].manifest)
     if len(jobs) == 1:
         return _plain(jobs[0], request)
-    wanted = ask(request, name=f"hpcml-{folder.name}", log_dir=folder, array_size=len(jobs))
+    name = _name(jobs[0].manifest.run.experiment, folder.name)
+    wanted = ask(request, name=name, log_dir=folder, array_size=len(jobs))
     script = folder / "job.sh"
-    text = render(request, wanted, script=script, command=agent_array_command(str(_batch_file(folder))))
+    text = render(
+        request,
+        wanted,
+        remark=f"hpcml submission {folder.name} of {len(jobs)} runs, listed in batch.json",
+        script=script,
+        command=agent_array_command(str(_batch_file(folder))),
+    )
     return _Submission(wanted=wanted, script=script, text=text)
 
 
 def _plain(job: Job, request: Request) -> _Submission:
-    wanted = ask(request, name=f"hpcml-{job.run_dir.uid}", log_dir=job.run_dir.path / "logs")
-    script = job.run_dir.script
-    text = render(request, wanted, script=script, command=agent_command(str(job.run_dir.path)))
+    run, uid, script = job.manifest.run, job.run_dir.uid, job.run_dir.script
+    wanted = ask(request, name=_name(run.name or run.experiment, uid), log_dir=job.run_dir.logs)
+    text = render(
+        request,
+        wanted,
+        remark=f"hpcml run {uid}; may be submitted again by hand: qsub {script.name}",
+        script=script,
+        command=agent_command(str(job.run_dir.path)),
+    )
     return _Submission(wanted=wanted, script=script, text=text)
+
+
+def _name(label: str, token: str) -> str:
+    """Return a name that ends with *token*, by which a job is found whose id got lost."""
+    return f"{label[:40]}.{token}"
 
 
 def _batch_file(folder: Path) -> Path:
@@ -109,4 +127,4 @@ def _id_of(ticket: Ticket) -> JobId:
     job = parse_id(ticket.job_id)
     if job is None:
         raise HpcmlError(f"{ticket.job_id!r} is no job id of PBS")
-    return job if ticket.array_index is None else JobId(job.number, ticket.array_index, array=True)
+    return job if ticket.array_index is None else replace(job, index=ticket.array_index)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hpcml.schedulers.submitter import Known
@@ -35,23 +35,23 @@ _OWN_VERDICTS = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobId:
-    """A job as PBS counts: the server's name is left out, for it is written in more than one way."""
+    """A job as PBS counts; that of another server is another job, but only its own server would know it."""
 
     number: int
     index: int | None = None  # of a job in an array
     array: bool = False  # an array, or a job of one
+    server: str | None = field(default=None, compare=False)  # None: the one that this machine asks
 
     @property
     def asked(self) -> str:
         """The id as a client wants it; an array's bare number would be unknown."""
-        if not self.array:
-            return str(self.number)
-        return f"{self.number}[{'' if self.index is None else self.index}]"
+        brackets = f"[{'' if self.index is None else self.index}]" if self.array else ""
+        return f"{self.number}{brackets}{f'.{self.server}' if self.server else ''}"
 
     @property
     def parent(self) -> JobId:
         """The array, or the job itself."""
-        return JobId(self.number, None, self.array)
+        return replace(self, index=None)
 
 
 def parse_id(text: str) -> JobId | None:
@@ -60,7 +60,7 @@ def parse_id(text: str) -> JobId | None:
     if match is None:
         return None
     index = match[2]
-    return JobId(int(match[1]), int(index) if index else None, index is not None)
+    return JobId(int(match[1]), int(index) if index else None, index is not None, match[3])
 
 
 def find_submitted_id(stdout: str) -> str | None:

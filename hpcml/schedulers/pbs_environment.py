@@ -67,8 +67,9 @@ class PbsJobEnvironment(job_environment.JobEnvironment):
 
     def _warn_before_walltime(self) -> None:
         """Send the signal that Slurm would send: PBS has none, and kills up to 17 s late, on which nobody can count."""
-        ends = float(os.environ[STARTED_S]) + float(os.environ[WALLTIME_S])
-        time.sleep(max(0.0, ends - float(os.environ[SIGNAL_DELAY_S]) - time.time()))
+        walltime_s = float(os.environ[WALLTIME_S])
+        warning_s = min(float(os.environ[SIGNAL_DELAY_S]), walltime_s / 2)  # a short job shall not be warned at once
+        time.sleep(max(0.0, float(os.environ[STARTED_S]) + walltime_s - warning_s - time.time()))
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, self._usr_sig())  # to the main thread: it may sleep, and would not be woken else
@@ -82,8 +83,9 @@ class PbsJobEnvironment(job_environment.JobEnvironment):
         script.write_text(f"#!/bin/bash\n{again}", encoding="utf-8")
         argv: list[str] = json.loads(os.environ[QSUB])
         index = self.array_task_id
-        name = f"{argv[argv.index('-N') + 1][:200]}.{f'{index}.' if index else ''}r{turn}"
-        argv[argv.index("-N") + 1] = name
+        place = argv.index("--") - 1  # the name is the last option
+        name = f"{argv[place][:200]}.{f'{index}.' if index else ''}r{turn}"
+        argv[place] = name
         argv[-1] = str(script)
         selector = str(Path(argv[0]).with_name("qselect"))
         full = pbs_client.submit(argv, name=name, qselect=selector)

@@ -84,9 +84,14 @@ def job_name(text: str) -> str:
 
 def options(wanted: Ask) -> list[tuple[str, ...]]:
     """Return the options of qsub, each as its words, unquoted."""
+    extra = [tuple(_words(text)) for text in wanted.extra if text]
+    # The name is last, where nothing can replace it: a job whose id got lost is found again by it.
+    return [*_own_options(wanted), *extra, ("-N", wanted.name)]
+
+
+def _own_options(wanted: Ask) -> list[tuple[str, str]]:
     limit = f"%{wanted.parallelism}" if wanted.parallelism else ""
     said: list[tuple[str, str | None]] = [
-        ("-N", wanted.name),
         ("-q", wanted.queue),
         ("-A", wanted.account),
         ("-l", f"select={wanted.select}"),
@@ -102,8 +107,7 @@ def options(wanted: Ask) -> list[tuple[str, ...]]:
         ("-M", wanted.mail_user),
         ("-r", "y"),
     ]
-    plain = [(flag, value) for flag, value in said if value is not None]
-    return [*plain, *(tuple(_words(text)) for text in wanted.extra if text)]
+    return [(flag, value) for flag, value in said if value is not None]
 
 
 def log_place(folder: Path) -> str:
@@ -121,9 +125,12 @@ def qsub_argv(qsub: str, wanted: Ask, script: Path) -> list[str]:
     return [qsub, *(word for option in options(wanted) for word in option), "--", "/bin/bash", str(script)]
 
 
-def render(request: Request, wanted: Ask, *, script: Path, command: Sequence[str]) -> str:
-    """Return the whole job script, which lies at *script*; `qsub SCRIPT` by hand asks for the same as we do."""
-    lines = ["#!/bin/bash", *(f"#PBS {directive}" for directive in directives(wanted)), ""]
+def render(request: Request, wanted: Ask, *, remark: str, script: Path, command: Sequence[str]) -> str:
+    """Return the whole job script, which lies at *script*; `qsub SCRIPT` by hand asks for the same as we do.
+
+    *remark* is one line for who opens the file.
+    """
+    lines = ["#!/bin/bash", f"# {remark}", *(f"#PBS {directive}" for directive in directives(wanted)), ""]
     lines += [
         'cd "${PBS_O_WORKDIR:-.}"',  # PBS starts jobs in the home directory
         'export PATH="${PBS_O_PATH:-$PATH}"  # PBS gives /bin:/usr/bin only; this is where it was submitted',
@@ -138,9 +145,8 @@ def render(request: Request, wanted: Ask, *, script: Path, command: Sequence[str
 
 def directives(wanted: Ask) -> list[str]:
     """Return the options as `#PBS` lines want them; what the user wrote as a directive stays as it was written."""
-    own = options(wanted)
-    count = len(own) - len([text for text in wanted.extra if text])
-    return [f"{flag} {_quoted(value)}" for flag, value in own[:count]] + [text for text in wanted.extra if text]
+    own = [f"{flag} {_quoted(value)}" for flag, value in _own_options(wanted)]
+    return [*own, *(text for text in wanted.extra if text), f"-N {wanted.name}"]
 
 
 def format_time(seconds: int) -> str:
@@ -155,8 +161,8 @@ def _select(request: Request) -> str:
         cpus = site.cores_per_node
     chunk = "" if cpus is None else f":ncpus={cpus}"
     if request.gpus_per_node > 0:
-        words = fill(site.gpu_request or ":ngpus={gpus}", request)
-        chunk += words if words.startswith(":") else f":{words}"
+        words = fill(":ngpus={gpus}" if site.gpu_request is None else site.gpu_request, request)
+        chunk += f":{words.removeprefix(':')}" if words else ""
     if request.mem_mb is not None:
         chunk += f":mem={request.mem_mb}mb"
     if request.constraint is not None:
@@ -180,7 +186,7 @@ def _select(request: Request) -> str:
 def _place(request: Request) -> str | None:
     # Without scatter PBS puts several chunks on one node where they fit.
     words = ["scatter"] if request.nodes > 1 else []
-    if request.exclusive or request.cluster.whole_nodes:
+    if request.exclusive:  # a site of whole nodes sees to that itself
         words.append("excl")
     return ":".join(words) or None
 

@@ -108,15 +108,19 @@ def _never_began(ticket: Ticket, then: Row | None, arrays: Collection[str]) -> b
 
 
 def _by_ticket(tickets: Collection[Ticket], rows: Collection[Row]) -> Mapping[Ticket, Row]:
-    groups: dict[str, list[Row]] = {}
+    """Return the row of each ticket: its own, the last of several, or else that of a range it is in."""
+    own: dict[tuple[str, int | None], Row] = {}
+    ranges: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(row.job_id, []).append(row)
+        if row.is_range:
+            ranges.setdefault(row.job_id, []).append(row)
+        else:
+            own[row.job_id, None if row.indices is None else min(row.indices)] = row
     found: dict[Ticket, Row] = {}
     for ticket in tickets:
-        covering = [row for row in groups.get(ticket.job_id, []) if row.covers(ticket)]
-        # An element's own row says more than the row of a range, and a later row more than an earlier one.
-        for row in sorted(covering, key=lambda row: not row.is_range):
-            found[ticket] = row
+        wide = (row for row in ranges.get(ticket.job_id, []) if row.covers(ticket))
+        if said := own.get((ticket.job_id, ticket.array_index)) or next(wide, None):
+            found[ticket] = said
     return found
 
 

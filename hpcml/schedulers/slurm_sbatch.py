@@ -78,6 +78,7 @@ class Sbatch(SlurmExecutor):
     def _submit_command(self, command: str) -> SlurmJob[object]:
         # submitit's own would write a second copy of the script, wait for ever and print what it does not understand
         argv = self._make_submission_command(Path(command))
+        # The job registers with submitit's watcher, a global of that library, which asks nothing until it is asked
         return SlurmJob(folder=self.folder, job_id=self._submit_once_or_twice(argv), tasks=[0])
 
     def _submit_once_or_twice(self, argv: list[str]) -> str:

@@ -15,7 +15,6 @@ from hpcml.precision import Numerics
 from hpcml.rundir import RunDir
 from hpcml.store.intake import storable
 
-
 _UNPROVEN = "unproven"  # stands for the numerics of a program that may have computed in any way
 
 

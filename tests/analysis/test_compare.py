@@ -321,7 +321,7 @@ def test_what_cannot_be_compared_is_refused_with_a_reason() -> None:
         compare([run("fp32", state=State.FAILED), run("tf32", state=State.RUNNING)], {})
     with pytest.raises(ComparisonError, match="reference fp64 is none of fp32, amp_bf16"):
         compare(two_arms(), {}, reference="fp64")
-    with pytest.raises(ComparisonError, match="reference amp is none of fp32, amp_bf16"):
+    with pytest.raises(ComparisonError, match="reference amp_fp16 is none of fp32, amp_bf16"):
         compare(two_arms(), {}, reference="amp")
     with pytest.raises(ComparisonError, match="did you mean val_accuracy"):
         compare(two_arms(), {}, metric="val_acuracy")

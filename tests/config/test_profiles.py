@@ -119,7 +119,8 @@ def test_shares_of_a_node_add_up_to_no_more_than_a_node(profile: Profile) -> Non
     site = profile.cluster
     if site.cores_per_gpu and site.gpus_per_node and site.cores_per_node:
         assert site.cores_per_gpu * site.gpus_per_node <= site.cores_per_node
-        assert profile.resources.cpus_per_task == site.cores_per_gpu
+        is_whole = site.scheduler is SchedulerName.pbs and site.whole_nodes  # then all cores are asked for
+        assert profile.resources.cpus_per_task == (None if is_whole else site.cores_per_gpu)
 
 
 def test_compute_capabilities_are_nvidias(profile: Profile) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.schedulers.pbs import PbsSubmitter
 from hpcml.schedulers.pbs_executor import PbsInfoWatcher, PbsJob
 from tests.cluster.pbs.double import PbsDouble
 
@@ -45,3 +46,15 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fresh_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """submitit keeps one watcher for all jobs of a process; without this, tests would see each other's jobs."""
     monkeypatch.setattr(PbsJob, "watcher", PbsInfoWatcher(delay_s=1))
+
+
+@pytest.fixture
+def submitter(tmp_path: Path, pbs: PbsDouble) -> PbsSubmitter:  # noqa: ARG001 - it must run
+    return PbsSubmitter(submissions=tmp_path / "sub missions")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "a user's folder"
+    made.mkdir()
+    return made

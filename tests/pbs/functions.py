@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from pathlib import Path
 
 from submitit.helpers import Checkpointable, DelayedSubmission
 
 
 def add(a: int, b: int) -> int:
-    print("adding", a, b)
+    sys.stdout.write(f"adding {a} {b}\n")
     return a + b
 
 
@@ -33,7 +35,7 @@ class Counting(Checkpointable):
 
     def __call__(self, diary: str) -> int:
         self.runs += 1
-        with open(diary, "a") as file:
+        with Path(diary).open("a") as file:
             file.write(f"run {self.runs} as {os.environ['PBS_JOBID']}\n")
         if self.runs < 3:
             time.sleep(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -90,6 +91,13 @@ def ended(job_id: str, cwd: Path) -> dict[str, str]:
             return said
         time.sleep(0.05)
     raise AssertionError(f"{job_id} did not end")
+
+
+def appeared(path: Path) -> None:
+    until = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < until, path
+        time.sleep(0.02)
 
 
 def submitted(words: list[str], cwd: Path, stdin: str = "") -> str:
@@ -193,12 +201,14 @@ def test_walltime_and_deletion_end_a_job_as_on_a_real_server(work: Path) -> None
 
 @pytest.mark.usefixtures("pbs")
 def test_the_login_shell_of_a_script_dies_of_a_signal_and_the_other_form_does_not(work: Path) -> None:
-    trap = "trap 'echo got it' USR1; echo on; for i in 1 2 3 4 5 6 7 8; do sleep 0.3; done; exit 4"
+    trap = (
+        f"trap 'echo got it' USR1; touch '{work}'/$PBS_JOBID.on; for i in 1 2 3 4 5 6 7 8; do sleep 0.3; done; exit 4"
+    )
     (work / "trap.sh").write_text(f"#!/bin/bash\n{trap}\n")
     script = submitted(["trap.sh"], work)
     direct = submitted(["-j", "oe", "-k", "oed", "-o", "direct.out", "--", "/bin/bash", f"{work}/trap.sh"], work)
-    time.sleep(0.8)
     for job in (script, direct):
+        appeared(work / f"{job}.on")
         typed(["qsig", "-s", "SIGUSR1", job], work)
 
     assert ended(script, work)["Exit_status"] == "266"
@@ -242,13 +252,14 @@ def test_subjobs_are_x_while_the_array_lives_and_lose_their_record_when_it_is_de
 
 @pytest.mark.usefixtures("pbs")
 def test_dependencies_hold_release_and_remove_jobs(work: Path) -> None:
-    good = submitted(["--", "/bin/sleep", "0.5"], work)
+    good = submitted(["--", "/bin/bash", "-c", f"until [ -e '{work}/go' ]; do sleep 0.05; done"], work)
     bad = submitted(["--", "/bin/bash", "-c", "sleep 0.3; exit 3"], work)
     after_good = submitted(["-W", f"depend=afterok:{good}", "--", "/bin/true"], work)
     after_bad = submitted(["-W", f"depend=afterok:{bad}", "--", "/bin/true"], work)
     unknown = submitted(["-W", "depend=afterok:999999.pbs01", "--", "/bin/true"], work)
 
     assert " H " in typed(["qstat", after_good], work).stdout
+    (work / "go").touch()
     assert ended(after_good, work)["Exit_status"] == "0"
     for job in (after_bad, unknown):
         said = ended(job, work)
@@ -271,7 +282,8 @@ def test_nodes_are_full_when_their_cores_or_gpus_are_given_out(work: Path) -> No
 @pytest.mark.usefixtures("pbs")
 def test_tasks_on_the_nodes_of_a_job_are_started_as_pbs_does(work: Path, pbs: PbsDouble) -> None:
     code = (
-        f"cat $PBS_NODEFILE; export HIDDEN=1; {pbs.bin}/pbs_tmrsh pbs02 /bin/bash -c 'echo $PBS_NODENUM-$HIDDEN; exit 4'; "
+        "cat $PBS_NODEFILE; export HIDDEN=1; "
+        f"{pbs.bin}/pbs_tmrsh pbs02 /bin/bash -c 'echo $PBS_NODENUM-$HIDDEN; exit 4'; "
         f"echo rc=$?; {pbs.bin}/pbsdsh -- /bin/bash -c 'exit 7'; echo rc=$?"
     )
     words = ["-l", "select=2:ncpus=1", "-l", "place=scatter", "-j", "oe", "-k", "oed", "-o", "mn.out", "--"]
@@ -322,7 +334,7 @@ def test_ids_may_have_gaps(pbs: PbsDouble, work: Path) -> None:
 
 def test_an_operator_or_a_lost_node_runs_a_job_again(pbs: PbsDouble, work: Path) -> None:
     job = submitted(["--", "/bin/bash", "-c", "echo >> $HOME/runs; [ $(wc -l < $HOME/runs) = 2 ] || sleep 60"], work)
-    time.sleep(0.3)
+    appeared(Path(os.environ["HOME"]) / "runs")
     assert typed(["qrerun", job], work).stderr == f"qrerun: Unauthorized Request  {job}\n"
     pbs.set(operator=True)
     typed(["qrerun", job], work)

@@ -152,7 +152,7 @@ def test_a_refusal_is_pbs_own_word_and_leaves_no_job(executor: PbsExecutor) -> N
 
 
 def test_a_job_finds_the_variables_it_was_given_whatever_they_hold(executor: PbsExecutor) -> None:
-    odd = {"A": 'comma, "quote" \'tick\' \\ $HOME', "B": '{"json": [1, 2]}', "C": "two\nlines", "D": "ünïcode "}
+    odd = {"A": "comma, \"quote\" 'tick' \\ $HOME", "B": '{"json": [1, 2]}', "C": "two\nlines", "D": "ünïcode "}
     executor.update_parameters(env=odd, setup=["export SET_UP='by hand'"])
 
     found = executor.submit(environment).result()
@@ -207,7 +207,8 @@ import submitit, sys
 executor = submitit.AutoExecutor(sys.argv[1], cluster="pbs", pbs_max_num_timeout=2)
 executor.update_parameters(timeout_min=1, gpus_per_node=1, cpus_per_task=2, mem_gb=1, pbs_queue="qgpu",
                            pbs_account="OPEN-1", pbs_additional_parameters=["-p 5"], slurm_partition="ignored")
-print(submitit.AutoExecutor.which(), executor.submit(divmod, 7, 3).result())
+from submitit.core import plugins
+print(plugins.get_executors()["pbs"].affinity(), executor.submit(divmod, 7, 3).result())
 try:
     executor.update_parameters(pbs_nonsense=1)
 except NameError as error:
@@ -217,12 +218,13 @@ except NameError as error:
         [sys.executable, "-c", program, str(tmp_path / "auto")], capture_output=True, text=True, check=False
     )
 
-    assert done.stdout.splitlines()[0] == "pbs (2, 1)", done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "2 (2, 1)"
     assert "Unknown argument 'nonsense' for executor 'pbs'" in done.stdout
     (words,) = [words for words in pbs.call_words() if words[0] == "qsub"]
     said = " ".join(words)
     assert "-q qgpu -A OPEN-1 -l select=1:ncpus=2:ngpus=1:mem=1024mb -l walltime=00:01:00" in said
-    assert "-p 5 -- /bin/bash" in said
+    assert "-p 5 -N submitit-" in said
 
 
 def test_the_plugin_is_light_to_import() -> None:

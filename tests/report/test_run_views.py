@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from datetime import UTC
 
 import pytest
@@ -61,12 +62,12 @@ run      experim… name       precision           seed state         val_accura
 226x4rrt precisi… digits_cnn tf32                  12 OUT_OF_MEMORY
 """
 HUNDRED = """\
-run      experim… name               precision           seed state         val_accuracy  wall   age
-222k7q9x precisi… digits_cnn         fp32                   3 COMPLETED           0.9123 1m03s 2h01m
-223m2abc precisi… digits_cnn         tf32 (emulated)        3 COMPLETED           0.9123 1m03s 2h01m
-224zz8yh precisi… digits_cnn         amp_fp16 (unproven)    3 COMPLETED           0.9123 1m03s 2h01m
-2253npre precisi… lr-sweep-with-war… tf32 -> fp32           3 COMPLETED           0.9123 1m03s 2h01m
-226x4rrt precisi… digits_cnn         tf32                  12 OUT_OF_MEMORY              2h30m 2h01m
+run      experiment    name          precision           seed state         val_accuracy  wall   age
+222k7q9x precision-st… digits_cnn    fp32                   3 COMPLETED           0.9123 1m03s 2h01m
+223m2abc precision-st… digits_cnn    tf32 (emulated)        3 COMPLETED           0.9123 1m03s 2h01m
+224zz8yh precision-st… digits_cnn    amp_fp16 (unproven)    3 COMPLETED           0.9123 1m03s 2h01m
+2253npre precision-st… lr-sweep-wit… tf32 -> fp32           3 COMPLETED           0.9123 1m03s 2h01m
+226x4rrt precision-st… digits_cnn    tf32                  12 OUT_OF_MEMORY              2h30m 2h01m
 """
 
 
@@ -102,7 +103,7 @@ def test_numerics_stand_with_the_precision_unless_they_are_native() -> None:
         run(numerics="emulated", precision_effective="fp32"),
     ]
 
-    assert [line.split("  ")[3] for line in table(*known, width=160)[1:]] == [
+    assert [re.split(" {2,}", line)[3] for line in table(*known, width=160)[1:]] == [
         "tf32 (emulated)",
         "tf32 (unproven)",
         "tf32 -> fp32 (emulated)",

@@ -44,7 +44,12 @@ def test_ids_are_read_in_every_form() -> None:
     assert parse_id("12.isrv5.domain") == JobId(12)
     assert parse_id("12[].isrv5") == JobId(12, None, array=True)
     assert parse_id("12[3].isrv5") == JobId(12, 3, array=True)
-    assert [job and job.asked for job in map(parse_id, ("12.s", "12[].s", "12[3].s"))] == ["12", "12[]", "12[3]"]
+    assert [job and job.asked for job in map(parse_id, ("12.s", "12[].s", "12[3].s"))] == [
+        "12.s",
+        "12[].s",
+        "12[3].s",
+    ]
+    assert JobId(12, 3, array=True).asked == "12[3]"
     assert parse_id("abc") is None
     assert parse_id("") is None
 
@@ -66,14 +71,16 @@ def test_a_running_job_is_read_from_a_real_answer() -> None:
 def test_several_jobs_are_all_read() -> None:
     jobs = parse_jobs(capture("qstat-multi-_f_w_5009_5010")[0])
 
-    assert {job.asked: verdict(said) and verdict(said).state for job, said in jobs.items()} == {  # type: ignore[union-attr]
-        "5009": State.PENDING,
-        "5010": State.PENDING,
+    known = {job.asked: verdict(said) for job, said in jobs.items()}
+    assert {asked: said.state for asked, said in known.items() if said} == {
+        "5009.pbs01": State.PENDING,
+        "5010.pbs01": State.PENDING,
     }
 
 
 def test_no_value_can_forge_an_attribute() -> None:
-    text = "Job Id: 1.s\n    job_state = R\n    Variable_List = A=x\\n    job_state = F\\nJob Id: 2.s\n    job_state = Q\n\n"
+    text = "Job Id: 1.s\n    job_state = R\n"
+    text += "    Variable_List = A=x\\n    job_state = F\\nJob Id: 2.s\n    job_state = Q\n\n"
 
     assert parse_jobs(text) == {
         JobId(1): {"job_state": "R", "Variable_List": "A=x\\n    job_state = F\\nJob Id: 2.s"},
@@ -159,8 +166,6 @@ def test_what_pbs_does_not_know_is_read_from_its_complaints() -> None:
 
 def test_complaints_become_one_line_without_the_usage_text() -> None:
     assert one_line(capture("name-space")[1]) == "qsub: illegal -N value"
-    assert one_line(capture("hook-reject")[1]) == (
-        "qsub: Project (-A) is mandatory.; See https://example.invalid/docs"
-    )
+    assert one_line(capture("hook-reject")[1]) == ("qsub: Project (-A) is mandatory.; See https://example.invalid/docs")
     assert one_line(capture("serverdown-qsub")[1]).startswith("Connection refused; qsub: cannot connect to server")
     assert one_line("") == "no message"

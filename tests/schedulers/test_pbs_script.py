@@ -45,11 +45,17 @@ def test_a_whole_script_says_everything_and_can_be_submitted_by_hand() -> None:
     )
 
     wanted = ask(request, name="my sweep", log_dir=Path("/home/a b/sub"), array_size=100)
-    script = render(request, wanted, script=Path("/home/a b/sub/job.sh"), command=["/venv/bin/python", "-m", "x", "y z"])
+    script = render(
+        request,
+        wanted,
+        remark="a sweep",
+        script=Path("/home/a b/sub/job.sh"),
+        command=["/venv/bin/python", "-m", "x", "y z"],
+    )
 
     assert script == (
         "#!/bin/bash\n"
-        "#PBS -N my_sweep\n"
+        "# a sweep\n"
         "#PBS -q qnvidia\n"
         "#PBS -A OPEN-00-00\n"
         "#PBS -l select=1:ncpus=16:ngpus=4:mem=65536mb\n"
@@ -62,6 +68,7 @@ def test_a_whole_script_says_everything_and_can_be_submitted_by_hand() -> None:
         "#PBS -m n\n"
         "#PBS -r y\n"
         "#PBS -l license=1\n"
+        "#PBS -N my_sweep\n"
         "\n"
         'cd "${PBS_O_WORKDIR:-.}"\n'
         'export PATH="${PBS_O_PATH:-$PATH}"  # PBS gives /bin:/usr/bin only; this is where it was submitted\n'
@@ -74,12 +81,13 @@ def test_a_whole_script_says_everything_and_can_be_submitted_by_hand() -> None:
 
 
 def test_the_submission_says_the_same_without_a_login_shell() -> None:
-    request = replace(REQUEST, partition="qgpu", extra_directives=("-l place=pack:excl -P 'a project'",))
+    request = replace(REQUEST, partition="qgpu", extra_directives=("-l place=pack:excl -N mine -P 'a project'",))
 
     argv = qsub_argv("qsub", ask(request, name="run", log_dir=LOGS), Path("/home/me/runs/1/job.sh"))
 
-    assert argv[:5] == ["qsub", "-N", "run", "-q", "qgpu"]
-    assert argv[-7:] == ["-l", "place=pack:excl", "-P", "a project", "--", "/bin/bash", "/home/me/runs/1/job.sh"]
+    assert argv[:3] == ["qsub", "-q", "qgpu"]
+    assert argv[-11:-3] == ["-l", "place=pack:excl", "-N", "mine", "-P", "a project", "-N", "run"]
+    assert argv[-3:] == ["--", "/bin/bash", "/home/me/runs/1/job.sh"]
 
 
 def test_directives_and_command_line_are_the_same_words() -> None:
@@ -91,13 +99,14 @@ def test_directives_and_command_line_are_the_same_words() -> None:
 def test_several_nodes_are_scattered_and_whole_nodes_are_not_shared() -> None:
     assert "-l select=2 -l place=scatter " in said(nodes=2)
     assert "-l place=scatter:excl " in said(nodes=2, exclusive=True)
-    assert "-l select=1:ncpus=24 -l place=excl " in said(cluster=replace(SITE, whole_nodes=True, cores_per_node=24))
+    assert "-l select=1:ncpus=24 -W" in said(cluster=replace(SITE, whole_nodes=True, cores_per_node=24))
 
 
 def test_gpus_are_asked_for_in_the_sites_words() -> None:
     assert "select=1:ncpus=8:ngpus=2 " in said(gpus_per_node=2, cpus_per_node=8)
     assert "select=1:gpu_v100=2 " in said(gpus_per_node=2, cluster=replace(SITE, gpu_request=":gpu_v100={gpus}"))
     assert "gpu" not in said(gpus_per_node=0, cluster=replace(SITE, gpu_request=":gpu_v100={gpus}"))
+    assert "select=1:ncpus=8 " in said(gpus_per_node=2, cpus_per_node=8, cluster=replace(SITE, gpu_request=""))
 
 
 def test_words_of_slurm_that_have_a_meaning_are_translated() -> None:
@@ -160,7 +169,7 @@ def test_times_have_no_days() -> None:
 @pytest.mark.parametrize("folder", ["/home/é", "/a/$x", "/a/`x`", '/a/"', "/a\nb", "/a/^array_index^"])
 def test_a_folder_that_qsub_would_misread_gets_its_log_from_the_script_itself(folder: str) -> None:
     wanted = ask(REQUEST, name="run", log_dir=Path(folder))
-    script = render(REQUEST, wanted, script=Path(folder) / "job.sh", command=["true"])
+    script = render(REQUEST, wanted, remark="a run", script=Path(folder) / "job.sh", command=["true"])
 
     assert log_place(Path(folder)) == "/dev/null"
     assert "#PBS -o /dev/null\n" in script
@@ -171,7 +180,7 @@ def test_a_folder_that_qsub_would_misread_gets_its_log_from_the_script_itself(fo
 def test_scripts_are_valid_bash(nodes: int) -> None:
     request = replace(REQUEST, nodes=nodes, cluster=replace(SITE, modules=["a b"], prelude=["x=1"]))
     wanted = ask(request, name="run", log_dir=Path("/it's/$HOME"))
-    script = render(request, wanted, script=Path("/it's/$HOME/job.sh"), command=["echo", "it's"])
+    script = render(request, wanted, remark="a sweep", script=Path("/it's/$HOME/job.sh"), command=["echo", "it's"])
 
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
 

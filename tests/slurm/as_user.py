@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -68,15 +68,32 @@ def submit_copies(folder: Path, count: int) -> list[Ticket]:
     return submitter(folder).submit([write_job(folder, "true", 0, [])] * count)
 
 
-def submit_below(folder: Path, name: str, commands: Sequence[str]) -> list[tuple[Ticket, Path]]:
-    """Submit from a new folder in *folder*."""
-    (folder / name).mkdir()
-    return submit(folder / name, commands)
+def submit_below(folder: Path, names: Sequence[str], commands: Sequence[str]) -> list[tuple[Ticket, Path]]:
+    """Submit *commands* from each new folder in *folder*."""
+    submitted: list[tuple[Ticket, Path]] = []
+    for name in names:
+        (folder / name).mkdir()
+        submitted += submit(folder / name, commands)
+    return submitted
 
 
-def submit_held_as(folder: Path, name: str) -> dict[str, str]:
-    """Submit a run called *name* that does not begin; return what the queue shows of it, and take it out again."""
-    job = write_job(folder, "true", 0, ["resources.extra_directives=['--hold']"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """What the queue shows of a job."""
+
+    uid: str
+    name: str
+    comment: str
+    partition: str
+
+
+def submit_held_as(folder: Path, names: Sequence[str]) -> list[Queued]:
+    """Submit a run for each of *names* that does not begin; take it out again and return what the queue showed."""
+    return [_submit_held_as(folder, name, index) for index, name in enumerate(names)]
+
+
+def _submit_held_as(folder: Path, name: str, index: int) -> Queued:
+    job = write_job(folder, "true", index, ["resources.extra_directives=['--hold']"])
     job = replace(job, manifest=replace(job.manifest, run=replace(job.manifest.run, name=name)))
     job.run_dir.script.write_text(submitter(folder).script_for(job), encoding="utf-8")
     (ticket,) = submitter(folder).submit([job])
@@ -84,8 +101,7 @@ def submit_held_as(folder: Path, name: str) -> dict[str, str]:
     answer = subprocess.run(words, capture_output=True, text=True, check=True)
     cancel(ticket)
     queued, comment, partition = answer.stdout.rstrip("\n").split("\x1f")
-    assert partition == "qcpu"
-    return {"name": queued, "comment": comment, "uid": job.run_dir.uid}
+    return Queued(uid=job.run_dir.uid, name=queued, comment=comment, partition=partition)
 
 
 def write_program(folder: Path, name: str, text: str) -> Path:

@@ -47,8 +47,9 @@ def account() -> Iterator[Account]:
         with lock(cluster.root / "start.lock", alone=True):
             try:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return  # another worker, or another session, still needs it
+            except BlockingIOError:  # another worker, or another session, still needs it, and will stop it
+                fcntl.flock(users, fcntl.LOCK_UN)  # before start.lock is free: else it finds us here, as we found it
+                return
             if ours.exists():
                 cluster.stop()
                 ours.unlink()

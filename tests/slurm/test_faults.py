@@ -61,21 +61,32 @@ def test_a_controller_that_stays_down_is_told_in_slurms_words(slurm_alone: Accou
         slurm_alone.call(as_user.submit, folder, ["true"])
 
 
-def test_an_ended_job_is_known_without_a_controller_and_a_strange_one_is_not_denied(
-    slurm_alone: Account, folder: Path
-) -> None:
+def test_an_ended_job_is_known_without_a_controller(slurm_alone: Account, folder: Path) -> None:
     ((ticket, _),) = slurm_alone.call(as_user.submit, folder, ["true"])
     slurm_alone.call(as_user.wait_for_exit_code, ticket)
     slurm_alone.cluster.stop_controller()
 
     assert slurm_alone.call(as_user.query, [ticket])[ticket].state is State.COMPLETED
-    with pytest.raises(NoAnswerError, match="Unable to contact slurm controller"):
-        slurm_alone.call(as_user.query, [as_user.Ticket(scheduler="slurm", job_id="987654321")])
 
 
-def test_a_queue_that_does_not_answer_is_not_an_empty_queue(
-    slurm: Account, slurm_with: WrapperMaker, folder: Path
+@pytest.mark.parametrize(
+    ("silent", "words"),
+    [
+        ("squeue", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"),
+        ("sacct", "sacct: error: Problem talking to the database: Connection refused"),
+    ],
+)
+def test_a_job_is_not_denied_while_one_of_the_two_is_silent(
+    slurm: Account, slurm_with: WrapperMaker, silent: str, words: str
 ) -> None:
+    environ = slurm_with(f"echo '{words}' >&2; exit 1", silent)
+    unknown = as_user.Ticket(scheduler="slurm", job_id="987654321")
+
+    with pytest.raises(NoAnswerError, match=words.rpartition(": ")[2].split(" (")[0]):
+        slurm.call_in(environ, as_user.query, [unknown])
+
+
+def test_a_queue_that_does_not_answer_is_not_an_empty_queue(slurm: Account, slurm_with: WrapperMaker) -> None:
     environ = slurm_with("sleep 60", program="squeue")
     unknown = as_user.Ticket(scheduler="slurm", job_id="987654321")
 
@@ -143,7 +154,7 @@ def test_where_nobody_answers_the_user_is_told_to_look_before_submitting_again(
 ) -> None:
     environ = slurm_with("sleep 60") | slurm_with("sleep 60", "squeue") | slurm_with("exit 1", "sacct")
 
-    with pytest.raises(SubmissionError, match="is not known .*look for the name 'default"):
+    with pytest.raises(SubmissionError, match=r"is not known .*look for the name 'default"):
         slurm.call_in(environ, as_user.submit, folder, ["true"], patience_s=1.0)
 
 

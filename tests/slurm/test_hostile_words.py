@@ -35,29 +35,29 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_a_job_name_arrives_as_it_is(slurm: Account, folder: Path, word: str) -> None:
-    queue = slurm.call(as_user.submit_held_as, folder, word)
+def test_job_names_arrive_as_they_are(slurm: Account, folder: Path) -> None:
+    queued = slurm.call(as_user.submit_held_as, folder, WORDS)
 
-    assert queue["name"].startswith(f"{word}.2")
-    assert queue["comment"] == f"hpcml:{queue['uid']}"
+    assert [job.name.rpartition(".")[0] for job in queued] == WORDS
+    assert [job.comment for job in queued] == [f"hpcml:{job.uid}" for job in queued]
+    assert {job.partition for job in queued} == {"qcpu"}
     assert [path.name for path in folder.iterdir()] == ["runs"]
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("word", [word for word in WORDS if "/" not in word])
-def test_a_run_works_in_a_folder_with_any_name(slurm: Account, folder: Path, word: str, count: int) -> None:
-    submitted = slurm.call(as_user.submit_below, folder, word, [f"echo {index}" for index in range(count)])
+def test_runs_work_in_folders_of_any_name(slurm: Account, folder: Path, count: int) -> None:
+    submitted = slurm.call(as_user.submit_below, folder, WORDS, [f"echo {index}" for index in range(count)])
 
     known = slurm.call(as_user.wait_until_final, [ticket for ticket, _ in submitted])
 
     assert {item.state for item in known} == {State.COMPLETED}
     outputs = [(run_dir / "logs" / "0-rank0.out").read_text() for _, run_dir in submitted]
-    assert outputs == [f"{index}\n" for index in range(count)]
-    logs = [path for path in (folder / word).rglob("slurm*.log")]
-    assert logs
-    assert {log.read_text() for log in logs} == {""}
-    assert [path.name for path in folder.iterdir()] == [word]
+    assert outputs == [f"{index}\n" for index in range(count)] * len(WORDS)
+    for word in WORDS:
+        logs = list((folder / word).rglob("slurm*.log"))
+        assert logs, word
+        assert {log.read_text() for log in logs} == {""}, word
+    assert sorted(path.name for path in folder.iterdir()) == sorted(WORDS)
 
 
 def test_the_environment_of_the_submitter_reaches_the_run_unchanged(slurm: Account, folder: Path) -> None:
@@ -101,4 +101,4 @@ def test_the_prelude_runs_before_the_agent_and_its_failure_ends_the_job(slurm: A
 
 def test_a_name_with_a_line_break_is_refused_before_anything_is_sent(slurm: Account, folder: Path) -> None:
     with pytest.raises(ConfigError, match="line break"):
-        slurm.call(as_user.submit_held_as, folder, "a\n#SBATCH --partition=qgpu")
+        slurm.call(as_user.submit_held_as, folder, ["a\n#SBATCH --partition=qgpu"])

@@ -112,7 +112,7 @@ def test_a_running_job_that_is_cancelled_is_asked_to_stop_and_writes_that_down(s
 
 
 def test_cancelling_one_element_leaves_the_others_alone(slurm: Account, folder: Path) -> None:
-    submitted = slurm.call(as_user.submit, folder, ["sleep 2"] * 4, "resources.array_parallelism=1")
+    submitted = slurm.call(as_user.submit, folder, ["sleep 100", *["true"] * 3], "resources.array_parallelism=1")
     tickets = [ticket for ticket, _ in submitted]
     slurm.call(as_user.wait_until_running, tickets[0])
 
@@ -183,3 +183,17 @@ def test_an_outer_job_does_not_leak_into_an_inner_one(slurm: Account, folder: Pa
     slurm.call(as_user.wait_until_final, [ticket])
 
     assert printed(run_dir) == "qcpu 1\n"
+
+
+def test_a_preempted_run_waits_again_and_its_next_attempt_is_told_apart(slurm: Account, folder: Path) -> None:
+    whole_node = ("strategy=ddp", "strategy.processes_per_node=4", "resources.gpus_per_node=4", "resources.mem=6G")
+    there = (*whole_node, "resources.nodelist=gpu2")
+    slow_then_fast = """bash -c 'test "$HPCML_ATTEMPT" != 0 || sleep 60'"""
+    ((first, run_dir),) = slurm.call(as_user.submit, folder, [slow_then_fast], *there, "resources.partition=qgpu")
+    slurm.call(as_user.wait_until_running, first)
+
+    ((second, _),) = slurm.call(as_user.submit, folder, ["sleep 1"], *there, "resources.partition=qgpu_exp")
+    known = slurm.call(as_user.wait_until_final, [first, second], timeout_s=90.0)
+
+    assert [item.state for item in known] == [State.COMPLETED, State.COMPLETED]
+    assert sorted(path.name[0] for path in (run_dir / "logs").glob("*-agent.log")) == ["0", "1"]

@@ -57,7 +57,8 @@ class PbsDouble:
             )
         until = time.monotonic() + 20
         while not (self.state / "address").exists():
-            assert self.process.poll() is None and time.monotonic() < until, self.log()
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < until, self.log()
             time.sleep(0.01)
 
     def stop(self) -> None:

@@ -137,76 +137,98 @@ def totals(spec: Spec) -> dict[str, int]:
 
 def attributes(job: Job) -> dict[str, object]:
     """Return the attributes in the order of PBS; values are str, int or a dict of such."""
-    spec, parent = job.spec, job.parent
-    started = job.run_count > 0 and job.own_record
-    subjob_with_record = parent is not None and started
-    said: dict[str, object] = {"Job_Name": spec.name, "Job_Owner": OWNER}
-    if started:
+    return {**_who(job), **_files(job), **_resources(job), **_history(job)}
+
+
+def _started(job: Job) -> bool:
+    return job.run_count > 0 and job.own_record
+
+
+def _who(job: Job) -> dict[str, object]:
+    said: dict[str, object] = {"Job_Name": job.spec.name, "Job_Owner": OWNER}
+    if _started(job):
         said["resources_used"] = {
-            "cpupercent": 0, "cput": "00:00:00", "mem": "0kb", "ncpus": totals(spec).get("ncpus", 1), "vmem": "0kb",
+            "cpupercent": 0, "cput": "00:00:00", "mem": "0kb", "ncpus": totals(job.spec).get("ncpus", 1),
+            "vmem": "0kb",
             "walltime": time.strftime("%H:%M:%S", time.gmtime((job.obittime or time.time()) - (job.stime or 0))),
         }  # fmt: skip
-    said |= {"job_state": job.state, "queue": spec.queue, "server": SERVER}
-    if spec.account:
-        said["Account_Name"] = spec.account
-    if not subjob_with_record:
+    said |= {"job_state": job.state, "queue": job.spec.queue, "server": SERVER}
+    if job.spec.account:
+        said["Account_Name"] = job.spec.account
+    if not (job.parent and _started(job)):
         said["Checkpoint"] = "u"
     said["ctime"] = clock(job.ctime)
-    if spec.depend:
-        said["depend"] = spec.depend
+    if job.spec.depend:
+        said["depend"] = job.spec.depend
+    return said
+
+
+def _files(job: Job) -> dict[str, object]:
+    spec, started = job.spec, _started(job)
     suffix = str(job.number)
-    if parent or job.subjobs is not None:
-        suffix += f".{job.index}" if subjob_with_record else ".^array_index^"
-    said["Error_Path"] = f"{SERVER}:{spec.error or f'{spec.cwd}/{spec.name}.e{suffix}'}"
+    if job.parent or job.subjobs is not None:
+        suffix += f".{job.index}" if job.parent and started else ".^array_index^"
+    said: dict[str, object] = {"Error_Path": f"{SERVER}:{spec.error or f'{spec.cwd}/{spec.name}.e{suffix}'}"}
     if job.placed and started:
         hosts = [f"{node}/0" + (f"*{c.need['ncpus']}" if c.need.get("ncpus", 1) > 1 else "") for node, c in job.placed]
         said |= {"exec_host": "+".join(hosts), "exec_vnode": job.exec_vnode}
-    if not subjob_with_record:
+    if not (job.parent and started):
         said["Hold_Types"] = spec.hold
     said |= {"Join_Path": spec.join, "Keep_Files": spec.keep, "Mail_Points": spec.mail_points}
     said["mtime"] = clock(job.ended_at or job.stime or job.ctime)
     said["Output_Path"] = f"{SERVER}:{spec.output or f'{spec.cwd}/{spec.name}.o{suffix}'}"
-    said |= {"Priority": 0, "qtime": clock(job.ctime), "Rerunable": str(spec.rerunable)}
+    return said
+
+
+def _resources(job: Job) -> dict[str, object]:
+    spec = job.spec
+    said: dict[str, object] = {"Priority": 0, "qtime": clock(job.ctime), "Rerunable": str(spec.rerunable)}
     asked: dict[str, object] = {name: f"{count}kb" if name == "mem" else count for name, count in totals(spec).items()}
     asked |= {"nodect": len(spec.chunks), "place": spec.place, "select": spec.select}
     if spec.walltime_s is not None:
         hours, rest = divmod(spec.walltime_s, 3600)
         asked["walltime"] = f"{hours:02d}:{rest // 60:02d}:{rest % 60:02d}"
-    said["Resource_List"] = asked
-    if job.stime:
-        said["stime"] = clock(job.stime)
-    if job.obittime:
-        said["obittime"] = clock(job.obittime)
-    if job.process and not job.ended:
-        said["session_id"] = job.process.pid
-    if started:
-        said["jobdir"] = spec.home
-    said |= {"substate": job.substate, "Variable_List": dict(spec.variables)}
-    if comment := job.comment or (parent.comment if parent and not started else None):
-        said["comment"] = comment
-    if job.substate not in (20, 22):
-        said["etime"] = clock(job.ctime)
-    if started:
-        said["run_count"] = job.run_count
-    if job.exit_status is not None:
-        said |= {"Stageout_status": 1, "Exit_status": job.exit_status}
-    if subjob_with_record and parent:
-        said |= {"array_id": parent.id, "array_index": job.index}
-    else:
-        said["Submit_arguments"] = spec.submit_arguments
-    if job.subjobs is not None:
-        total = len(job.subjobs)
-        queued = total - job.expired - job.running
-        said["array"] = "True"
-        said["array_state_count"] = f"Queued:{queued} Running:{job.running} Exiting:0 Expired:{job.expired}"
-        said["array_indices_submitted"] = f"0-{total - 1}"
-        said["array_indices_remaining"] = f"{job.next_index}-{total - 1}" if job.next_index < total else "-"
-    if job.state == "F":
-        said["history_timestamp"] = int(job.ended_at or 0)
-    said |= {"project": "_pbs_project_default", "Submit_Host": "localhost"}
-    if job.subjobs is not None and spec.parallelism:
-        said["max_run_subjobs"] = spec.parallelism
-    return said
+    return {**said, "Resource_List": asked}
+
+
+def _history(job: Job) -> dict[str, object]:
+    parent, started = job.parent, _started(job)
+    comment = job.comment or (parent.comment if parent and not started else None)
+    said: dict[str, object | None] = {
+        "stime": clock(job.stime) if job.stime else None,
+        "obittime": clock(job.obittime) if job.obittime else None,
+        "session_id": job.process.pid if job.process and not job.ended else None,
+        "jobdir": job.spec.home if started else None,
+        "substate": job.substate,
+        "Variable_List": dict(job.spec.variables),
+        "comment": comment,
+        "etime": None if job.substate in (20, 22) else clock(job.ctime),
+        "run_count": job.run_count if started else None,
+        "Stageout_status": None if job.exit_status is None else 1,
+        "Exit_status": job.exit_status,
+        "array_id": parent.id if parent and started else None,
+        "array_index": job.index if parent and started else None,
+        "Submit_arguments": None if parent and started else job.spec.submit_arguments,
+        **_array(job),
+        "history_timestamp": int(job.ended_at or 0) if job.state == "F" else None,
+        "project": "_pbs_project_default",
+        "Submit_Host": "localhost",
+        "max_run_subjobs": job.spec.parallelism if job.subjobs is not None else None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _array(job: Job) -> dict[str, object]:
+    if job.subjobs is None:
+        return {}
+    total = len(job.subjobs)
+    queued = total - job.expired - job.running
+    return {
+        "array": "True",
+        "array_state_count": f"Queued:{queued} Running:{job.running} Exiting:0 Expired:{job.expired}",
+        "array_indices_submitted": f"0-{total - 1}",
+        "array_indices_remaining": f"{job.next_index}-{total - 1}" if job.next_index < total else "-",
+    }
 
 
 def as_text(jobs: list[Job], *, wide: bool) -> str:
@@ -231,7 +253,7 @@ def as_text(jobs: list[Job], *, wide: bool) -> str:
 
 
 def as_json(jobs: list[Job], *, how: str) -> str:
-    """Write `qstat -f -F json`; *how*: first (git master), all (a release), invalid (a release and a job called nan)."""
+    """Write `qstat -f -F json`; *how*: first (git master), all (a release), invalid (a release, a job called nan)."""
     whole: dict[str, object] = {"timestamp": int(time.time()), "pbs_version": "23.06.06", "pbs_server": SERVER}
     if jobs:
         shown = jobs if how != "first" or jobs[0].subjobs is not None or jobs[0].parent else jobs[:1]
@@ -249,7 +271,9 @@ def as_table(jobs: list[Job]) -> str:
     ]
     for job in jobs:
         used = "00:00:00" if job.run_count and job.substate != 41 else "0"
-        lines.append(f"{job.id:<17.17} {job.spec.name:<16.16} hpcuser          {used:>9} {job.state} {job.spec.queue:<16}")
+        lines.append(
+            f"{job.id:<17.17} {job.spec.name:<16.16} hpcuser          {used:>9} {job.state} {job.spec.queue:<16}"
+        )
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -266,7 +290,9 @@ def why_never(spec: Spec) -> str | None:
             unit = 1 << 20 if name == "mem" else 1
             tail = "gb" if name == "mem" else ""
             have = f"{total // unit}{tail}"
-            return f"Can Never Run: Insufficient amount of resource: {name} (R: {count // unit}{tail} A: {have} T: {have})"
+            return (
+                f"Can Never Run: Insufficient amount of resource: {name} (R: {count // unit}{tail} A: {have} T: {have})"
+            )
     return None
 
 

@@ -91,7 +91,7 @@ def deliver(job: Job) -> None:
 def note(job: Job, line: str) -> None:
     """Add a mom's own line to the job's output."""
     if job.output_file:
-        with contextlib.suppress(OSError), open(job.output_file, "a") as file:
+        with contextlib.suppress(OSError), Path(job.output_file).open("a") as file:
             file.write(f"{line}\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getopt
 import json
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -60,10 +61,11 @@ def qsub(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
         return said(need="stdin")
     except Refused as refusal:
         return said(refusal.code, err=refusal.text)
-    if faults.refusal:
-        return said(32, err=f"qsub: {faults.refusal}\n")
+    hook = faults.refusal
     if faults.account_wanted and not spec.account:
-        return said(32, err="qsub: Project (-A) is mandatory.\nSee https://example.invalid/docs\n")
+        hook = "Project (-A) is mandatory.\nSee https://example.invalid/docs"
+    if hook:
+        return said(32, err=f"qsub: {hook}\n")
     if faults.queue_disabled:
         return said(173, err="qsub: Queue is not enabled\n")
     job = scheduler.add(spec, size)
@@ -74,7 +76,7 @@ def qstat(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
     if "--version" in question["argv"]:
         return said(out="pbs_version = 23.06.06\n")
     pairs, ids = getopt.gnu_getopt(question["argv"], "afF:iJpQrsStTu:wxHB")
-    flags = {flag: value for flag, value in pairs}
+    flags = dict(pairs)
     as_json_wanted = flags.get("-F") == "json"
     if "-B" in flags:
         return said(out=SERVER_LINE)
@@ -104,7 +106,10 @@ def _look_all(
         elif job == "unknown":
             rc, err = 153, err + f"qstat: Unknown Job Id {full(text)}\n"
         elif job == "finished":
-            rc, err = 35, err + f"qstat: {full(text)} Job has finished, use -x or -H to obtain historical job information\n"
+            rc, err = (
+                35,
+                err + f"qstat: {full(text)} Job has finished, use -x or -H to obtain historical job information\n",
+            )
         elif not isinstance(job, str):
             found.append(job)
             if "-t" in flags and job.subjobs is not None:
@@ -114,9 +119,11 @@ def _look_all(
 
 def qdel(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
     try:
-        _, ids = getopt.gnu_getopt(question["argv"], "W:x")
+        pairs, ids = getopt.gnu_getopt(question["argv"], "W:x")
     except getopt.GetoptError:
         return said(2, err=QDEL_USAGE)
+    if not re.fullmatch(r"force|suppress_email=.*|\d+|", dict(pairs).get("-W", "")):
+        return said(2, err=f"qdel: illegal -W value\n{QDEL_USAGE}")
     if not ids:
         return said(2, err=QDEL_USAGE)
     rc, err = 0, ""
@@ -155,7 +162,10 @@ def qsig(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
             return said(168, err=f"qsig: Request invalid for state of job {full(text)}\n")
         if name in ("suspend", "resume"):
             return said(159, err=f"qsig: Unauthorized Request  {full(text)}\n")
-        known = {**{one.name: one.value for one in signal.Signals}, **{one.name[3:]: one.value for one in signal.Signals}}
+        known = {
+            **{one.name: one.value for one in signal.Signals},
+            **{one.name[3:]: one.value for one in signal.Signals},
+        }
         number = int(name) if name.isdigit() else known.get(name)
         if number is None:
             return said(165, err=f"qsig: Unknown/illegal signal name {full(text)}\n")
@@ -266,4 +276,6 @@ SERVER_LINE = (
     "---------------- ----- ----- ----- ----- ----- ----- ----- ----- -----------\n"
     "pbs01                0     0     0     0     0     0     0     0 Active    \n"
 )
-PROGRAMS = {one.__name__: one for one in (qsub, qstat, qdel, qsig, qalter, qrerun, qselect, pbsnodes, pbs_tmrsh, pbsdsh)}
+PROGRAMS = {
+    one.__name__: one for one in (qsub, qstat, qdel, qsig, qalter, qrerun, qselect, pbsnodes, pbs_tmrsh, pbsdsh)
+}

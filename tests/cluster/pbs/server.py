@@ -30,17 +30,12 @@ class Server:
         for name in ("aux", "jobs", "spool", "tmp"):
             (state / name).mkdir(parents=True, exist_ok=True)
         self.scheduler = Scheduler(state)
-        self.faults = Faults()
         self.failed: dict[str, int] = {}  # how many calls of a program were made to fail so far
         self.unanswered: list[socket.socket] = []
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """Return the answer, or None for silence."""
-        program = question["program"]
-        self.faults = faults = read_faults(self.state)
-        self.scheduler.kill_delay_s, self.scheduler.closed = faults.kill_delay_s, faults.closed
-        if faults.next_number is not None and faults.next_number > self.scheduler.next_number:
-            self.scheduler.next_number = faults.next_number
+        program, faults = question["program"], self.heed_faults()
         if program == "_task":
             return self._register_task(question["argv"])
         self._count(question)
@@ -53,6 +48,13 @@ class Server:
         self.scheduler.tick()
         found = programs.run(question, self.scheduler, faults)
         return None if program in faults.hung_after and "need" not in found else found
+
+    def heed_faults(self) -> Faults:
+        """Take the settings as the test left them."""
+        faults = read_faults(self.state)
+        self.scheduler.kill_delay_s, self.scheduler.closed = faults.kill_delay_s, faults.closed
+        self.scheduler.next_number = max(self.scheduler.next_number, faults.next_number or 0)
+        return faults
 
     def _count(self, question: dict[str, Any]) -> None:
         with (self.state / "calls.jsonl").open("a") as file:
@@ -78,6 +80,7 @@ class Server:
         while os.getppid() == parent:
             if selector.select(TICK_S if self.scheduler.live or self.scheduler.waiting else IDLE_TICK_S):
                 self._take(listener.accept()[0])
+            self.heed_faults()
             self.scheduler.tick()
 
     def _take(self, connection: socket.socket) -> None:

@@ -42,24 +42,32 @@ class Refused(Exception):  # noqa: N818 - it is an answer
 
 @dataclass
 class Options:
-    """The options given, the command line's before the directives'."""
+    """The options given on one side: of equal ones the last counts."""
 
     single: dict[str, str] = field(default_factory=dict)
     resources: dict[str, str] = field(default_factory=dict)
     other: dict[str, str] = field(default_factory=dict)  # -W
 
+    def over(self, others: Options) -> Options:
+        """Return these and, where they say nothing, *others*."""
+        return Options(
+            {**others.single, **self.single},
+            {**others.resources, **self.resources},
+            {**others.other, **self.other},
+        )
+
     def add(self, letter: str, value: str) -> None:
         if letter == "l":
             for part in re.split(r",(?=[a-z_]+=)", value):
                 name, _, text = part.partition("=")
-                self.resources.setdefault(name, text)
+                self.resources[name] = text
         elif letter == "W":
             name, _, text = value.partition("=")
             if name == "depend" and not all(DEPENDENCY.fullmatch(part) for part in text.split(",")):
                 raise Refused(2, "illegal -W value", usage=True)
-            self.other.setdefault(name, text)
+            self.other[name] = text
         else:
-            self.single.setdefault(letter, value)
+            self.single[letter] = value
 
 
 def read(
@@ -70,7 +78,8 @@ def read(
     try:
         pairs, rest = getopt.getopt(argv, LETTERS)
     except getopt.GetoptError as error:
-        raise Refused(2, f"invalid option -- '{error.opt[:1] or '-'}'", usage=True) from error
+        letter = "-" if f"--{error.opt}" in error.msg else error.opt
+        raise Refused(2, f"invalid option -- '{letter}'", usage=True) from error
     for flag, value in pairs:
         options.add(flag[1], value)
     command = rest if "--" in argv and rest and argv[argv.index(rest[0]) - 1] == "--" else None
@@ -79,8 +88,10 @@ def read(
         if len(rest) > 1:
             raise Refused(2, "", usage=True)
         script, name = _script(rest, cwd, stdin)
+        directives = Options()
         for line in _directives(script):
-            _add_directive(options, line)
+            _add_directive(directives, line)
+        options = options.over(directives)
     _check(options.single)
     size = _array_size(options, array_limit)
     return _spec(options, argv, command, script, name, cwd, environ), size
@@ -113,7 +124,9 @@ def _directives(script: str) -> list[str]:
 def _add_directive(options: Options, line: str) -> None:
     try:
         pairs, rest = getopt.getopt(shlex.split(line, posix=True), LETTERS)
-    except (getopt.GetoptError, ValueError) as error:
+    except getopt.GetoptError as error:
+        raise Refused(1, f"invalid option -- '{error.opt}'\nqsub: directive error: {line} ") from error
+    except ValueError as error:
         raise Refused(1, f"directive error: {line} ") from error
     if rest:
         raise Refused(1, f"directive error: {line} ")
@@ -149,7 +162,13 @@ def _check(single: dict[str, str]) -> None:
 
 
 def _spec(
-    options: Options, argv: list[str], command: list[str] | None, script: str | None, name: str, cwd: str, environ: dict[str, str]
+    options: Options,
+    argv: list[str],
+    command: list[str] | None,
+    script: str | None,
+    name: str,
+    cwd: str,
+    environ: dict[str, str],
 ) -> Spec:
     single = options.single
     queue = single.get("q", "workq")

@@ -25,7 +25,17 @@ from tests.cluster.slurm import configuration
 ROOT = Path("/srv/hpcml-slurm")
 USER = "hpcuser"
 PACKAGES = ("slurmctld", "slurmd", "slurmdbd", "slurm-client", "munge", "mariadb-server")
-_PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "sbatch", "munged", "mariadbd", "mariadb-install-db", "setpriv")
+_PROGRAMS = (
+    "slurmctld",
+    "slurmd",
+    "slurmdbd",
+    "sbatch",
+    "munged",
+    "mariadbd",
+    "mariadb-install-db",
+    "setpriv",
+    "setsid",
+)
 _FOLDERS = {  # folder -> who owns it
     "etc": "root", "run": "slurm", "log": "slurm", "state": "slurm", "spool": "root", "dev": "root",
     "munge": "munge", "mysql": "mysql",
@@ -164,22 +174,13 @@ class Cluster:
             )
         if self.pid("mariadbd", "mariadbd") is None:
             self._link("mariadbd", folder / "pid")
-            with (self.root / "log" / "mariadbd.log").open("ab") as log:
-                subprocess.Popen(
-                    [
-                        *("mariadbd", "--no-defaults", "--user=mysql", "--skip-networking", "--skip-log-bin"),
-                        *(f"--datadir={folder / 'data'}", f"--socket={folder / 'socket'}"),
-                        *(f"--pid-file={folder / 'pid'}", "--innodb-buffer-pool-size=64M"),
-                        # Nothing here must survive a power cut; slurmdbd asks for the long lock wait
-                        *("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync"),
-                        "--innodb-lock-wait-timeout=900",
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=self.environ,
-                    start_new_session=True,
-                )
+            self._run(
+                *("setsid", "--fork", "mariadbd", "--no-defaults", "--user=mysql", "--skip-networking"),
+                *(f"--datadir={folder / 'data'}", f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}"),
+                *("--skip-log-bin", "--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900"),
+                # Nothing here must survive a power cut
+                *("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync"),
+            )
         self._wait("mariadbd", lambda: self._succeeds("mariadb-admin", "--no-defaults", "ping"))
         self._run(
             *("mariadb", "--no-defaults", "--execute"),

@@ -1,0 +1,30 @@
+"""``hpcml doctor``."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from hpcml.cli.main import pass_places
+from hpcml.cli.options import form
+from hpcml.places import Places
+
+
+@click.command()
+@click.option("--cluster", default="local", show_default=True, metavar="NAME", help="Whose profile to check as well.")
+@form("json")
+@pass_places
+def doctor(places: Places, cluster: str, form: str | None) -> int:
+    """Look at what a run needs, on this machine and for a cluster; exit code 1 if anything would fail."""
+    from hpcml.cli.terminal import console, show
+    from hpcml.operations.doctor import examine
+    from hpcml.operations.plan import look_around
+    from hpcml.report import checks_table as report
+
+    checks = list(examine(places, look_around(os.environ), cluster))
+    if form == "json":
+        click.echo(report.checks_json(checks), nl=False)
+    else:
+        show(report.checks_table(checks, console=console()))
+    return int(any(check.verdict == "fail" for check in checks))

@@ -1,0 +1,113 @@
+"""What a run needs, looked at one by one: on this machine, and for a cluster's profile."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from hpcml.cluster import Cluster
+from hpcml.config.compose import compose_from_cli
+from hpcml.errors import HpcmlError
+from hpcml.operations.account import known_account
+from hpcml.operations.collect import opened
+from hpcml.operations.plan import Machine, plan_all
+from hpcml.operations.preflight import file_system_of, warnings
+from hpcml.places import Places
+from hpcml.schedulers.presence import find_programs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing looked at. `verdict` is ok, warn or fail."""
+
+    what: str
+    verdict: str
+    found: str
+
+
+def examine(places: Places, machine: Machine, cluster: str) -> Iterator[Check]:
+    """Yield the checks of this machine, then those for *cluster*; what cannot be looked at is a failed check."""
+    yield Check(what="python", verdict="ok", found=platform.python_version())
+    yield _home(places)
+    yield _store(places)
+    yield Check(what="cores", verdict="ok", found=f"{machine.cores} usable")
+    yield _gpus(machine)
+    yield from _packages()
+    yield from _cluster(places, machine, cluster)
+
+
+def _home(places: Places) -> Check:
+    nearest = places.home
+    while not nearest.exists():
+        nearest = nearest.parent
+    writable = os.access(nearest, os.W_OK | os.X_OK) and nearest.is_dir()
+    found = f"{places.home} on {file_system_of(places.home) or 'an unknown file system'}"
+    return Check(
+        what="HPCML_HOME",
+        verdict="ok" if writable else "fail",
+        found=found if writable else f"{found}: {nearest} cannot be written",
+    )
+
+
+def _store(places: Places) -> Check:
+    if not Path(places.store_url).exists() and "://" not in places.store_url:
+        return Check(what="store", verdict="ok", found=f"{places.store_url} (made at first use)")
+    try:
+        with opened(places):
+            return Check(what="store", verdict="ok", found=places.store_url)
+    except HpcmlError as error:
+        return Check(what="store", verdict="fail", found=str(error))
+
+
+def _gpus(machine: Machine) -> Check:
+    if not machine.gpus:
+        found = "none that NVML shows: runs here use the CPU; tf32 and FP16 are emulated, and labelled so"
+        return Check(what="GPUs", verdict="ok", found=found)
+    names = ", ".join(
+        f"{gpu.name} ({'.'.join(map(str, gpu.compute_capability))}, {gpu.memory_mb} MiB)" for gpu in machine.gpus
+    )
+    return Check(what="GPUs", verdict="ok", found=f"{names}, driver {machine.gpus[0].driver}")
+
+
+def _packages() -> Iterator[Check]:
+    versions = {dist.name.lower(): dist.version for dist in metadata.distributions() if dist.name}
+    torch = versions.get("torch")
+    missing = "not installed here: the recipes need it (pip install 'hpcml[torch]'), your own programs may not"
+    yield Check(what="torch", verdict="ok" if torch else "warn", found=torch or missing)
+    if "pynvml" in versions:  # it shadows nvidia-ml-py's module of that name
+        found = f"pynvml {versions['pynvml']} is deprecated and may shadow nvidia-ml-py: pip uninstall pynvml"
+        yield Check(what="NVML package", verdict="warn", found=found)
+
+
+def _cluster(places: Places, machine: Machine, name: str) -> Iterator[Check]:
+    try:
+        (point,) = compose_from_cli([f"cluster={name}", "workload.command=true"], project=Path.cwd())
+    except HpcmlError as error:
+        yield Check(what=f"profile {name}", verdict="fail", found=str(error))
+        return
+    site = point.run.cluster
+    yield Check(what=f"profile {name}", verdict="ok", found=f"{site.scheduler.name}, {site.site or 'this machine'}")
+    for program, place in find_programs(site.scheduler.name).items():
+        yield Check(what=program, verdict="ok" if place else "fail", found=place or "not on PATH")
+    yield from _account(site)
+    try:
+        (item,) = plan_all([point], machine)
+    except HpcmlError as error:
+        yield Check(what="preflight", verdict="fail", found=str(error))
+        return
+    found = [warning for warning in warnings(item, places) if not warning.startswith("resources.account")]
+    yield from (Check(what="preflight", verdict="warn", found=warning) for warning in found)
+    if not found:
+        yield Check(what="preflight", verdict="ok", found="a default run would be accepted")
+
+
+def _account(site: Cluster) -> Iterator[Check]:
+    if not site.account_required:
+        return
+    account = known_account(site, os.environ, Path.cwd())
+    missing = f"none for {site.name}: HPCML_ACCOUNT, hpcml.yaml here, or your configuration file"
+    yield Check(what="account", verdict="ok" if account else "fail", found=account or missing)

@@ -1,0 +1,147 @@
+"""The `hpcml` command on a PBS site, from the words a user types to the record of the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command_line import Hpcml, program
+from tests.cluster.pbs.double import PbsDouble
+
+SALOMON = ["cluster=salomon", "resources.walltime=00:10:00"]
+ACCOUNT = "resources.account=OPEN-0-0"
+
+
+@pytest.fixture
+def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
+    cwd = tmp_path / "a project"
+    cwd.mkdir()
+    return Hpcml(environ=hpcml_environ, cwd=cwd)
+
+
+@pytest.fixture
+def hpcml_environ(pbs: PbsDouble, tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "XDG_", "SUBMITIT_"))}
+    home = tmp_path / "home"
+    return {**kept, "HOME": str(home), "HPCML_HOME": str(home / "hpcml"), "PATH": f"{pbs.bin}:{kept['PATH']}"}
+
+
+def submitted(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return found if isinstance(found, list) else [found]
+
+
+def states(hpcml: Hpcml, *, timeout_s: float = 60) -> list[str]:
+    """Return the states of all runs once all have ended."""
+    until = time.monotonic() + timeout_s
+    while True:
+        found = [run["state"] for run in hpcml.runs()]
+        if not set(found) & {"PENDING", "RUNNING"}:
+            return found
+        assert time.monotonic() < until, found
+        time.sleep(0.3)
+
+
+def test_a_run_goes_through_pbs_and_is_recorded(hpcml: Hpcml) -> None:
+    code = "import os; print('accuracy 0.5'); print(os.environ['PBS_JOBID'], os.getcwd())"
+
+    done = hpcml("run", *SALOMON, ACCOUNT, program(code), "--detach", "--json")
+
+    (run,) = submitted(done)
+    assert (run["scheduler"], run["job_id"], run["array_index"]) == ("pbs", "1.pbs01", None)
+    assert states(hpcml) == ["COMPLETED"]
+    assert f"1.pbs01 {hpcml.cwd}" in hpcml("logs", run["uid"]).stdout
+
+
+def test_a_sweep_is_one_array(hpcml: Hpcml, pbs: PbsDouble) -> None:
+    words = [*SALOMON, ACCOUNT, program("import os; print(os.environ['PBS_ARRAY_INDEX'])")]
+
+    runs = submitted(hpcml("run", "-m", *words, "seed=1,2,3", "resources.array_parallelism=2", "--detach", "--json"))
+
+    assert [(run["job_id"], run["array_index"]) for run in runs] == [("1[].pbs01", index) for index in range(3)]
+    assert states(hpcml) == ["COMPLETED"] * 3
+    assert pbs.calls()["qsub"] == 1
+
+
+def test_a_dry_run_shows_what_would_be_sent_and_sends_nothing(hpcml: Hpcml, pbs: PbsDouble) -> None:
+    done = hpcml("run", *SALOMON, ACCOUNT, program("pass"), "--dry-run")
+
+    assert done.returncode == 0, done.stderr
+    assert "#PBS -A OPEN-0-0\n" in done.stdout
+    assert "#PBS -l select=1:ncpus=24\n" in done.stdout
+    assert pbs.calls() == {}
+
+
+def test_a_missing_account_is_told_before_pbs_is_asked(hpcml: Hpcml, pbs: PbsDouble) -> None:
+    done = hpcml("run", *SALOMON, program("pass"))
+
+    assert done.returncode == 2
+    assert "account" in done.stderr
+    assert pbs.calls()["qsub"] == 0
+
+
+def test_a_refusal_reaches_the_user_in_pbs_words(hpcml: Hpcml, pbs: PbsDouble) -> None:
+    pbs.set(refusal="Project OPEN-0-0 has no hours left.")
+
+    done = hpcml("run", *SALOMON, ACCOUNT, program("pass"), "--detach")
+
+    assert done.returncode == 3
+    assert "PBS refused the job: qsub: Project OPEN-0-0 has no hours left." in done.stderr
+
+
+def test_waiting_and_running_are_told_and_a_run_can_be_cancelled(hpcml: Hpcml, pbs: PbsDouble) -> None:
+    pbs.set(closed=True)
+    (run,) = submitted(hpcml("run", *SALOMON, ACCOUNT, program("import time; time.sleep(60)"), "--detach", "--json"))
+    (waiting,) = json.loads(hpcml("status", "--json").stdout)
+    pbs.set()
+    until = time.monotonic() + 60
+    while (running := json.loads(hpcml("status", "--json").stdout)[0])["state"] != "RUNNING":
+        assert time.monotonic() < until, running
+
+    done = hpcml("cancel", run["uid"])
+
+    assert done.returncode == 0, done.stderr
+    assert waiting["state"] == "PENDING"
+    assert states(hpcml) == ["CANCELLED"]
+
+
+def test_a_run_that_fails_is_recorded_as_failed(hpcml: Hpcml) -> None:
+    submitted(hpcml("run", *SALOMON, ACCOUNT, program("raise SystemExit(7)"), "--detach", "--json"))
+
+    assert states(hpcml) == ["FAILED"]
+
+
+def test_a_server_that_is_down_does_not_change_what_is_known(hpcml: Hpcml, pbs: PbsDouble) -> None:
+    submitted(hpcml("run", *SALOMON, ACCOUNT, program("import time; time.sleep(30)"), "--detach", "--json"))
+    time.sleep(1.5)
+    pbs.set(down=["qstat"])
+
+    done = hpcml("status", "--json")
+
+    assert [one["state"] for one in json.loads(done.stdout)] == ["RUNNING"]
+
+
+def test_runs_on_two_nodes_know_each_other(hpcml: Hpcml) -> None:
+    code = "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_ADDR'])"
+    words = ["strategy=ddp", "strategy.processes_per_node=2", "resources.nodes=2", "resources.cpus_per_task=4"]
+
+    (run,) = submitted(hpcml("run", *SALOMON, ACCOUNT, program(code), *words, "--detach", "--json"))
+
+    assert states(hpcml) == ["COMPLETED"]
+    printed = [hpcml("logs", run["uid"], "--rank", str(rank)).stdout.strip() for rank in range(4)]
+    assert printed == [f"{rank} 4 pbs01" for rank in range(4)]
+
+
+def test_without_pbs_the_user_is_told(hpcml: Hpcml) -> None:
+    done = hpcml("run", *SALOMON, ACCOUNT, program("pass"), "--detach", PATH=f"{Path(sys.executable).parent}:/usr/bin")
+
+    assert done.returncode != 0
+    assert "qsub" in done.stderr

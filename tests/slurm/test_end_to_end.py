@@ -1,0 +1,132 @@
+"""The `hpcml` command on a real Slurm, as an ordinary user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.slurm.account import Account
+
+pytestmark = pytest.mark.slurm
+
+
+@dataclass(frozen=True)
+class Hpcml:
+    """A user of the cluster with a project of their own."""
+
+    account: Account
+    project: Path
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        start = "from hpcml.cli.main import main; main()"
+        home = {"HPCML_HOME": str(self.project / "hpcml")}
+        return self.account.run([str(self.account.python), "-c", start, *words], cwd=self.project, environ=home)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        conf = self.account.sources / "tests" / "slurm" / "conf"
+        return self("run", "--config-dir", str(conf), "cluster=testslurm", *words)
+
+    def runs(self) -> list[dict[str, Any]]:
+        done = self("runs", "--json")
+        assert done.returncode == 0, done.stderr
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        return found
+
+    def runs_once_ended(self) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + 60
+        while True:
+            asked = self("status")
+            assert asked.returncode == 0, asked.stderr
+            runs = self.runs()
+            if all(run["state"] not in ("PENDING", "RUNNING") for run in runs):
+                return runs
+            assert time.monotonic() < deadline, asked.stdout.decode()
+            time.sleep(0.5)
+
+
+@pytest.fixture
+def hpcml(slurm: Account, folder: Path) -> Hpcml:
+    return Hpcml(slurm, folder)
+
+
+def program(code: str) -> str:
+    return f"workload.command=\"python3 -c '{code}'\""
+
+
+def test_a_sweep_is_one_array_and_every_run_is_recorded_with_its_result(hpcml: Hpcml) -> None:
+    report = (
+        "import hpcml_client, os; hpcml_client.connect()"
+        '.metrics(dict(loss=0.5 * int(os.environ[\\"SLURM_ARRAY_TASK_ID\\"])), step=1)'
+    )
+
+    done = hpcml.run("-m", "seed=0,1,2", "precision=fp32,bf16", program(report))
+
+    assert done.returncode == 0, done.stderr.decode()
+    runs = hpcml.runs_once_ended()
+    assert [run["state"] for run in runs] == ["COMPLETED"] * 6
+    assert len({run["job_id"] for run in runs}) == 1
+    losses = {run["array_index"]: run["metrics"]["loss"]["first"] for run in runs}
+    assert losses == {index: 0.5 * index for index in range(6)}
+
+
+def test_a_run_that_fails_on_the_cluster_is_recorded_as_failed(hpcml: Hpcml) -> None:
+    done = hpcml.run(program("raise SystemExit(3)"))
+
+    assert done.returncode == 0, done.stderr.decode()  # it was submitted
+    assert [run["state"] for run in hpcml.runs_once_ended()] == ["FAILED"]
+
+
+def test_a_run_that_dies_with_its_agent_has_slurms_word_for_it(hpcml: Hpcml) -> None:
+    done = hpcml.run(program("import os, signal; os.kill(os.getppid(), signal.SIGKILL)"))
+
+    assert done.returncode == 0, done.stderr.decode()
+    assert [run["state"] for run in hpcml.runs_once_ended()] == ["FAILED"]
+
+
+def test_a_run_that_waits_is_seen_and_cancelled(hpcml: Hpcml) -> None:
+    done = hpcml.run("resources.extra_directives=['--begin=now+1hour']", program("pass"))
+    assert done.returncode == 0, done.stderr.decode()
+    (waiting,) = hpcml.runs()
+
+    cancelled = hpcml("cancel", waiting["uid"])
+
+    assert waiting["state"] == "PENDING"
+    assert cancelled.returncode == 0, cancelled.stderr.decode()
+    (run,) = hpcml.runs_once_ended()
+    assert run["state"] == "CANCELLED"
+
+
+def test_a_refused_submission_is_one_line_and_exit_status_three(hpcml: Hpcml) -> None:
+    done = hpcml.run("resources.partition=nosuch", program("pass"))
+
+    assert done.returncode == 3
+    line = done.stderr.decode().splitlines()[-1]
+    assert line.startswith("hpcml: sbatch refused the job: invalid partition specified: nosuch")
+
+
+def test_a_dry_run_shows_a_script_that_slurm_itself_would_take(hpcml: Hpcml) -> None:
+    shown = hpcml.run("--dry-run=script", "resources.gpus_per_node=1", "resources.partition=qgpu", program("pass"))
+    script = hpcml.project / "shown.sh"
+    script.write_bytes(shown.stdout)
+
+    tested = hpcml.account.run(["sbatch", "--test-only", str(script)], cwd=hpcml.project)
+
+    assert shown.returncode == 0, shown.stderr
+    assert tested.returncode == 0, tested.stderr
+    assert b"in partition qgpu" in tested.stderr
+    assert [path.name for path in hpcml.project.iterdir()] == ["shown.sh"]
+
+
+def test_a_dry_run_of_a_sweep_shows_its_array(hpcml: Hpcml) -> None:
+    shown = hpcml.run("-m", "--dry-run", "seed=0,1,2", "resources.array_parallelism=2", program("pass"))
+
+    assert shown.returncode == 0, shown.stderr
+    assert b"#SBATCH --array=0-2%2\n" in shown.stdout
+    assert b"$ sbatch " in shown.stdout
+    assert not list(hpcml.project.iterdir())
