@@ -4,7 +4,8 @@ HpcmlError                 1  something hpcml was asked to do did not happen
 ├── ConfigError            2  the words given cannot be a run; nothing was submitted, written or lost
 ├── StoreError             2  the experiment store cannot be used as it is
 ├── ComparisonError        2  these runs cannot be compared honestly
-└── SubmissionError        3  the scheduler, or this machine in its place, refused the job
+├── SubmissionError        3  the scheduler, or this machine in its place, refused the job
+└── NoAnswerError          3  a scheduler's program gave no answer in time (schedulers/commands.py)
 """
 
 from __future__ import annotations

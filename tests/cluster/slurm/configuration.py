@@ -102,6 +102,7 @@ AuthInfo=socket={root}/munge/socket
 DbdHost=localhost
 DbdAddr=127.0.0.1
 DbdPort={DBD_PORT}
+CommunicationParameters=NoInAddrAny
 SlurmUser=slurm
 StorageType=accounting_storage/mysql
 StorageHost=localhost
