@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 
 from hpcml.config.compose import compose_from_cli
+from hpcml.manifest import Provenance
 from hpcml.spec import Run
 
 ComposeOne = Callable[..., Run]
+ORIGIN = Provenance(
+    command_line=["hpcml", "run"],
+    submitted_at="2026-11-21T08:30:15+00:00",
+    submitted_from="login1",
+    user="me",
+    cwd="/home/me",
+    hpcml_version="0.1.0",
+    python="3.11.7",
+)
 
 
 @pytest.fixture

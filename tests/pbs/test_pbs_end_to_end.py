@@ -145,3 +145,48 @@ def test_without_pbs_the_user_is_told(hpcml: Hpcml) -> None:
 
     assert done.returncode != 0
     assert "qsub" in done.stderr
+
+
+REFUSES_THE_SECOND = """\
+#!/bin/bash
+echo call >> {calls}
+if [ "$(wc -l < {calls})" = 2 ]; then echo "qsub: would exceed complex's per-user limit" >&2; exit 38; fi
+exec {qsub} "$@"
+"""
+
+
+def test_a_sweep_that_is_refused_half_way_is_recorded_and_completed_by_missing(
+    hpcml: Hpcml, pbs: PbsDouble, tmp_path: Path
+) -> None:
+    front = tmp_path / "front"
+    front.mkdir()
+    (front / "qsub").write_text(REFUSES_THE_SECOND.format(calls=tmp_path / "calls", qsub=pbs.bin / "qsub"))
+    (front / "qsub").chmod(0o755)
+    sweep = ["run", "-m", *SALOMON, ACCOUNT, program("pass"), "seed=range(5)", "cluster.max_array_size=2", "--detach"]
+
+    refused = hpcml(*sweep, PATH=f"{front}:{hpcml.environ['PATH']}")
+
+    assert refused.returncode == 3
+    said = refused.stderr.splitlines()[-1]
+    assert "would exceed complex's per-user limit (2 of 5 runs were submitted before; hpcml run --missing" in said
+    assert sorted(states(hpcml)) == ["COMPLETED", "COMPLETED", "FAILED", "FAILED", "FAILED"]
+
+    resumed = hpcml(*sweep, "--missing")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert "2 of 5 configurations are done or under way" in resumed.stderr
+    states(hpcml)  # until all have ended
+    good = [run["params"]["seed"] for run in hpcml.runs() if run["state"] == "COMPLETED"]
+    assert sorted(good) == [0, 1, 2, 3, 4]
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
+    assert pbs.calls()["qsub"] == 1 + 2
+
+
+def test_different_requests_of_a_sweep_are_different_submissions(hpcml: Hpcml, pbs: PbsDouble) -> None:
+    words = ["run", "-m", *SALOMON, ACCOUNT, program("pass"), "seed=0,1", "resources.cpus_per_task=2,4"]
+
+    runs = submitted(hpcml(*words, "--detach", "--json"))
+
+    assert len({run["job_id"] for run in runs}) == 2
+    assert pbs.calls()["qsub"] == 2
+    assert states(hpcml) == ["COMPLETED"] * 4

@@ -130,3 +130,31 @@ def test_a_dry_run_of_a_sweep_shows_its_array(hpcml: Hpcml) -> None:
     assert b"#SBATCH --array=0-2%2\n" in shown.stdout
     assert b"$ sbatch " in shown.stdout
     assert not list(hpcml.project.iterdir())
+
+
+def test_nodes_that_do_not_see_the_run_directory_are_told_of(hpcml: Hpcml) -> None:
+    done = hpcml.run("resources.extra_directives=['--begin=now+3', --no-requeue]", program("pass"))
+    assert done.returncode == 0, done.stderr.decode()
+    home, away = hpcml.project / "hpcml", hpcml.project / "away"
+    home.rename(away)  # as if this were a file system that the node does not mount
+
+    time.sleep(8)
+    away.rename(home)
+
+    (run,) = hpcml.runs_once_ended()
+    assert run["state"] == "FAILED"
+    assert "it never started: does the node see the run directory?" in run["reason"]
+
+
+def test_ranks_on_two_nodes_know_each_other(hpcml: Hpcml) -> None:
+    code = 'import os; print(*map(os.environ.get, (\\"RANK\\", \\"WORLD_SIZE\\", \\"LOCAL_RANK\\", \\"MASTER_ADDR\\")))'
+    words = ["strategy=ddp", "strategy.processes_per_node=2", "resources.nodes=2", "resources.partition=qgpu"]
+
+    done = hpcml.run(*words, program(code))
+
+    assert done.returncode == 0, done.stderr.decode()
+    (run,) = hpcml.runs_once_ended()
+    assert run["state"] == "COMPLETED", run
+    said = [hpcml("logs", run["uid"], "--rank", str(rank)).stdout.decode().split() for rank in range(4)]
+    assert [line[:3] for line in said] == [[str(rank), "4", str(rank % 2)] for rank in range(4)]
+    assert {line[3] for line in said} == {"gpu1"}

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import HpcmlError
-from hpcml.manifest import FORMAT, Manifest, Provenance, read_manifest, write_manifest
+from hpcml.manifest import FORMAT, Manifest, read_manifest, write_manifest
 from hpcml.precision import CPU
 from hpcml.spec import spec_hash
 from hpcml.workload import Software, build_plan
-from tests.conftest import ComposeOne
+from tests.conftest import ORIGIN, ComposeOne
 
 
 @pytest.fixture
@@ -21,15 +21,7 @@ def manifest(compose_one: ComposeOne, tmp_path: Path) -> Manifest:
         spec_hash=spec_hash(run),
         run=run,
         plan=build_plan(run, CPU, software, cpus_per_task=2),
-        provenance=Provenance(
-            command_line=["hpcml", "run"],
-            submitted_at="2026-11-21T08:30:15+00:00",
-            submitted_from="login1",
-            user="me",
-            cwd="/home/me",
-            hpcml_version="0.1.0",
-            python="3.11.7",
-        ),
+        provenance=ORIGIN,
     )
 
 

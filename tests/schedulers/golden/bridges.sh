@@ -1,0 +1,18 @@
+# $ sbatch /scratch/me/hpcml/runs/demo/20261121-083015-222abcde/job.sh
+#!/bin/bash
+# hpcml run 20261121-083015-222abcde; may be submitted again by hand: sbatch job.sh
+#SBATCH --account=ACCOUNT
+#SBATCH --partition=GPU-shared
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=02:00:00
+#SBATCH --requeue
+#SBATCH --chdir=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde
+#SBATCH --output=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde/slurm.log
+#SBATCH --open-mode=append
+#SBATCH --gres=gpu:p100:1
+#SBATCH --job-name=golden.20261121-083015-222abcde
+#SBATCH --comment=hpcml:20261121-083015-222abcde
+
+set -e
+exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

@@ -1,0 +1,21 @@
+# $ sbatch /scratch/me/hpcml/runs/demo/20261121-083015-222abcde/job.sh
+#!/bin/bash
+# hpcml run 20261121-083015-222abcde; may be submitted again by hand: sbatch job.sh
+#SBATCH --account=ACCOUNT
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=14
+#SBATCH --mem=256000M
+#SBATCH --time=03:00:00
+#SBATCH --requeue
+#SBATCH --chdir=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde
+#SBATCH --output=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde/slurm.log
+#SBATCH --open-mode=append
+#SBATCH --gpus-per-node=h100:1
+#SBATCH --job-name=golden.20261121-083015-222abcde
+#SBATCH --comment=hpcml:20261121-083015-222abcde
+
+command -v module >/dev/null || . /etc/profile
+module load StdEnv/2023 || exit 1
+set -e
+exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

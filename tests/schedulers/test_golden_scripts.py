@@ -1,0 +1,71 @@
+"""The job script of every cluster profile, whole: what changes in one is seen in a diff.
+
+``HPCML_UPDATE_GOLDEN=1 pytest tests/schedulers/test_golden_scripts.py`` writes them anew, to be read before a commit.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcml.cluster import SchedulerName
+from hpcml.config.compose import compose_from_cli
+from hpcml.manifest import FORMAT, Manifest
+from hpcml.operations.plan import Machine, plan_all
+from hpcml.resources import resource_dir
+from hpcml.rundir import RunDir
+from hpcml.schedulers.pbs import PbsSubmitter
+from hpcml.schedulers.slurm import SlurmSubmitter
+from hpcml.schedulers.submitter import Job, Submitter
+from hpcml.spec import spec_hash
+from tests.conftest import ORIGIN
+
+GOLDEN = Path(__file__).parent / "golden"
+HOME = Path("/scratch/me/hpcml")
+PROFILES = sorted(path.stem for path in (resource_dir("conf") / "cluster").glob("*.yaml") if path.stem != "local")
+
+
+def job_on(profile: str, project: Path) -> Job:
+    words = [f"cluster={profile}", "resources.account=ACCOUNT", "workload.command=train", "name=golden"]
+    (item,) = plan_all(compose_from_cli(words, project=project), Machine(cores=8, gpus=[]))
+    run_dir = RunDir(HOME / "runs" / "demo" / "20261121-083015-222abcde")
+    return Job(
+        run_dir=run_dir,
+        manifest=Manifest(
+            format=FORMAT,
+            uid=run_dir.uid,
+            spec_hash=spec_hash(item.run),
+            run=item.run,
+            plan=item.plan,
+            provenance=ORIGIN,
+        ),
+    )
+
+
+def submission(profile: str, project: Path) -> str:
+    job = job_on(profile, project)
+    kinds: dict[SchedulerName, Submitter] = {
+        SchedulerName.slurm: SlurmSubmitter(submissions=HOME / "submissions"),
+        SchedulerName.pbs: PbsSubmitter(submissions=HOME / "submissions"),
+    }
+    preview = kinds[job.manifest.run.cluster.scheduler].preview([job])
+    text = f"# $ {' '.join(preview.command)}\n{preview.script}"
+    return text.replace(sys.executable, "PYTHON")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_script_of_a_profile_is_as_it_was_read_and_approved(profile: str, tmp_path: Path) -> None:
+    file = GOLDEN / f"{profile}.sh"
+    script = submission(profile, tmp_path)
+    if os.environ.get("HPCML_UPDATE_GOLDEN"):
+        GOLDEN.mkdir(exist_ok=True)
+        file.write_text(script)
+
+    assert script == file.read_text()
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_every_golden_script_belongs_to_a_profile() -> None:
+    assert [path.stem for path in sorted(GOLDEN.glob("*.sh"))] == PROFILES
