@@ -72,7 +72,7 @@ def peer_s(account: Account, python: Path, points: int) -> float:
     (folder / "peer.py").write_text(PEER)
     words = [str(account.sources / "conf"), "-m", "hydra/launcher=submitit_slurm", f"seed=range({points})"]
     words += ["hydra.launcher.partition=qcpu", "hydra.launcher.timeout_min=10", "hydra.launcher.mem_gb=1"]
-    words += ["+hydra.launcher.account=proj1", "hydra.launcher.additional_parameters={hold: true}"]
+    words += ["hydra.launcher.account=proj1", "+hydra.launcher.additional_parameters.hold=true"]
     words += [f"hydra.sweep.dir={folder}/sweep"]
     started = time.perf_counter()
     with (folder / "log").open("wb") as log:

@@ -10,9 +10,12 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from hpcml.cli.main import COMMANDS
+import click
+
+from hpcml.cli.main import COMMANDS, cli
 from hpcml.precision import CAPABILITIES, Capability, PrecisionName, environment
 
 DOCS = Path(__file__).resolve().parent
@@ -43,11 +46,18 @@ def help_text(*command: str) -> str:
 
 def cli_page() -> str:
     """Return reference/cli.md."""
-    parts = [_INTRODUCTION]
-    for command in ("", *COMMANDS):
-        words = command.split()
-        parts.append(f"## {' '.join(['hpcml', *words])}\n\n```text\n{help_text(*words)}\n```\n")
-    return "\n".join(parts)
+    parts = (f"## {' '.join(['hpcml', *words])}\n\n```text\n{help_text(*words)}\n```\n" for words in _commands())
+    return "\n".join([_INTRODUCTION, *parts])
+
+
+def _commands() -> Iterator[tuple[str, ...]]:
+    yield ()
+    context = click.Context(cli)
+    for name in COMMANDS:
+        yield (name,)
+        command = cli.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from ((name, below) for below in command.list_commands(context))
 
 
 def capability_table() -> str:

@@ -92,7 +92,7 @@ class Resources:
 
     account: str | None = None
     partition: str | None = None
-    queue: str | None = None  # PBS's word for partition; give one of the two
+    queue: str | None = None  # PBS's word for partition, which it overrides
     qos: str | None = None
     nodes: int = 1
     gpus_per_node: int | None = None
@@ -111,8 +111,6 @@ class Resources:
     extra_directives: list[str] = field(default_factory=list)  # anything else, as the scheduler's options: --licenses=x
 
     def __post_init__(self) -> None:
-        both = self.partition is not None and self.queue is not None and self.partition != self.queue
-        require(not both, f"resources.partition={self.partition} and resources.queue={self.queue}: give one of them")
         parallel = self.array_parallelism
         require(parallel is None or parallel >= 1, f"resources.array_parallelism={parallel} must be at least 1")
         words = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -131,8 +129,8 @@ class Resources:
 
     @property
     def partition_or_queue(self) -> str | None:
-        """The partition, by either name."""
-        return self.partition if self.partition is not None else self.queue
+        """The partition, by either name; profiles preset `partition`, so that `queue` is what somebody chose."""
+        return self.queue if self.queue is not None else self.partition
 
     @property
     def walltime_s(self) -> int | None:

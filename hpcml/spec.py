@@ -12,7 +12,7 @@ from hpcml.cluster import Cluster, Resources, SchedulerName
 from hpcml.codec import encode
 from hpcml.errors import ConfigError, require
 from hpcml.precision import Device, Numerics, PrecisionName, decide_numerics
-from hpcml.quantities import parse_walltime_s
+from hpcml.quantities import parse_memory_mb, parse_walltime_s
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _WORDS_FOR_PEOPLE = ("name", "tags")  # two runs that differ in these alone are replicates
@@ -245,6 +245,18 @@ class Run:
             require(
                 parse_walltime_s(wanted.walltime) <= limit_s,
                 f"resources.walltime={wanted.walltime}: cluster={site.name} allows {site.max_walltime}",
+            )
+        cores = (wanted.cpus_per_task or 1) * (self.strategy.processes_per_node or wanted.gpus_per_node or 1)
+        require(
+            site.cores_per_node is None or cores <= site.cores_per_node,
+            f"resources.cpus_per_task={wanted.cpus_per_task}: {cores} cores of a node of cluster={site.name}, "
+            f"which has {site.cores_per_node}",
+        )
+        if site.mem_per_node and wanted.mem:
+            limit_mb = parse_memory_mb(site.mem_per_node, field="cluster.mem_per_node")
+            require(
+                parse_memory_mb(wanted.mem) <= limit_mb,
+                f"resources.mem={wanted.mem}: a node of cluster={site.name} has {site.mem_per_node}",
             )
         require(
             site.scheduler is not SchedulerName.local or wanted.nodes == 1,

@@ -1,8 +1,10 @@
-"""The states a run can be in: Slurm's words, plus one for a run whose supervisor vanished."""
+"""The states a run can be in, and which event of its journals decides: Slurm's words, plus one for a lost run."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 
 class State(StrEnum):
@@ -23,3 +25,30 @@ class State(StrEnum):
     def is_final(self) -> bool:
         """Whether the run has ended, one way or another."""
         return self not in (State.PENDING, State.RUNNING)
+
+
+# Weight of an event within one attempt: an outcome seen by the agent, one inferred from outside, a beginning, a wish.
+DECISIVE: Mapping[str, int] = {
+    "attempt_ended": 4,
+    "ended_by_scheduler": 3,  # what the scheduler says of a job whose agent could not say it
+    "lost": 3,
+    "cancelled": 3,
+    "attempt_started": 2,
+    "submission_failed": 1,  # and yet its job.sh may be submitted by hand
+    "submitted": 0,
+}
+_SAID_BY_NAME = {
+    "lost": State.LOST,
+    "cancelled": State.CANCELLED,
+    "attempt_started": State.RUNNING,
+    "submission_failed": State.FAILED,
+    "submitted": State.PENDING,
+}
+
+
+def state_after(event: str, details: Mapping[str, Any]) -> State:
+    """Return the state that a decisive *event* puts its run into; an outcome in unknown words is a failure."""
+    if event in _SAID_BY_NAME:
+        return _SAID_BY_NAME[event]
+    word = str(details.get("state"))
+    return State(word) if word in State.__members__ else State.FAILED

@@ -60,7 +60,8 @@ def _stop_after_s(run: Run) -> int | None:
     walltime_s = run.resources.walltime_s
     if walltime_s is None or run.cluster.scheduler is SchedulerName.local:
         return walltime_s
-    return walltime_s - min(_MARGIN_S, walltime_s // 10)
+    margin_s = max(_MARGIN_S, run.workload.stop_grace_s + _MARGIN_S // 2)
+    return walltime_s - min(margin_s, walltime_s // 2)
 
 
 def _argv(run: Run, software: Software) -> list[str]:

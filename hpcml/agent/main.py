@@ -19,6 +19,7 @@ import psutil
 from hpcml.agent import gpu, host
 from hpcml.agent.stdout_metrics import StdoutScanner
 from hpcml.agent.supervise import Inbox, Outcome, Rank, supervise
+from hpcml.cluster import SchedulerName
 from hpcml.errors import HpcmlError
 from hpcml.manifest import Manifest, read_manifest, read_raw
 from hpcml.resources import client_dir
@@ -51,7 +52,7 @@ def _run_dir(words: list[str], environ: Mapping[str, str]) -> RunDir:
         return RunDir(Path(words[0]).absolute())
     if len(words) != 2 or words[0] != "--batch":
         raise HpcmlError("usage: python -m hpcml.agent.main RUN_DIR | --batch FILE")
-    index = environ.get("SLURM_ARRAY_TASK_ID") or environ.get("PBS_ARRAY_INDEX")
+    index = _array_index(environ)
     run_dirs = read_raw(Path(words[1])).get("run_dirs")
     if not isinstance(run_dirs, list) or index is None or not 0 <= int(index) < len(run_dirs):
         raise HpcmlError(f"{words[1]} lists no run for array index {index}")
@@ -87,7 +88,7 @@ def _attempt(run_dir: RunDir, manifest: Manifest, attempt: int, node: int, inbox
         hostname=socket.gethostname(),
         walltime_s=manifest.plan.walltime_s,
         node=node,
-        job_id=os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID"),
+        **_job(manifest, os.environ),
     )
     if run_dir.cancel_mark.exists():
         outcome = _cancelled()
@@ -187,6 +188,20 @@ def _ranks(run_dir: RunDir, manifest: Manifest, attempt: int, node: int, environ
         )
         for local in range(plan.processes_per_node)
     ]
+
+
+def _job(manifest: Manifest, environ: Mapping[str, str]) -> dict[str, str | int | None]:
+    """Return the scheduler's name for this job: a run may be submitted again by hand, as another one."""
+    if manifest.run.cluster.scheduler is SchedulerName.local:  # perhaps inside somebody's interactive job
+        return {"job_id": None, "array_index": None}
+    array_id = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("PBS_ARRAY_ID")
+    if array_id:
+        return {"job_id": array_id, "array_index": int(_array_index(environ) or 0)}
+    return {"job_id": environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID"), "array_index": None}
+
+
+def _array_index(environ: Mapping[str, str]) -> str | None:
+    return environ.get("SLURM_ARRAY_TASK_ID") or environ.get("PBS_ARRAY_INDEX")
 
 
 def _rendezvous(uid: str, attempt: int, nodes: int, environ: Mapping[str, str]) -> dict[str, str]:

@@ -43,6 +43,8 @@ def run(places: Places, words: tuple[str, ...]) -> int:
 
     flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
     is_dry = bool(flags & {"dry-run", "script"})
+    if is_dry and "missing" in flags:
+        raise click.UsageError("--dry-run changes nothing and so cannot ask the store what --missing leaves out")
     points = compose_from_cli([word for word in words if word not in _OWN_FLAGS], project=Path.cwd())
     if not points:
         return 0  # Hydra has printed what was asked for
@@ -62,11 +64,11 @@ def _show(planned: list[Planned], places: Places, backends: Backends, *, script_
     from hpcml.report import plan_text
 
     previews = launch.preview(planned, places, backends)
+    for warning in sorted({text for item in planned for text in preflight.warnings(item, places)}):
+        click.echo(f"hpcml: warning: {warning}", err=True)
     if script_only:
         click.echo("\n".join(preview.script for preview in previews), nl=False)
         return
-    for warning in sorted({text for item in planned for text in preflight.warnings(item, places)}):
-        click.echo(f"hpcml: warning: {warning}", err=True)
     runs = [(item.run, item.plan, item.overrides) for item in planned]
     click.echo(plan_text.to_text(runs, [(item.command, item.script) for item in previews]), nl=False)
 

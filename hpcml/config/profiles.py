@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,8 @@ def get_profile(name: str, project: Path, config_dirs: Sequence[Path] = ()) -> P
     path = files[name]
     try:
         return Profile(
-            cluster=decode(Cluster, settings.get("cluster", {}), where="cluster"),
+            # By the word to type: a profile built on another keeps the other's name inside.
+            cluster=replace(decode(Cluster, settings.get("cluster", {}), where="cluster"), name=name),
             resources=decode(Resources, settings.get("resources", {}), where="resources"),
             path=path,
         )

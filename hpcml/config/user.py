@@ -41,6 +41,9 @@ def read_preferences(path: Path) -> Preferences:
     accounts = raw.get("accounts") or {}
     if not isinstance(accounts, dict):
         raise ConfigError(f"{path}: accounts must be a list of lines 'cluster: account'")
+    for name, account in {"account": raw.get("account"), **accounts}.items():
+        if account is not None and not isinstance(account, str | int):
+            raise ConfigError(f"{path}: {name} must be one word, not {account!r}")
     return Preferences(
         account=None if raw.get("account") is None else str(raw["account"]),
         accounts={str(cluster): str(account) for cluster, account in accounts.items()},

@@ -46,8 +46,8 @@ def known_account(site: Cluster, environ: Mapping[str, str], project: Path) -> s
 
 
 def _asked(site: Cluster, environ: Mapping[str, str], ask: Ask) -> str:
-    account = ask(f"Account to charge on {site.name}")
     file = user.user_file(environ)
+    account = ask(f"Account to charge on {site.name}" + (f" (remembered in {file})" if file else ""))
     if not account:
         raise ConfigError(
             f"cluster={site.name} charges an account and none is given: set resources.account=..., HPCML_ACCOUNT, or "

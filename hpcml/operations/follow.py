@@ -14,7 +14,7 @@ from hpcml.operations.collect import is_alive, is_here
 from hpcml.rundir import RunDir
 from hpcml.schedulers.local import is_queue_alive
 from hpcml.schedulers.submitter import Ticket
-from hpcml.states import State
+from hpcml.states import DECISIVE, State, state_after
 
 _CHUNK_BYTES = 4 << 20
 _LAST_WORDS_BYTES = 4096
@@ -36,6 +36,7 @@ class Watcher:
     """Reads on in the journals of one run; asks the disk for nothing that was read before."""
 
     run_dir: RunDir
+    _decided: tuple[int, int] = (-1, 0)  # attempt and weight of the event that decided the state
     _state: State = State.PENDING
     _step: int | None = None
     _latest: dict[str, float] = field(default_factory=dict)
@@ -50,31 +51,21 @@ class Watcher:
                 file.seek(offset)
                 chunk = parse_chunk(file.read(_CHUNK_BYTES), offset=offset)
             self._offsets[path] = chunk.end
+            attempt = int(path.name.partition("-")[0])
             for record in chunk.records:
-                self._note(record)
+                self._note(record, attempt)
         return Glimpse(
             uid=self.run_dir.uid, state=self._state, step=self._step, latest=dict(self._latest), reason=self._reason
         )
 
-    def _note(self, record: Metrics | Event) -> None:
+    def _note(self, record: Metrics | Event, attempt: int) -> None:
         if isinstance(record, Metrics):
             self._step = record.step if self._step is None else max(self._step, record.step)
             self._latest |= record.values
-        elif record.name == "attempt_started" and not self._state.is_final:
-            self._state = State.RUNNING
-        elif record.name == "attempt_ended":
-            self._state, self._reason = State(record.details["state"]), record.details.get("reason")
-        elif record.name in _VERDICTS and not self._state.is_final:
-            self._state = _VERDICTS[record.name] or State(record.details["state"])
+        elif record.name in DECISIVE and (attempt, DECISIVE[record.name]) > self._decided:
+            self._decided = (attempt, DECISIVE[record.name])
+            self._state = state_after(record.name, record.details)
             self._reason = record.details.get("reason")
-
-
-_VERDICTS = {
-    "lost": State.LOST,
-    "cancelled": State.CANCELLED,
-    "submission_failed": State.FAILED,
-    "ended_by_scheduler": None,  # the event says it
-}
 
 
 def follow(run_dirs: Sequence[RunDir], *, period_s: float, is_tended: Callable[[], bool]) -> Iterator[list[Glimpse]]:

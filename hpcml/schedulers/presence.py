@@ -23,6 +23,6 @@ def require_programs(scheduler: str, *, cluster: str) -> None:
     absent = [program for program, place in find_programs(scheduler).items() if place is None]
     if absent:
         raise SubmissionError(
-            f"cluster={cluster} takes jobs by {scheduler}, and {', '.join(absent)} is not on PATH: submit from one of "
-            "its login nodes, look at the job with --dry-run, or run it here with cluster=local"
+            f"cluster={cluster} takes jobs by {scheduler}; not on PATH here: {', '.join(absent)} (submit from one of "
+            "its login nodes, look at the job with --dry-run, or run it here with cluster=local)"
         )

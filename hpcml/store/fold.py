@@ -9,21 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcml.precision import effective_precision
-from hpcml.states import State
+from hpcml.states import DECISIVE, State, state_after
 from hpcml.store.curves import Precedence
 
-# Weight within one attempt: an outcome seen by the agent, an outcome inferred from outside, a beginning, a wish.
-_WEIGHTS = {
-    "attempt_ended": 3,
-    "ended_by_scheduler": 2,  # what the scheduler says of a job whose agent could not say it
-    "lost": 2,
-    "cancelled": 2,
-    "submission_failed": 2,
-    "attempt_started": 1,
-    "submitted": 0,
-}
-_INFERRED = {"lost": State.LOST, "cancelled": State.CANCELLED, "submission_failed": State.FAILED}
-FOLDED = (*_WEIGHTS, "facts", "framework", "precision")  # all other events change nothing here
+FOLDED = (*DECISIVE, "facts", "framework", "precision")  # all other events change nothing here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +68,7 @@ def fold(journals: Sequence[JournalStart], happenings: Iterable[Happening]) -> R
     outcome = _outcome(known)
     submitted = max((h for h in known if h.name == "submitted"), key=_by_time, default=None)
     ticket = submitted.details if submitted else {}
+    job = _job(known) or ticket
     probed = max((h for h in known if h.name == "precision"), key=_by_precedence, default=None)
     ended = outcome.details if outcome and outcome.name == "attempt_ended" else {}
     return RunFacts(
@@ -87,8 +77,8 @@ def fold(journals: Sequence[JournalStart], happenings: Iterable[Happening]) -> R
         exit_code=_integer(ended.get("exit_code")),
         attempt=max((journal.attempt for journal in journals), default=0),
         scheduler=_text(ticket.get("scheduler")),
-        job_id=_text(ticket.get("job_id")),
-        array_index=_integer(ticket.get("array_index")),
+        job_id=_text(job.get("job_id")),
+        array_index=_integer(job.get("array_index")),
         t_start=t_start,
         # an inferred end is known by its discovery only, which says nothing of when it was
         t_end=outcome.at if outcome and outcome.name in ("attempt_ended", "submission_failed") else None,
@@ -108,15 +98,22 @@ def _start(journals: Sequence[JournalStart]) -> float | None:
     return None
 
 
+def _job(known: Iterable[Happening]) -> Mapping[str, Any] | None:
+    """Return the job that the last attempt says it ran in: another than was submitted, if that was done by hand."""
+    named = [h for h in known if h.name == "attempt_started" and h.details.get("job_id") is not None]
+    last = max(named, key=lambda happening: happening.journal.attempt, default=None)
+    return None if last is None else last.details
+
+
 def _outcome(known: Iterable[Happening]) -> Happening | None:
     """Return the event that decides the state: of several agents' outcomes the first that is no success."""
 
     def weight(happening: Happening) -> tuple[int, int, bool, float, str, int]:
         failed = _state(happening) is not State.COMPLETED
         order = (-happening.at, happening.journal.file, -happening.ordinal)
-        return (happening.journal.attempt, _WEIGHTS[happening.name], failed, *order)
+        return (happening.journal.attempt, DECISIVE[happening.name], failed, *order)
 
-    decisive = (happening for happening in known if happening.name in _WEIGHTS and not _is_a_helpers(happening))
+    decisive = (happening for happening in known if happening.name in DECISIVE and not _is_a_helpers(happening))
     return max(decisive, key=weight, default=None)
 
 
@@ -127,14 +124,7 @@ def _is_a_helpers(happening: Happening) -> bool:
 
 
 def _state(outcome: Happening | None) -> State:
-    if outcome is None or outcome.name == "submitted":
-        return State.PENDING
-    if outcome.name == "attempt_started":
-        return State.RUNNING
-    if outcome.name in ("attempt_ended", "ended_by_scheduler"):
-        word = str(outcome.details.get("state"))
-        return State(word) if word in State.__members__ else State.FAILED
-    return _INFERRED[outcome.name]
+    return State.PENDING if outcome is None else state_after(outcome.name, outcome.details)
 
 
 def _reason(outcome: Happening | None) -> str | None:

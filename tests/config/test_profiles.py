@@ -233,7 +233,7 @@ def test_a_profile_may_build_on_another(tmp_path: Path) -> None:
 
     found = get_profile("workstation", project)
 
-    assert found.cluster == Cluster(name="local", scheduler=SchedulerName.local, max_parallel=1)
+    assert found.cluster == Cluster(name="workstation", scheduler=SchedulerName.local, max_parallel=1)
 
 
 def test_profiles_are_those_of_hpcml_of_the_project_and_of_the_folders_given(tmp_path: Path) -> None:
@@ -270,3 +270,15 @@ def test_a_profile_that_cannot_be_read_is_named_in_one_line(text: str, says: str
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cluster=atlantis is not known: choose anselm, barbora"):
         get_profile("atlantis", tmp_path)
+
+
+def test_a_profile_built_on_another_is_listed_by_the_word_to_type(tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "cluster"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - karolina\nresources:\n  partition: qgpu_exp\n"
+    )
+
+    found = {profile.cluster.name: profile.resources.partition for profile in list_profiles(tmp_path)}
+
+    assert (found["mine"], found["karolina"]) == ("qgpu_exp", "qgpu")

@@ -181,3 +181,20 @@ def test_facts_are_scalars_and_the_frameworks_word_counts_unless_it_is_none() ->
         "device": "cuda:0",
         "cudnn": None,
     }
+
+
+def test_a_run_that_was_submitted_again_by_hand_is_in_the_job_its_agent_names() -> None:
+    again = JournalStart(file="2-node2-agent.jsonl", writer="agent", attempt=2, t0=300.0)
+    by_hand = told(again, "attempt_started", 300.0, job_id="77", array_index=None)
+
+    known = folded(SUBMITTED, STARTED, ENDED, by_hand)
+
+    assert (known.job_id, known.array_index, known.state) == ("77", None, State.RUNNING)
+    assert folded(SUBMITTED, STARTED).job_id == "123"
+
+
+def test_a_run_whose_submission_failed_runs_once_somebody_submits_its_script() -> None:
+    refused = told(LAUNCH, "submission_failed", reason="refused")
+
+    assert folded(refused).state is State.FAILED
+    assert folded(refused, STARTED).state is State.RUNNING

@@ -57,6 +57,8 @@ def test_where_it_was_typed_does_not_change_the_hash(
             "does not match",
         ),
         (["resources.walltime=72:00:00", "+cluster=karolina"], "allows 48:00:00"),
+        (["resources.cpus_per_task=999", "+cluster=karolina"], "which has 128"),
+        (["resources.mem=9T", "+cluster=karolina"], "a node of cluster=karolina has 1024G"),
         (["strategy=ddp", "strategy.processes_per_node=2", "resources.nodes=2"], "this one machine"),
         (["resources.mem=lots"], "resources.mem"),
         (["objective.margin=0"], "objective.margin"),
@@ -95,3 +97,9 @@ def test_flattening_names_every_setting_by_its_full_key(compose_one: ComposeOne)
     assert flat["training.batch_size"] == 64
     assert flat["seed"] == 0
     assert not any(isinstance(value, dict) and value for value in flat.values())
+
+
+def test_a_queue_somebody_chose_goes_before_the_partition_of_a_profile(compose_one: ComposeOne) -> None:
+    run = compose_one("+cluster=karolina", "resources.queue=qgpu_exp")
+
+    assert run.resources.partition_or_queue == "qgpu_exp"

@@ -73,3 +73,19 @@ def test_the_users_variables_reach_the_program(compose_one: ComposeOne) -> None:
 def test_a_command_that_is_none_is_refused(compose_one: ComposeOne, command: str) -> None:
     with pytest.raises(ConfigError, match=r"workload\.command"):
         plan(compose_one(f"workload.command={command}"))
+
+
+@pytest.mark.parametrize(
+    ("walltime", "grace", "stop_after_s"),
+    [("24:00:00", "30s", 86_340), ("1h", "10m", 3600 - 630), ("60s", "30s", 30), ("2s", "30s", 1)],
+)
+def test_a_workload_is_stopped_before_its_scheduler_kills_everything(
+    compose_one: ComposeOne, walltime: str, grace: str, stop_after_s: int
+) -> None:
+    run = compose_one("+cluster=karolina", f"resources.walltime={walltime}", f"workload.stop_grace={grace}")
+
+    assert plan(run, A100).stop_after_s == stop_after_s
+
+
+def test_on_this_machine_the_walltime_is_all_the_workloads(compose_one: ComposeOne) -> None:
+    assert plan(compose_one("resources.walltime=60s")).stop_after_s == 60
