@@ -158,3 +158,23 @@ def test_ranks_on_two_nodes_know_each_other(hpcml: Hpcml) -> None:
     said = [hpcml("logs", run["uid"], "--rank", str(rank)).stdout.decode().split() for rank in range(4)]
     assert [line[:3] for line in said] == [[str(rank), "4", str(rank % 2)] for rank in range(4)]
     assert {line[3] for line in said} == {"gpu1"}
+
+
+def test_a_script_submitted_again_by_hand_is_another_attempt_that_can_be_watched_and_cancelled(hpcml: Hpcml) -> None:
+    done = hpcml.run("workload.command=bash -c 'test ! -e $HPCML_RUN_DIR/again || sleep 60'")
+    assert done.returncode == 0, done.stderr.decode()
+    (first,) = hpcml.runs_once_ended()
+    run_dir = Path(first["path"])
+    (run_dir / "again").touch()
+
+    by_hand = hpcml.account.run(["sbatch", "--parsable", str(run_dir / "job.sh")], cwd=hpcml.project)
+
+    deadline = time.monotonic() + 40
+    while hpcml.runs()[0]["state"] != "RUNNING":
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert hpcml("status").returncode == 0
+    (again,) = hpcml.runs()
+    assert (again["state"], again["attempt"], again["job_id"]) == ("RUNNING", 1, by_hand.stdout.decode().strip())
+    assert b"cancelling" in hpcml("cancel", again["uid"]).stdout
+    assert [run["state"] for run in hpcml.runs_once_ended()] == ["CANCELLED"]
