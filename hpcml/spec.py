@@ -9,13 +9,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hpcml.cluster import Cluster, Resources, SchedulerName
-from hpcml.codec import encode
+from hpcml.codec import encode, flatten
 from hpcml.errors import ConfigError, require
 from hpcml.precision import Device, Numerics, PrecisionName, decide_numerics
 from hpcml.quantities import parse_memory_mb, parse_walltime_s
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-_WORDS_FOR_PEOPLE = ("name", "tags")  # two runs that differ in these alone are replicates
+_WORDS_FOR_PEOPLE = frozenset({"name", "tags"})
+# Who pays, when and how long: a run that is asked for again with another walltime is the same run. The partition and
+# the constraint stay in: they may choose other hardware.
+_PLACEMENT = frozenset(
+    f"resources.{word}"
+    for word in (
+        *("account", "qos", "mem", "walltime", "reservation", "nodelist", "exclude", "exclusive", "dependency"),
+        *("mail_user", "mail_type", "array_parallelism", "extra_directives"),
+    )
+) | {"workload.stop_grace"}
+_HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,8 +284,23 @@ class Run:
         return Device(kind="cuda", name=name, compute_capability=self.cluster.compute_capability)
 
 
+def identifies(key: str) -> bool:
+    """Tell whether the setting *key* is part of what a run is: words for people and placement are not.
+
+    Of a cluster only its name is: the rest describes it, and may be corrected.
+    """
+    if key.startswith("cluster."):
+        return key == "cluster.name"
+    return key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
+
+
+def changes_results(key: str) -> bool:
+    """Tell whether the setting *key* may change what a run computes or how fast; the hardware itself is measured."""
+    return identifies(key) and key not in _HARDWARE_CHOICE
+
+
 def spec_hash(run: Run) -> str:
-    """Return what makes this run the same experiment as another: 16 hex digits over all but its name and tags."""
-    relevant = {key: value for key, value in encode(run).items() if key not in _WORDS_FOR_PEOPLE}
+    """Return what makes this run the same experiment as another: 16 hex digits over all settings that identify it."""
+    relevant = {key: value for key, value in flatten(encode(run)).items() if identifies(key)}
     canonical = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -10,21 +10,9 @@ from typing import Literal
 from hpcml.analysis.factor import Factor, show
 from hpcml.comparison import Discrepancy, Occurrence
 from hpcml.records import RunRecord
+from hpcml.spec import changes_results
 
-_BOOKKEEPING = frozenset(
-    {
-        "seed",  # the unit that is averaged over
-        "name",
-        "tags",
-        "experiment",
-        "resources.walltime",
-        "resources.account",
-        "resources.partition",
-        "resources.qos",
-        "workload.stop_grace",
-        "cluster.max_parallel",
-    }
-)
+_BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged over
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used
 _BINDING_FACTS = ("device", "gpu_model", "cpu_model", "torch", "threads")
 _NOTED_FACTS = ("hostname", "git_commit", "git_dirty", "gpu_driver", "kernel", "cuda", "cudnn", "cpu_capability")
@@ -62,7 +50,7 @@ def find_differences(factor: Factor, runs: Sequence[RunRecord]) -> Differences:
 
 def _questions(runs: Sequence[RunRecord]) -> Iterable[tuple[str, Literal["setting", "fact"], _Read]]:
     keys = {key for run in runs for key in run.params if not key.startswith(_JUDGEMENT)}
-    for key in sorted(keys - _BOOKKEEPING):
+    for key in sorted(key for key in keys - _BOOKKEEPING if changes_results(key)):
         yield key, "setting", _setting(key)
     for key in (*_BINDING_FACTS, *_NOTED_FACTS):
         yield key, "fact", _fact(key)

@@ -20,7 +20,16 @@ def test_runs_that_differ_in_name_and_tags_alone_are_replicates(compose_one: Com
 
 
 @pytest.mark.parametrize(
-    "override", ["seed=1", "precision=tf32", "training.steps=5", "layout=nhwc", "data.holdout=0.3"]
+    "override",
+    ["resources.walltime=1h", "resources.account=a", "resources.mem=1G", "cluster.source=elsewhere", "name=x"],
+)
+def test_who_pays_and_how_long_it_may_take_does_not_make_another_run(compose_one: ComposeOne, override: str) -> None:
+    assert spec_hash(compose_one(override)) == spec_hash(compose_one())
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=1", "precision=tf32", "training.steps=5", "layout=nhwc", "data.holdout=0.3", "resources.partition=a"],
 )
 def test_runs_that_differ_in_anything_else_are_not(compose_one: ComposeOne, override: str) -> None:
     assert spec_hash(compose_one(override)) != spec_hash(compose_one())
