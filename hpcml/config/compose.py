@@ -141,7 +141,9 @@ def decide(composition: Composition) -> Run:
 
 
 def _register_schema() -> None:
-    ConfigStore.instance().store(name="run_schema", node=OmegaConf.structured(mutable_twin(Run)))
+    node = OmegaConf.structured(mutable_twin(Run))
+    OmegaConf.set_struct(node.workload.env, value=False)  # the one place where the user makes up the keys
+    ConfigStore.instance().store(name="run_schema", node=node)
 
 
 @contextmanager

@@ -349,3 +349,12 @@ def test_hydra_prints_and_nothing_is_submitted(hpcml: Hpcml) -> None:
         assert done.returncode == 0, done.stderr
         assert done.stdout
     assert not hpcml.home.exists()
+
+
+def test_a_home_directory_that_cannot_be_written_is_not_needed(hpcml: Hpcml, tmp_path: Path) -> None:
+    done = hpcml("run", program("pass"), HOME="/proc/nowhere", HPCML_HOME=str(tmp_path / "elsewhere"))
+
+    assert done.returncode == 0, done.stderr
+    refused = hpcml("run", program("pass"), HOME="/proc/nowhere", HPCML_HOME="")
+    assert refused.returncode == 2
+    assert "/proc/nowhere/.local/share/hpcml" in said_in_one_line(refused)

@@ -66,7 +66,7 @@ def test_the_precision_switches_cannot_be_overruled_by_the_users_environment(
 
 
 def test_the_users_variables_reach_the_program(compose_one: ComposeOne) -> None:
-    assert plan(compose_one("+workload.env.NCCL_ALGO=Tree")).environment["NCCL_ALGO"] == "Tree"
+    assert plan(compose_one("workload.env.NCCL_ALGO=Tree")).environment["NCCL_ALGO"] == "Tree"
 
 
 @pytest.mark.parametrize("command", ["'unclosed", ""])
