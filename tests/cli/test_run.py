@@ -151,7 +151,7 @@ def test_a_machine_without_the_scheduler_is_said_before_anything_is_written(hpcm
     done = hpcml("run", "+cluster=salomon", "resources.account=DD-1-1", PATH=str(tmp_path))
 
     assert done.returncode == 3
-    assert "qsub, qstat, qdel, qselect is not on PATH" in done.stderr.splitlines()[-1]
+    assert "not on PATH here: qsub, qstat, qdel, qselect" in done.stderr.splitlines()[-1]
     assert hpcml.runs() == []
 
 
@@ -272,7 +272,7 @@ def test_a_second_ctrl_c_cancels_what_runs_and_what_waits(hpcml: Hpcml) -> None:
 
 
 def test_ctrl_c_while_composing_leaves_nothing(hpcml: Hpcml) -> None:
-    composing = hpcml.start("run", "-m", program("pass"), "seed=range(500)")
+    composing = hpcml.start("run", "-m", program("pass"), "seed=range(50000)")
     time.sleep(1.5)
 
     composing.send_signal(signal.SIGINT)
@@ -281,6 +281,25 @@ def test_ctrl_c_while_composing_leaves_nothing(hpcml: Hpcml) -> None:
     assert composing.returncode == 130
     assert said.strip() == "hpcml: interrupted"
     assert not list(hpcml.home.glob("runs/*/*"))
+
+
+def test_ctrl_c_while_run_directories_are_written_leaves_none_or_runs_that_are_known(hpcml: Hpcml) -> None:
+    folder = hpcml.home / "runs" / "default"
+    writing = hpcml.start("run", "-m", program(SLEEPS), "seed=range(300)", "--detach")
+    end = time.monotonic() + 60
+    while not (folder.is_dir() and any(folder.iterdir())):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+    writing.send_signal(signal.SIGINT)
+    writing.communicate(timeout=60)
+
+    runs = hpcml.runs()
+    assert len(runs) == len(list(folder.iterdir())) in (0, 300)
+    assert writing.returncode in (130, 0)  # 0: all was submitted before the signal was heard
+    assert {run["state"] for run in runs} <= {"PENDING", "RUNNING"}
+    if runs:
+        assert hpcml("cancel", *(run["uid"] for run in runs)).returncode == 0
 
 
 def test_detached_runs_can_be_cancelled_by_the_end_of_their_id(hpcml: Hpcml) -> None:

@@ -24,7 +24,7 @@ GPU = ("resources.partition=qgpu", "resources.gpus_per_node=1")
         ([*GPU, "cluster.gpu_request='--gpus-per-node=a100:{gpus}'"], "Requested node configuration is not available"),
         (["resources.gpus_per_node=1"], "Requested node configuration is not available"),
         ([*GPU, "resources.partition=qgpu_exp", "resources.walltime=10:00:00"], "Requested time limit is invalid"),
-        (["resources.cpus_per_task=64"], "More processors requested than permitted"),
+        (["resources.cpus_per_task=64", "cluster.cores_per_node=null"], "More processors requested than permitted"),
         (["resources.mem=100G"], "Memory specification can not be satisfied"),
         (["resources.constraint=haswell"], "Invalid feature specification"),
         (["resources.nodelist=nosuch"], "Invalid node name specified"),
