@@ -1,0 +1,55 @@
+"""What happens only on a terminal, tried on a real one."""
+
+import os
+import pty
+import subprocess
+import time
+from pathlib import Path
+
+from tests.cli.command_line import HPCML, Hpcml, program
+
+
+def talk(hpcml: Hpcml, words: list[str], *, prompt: str, answer: str) -> tuple[int, str]:
+    """Run hpcml on a terminal, type *answer* once *prompt* is there, and return its exit code and all it said."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*HPCML, *words], env=hpcml.environ, cwd=hpcml.cwd, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    said, answered, end = "", False, time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            piece = os.read(ours, 4096).decode(errors="replace")
+        except OSError:  # Linux's way to say that nobody is at the other end any more
+            break
+        said += piece
+        if prompt in said and not answered:
+            os.write(ours, f"{answer}\n".encode())
+            answered = True
+    os.close(ours)
+    return process.wait(timeout=60), said
+
+
+def test_an_account_is_asked_for_once_and_remembered(hpcml: Hpcml, tmp_path: Path) -> None:
+    words = ["run", "+cluster=karolina", program("pass")]
+    environ = {**hpcml.environ, "PATH": str(tmp_path)}  # no Slurm here: nothing is submitted after the question
+
+    code, said = talk(Hpcml(environ, hpcml.cwd), words, prompt="Account to charge on karolina", answer="OPEN-7-7")
+
+    remembered = Path(environ["HOME"]) / ".config" / "hpcml" / "config.yaml"
+    assert code == 3, said
+    assert remembered.read_text() == "accounts:\n  karolina: OPEN-7-7\n"
+    code, said = talk(Hpcml(environ, hpcml.cwd), words, prompt="Account to charge", answer="other")
+    assert code == 3
+    assert "Account to charge" not in said
+
+
+def test_a_terminal_gets_a_bar_for_each_run(hpcml: Hpcml) -> None:
+    report = "import hpcml_client as c; r = c.connect(); r.metric('val_accuracy', 0.5, 1)"
+
+    code, said = talk(hpcml, ["run", "-m", program(report), "seed=0,1"], prompt="\0", answer="")
+
+    assert code == 0, said
+    assert "seed=0" in said
+    assert "COMPLETED" in said
+    assert "2 of 2 runs completed" in said
