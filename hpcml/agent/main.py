@@ -10,8 +10,8 @@ import os
 import socket
 import sys
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -105,7 +105,25 @@ def _attempt(run_dir: RunDir, manifest: Manifest, attempt: int, node: int, inbox
         wall_s=outcome.wall_s,
     )
     journal.close()
+    run_dir.cancel_mark.unlink(missing_ok=True)  # obeyed: whoever submits job.sh again wants it to run
     return outcome
+
+
+class _Unharmed:
+    """Keeps our own trouble away from the workload: it is journalled, once for each kind, and life goes on."""
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self._tell = tell
+        self._told: set[str] = set()
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the workload must not die of it
+            if what not in self._told:
+                self._told.add(what)
+                self._tell("agent_trouble", what=what, error=repr(error))
 
 
 def _work(
@@ -118,14 +136,17 @@ def _work(
     tell: Callable[..., None],
 ) -> Outcome:
     _provide_client(run_dir)
-    visible = gpu.visible_gpus(gpu.list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-    tell("facts", **host.facts(visible if manifest.plan.device == "cuda" else []))
+    unharmed = _Unharmed(tell)
+    with unharmed("facts"):
+        visible = gpu.visible_gpus(gpu.list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        tell("facts", **host.facts(visible if manifest.plan.device == "cuda" else []))
     ranks = _ranks(run_dir, manifest, attempt, node, os.environ)
     scanner = StdoutScanner(path=ranks[0].stdout, rules=manifest.run.workload.metrics)
 
     def pick(*, to_the_end: bool = False) -> None:
-        for found in scanner.scan(to_the_end=to_the_end):
-            journal.metrics(found.step, {found.name: found.value})
+        with unharmed("metrics from stdout"):
+            for found in scanner.scan(to_the_end=to_the_end):
+                journal.metrics(found.step, {found.name: found.value})
 
     outcome = supervise(
         ranks,

@@ -65,6 +65,7 @@ def collect(engine: Engine, places: Places, ask: Ask | None = None) -> IngestRep
                 str(run_dir.journals), run=record.uid, attempt=record.attempt, writer="collect"
             ) as journal:
                 journal.event(verdict.name, verdict.details)
+            run_dir.cancel_mark.unlink(missing_ok=True)  # it has ended: whoever submits job.sh again wants it to run
             ingest_run(engine, run_dir)
     return report
 
