@@ -87,7 +87,8 @@ def verdict_of_scheduler(record: RunRecord, known: Known | None, run_dir: RunDir
     said = f"{record.scheduler} says {known.raw}" + (f" ({known.reason})" if known.reason else "")
     never = "" if record.state is State.RUNNING else "; it never started: does the node see the run directory?"
     never = never if state is State.FAILED else ""
-    details = {"state": state.value, "raw": known.raw, "reason": f"{said}, exit code {known.exit_code}{never}"}
+    code = "" if known.exit_code is None else f", exit code {known.exit_code}"
+    details = {"state": state.value, "raw": known.raw, "reason": f"{said}{code}{never}"}
     return Event(seq=0, t_s=0.0, name="ended_by_scheduler", details=details)
 
 

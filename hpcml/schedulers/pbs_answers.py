@@ -107,14 +107,22 @@ def verdict(said: Attributes) -> Known | None:
     """
     letter = said.get("job_state", "")
     if letter in _WAITING:
-        reason = said.get("comment")
-        return Known(state=State.PENDING, raw=letter, reason=reason, expected_start=_expected_start(said))
+        return Known(state=State.PENDING, raw=letter, reason=_why_waiting(said), expected_start=_expected_start(said))
     if letter in _RUNNING:
         return Known(state=State.RUNNING, raw=letter, reason=_why_not_running(said))
     if letter not in _ENDED:
         return None
     state, reason = _end(said)
     return Known(state=state, raw=letter, exit_code=said.get("Exit_status") if _ran(said) else None, reason=reason)
+
+
+def _why_waiting(said: Attributes) -> str | None:
+    comment = said.get("comment")
+    if said["job_state"] == "H" and "s" in said.get("Hold_Types", "") and "run_count" in said:
+        # After 21 tries PBS gives up. Measured of -o into a folder that the node lacks; no output can tell of it.
+        return f"{comment or 'held after failed attempts to run'}: does the node see the folder for its log?"
+    # "Job Array Began at ..." is the array's own, which its jobs show until they run.
+    return None if comment is not None and comment.startswith("Job Array Began") else comment
 
 
 def _ran(said: Attributes) -> bool:

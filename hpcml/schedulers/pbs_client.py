@@ -44,7 +44,9 @@ def submit(argv: Sequence[str], *, name: str, timeout_s: float = SUBMIT_TIMEOUT_
     if answer.returncode == 0:
         found = find_submitted_id(answer.stdout)
         return found if found is not None else _look_for(qselect, name, "qsub printed no job id")
-    if _says(answer, _NOT_ASKED) and not _says(answer, _NOT_HEARD):
+    if _says(answer, _NOT_HEARD):
+        raise SubmissionError(f"PBS cannot be reached, so nothing was queued: {one_line(answer.stderr)}")
+    if _says(answer, _NOT_ASKED):
         return _look_for(qselect, name, f"qsub: {one_line(answer.stderr)}")
     raise SubmissionError(f"PBS refused the job: {one_line(answer.stderr)}")
 

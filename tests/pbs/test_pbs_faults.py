@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpcml.errors import SubmissionError
+from hpcml.schedulers import pbs_client
 from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.pbs import PbsSubmitter
+from hpcml.schedulers.submitter import Ticket
 from hpcml.states import State
 from tests.cluster.pbs.double import PbsDouble
 from tests.pbs.runs import until_final, write_job
@@ -45,11 +48,27 @@ def test_a_server_that_is_down_is_reported_and_nothing_follows_from_its_silence(
         submitter.query([ticket])
     with pytest.raises(NoAnswerError, match="Connection refused"):
         submitter.cancel(ticket)
-    with pytest.raises(SubmissionError, match="PBS refused the job: Connection refused; qsub: cannot connect"):
+    with pytest.raises(SubmissionError, match="so nothing was queued: Connection refused; qsub: cannot connect"):
         submitter.submit([job])
 
     pbs.set()
     assert submitter.query([ticket])[ticket].state is State.RUNNING
+
+
+def test_a_job_whose_log_has_no_folder_on_the_node_waits_and_says_why(submitter: PbsSubmitter, pbs: PbsDouble) -> None:
+    argv = ["qsub", "-N", "x", "-j", "oe", "-k", "oed", "-o", f"{pbs.bin}/nowhere/", "--", "/bin/true"]
+    ticket = Ticket(scheduler="pbs", job_id=pbs_client.submit(argv, name="x"))
+
+    until = time.monotonic() + 10
+    while (known := submitter.query([ticket])[ticket]).raw != "H":
+        assert time.monotonic() < until, known
+        time.sleep(0.1)
+
+    assert known.state is State.PENDING
+    assert known.reason is not None
+    assert known.reason.endswith("does the node see the folder for its log?")
+    submitter.cancel(ticket)
+    assert submitter.query([ticket])[ticket].state is State.CANCELLED
 
 
 def test_a_hung_server_costs_no_more_than_the_time_limit(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:

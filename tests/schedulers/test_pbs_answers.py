@@ -106,7 +106,7 @@ def test_no_value_can_forge_an_attribute() -> None:
         ("arr-final-xt-json", "1092[2].pbs01", State.FAILED, "2", "exit status 2"),
         ("arr-final-xt-json", "1092[8].pbs01", State.CANCELLED, None, "deleted before it ran"),
         ("arr-qstat-tf-json", "1092[0].pbs01", State.RUNNING, None, None),
-        ("arr-qstat-tf-json", "1092[5].pbs01", State.PENDING, None, "Job Array Began"),
+        ("arr-qstat-tf-json", "1092[5].pbs01", State.PENDING, None, None),
     ],
 )
 def test_every_end_is_judged_as_it_was(
@@ -138,6 +138,25 @@ def test_the_verdict_looks_at_more_than_the_exit_status(said: dict[str, str], st
 
     assert known is not None
     assert known.state is state
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            {"comment": "job held, too many failed attempts to run"},
+            "job held, too many failed attempts to run: does",
+        ),
+        ({}, "held after failed attempts to run: does the node see the folder"),  # the server forgot it in a restart
+    ],
+)
+def test_a_job_that_the_node_could_not_start_waits_with_a_hint(said: dict[str, str], reason: str) -> None:
+    held = {"job_state": "H", "Hold_Types": "s", "substate": "20", "run_count": "21", "Exit_status": "-3"}
+    known = verdict({**held, **said})
+
+    assert known is not None
+    assert (known.state, known.exit_code) == (State.PENDING, None)
+    assert (known.reason or "").startswith(reason)
 
 
 def test_every_letter_of_pbs_has_a_state_and_others_have_none() -> None:

@@ -65,12 +65,18 @@ def _opener(umask: int):  # noqa: ANN202
     return lambda path, flags: os.open(path, flags, 0o666 & ~umask)
 
 
+def lacks_folder(job: Job) -> bool:
+    """Return whether output has to be written to a folder that is not there: such a job cannot be started."""
+    return _at_once(job) and not Path(_target(job)).parent.is_dir()
+
+
+def _at_once(job: Job) -> bool:
+    return "d" in job.spec.keep and "o" in job.spec.keep
+
+
 def _output(job: Job, state: Path) -> str:
     """Return where output goes at once: the place of -o with -k oed, else the spool until the job has ended."""
-    target = _target(job)
-    if "d" in job.spec.keep and "o" in job.spec.keep and (Path(target).parent.is_dir()):
-        return target
-    return str(state / "spool" / f"{job.id}.OU")
+    return _target(job) if _at_once(job) else str(state / "spool" / f"{job.id}.OU")
 
 
 def _target(job: Job) -> str:

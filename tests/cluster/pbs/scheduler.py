@@ -92,6 +92,8 @@ class Scheduler:
         job.placed, job.state, job.substate = placed, "R", 41
         job.stime, job.obittime, job.exit_status = time.time(), None, None
         job.run_count += 1
+        if mom.lacks_folder(job):
+            return self._give_up(job)
         job.comment = f"Job run at {comment_clock()} on {job.exec_vnode}"
         if (parent := job.parent) is not None:
             parent.running += 1
@@ -100,6 +102,14 @@ class Scheduler:
                 parent.comment = f"Job Array Began at {comment_clock()}"
         self.live[job.id] = job
         mom.start(job, self.state)
+        return True
+
+    @staticmethod
+    def _give_up(job: Job) -> bool:
+        # Measured: 21 tries within some seconds, then held.
+        job.placed, job.state, job.substate, job.spec.hold = [], "H", 20, "s"
+        job.run_count, job.exit_status = 21, -3
+        job.comment = "job held, too many failed attempts to run"
         return True
 
     def _watch(self, job: Job) -> None:
