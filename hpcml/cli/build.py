@@ -1,0 +1,101 @@
+"""``hpcml build``: the image that a configuration asks for, built before any run needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hpcml.images.build import OnProgress, Progress
+    from hpcml.operations.images import Wanted
+
+_OWN_FLAGS = {"-n": "dry-run", "--dry-run": "dry-run", "--json": "json", "--no-wait": "no-wait"}
+
+
+@click.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def build(words: tuple[str, ...]) -> None:
+    """Build the image of a configuration, if it is not there; takes the words of `hpcml run`."""
+    from hpcml.config.compose import compose_from_cli
+    from hpcml.operations import images
+    from hpcml.report import images_table as report
+
+    if "-h" in words or "--help" in words:
+        click.echo(_HELP, nl=False)
+        return
+    flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
+    points = compose_from_cli([word for word in words if word not in _OWN_FLAGS], project=Path.cwd())
+    for wanted in images.want_all([point.run for point in points], os.environ, Path.cwd()):
+        if wanted.note:
+            click.echo(f"hpcml: warning: {wanted.note}", err=True)
+        if "dry-run" in flags:
+            _show(wanted)
+            continue
+        with display(wanted.definition.base) as on_progress:
+            record = images.build(wanted, os.environ, on_progress=on_progress, wait="no-wait" not in flags)
+        if "json" in flags:
+            click.echo(report.image_json(record), nl=False)
+        else:
+            verb = "found" if wanted.found else "built"
+            click.echo(f"{verb} {record.key[:12]}  {record.base}  {report.size(record.size_bytes)}  {record.path}")
+
+
+_HELP = """\
+Usage: hpcml build [OPTIONS] [OVERRIDES]
+
+  Build the image of a configuration, if it is not there. Takes the words of
+  `hpcml run`: hpcml build +container=ngc_pytorch container.tag=24.12-py3
+
+Options:
+  -n, --dry-run  Show the definition, its key and where the image would be.
+  --no-wait      If somebody builds it already, say so and end.
+  --json         Print what is recorded of the image.
+  -h, --help     Show this message and exit.
+"""
+
+
+def _show(wanted: Wanted) -> None:
+    click.echo(wanted.definition.text, nl=False)
+    click.echo()
+    click.echo(f"key     {wanted.definition.key}")
+    click.echo(f"base    {wanted.definition.base} {wanted.definition.base_digest}")
+    state = "is there" if wanted.found else "to be built"
+    click.echo(f"image   {wanted.cache.image(wanted.definition.key)} ({state})")
+
+
+@contextmanager
+def display(base: str) -> Iterator[OnProgress]:
+    """Show a build: one moving line on a terminal, a line for each stage elsewhere."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress as Bars
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from hpcml.report.plain_text import safe
+
+    console = Console(stderr=True, highlight=False)  # stdout may be for a program
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Bars(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        task = bars.add_task(escape(base), note="")
+        shown = ""
+
+        def show(progress: Progress) -> None:
+            nonlocal shown
+            words = safe(progress.words)[: max(20, console.width - len(base) - 32)]
+            bars.update(task, note=escape(f"{progress.stage}  {words}"))
+            if progress.stage != shown and not console.is_terminal:
+                detail = f": {progress.words}" if progress.stage == "waiting" else ""
+                click.echo(f"{base}: {progress.stage}{detail}", err=True)
+            shown = progress.stage
+
+        yield show

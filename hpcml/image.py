@@ -1,0 +1,66 @@
+"""What an image is: the definition that it is built from, and what was recorded when it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+FORMAT = 1
+_KEY_DIGITS = 32  # 128 bits of SHA-256: no two definitions of one site will ever share them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """Everything that decides what is in an image; two with the same key make images that one may exchange."""
+
+    text: str  # as Apptainer reads it; its base is pinned by digest
+    base: str  # for people: nvcr.io/nvidia/pytorch:24.12-py3
+    base_digest: str
+    architecture: str = "amd64"  # of a base for several, which all have one digest
+    plain_http: bool = False  # the registry speaks no TLS; that changes nothing in the image
+    base_size_bytes: int | None = None  # of its compressed layers
+
+    @property
+    def key(self) -> str:
+        """What the image is called in the cache."""
+        return key_of(self.text, self.base_digest, self.architecture)
+
+
+def key_of(text: str, base_digest: str, architecture: str) -> str:
+    """Return the key of an image: its definition, what that is based on, and what else the build was told."""
+    words = json.dumps([FORMAT, text, base_digest, architecture])
+    return hashlib.sha256(words.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRecord:
+    """An image that has been built."""
+
+    key: str
+    path: str
+    sha256: str
+    size_bytes: int
+    mtime_ns: int  # with the size: whether the file may have changed since its SHA-256 was taken
+    definition: str
+    base: str
+    base_digest: str
+    architecture: str
+    builder: str  # who built it
+    built_at: str  # ISO 8601 with offset
+    built_on: str  # host name
+    build_s: float
+    runtime: str  # apptainer 1.4.5
+    labels: Mapping[str, str] = field(default_factory=dict)
+    imported_at: str | None = None  # where it came from another site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageUse:
+    """A run that uses an image, or did."""
+
+    uid: str
+    key: str
+    has_ended: bool
+    at: float | None  # unix seconds: when it ended, began, or was submitted, whichever is known and last

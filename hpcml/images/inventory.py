@@ -1,0 +1,225 @@
+"""What is done with images that are there: which may go, and how they travel."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from hpcml.codec import decode, encode
+from hpcml.errors import ConfigError, ImageError
+from hpcml.image import FORMAT, ImageRecord, ImageUse, key_of
+from hpcml.images import lock
+from hpcml.images.cache import Cache, remove_tree, sha256_of
+
+_RECORD, _IMAGE = "record.json", "image.sif"  # the members of an exported image, in this order
+_MOST_RECORD_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stocked:
+    """An image and who uses it."""
+
+    record: ImageRecord
+    uses: Sequence[ImageUse]
+    is_whole: bool  # whether the file is as it was recorded, by its size and date
+
+    @property
+    def open_runs(self) -> list[str]:
+        """The runs that have not ended and need it."""
+        return [use.uid for use in self.uses if not use.has_ended]
+
+    @property
+    def last_used_at(self) -> float | None:
+        """When it was last used, in unix seconds; None: never, as far as is known here."""
+        return max((use.at for use in self.uses if use.at is not None), default=None)
+
+    @property
+    def idle_since(self) -> float:
+        """Since when nobody has used it; a new one since it was built or brought here."""
+        came = datetime.fromisoformat(self.record.imported_at or self.record.built_at).timestamp()
+        return max(came, self.last_used_at or came)
+
+
+def stock(cache: Cache, uses: Collection[ImageUse]) -> list[Stocked]:
+    """Return all images, oldest first."""
+    return [
+        Stocked(
+            record=record,
+            uses=[use for use in uses if use.key == record.key],
+            is_whole=_looks_whole(record),
+        )
+        for record in cache.records()
+    ]
+
+
+def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
+    """Remove images; one that a run still needs, or that is being built, refuses all."""
+    for item in chosen:
+        if item.open_runs:
+            more = f" and {len(item.open_runs) - 1} more" if len(item.open_runs) > 1 else ""
+            raise ImageError(
+                f"image {item.record.key[:12]} is needed by run {item.open_runs[0]}{more}, which has not ended: "
+                "hpcml cancel it first; nothing was removed"
+            )
+    for item in chosen:
+        held = lock.try_lock(cache.locks, item.record.key)
+        if isinstance(held, lock.Owner):
+            raise ImageError(f"image {item.record.key[:12]} is being built by {held}: try again later")
+        try:
+            cache.remove(item.record.key)
+        except OSError as error:
+            raise ImageError(f"{error.filename} cannot be removed: {error.strerror} (whose is it?)") from error
+        finally:
+            held.release()
+
+
+def may_go(stocked: Sequence[Stocked], *, now: float, older_than_s: float) -> list[Stocked]:
+    """Return the images that no open run needs and that nobody has used for so long."""
+    return [item for item in stocked if not item.open_runs and now - item.idle_since >= older_than_s]
+
+
+def sweep(cache: Cache) -> int:
+    """Remove what dead builds left, and the downloaded layers if nobody builds; return how many bytes that freed."""
+    freed = 0
+    lock.clear_dead(cache.locks)
+    for path in cache.leftovers():
+        size_bytes = size_of(path)
+        freed += size_bytes if remove_tree(path) else 0
+    if not any(not owner.is_gone for owner in lock.owners(cache.locks).values()) and cache.layers.exists():
+        size_bytes = size_of(cache.layers)
+        freed += size_bytes if remove_tree(cache.layers) else 0
+    return freed
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder that can be seen."""
+    total = 0
+    for file in path.rglob("*") if path.is_dir() else (path,):
+        with suppress(OSError):
+            total += file.lstat().st_size if not file.is_dir() else 0
+    return total
+
+
+def export(cache: Cache, record: ImageRecord, target: Path, *, on_bytes: Callable[[int], None]) -> None:
+    """Write an image with all that is known of it into the new tar file *target*."""
+    if wrong := cache.verify(record):
+        raise ImageError(f"image {record.key[:12]} {wrong}: it is not exported; hpcml images rm it and build it again")
+    draft = target.with_name(f".{target.name}.part")
+    words = json.dumps({"format": FORMAT, **encode(record)}, indent=2).encode()
+    try:
+        if target.exists():
+            raise ImageError(f"{target} exists: choose another name")
+        with tarfile.open(draft, "w") as archive:
+            _add(archive, _RECORD, len(words), io.BytesIO(words))
+            with Path(record.path).open("rb") as file:
+                _add(archive, _IMAGE, record.size_bytes, _Counted(file, on_bytes))
+        draft.rename(target)
+    except OSError as error:
+        raise ImageError(f"{target} cannot be written: {error.strerror}: choose a place with room") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
+    """Take an exported image into the cache; return its record. One that is here already stays as it is."""
+    try:
+        with tarfile.open(source, "r:") as archive:
+            record = _record_in(archive, source)
+            found = cache.find(record.key)
+            if found is not None:
+                return found
+            return _unpack(archive, record, cache, source, on_bytes)
+    except tarfile.TarError as error:
+        raise ImageError(
+            f"{source} is no image that hpcml exported ({error}), or was cut short: copy it again"
+        ) from error
+    except OSError as error:
+        raise ImageError(f"{error.filename or cache.root}: {error.strerror}; nothing was imported") from error
+
+
+def _unpack(
+    archive: tarfile.TarFile, record: ImageRecord, cache: Cache, source: Path, on_bytes: Callable[[int], None]
+) -> ImageRecord:
+    free = shutil.disk_usage(_nearest(cache.root)).free
+    if free < record.size_bytes:
+        raise ImageError(f"{cache.root} has not the {record.size_bytes} bytes that the image in {source} needs")
+    held = lock.try_lock(cache.locks, record.key)
+    if isinstance(held, lock.Owner):
+        raise ImageError(f"image {record.key[:12]} is being built by {held}: try again later")
+    folder = cache.building(record.key)
+    with lock.kept_alive(held):
+        try:
+            folder.mkdir(mode=0o700)
+            member = archive.getmember(_IMAGE)
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is None:
+                raise ImageError(f"{source} holds no image")
+            image = folder / _IMAGE
+            with image.open("xb") as file:
+                shutil.copyfileobj(_Counted(content, on_bytes), file, 4 << 20)
+            if sha256_of(image) != record.sha256:
+                raise ImageError(f"the image in {source} has changed on its way: its SHA-256 is another; copy it again")
+            now = datetime.now().astimezone().isoformat(timespec="seconds")
+            return cache.adopt(image, replace(record, imported_at=now))
+        except KeyError:
+            raise ImageError(f"{source} holds no image") from None
+        finally:
+            remove_tree(folder)
+
+
+def _record_in(archive: tarfile.TarFile, source: Path) -> ImageRecord:
+    try:
+        member = archive.getmember(_RECORD)
+        content = archive.extractfile(member) if member.isreg() and member.size <= _MOST_RECORD_BYTES else None
+        raw = json.load(content) if content is not None else {}
+        form = raw.pop("format", None)
+        if form != FORMAT:
+            raise ImageError(f"{source} has format {form!r}; this hpcml reads format {FORMAT}")
+        record = decode(ImageRecord, raw)
+    except (KeyError, ValueError, TypeError, AttributeError, ConfigError) as error:
+        raise ImageError(f"{source} is no image that hpcml exported: {error}") from error
+    assert isinstance(record, ImageRecord)
+    if record.key != key_of(record.definition, record.base_digest, record.architecture):
+        raise ImageError(f"{source}: its key is not that of its definition: it was changed, or made by hand")
+    return record
+
+
+def _add(archive: tarfile.TarFile, name: str, size: int, content: io.BufferedIOBase | _Counted) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o644
+    archive.addfile(member, content)
+
+
+class _Counted:
+    """A file that says how much was read of it."""
+
+    def __init__(self, file: object, on_bytes: Callable[[int], None]) -> None:
+        self._file = file
+        self._on_bytes = on_bytes
+
+    def read(self, size: int = -1) -> bytes:
+        """Read on."""
+        content = self._file.read(size)  # type: ignore[attr-defined]
+        self._on_bytes(len(content))
+        assert isinstance(content, bytes)
+        return content
+
+
+def _looks_whole(record: ImageRecord) -> bool:
+    try:
+        status = Path(record.path).stat()
+    except OSError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (record.size_bytes, record.mtime_ns)
+
+
+def _nearest(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -1,0 +1,344 @@
+"""What a registry says of an image: its digest and its size, over the HTTP API that all of them have.
+
+The protocol: https://distribution.github.io/distribution/spec/api/ and .../spec/auth/token/ (read for version 2.8).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import ipaddress
+import json
+import re
+import socket
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.message import Message
+from typing import Any
+from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined] # the one that takes its words
+
+from hpcml.container import Container
+from hpcml.errors import ConfigError, ImageError, require
+
+_TIMEOUT_S = 30
+_MOST_BYTES = 8 << 20  # of a manifest or a token: real ones have some kilobytes
+_ACCEPT = (
+    "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+)
+_HUB = "docker.io"
+_HUB_API = "registry-1.docker.io"
+_NGC = "nvcr.io"
+_NGC_USER = "$oauthtoken"  # literally
+_NAME = re.compile(r"[a-z0-9][a-z0-9._/-]*")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+)(:\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """An image in a registry."""
+
+    host: str  # nvcr.io, 127.0.0.1:5000
+    name: str  # nvidia/pytorch
+    tag: str | None
+    digest: str | None = None  # what the user has pinned
+    plain_http: bool = False
+
+    def __post_init__(self) -> None:
+        require(_HOST.fullmatch(self.host) is not None, f"container.registry={self.host!r} is no host: write nvcr.io")
+        require(_NAME.fullmatch(self.name) is not None, f"container.image={self.name!r}: write it as nvidia/pytorch")
+        require(
+            self.tag is not None or self.digest is not None, "container.tag is not set: write container.tag=24.12-py3"
+        )
+
+    @classmethod
+    def of(cls, container: Container) -> Reference:
+        """Return what *container* is built from; a registry written as http://HOST is spoken to without TLS."""
+        if container.image is None:
+            raise ConfigError(f"container={container.name} names no image: set container.image=nvidia/pytorch")
+        registry = container.registry or _HUB
+        scheme, separator, rest = registry.rpartition("://")
+        require(
+            not separator or scheme in ("http", "https"), f"container.registry={registry}: write https:// or http://"
+        )
+        name = f"library/{container.image}" if registry == _HUB and "/" not in container.image else container.image
+        return cls(
+            host=rest.rstrip("/"),
+            name=name,
+            tag=container.tag,
+            digest=container.digest,
+            plain_http=scheme == "http",
+        )
+
+    @property
+    def host_and_name(self) -> str:
+        """The image without tag or digest, as Apptainer takes it."""
+        return f"{self.host}/{self.name}"
+
+    @property
+    def for_people(self) -> str:
+        """The image as people write it."""
+        return f"{self.host_and_name}:{self.tag}" if self.tag else f"{self.host_and_name}@{self.digest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """What a registry has under a reference."""
+
+    digest: str
+    size_bytes: int  # of the compressed layers, which is what is downloaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Login:
+    """Whom a registry is told that we are; never printed."""
+
+    user: str
+    password: str
+
+
+def login_for(host: str, environ: Mapping[str, str]) -> Login | None:
+    """Return the login for *host*: what Apptainer would take, else NGC_API_KEY, which goes to NGC alone.
+
+    HPCML_NGC_REGISTRY names one more host that may have the key: a mirror of NGC.
+    """
+    for prefix in ("APPTAINER", "SINGULARITY"):
+        user, password = (environ.get(f"{prefix}_DOCKER_{word}") for word in ("USERNAME", "PASSWORD"))
+        if user and password:
+            return Login(user=user, password=password)
+    key = environ.get("NGC_API_KEY")
+    return Login(user=_NGC_USER, password=key) if key and takes_the_ngc_key(host, environ) else None
+
+
+def takes_the_ngc_key(host: str, environ: Mapping[str, str]) -> bool:
+    """Tell whether *host* is NGC, or what the user has named as its mirror."""
+    return host in (_NGC, environ.get("HPCML_NGC_REGISTRY"))
+
+
+def resolve(reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64") -> str:
+    """Return the digest of *reference* as it is now."""
+    return ask(reference, environ=environ, architecture=architecture).digest
+
+
+def ask(reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64") -> Base:
+    """Return digest and size of *reference*; raises `ImageError` in one line that says what to do."""
+    client = _Client(reference, environ)
+    manifest, digest = client.manifest(reference.digest or reference.tag or "")
+    if reference.digest is not None and digest != reference.digest:
+        raise ImageError(f"{reference.for_people}: the registry sent {digest} instead: nothing was built")
+    if "manifests" in manifest:  # one image for each architecture, under one digest
+        chosen = [entry["digest"] for entry in manifest["manifests"] if _is_for(entry, architecture)]
+        if not chosen:
+            raise ImageError(
+                f"{reference.for_people} has no image for {architecture} (linux): choose another container.tag"
+            )
+        manifest, _ = client.manifest(str(chosen[0]))
+    return Base(digest=digest, size_bytes=sum(int(layer.get("size", 0)) for layer in manifest.get("layers", [])))
+
+
+def _is_for(entry: Mapping[str, Any], architecture: str) -> bool:
+    platform = entry.get("platform") or {}
+    return platform.get("architecture") == architecture and platform.get("os", "linux") == "linux"
+
+
+class _Client:
+    """One image's conversation with its registry."""
+
+    def __init__(self, reference: Reference, environ: Mapping[str, str]) -> None:
+        self._reference = reference
+        self._login = login_for(reference.host, environ)
+        self._is_ngc = takes_the_ngc_key(reference.host, environ)
+        self._proxies = _proxies(environ)
+        self._open = urllib.request.build_opener(_Proxies(self._proxies), _StayEncrypted()).open
+        self._authorization: str | None = None
+        if reference.plain_http and not _is_loopback(reference.host) and environ.get("HPCML_REGISTRY_HTTP") != "1":
+            raise ConfigError(
+                f"container.registry=http://{reference.host} would send keys and images in clear: use https://, "
+                "or set HPCML_REGISTRY_HTTP=1 if your network allows that"
+            )
+
+    def manifest(self, version: str) -> tuple[dict[str, Any], str]:
+        """Return the manifest *version* names, and its digest, which is that of its bytes."""
+        reference = self._reference
+        host = _HUB_API if reference.host == _HUB else reference.host
+        scheme = "http" if reference.plain_http else "https"
+        url = f"{scheme}://{host}/v2/{reference.name}/manifests/{version}"
+        try:
+            body = self._get(url)
+        except urllib.error.HTTPError as refused:
+            if refused.code != http.HTTPStatus.UNAUTHORIZED or self._authorization is not None:
+                raise self._explain(refused) from refused
+            self._authorization = self._authorize(refused.headers)
+            try:
+                body = self._get(url)
+            except urllib.error.HTTPError as again:
+                raise self._explain(again) from again
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if version.startswith("sha256:") and digest != version:
+            raise ImageError(f"{reference.for_people}: what the registry sent has not the digest {version}: try again")
+        return self._as_json(body), digest
+
+    def _as_json(self, body: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(body)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise ImageError(
+                f"{self._reference.host} does not answer as a registry does (a login page of the network?): "
+                "check container.registry and the proxy"
+            )
+        return value
+
+    def _get(self, url: str, authorization: str | None = None) -> bytes:
+        request = urllib.request.Request(url, headers={"Accept": _ACCEPT, "User-Agent": "hpcml"})  # noqa: S310 - http(s)
+        if authorization := authorization or self._authorization:
+            request.add_unredirected_header("Authorization", authorization)  # a blob store elsewhere must not see it
+        try:
+            with self._open(request, timeout=_TIMEOUT_S) as response:
+                body = response.read(_MOST_BYTES)
+        except urllib.error.HTTPError as refused:
+            refused.close()  # its headers are enough
+            raise
+        except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+            raise self._unreachable(url, error) from error
+        assert isinstance(body, bytes)
+        return body
+
+    def _authorize(self, headers: Message) -> str:
+        """Return the header that the registry's challenge asks for."""
+        challenge = headers.get("WWW-Authenticate", "")
+        kind, _, rest = challenge.partition(" ")
+        basic = None
+        if self._login is not None:
+            words = f"{self._login.user}:{self._login.password}".encode()
+            basic = f"Basic {base64.b64encode(words).decode()}"
+        if kind.lower() == "basic":
+            if basic is None:
+                raise self._login_needed()
+            return basic
+        if kind.lower() != "bearer":
+            raise ImageError(f"{self._reference.host} asks for a login that hpcml does not know: {kind!r}")
+        asked = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        realm = asked.get("realm", "")
+        allowed = ("https://", "http://") if self._reference.plain_http else ("https://",)
+        if not realm.startswith(allowed):
+            raise ImageError(f"{self._reference.host} sends us to {realm!r} for a token, which is not encrypted")
+        query = {
+            "scope": f"repository:{self._reference.name}:pull",
+            **{k: v for k, v in asked.items() if k == "service"},
+        }
+        try:
+            token = self._as_json(self._get(f"{realm}?{urllib.parse.urlencode(query)}", basic))
+        except urllib.error.HTTPError as refused:
+            raise self._explain(refused) from refused
+        return f"Bearer {token.get('token') or token.get('access_token') or ''}"
+
+    def _explain(self, refused: urllib.error.HTTPError) -> ImageError:
+        reference = self._reference
+        if refused.code in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
+            return self._login_refused() if self._login is not None else self._login_needed()
+        if refused.code == http.HTTPStatus.NOT_FOUND:
+            return ImageError(
+                f"{reference.for_people} does not exist: check container.image and container.tag"
+                + (" (https://catalog.ngc.nvidia.com lists them)" if reference.host == _NGC else "")
+            )
+        if refused.code == http.HTTPStatus.TOO_MANY_REQUESTS:
+            return ImageError(f"{reference.host} has had too many requests from here: log in, or try again later")
+        if refused.code == http.HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            return ImageError(f"the proxy to {reference.host} wants a login: put it into https_proxy")
+        return ImageError(f"{reference.host} answers {refused.code} {refused.reason} for {reference.name}: try later")
+
+    def _login_needed(self) -> ImageError:
+        return ImageError(f"{self._reference.for_people} needs a login: {self._how_to_log_in()}")
+
+    def _login_refused(self) -> ImageError:
+        host = self._reference.host
+        return ImageError(
+            f"{host} refuses the login for {self._reference.name}: the key is wrong or expired, or may not read that "
+            f"image; {self._how_to_log_in()}"
+        )
+
+    def _how_to_log_in(self) -> str:
+        if self._is_ngc:
+            return "set NGC_API_KEY to a key made on https://ngc.nvidia.com (docs/containers.md)"
+        return "set APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD"
+
+    def _unreachable(self, url: str, error: Exception) -> ImageError:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        host = urllib.parse.urlsplit(url).hostname or self._reference.host
+        proxy = self._proxies.get(urllib.parse.urlsplit(url).scheme)
+        if proxy and not proxy_bypass_environment(host, self._proxies):
+            where = urllib.parse.urlsplit(proxy)
+            shown = f"{where.hostname}:{where.port}" if where.hostname else "the proxy"  # never its password
+            return ImageError(
+                f"{host} cannot be reached through the proxy {shown} ({_plain(reason)}): check https_proxy"
+            )
+        if isinstance(reason, ssl.SSLError):
+            return ImageError(f"{host} cannot be trusted ({_plain(reason)}): a proxy that reads along? (SSL_CERT_FILE)")
+        return ImageError(
+            f"{host} cannot be reached ({_plain(reason)}): build where there is a network (a login node), set "
+            "https_proxy, or bring the image with hpcml images import"
+        )
+
+
+class _Proxies(urllib.request.ProxyHandler):
+    """Uses the proxies it was given, and their exceptions; urllib takes the latter from its own process."""
+
+    def __init__(self, proxies: Mapping[str, str]) -> None:
+        super().__init__({scheme: proxy for scheme, proxy in proxies.items() if scheme != "no"})
+        self._all = dict(proxies)
+
+    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:  # noqa: A002, ANN401 - urllib's
+        """Send the request to the proxy, or return None to send it to where it goes."""
+        if proxy_bypass_environment(req.host, self._all):
+            return None
+        return super().proxy_open(req, proxy, type)
+
+
+class _StayEncrypted(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but never from https to http."""
+
+    def redirect_request(  # urllib's signature
+        self,
+        req: urllib.request.Request,
+        fp: Any,  # noqa: ANN401
+        code: int,
+        msg: str,
+        headers: Any,  # noqa: ANN401
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Return the next request, or None to refuse."""
+        if req.type == "https" and not newurl.startswith("https://"):
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _plain(reason: object) -> str:
+    if isinstance(reason, TimeoutError | socket.timeout):
+        return "no answer in time"
+    text = str(reason.strerror if isinstance(reason, OSError) and reason.strerror else reason)
+    return " ".join(text.split())
+
+
+def _proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what the environment says of proxies, as urllib takes it; "no" is the list of exceptions."""
+    found = {}
+    for scheme in ("http", "https", "no"):
+        value = environ.get(f"{scheme}_proxy") or (environ.get(f"{scheme.upper()}_PROXY") if scheme != "http" else None)
+        if value:
+            found[scheme] = value
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return name == "localhost"

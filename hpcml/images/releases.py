@@ -1,0 +1,179 @@
+"""Which of NVIDIA's monthly releases a GPU and its driver can run: answers from the table in releases.yaml."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpcml.errors import ConfigError
+
+_TABLE = Path(__file__).with_name("releases.yaml")
+_MONTH = re.compile(r"(\d\d\.(?:0[1-9]|1[0-2]))(?:-|$)")
+_GPUS = {(6, 0): "P100", (7, 0): "V100", (3, 5): "K20", (3, 7): "K80"}  # those that people ask about
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One month's image."""
+
+    image: str  # nvidia/pytorch
+    release: str  # 24.12
+    tag: str  # 24.12-py3
+    cuda: str
+    driver: str | None  # the oldest that it needs
+    branches: tuple[str, ...] = ()  # older ones that do on a data centre's GPU
+    compute_capability: Capability  # of the oldest GPU
+    framework: str | None = None  # the version of PyTorch or TensorFlow in it, where it was read
+    source: str
+    uncertain: Mapping[str, str] = field(default_factory=dict)  # figure -> where it comes from instead
+
+    def runs_on(self, compute_capability: Capability | None, driver: str | None) -> bool:
+        """Tell whether a GPU and a driver will do; None: not known, and no obstacle."""
+        return self.knows_gpu(compute_capability) and self.takes_driver(driver)
+
+    def knows_gpu(self, compute_capability: Capability | None) -> bool:
+        """Tell whether the image has code for the GPU."""
+        return compute_capability is None or compute_capability >= self.compute_capability
+
+    def takes_driver(self, driver: str | None) -> bool:
+        """Tell whether the driver is new enough, or of an older branch that is served on data centres' GPUs."""
+        if driver is None or self.driver is None or _numbers(driver) >= _numbers(self.driver):
+            return True
+        return any(_numbers(driver)[:1] == _numbers(b)[:1] and _numbers(driver) >= _numbers(b) for b in self.branches)
+
+
+def newest(
+    image: str, compute_capability: Capability | None, driver: str | None, *, not_after: str | None = None
+) -> Release:
+    """Return the newest release of *image* for the GPU and driver, or raise `ConfigError` where there is none.
+
+    None means that nothing is known, or that there is no GPU; *not_after* is the newest that a site allows.
+    """
+    known = list(_releases(image))
+    if not known:
+        names = ", ".join(_table()["images"])
+        raise ConfigError(f"container.tag is not set, and hpcml knows only the releases of {names}: set container.tag")
+    fits = [release for release in known if release.runs_on(compute_capability, driver)]
+    allowed = [release for release in fits if not_after is None or release.release <= not_after]
+    if not allowed:
+        wanted = ", ".join(_wishes(compute_capability, driver, not_after))
+        raise ConfigError(
+            f"no release of {image} that hpcml knows ({known[0].release} to {known[-1].release}) fits {wanted}: "
+            "set container.tag, or choose another container"
+        )
+    return allowed[-1]
+
+
+def check(
+    image: str,
+    tag: str,
+    compute_capability: Capability | None,
+    driver: str | None,
+    *,
+    not_after: str | None = None,
+) -> str | None:
+    """Say in one line why *tag* cannot run there, or return None: it can, or nothing is known of it."""
+    month = _month(tag)
+    if month is None or image not in _table()["images"]:
+        return None
+    # A month that is not in the table needs no less than the one before; its driver is not known.
+    before = [release for release in _releases(image, all_months=True) if release.release <= month]
+    if not before:
+        return None
+    release = before[-1]
+    if not release.knows_gpu(compute_capability):
+        assert compute_capability is not None
+        return (
+            f"container.tag={tag} needs a GPU of compute capability {_written(release.compute_capability)}: "
+            f"{_last_for(image, compute_capability)}"
+        )
+    if release.release == month and not release.takes_driver(driver):
+        older = f" (or of an older branch {', '.join(release.branches)})" if release.branches else ""
+        return (
+            f"container.tag={tag} needs driver {release.driver}{older}, and cluster.host_driver={driver}: "
+            f"{_instead(image, compute_capability, driver)}"
+        )
+    if not_after is not None and month > not_after:
+        return f"container.tag={tag}: cluster.ngc_max_release={not_after} is the newest that the site runs"
+    return None
+
+
+def _last_for(image: str, capability: Capability) -> str:
+    name = f"{_GPUS[capability]} ({_written(capability)})" if capability in _GPUS else _written(capability)
+    fits = [release for release in _releases(image, all_months=True) if release.knows_gpu(capability)]
+    return f"{fits[-1].release} is the last for {name}" if fits else f"none since 18.12 runs on {name}"
+
+
+def _instead(image: str, capability: Capability | None, driver: str | None) -> str:
+    fits = [release for release in _releases(image) if release.runs_on(capability, driver)]
+    return f"{fits[-1].tag} is the newest for it" if fits else "none that hpcml knows runs with it"
+
+
+def _wishes(capability: Capability | None, driver: str | None, not_after: str | None) -> Iterator[str]:
+    if capability is not None:
+        yield f"compute capability {_written(capability)}"
+    if driver is not None:
+        yield f"driver {driver}"
+    if not_after is not None:
+        yield f"cluster.ngc_max_release={not_after}"
+
+
+def _releases(image: str, *, all_months: bool = False) -> Iterator[Release]:
+    """Yield the releases of *image*, oldest first: those that exist, or all months of the table."""
+    facts = _table()["images"].get(image)
+    if facts is None:
+        return
+    for month in _table()["releases"]:
+        release = month["release"]
+        if not all_months and not facts.get("first", "00.00") <= release <= facts["last"]:
+            continue
+        row = {**month, **_table()["exceptions"].get(image, {}).get(release, {})}
+        yield Release(
+            image=image,
+            release=release,
+            tag=facts["tag"].format(release=release),
+            cuda=row["cuda"],
+            driver=row.get("driver"),
+            branches=tuple(row.get("branches", ())),
+            compute_capability=_capability(row["compute_capability"]),
+            framework=row.get(image.rpartition("/")[2]),
+            source=row["source"],
+            uncertain=row.get("from", {}),
+        )
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
+    return table
+
+
+def _month(tag: str) -> str | None:
+    match = _MONTH.match(tag)
+    return match[1] if match else None
+
+
+def _capability(written: str) -> Capability:
+    major, minor = written.split(".")
+    return int(major), int(minor)
+
+
+def _written(capability: Capability) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = [int(part) for part in re.findall(r"\d+", version)]
+    if not parts:
+        raise ConfigError(f"cluster.host_driver={version!r} is no version: write it as nvidia-smi does, 535.183.01")
+    while len(parts) < 3:
+        parts.append(0)
+    return tuple(parts)

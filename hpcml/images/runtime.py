@@ -1,0 +1,118 @@
+"""The program that builds and starts images, Apptainer or Singularity: which one there is and what it is told."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from spython.utils import run_command
+
+from hpcml.errors import ImageError
+from hpcml.images.registry import Login
+
+NAMES = ("apptainer", "singularity")
+_SECRETS = ("NGC_API_KEY", *(f"{name.upper()}_DOCKER_{word}" for name in NAMES for word in ("USERNAME", "PASSWORD")))
+_VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A container program of this machine."""
+
+    name: str  # apptainer | singularity
+    path: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it is a Singularity, which builds for an ordinary user only if it is told so."""
+        return self.name == "singularity"
+
+
+def find_runtime(environ: Mapping[str, str], wanted: str | None = None, *, module: str | None = None) -> Runtime:
+    """Return the runtime *wanted*, or whichever is on PATH; *module* is the one that brings it on this site."""
+    names = (wanted,) if wanted else NAMES
+    for name in names:
+        path = shutil.which(name, path=environ.get("PATH", ""))
+        if path is not None:
+            return Runtime(name=name, path=path, version=_version(path, environ))
+    hint = f"load its module first (ml {module})" if module else "load its module, or install Apptainer"
+    raise ImageError(f"{' and '.join(names)} not found on PATH: {hint}; images can be built elsewhere and imported")
+
+
+def inspect_definition(runtime: Runtime, image: Path, environ: Mapping[str, str]) -> str | None:
+    """Return the definition that *image* itself says it was built from; None if it cannot be read as an image."""
+    answer = run_command(
+        [runtime.path, "inspect", "--deffile", str(image)], quiet=True, environ=without_secrets(environ)
+    )
+    return "".join(answer["message"][:1]) if answer["return_code"] == 0 else None
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return *environ* for a program that needs no login."""
+    return {name: value for name, value in environ.items() if name not in _SECRETS}
+
+
+def secrets_in(environ: Mapping[str, str]) -> list[str]:
+    """Return the values that nothing may print: keys, and the passwords of proxies, which a build sees."""
+    keys = [environ.get(name) for name in _SECRETS if not name.endswith("USERNAME")]
+    passwords = [_password_in(value) for name, value in environ.items() if name.lower().endswith("_proxy")]
+    return [value for value in (*keys, *passwords) if value]
+
+
+def _password_in(url: str) -> str | None:
+    try:
+        return urlsplit(url).password
+    except ValueError:
+        return None
+
+
+def build_environment(
+    environ: Mapping[str, str], *, scratch: Path, layers: Path, login: Login | None, plain_http: bool
+) -> dict[str, str]:
+    """Return what a build finds: places with room, and the login, under the names that both programs read.
+
+    Where the user has chosen places, those stay: APPTAINER_TMPDIR on a local disk helps where the file system of the
+    images does not know other owners of files.
+    """
+    found = without_secrets(environ)
+    words = {"TMPDIR": str(scratch), "CACHEDIR": str(layers)}
+    if plain_http:
+        words["NOHTTPS"] = "1"
+    if login is not None:
+        words |= {"DOCKER_USERNAME": login.user, "DOCKER_PASSWORD": login.password}
+    for word, value in words.items():
+        chosen = None if word.startswith("DOCKER_") else chosen_place(environ, word)
+        for name in NAMES:
+            found[f"{name.upper()}_{word}"] = chosen or value
+    return {**found, "LC_ALL": "C.UTF-8"}
+
+
+def chosen_place(environ: Mapping[str, str], word: str) -> str | None:
+    """Return what the user has said of TMPDIR or CACHEDIR, by either name."""
+    return next((value for name in NAMES if (value := environ.get(f"{name.upper()}_{word}"))), None)
+
+
+def build_command(runtime: Runtime, image: Path, definition: Path, *, is_root: bool) -> list[str]:
+    """Return the command that builds *image*; nothing in it is secret."""
+    fakeroot = ["--fakeroot"] if runtime.is_old and not is_root else []
+    return [runtime.path, "--nocolor", "build", *fakeroot, str(image), str(definition)]
+
+
+def _version(path: str, environ: Mapping[str, str]) -> str:
+    try:
+        answer = run_command([path, "--version"], quiet=True, environ=without_secrets(environ))
+    except OSError as error:
+        raise ImageError(f"{path} cannot be started: {error.strerror}") from error
+    match = _VERSION.search("".join(answer["message"]))
+    if answer["return_code"] != 0 or match is None:
+        said = " ".join("".join(answer["message"]).split())[:200]
+        raise ImageError(f"{path} does not work here: {said or 'it says nothing'}")
+    return match[0]

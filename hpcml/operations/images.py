@@ -1,0 +1,223 @@
+"""Images wanted, built and looked after: where a container's configuration, a registry, the cache and the runs meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from hpcml.cluster import Cluster
+from hpcml.config import profiles
+from hpcml.container import Container, ContainerKind
+from hpcml.errors import ConfigError, HpcmlError, ImageError
+from hpcml.image import Definition, ImageRecord, ImageUse
+from hpcml.images import build as builder
+from hpcml.images import cache as caches
+from hpcml.images import definition as definitions
+from hpcml.images import inventory, registry, releases
+from hpcml.images.cache import Cache
+from hpcml.images.inventory import Stocked
+from hpcml.images.runtime import find_runtime
+from hpcml.manifest import read_raw
+from hpcml.operations.collect import collect, opened
+from hpcml.places import Places
+from hpcml.quantities import parse_walltime_s
+from hpcml.records import RunRecord
+from hpcml.resources import resource_dir
+from hpcml.rundir import find_run_dirs
+from hpcml.spec import Run
+from hpcml.store import queries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """An image that a configuration asks for."""
+
+    container: Container
+    cluster: Cluster
+    definition: Definition
+    cache: Cache
+    found: ImageRecord | None  # None: it has to be built
+    note: str | None = None  # what the user should know of how it was found
+
+
+def want_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[Wanted]:
+    """Return the images that *runs* ask for, each once."""
+    found: dict[str, Wanted] = {}
+    asked: list[Container] = []
+    for run in runs:
+        if run.container not in asked:
+            asked.append(run.container)
+            wanted = want(run.container, run.cluster, environ, project)
+            found.setdefault(wanted.definition.key, wanted)
+    return list(found.values())
+
+
+def want(container: Container, cluster: Cluster, environ: Mapping[str, str], project: Path) -> Wanted:
+    """Return the image that *container* asks for, after asking its registry which base the tag means now.
+
+    Without a network an image that was built from that tag before is taken, and that is said.
+    """
+    if container.kind is not ContainerKind.build:
+        what = "is no image" if container.kind is ContainerKind.none else "is an image already"
+        raise ImageError(f"container={container.name} {what}: choose one to build, as +container=ngc_pytorch")
+    container = with_tag(container, cluster)
+    folders = definition_folders(project)
+    cache = Cache(caches.locate(environ, site=cluster.scratch))
+    architecture = definitions.host_architecture()
+
+    def wanted(base: registry.Base, note: str | None = None) -> Wanted:
+        definition = definitions.define(
+            container, base.digest, folders=folders, architecture=architecture, base_size_bytes=base.size_bytes
+        )
+        found = cache.find(definition.key)
+        return Wanted(container=container, cluster=cluster, definition=definition, cache=cache, found=found, note=note)
+
+    if container.digest is not None:
+        pinned = wanted(registry.Base(digest=container.digest, size_bytes=0))
+        if pinned.found is not None:
+            return pinned
+    reference = registry.Reference.of(container)
+    try:
+        return wanted(registry.ask(reference, environ=environ, architecture=architecture))
+    except ImageError as error:
+        known = _kept(container, reference, cache, folders)
+        if known is None:
+            raise
+        note = f"the image of {known.built_at[:10]} is used, without a look at the registry: {error}"
+        return wanted(registry.Base(digest=known.base_digest, size_bytes=0), note)
+
+
+def with_tag(container: Container, cluster: Cluster) -> Container:
+    """Return *container* with the newest tag that the cluster's GPU and driver can run, unless one was chosen.
+
+    Raises `ConfigError` if the chosen one cannot run there.
+    """
+    if container.image is None or container.digest is not None:
+        return container
+    capability, driver, limit = cluster.compute_capability, cluster.host_driver, cluster.ngc_max_release
+    if container.tag is None:
+        found = releases.newest(container.image, capability, driver, not_after=limit)
+        return replace(container, tag=found.tag)
+    if wrong := releases.check(container.image, container.tag, capability, driver, not_after=limit):
+        raise ConfigError(wrong)
+    return container
+
+
+def build(
+    wanted: Wanted, environ: Mapping[str, str], *, on_progress: builder.OnProgress, wait: bool = True
+) -> ImageRecord:
+    """Return the image, built now if it is not there."""
+    if wanted.found is not None:
+        return wanted.found
+    runtime = find_runtime(environ, wanted.container.runtime, module=wanted.cluster.container_module)
+    return builder.build(
+        wanted.definition, wanted.cache, runtime=runtime, environ=environ, on_progress=on_progress, wait=wait
+    )
+
+
+def definition_folders(project: Path) -> list[Path]:
+    """Return where templates of definitions are looked for: the project's own folder first."""
+    return [project / "containers", resource_dir("containers")]
+
+
+def cache_at(environ: Mapping[str, str], project: Path, *, folder: str | None, cluster: str | None) -> Cache:
+    """Return the cache in *folder*, or where the profile *cluster* has it, or where HPCML_IMAGES says."""
+    site = profiles.get_profile(cluster, project).cluster.scratch if cluster else None
+    return Cache(caches.locate(environ, chosen=folder, site=site))
+
+
+def stock(cache: Cache, places: Places) -> list[Stocked]:
+    """Return all images, and the runs kept here that use them."""
+    return inventory.stock(cache, uses(places))
+
+
+def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
+    """Remove images; refused whole if a run that has not ended needs one of them."""
+    inventory.remove(cache, chosen)
+
+
+def choose(stocked: Sequence[Stocked], references: Sequence[str]) -> list[Stocked]:
+    """Return the images whose keys begin with *references*."""
+    chosen = {}
+    for reference in references:
+        found = [item for item in stocked if item.record.key.startswith(reference)]
+        if len(found) != 1:
+            what = "more than one image has" if found else "no image has"
+            raise ImageError(f"{what} a key that begins with {reference!r}: hpcml images lists them")
+        chosen[found[0].record.key] = found[0]
+    return list(chosen.values())
+
+
+def may_go(stocked: Sequence[Stocked], older_than: str, *, now: float) -> list[Stocked]:
+    """Return what nobody needs and nobody has used for *older_than*: 30d, 12h."""
+    age_s = 0 if older_than in ("0", "0d", "0s") else parse_walltime_s(older_than, field="--older-than")
+    return inventory.may_go(stocked, now=now, older_than_s=age_s)
+
+
+def sweep(cache: Cache) -> int:
+    """Remove what dead builds left and what was only downloaded; return the bytes that this freed."""
+    return inventory.sweep(cache)
+
+
+def verify(cache: Cache, references: Sequence[str]) -> list[tuple[ImageRecord, str | None]]:
+    """Read the named images, or all, to the last byte; return what is wrong with each."""
+    records = [cache.get(reference) for reference in references] if references else cache.records()
+    return [(record, cache.verify(record)) for record in records]
+
+
+def export(cache: Cache, reference: str, target: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
+    """Write an image into the new file *target*; return its record."""
+    record = cache.get(reference)
+    inventory.export(cache, record, target, on_bytes=on_bytes)
+    return record
+
+
+def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
+    """Take an exported image into the cache."""
+    return inventory.bring_in(cache, source, on_bytes=on_bytes)
+
+
+def uses(places: Places) -> list[ImageUse]:
+    """Return which runs kept here use images: each says so in its run.json."""
+    named = dict(_images_named(places))
+    if not named:
+        return []
+    with opened(places) as store:
+        collect(store, places)
+        still_open = {record.uid for record in queries.open_runs(store)}
+        records = {record.uid: record for record in queries.find_runs(store)}
+    return [_use(uid, key, records.get(uid), still_open) for uid, key in named.items()]
+
+
+def _use(uid: str, key: str, record: RunRecord | None, still_open: Collection[str]) -> ImageUse:
+    if record is None:  # of a store that could not take it: better kept than gone
+        return ImageUse(uid=uid, key=key, has_ended=False, at=None)
+    submitted = datetime.fromisoformat(record.submitted_at).timestamp() if record.submitted_at else None
+    return ImageUse(uid=uid, key=key, has_ended=uid not in still_open, at=record.t_end or record.t_start or submitted)
+
+
+def _images_named(places: Places) -> list[tuple[str, str]]:
+    found = []
+    for run_dir in find_run_dirs(places.runs):
+        try:
+            plan = read_raw(run_dir.manifest).get("plan")
+        except HpcmlError:
+            continue  # torn: `hpcml sync` says so
+        image = plan.get("image") if isinstance(plan, dict) else None
+        if isinstance(image, dict) and isinstance(image.get("key"), str):
+            found.append((run_dir.uid, image["key"]))
+    return found
+
+
+def _kept(
+    container: Container, reference: registry.Reference, cache: Cache, folders: Sequence[Path]
+) -> ImageRecord | None:
+    """Return the newest image here that was built as *container* says, from whatever its tag meant then."""
+    for record in reversed(cache.records()):
+        if record.base == reference.for_people:
+            again = definitions.define(container, record.base_digest, folders=folders, architecture=record.architecture)
+            if again.key == record.key:
+                return cache.find(record.key)
+    return None

@@ -1,0 +1,84 @@
+"""Images for the terminal and for programs: what there is, how large it is, and who uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hpcml.codec import Json, encode
+from hpcml.image import ImageRecord, ImageUse
+from hpcml.report.plain_text import duration, safe
+
+_HEADINGS = ("key", "base", "size", "built", "last used", "runs", "")
+_SHORT_KEY = 12
+_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+Listed = tuple[ImageRecord, Sequence[ImageUse], bool]  # an image, the runs that use it, and whether its file is whole
+
+
+def images_table(listed: Sequence[Listed], *, console: Console, now: float) -> Table:
+    """Return one line for each image, in the given order."""
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    for heading in _HEADINGS:
+        table.add_column(heading, overflow="fold", no_wrap=heading != "base")
+    for record, uses, is_whole in listed:
+        built = datetime.fromisoformat(record.built_at).timestamp()
+        used = _last_use(uses)
+        open_runs = sum(not use.has_ended for use in uses)
+        runs = f"{len(uses)} ({open_runs} open)" if open_runs else str(len(uses))
+        cells = (
+            record.key[:_SHORT_KEY],
+            record.base,
+            size(record.size_bytes),
+            f"{duration(now - built)} ago",
+            "" if used is None else f"{duration(now - used)} ago",
+            runs,
+            "" if is_whole else "BROKEN",
+        )
+        table.add_row(*(Text(safe(cell), style="red" if cell == "BROKEN" else "") for cell in cells))
+    return table
+
+
+def images_json(listed: Sequence[Listed]) -> str:
+    """Return a JSON list; the keys are stable."""
+    return json.dumps([_as_json(*one) for one in listed], indent=2) + "\n"
+
+
+def image_json(record: ImageRecord) -> str:
+    """Return one JSON object: what is recorded of an image."""
+    return json.dumps(encode(record), indent=2) + "\n"
+
+
+def total(listed: Sequence[Listed]) -> str:
+    """Return the sum in words."""
+    count = len(listed)
+    return f"{count} image{'' if count == 1 else 's'}, {size(sum(record.size_bytes for record, _, _ in listed))}"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} B"
+
+
+def _as_json(record: ImageRecord, uses: Sequence[ImageUse], is_whole: bool) -> Json:  # noqa: FBT001 - a column
+    used = _last_use(uses)
+    return {
+        **encode(record),
+        "is_whole": is_whole,
+        "last_used_at": None if used is None else datetime.fromtimestamp(used, tz=UTC).isoformat(timespec="seconds"),
+        "runs": [use.uid for use in uses],
+        "open_runs": [use.uid for use in uses if not use.has_ended],
+    }
+
+
+def _last_use(uses: Sequence[ImageUse]) -> float | None:
+    return max((use.at for use in uses if use.at is not None), default=None)

@@ -1,0 +1,43 @@
+"""What docs/containers.md says to type, typed: with a registry on this machine in NVIDIA's place."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.apptainer.registry import KEY, Registry
+from tests.images.user import ImageUser
+
+pytestmark = pytest.mark.apptainer
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "containers.md"
+
+
+def commands() -> list[str]:
+    """Return what is said to be typed of images, in its order."""
+    found = re.findall(r"^\$ hpcml ((?:build|images)\b.*)$", _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [line.partition("#")[0].strip() for line in found]
+
+
+def test_every_command_about_images_works_as_it_stands(user: ImageUser, closed_registry: Registry) -> None:
+    login = {"NGC_API_KEY": KEY, "HPCML_NGC_REGISTRY": closed_registry.host}
+    typed = commands()
+    # The page removes what it has built before it carries it elsewhere.
+    in_order = sorted(typed, key=lambda line: (" rm " in line, " prune" in line))
+    assert len(typed) >= 8
+
+    for line in in_order:
+        words = shlex.split(line)
+        if words[0] == "build":
+            words.append(f"container.registry={closed_registry.url}")
+        elif listed := user.listed():
+            words = [listed[0]["key"][:8] if word == "6690" else word for word in words]
+        if words[1:2] in (["rm"], ["prune"]):
+            words.append("-y")
+
+        done = user(*words, **login)
+
+        assert done.returncode == 0, f"hpcml {line}: {done.stderr}"
+    assert user.listed() == []
