@@ -6,7 +6,8 @@ handed the finished tuples and does one `executemany` for each series into the s
 one transaction a run: that is the floor for any program that puts these rows there. CPU time, median of REPEAT.
 
 Then 1,000 runs with a short journal each are ingested, and ingested again with nothing new: what every `hpcml runs`
-pays before it answers.
+pays before it answers. Last, all of them are loaded as the runs that have not ended, SETTINGS settings each, and what
+their schedulers said last with them: what `hpcml status` pays on top.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcml.records import Known
+from hpcml.states import State
 from hpcml.store.engine import open_store
 from hpcml.store.ingest import ingest_all
+from hpcml.store.polls import keep_words, read_words
+from hpcml.store.queries import open_runs
 from hpcml_client.journal import JournalWriter
 
 RUNS, STEPS, METRICS = 100, 600, 5
 MANY_RUNS = 1000
+SETTINGS = 100
 REPEAT = 3
 TABLE = """CREATE TABLE point (series_id INTEGER NOT NULL, step BIGINT NOT NULL, t_ms BIGINT NOT NULL, value FLOAT,
 PRIMARY KEY (series_id, step)) WITHOUT ROWID"""
@@ -41,8 +47,10 @@ def write_runs(root: Path, count: int, steps: int) -> None:
         run = {
             "experiment": "benchmark",
             "seed": number,
+            "model": {"recipe": "torch_classification"},
             "precision": {"name": "fp32"},
             "cluster": {"scheduler": "local"},
+            "settings": {f"setting_{at}": at for at in range(SETTINGS - 5)},
         }
         manifest = {
             "format": 1,
@@ -62,6 +70,8 @@ def ingest_cpu_s(root: Path, store: Path) -> tuple[float, int]:
     report = ingest_all(engine, root)
     took_s = time.process_time() - began
     engine.dispose()
+    if report.problems:
+        raise SystemExit(f"not everything was read: {report.problems[0]}")
     return took_s, report.new_points
 
 
@@ -112,9 +122,19 @@ def main() -> None:
             began = time.perf_counter()
             report = ingest_all(engine, folder / "many")
             took_ms.append((time.perf_counter() - began) * 1000)
+        uids = [record.uid for record in open_runs(engine)]
+        keep_words(engine, {uid: Known(state=State.RUNNING, raw="RUNNING") for uid in uids}, at=0.0)
+        loaded_ms = []
+        for _ in range(2 * REPEAT + 1):
+            began = time.perf_counter()
+            found, said = open_runs(engine), read_words(engine, uids)
+            loaded_ms.append((time.perf_counter() - began) * 1000)
+            if not len(found) == len(said) == MANY_RUNS:
+                raise SystemExit(f"of {MANY_RUNS} runs only {len(found)} came back, with {len(said)} words")
         print(
             f"\nAgain over {report.runs:,} runs with nothing new: {statistics.median(took_ms):.0f} ms (wall, median)."
         )
+        print(f"Loaded with their schedulers' words: {statistics.median(loaded_ms):.0f} ms.")
 
 
 if __name__ == "__main__":

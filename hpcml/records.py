@@ -10,6 +10,18 @@ from hpcml.states import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a scheduler says of a job."""
+
+    state: State
+    raw: str  # its own word
+    exit_code: str | None = None  # as it writes it: Slurm's 0:15, PBS's Exit_status
+    reason: str | None = None  # why it waits or ended
+    expected_start: str | None = None  # ISO 8601, local time of the scheduler
+    is_live: bool = True  # said by the queue itself; False: by the accounting, which is late by seconds or more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSummary:
     """One curve in a few numbers, over the finite values; None where there is none."""
 
@@ -51,6 +63,11 @@ class RunRecord:
     scheduler: str
     job_id: str | None
     array_index: int | None
+    job_name: str | None = None  # what the job is called in the queue: tells it from another with a recycled id
+    is_shared: bool = False  # its job runs others too: to end the job would end them
+    submission: str | None = None  # the runs that were submitted together have the same
+    is_settled: bool = True  # False: ended by a signal from outside, and the scheduler has not said why
+    cause: str | None = None  # of an end that is no success: a word of causes.Cause
     submitted_at: str | None
     t_start: float | None  # unix seconds
     t_end: float | None

@@ -27,21 +27,23 @@ class State(StrEnum):
         return self not in (State.PENDING, State.RUNNING)
 
 
-# Weight of an event within one attempt: an outcome seen by the agent, one inferred from outside, a beginning, a wish.
+# Weight of an event within one attempt: an outcome that the agent saw to the end, one inferred from outside, an end
+# whose cause the agent cannot know, a beginning, a wish.
 DECISIVE: Mapping[str, int] = {
-    "attempt_ended": 4,
-    "ended_by_scheduler": 3,  # what the scheduler says of a job whose agent could not say it
-    "lost": 3,
-    "cancelled": 3,
+    "attempt_ended": 6,
+    "ended_by_scheduler": 5,  # what the scheduler says of a job whose agent could not say it
+    "cancelled": 5,
+    "lost": 4,
+    "attempt_interrupted": 3,  # ended by a signal from outside: why, and whether it runs again, the scheduler knows
     "attempt_started": 2,
     "submission_failed": 1,  # and yet its job.sh may be submitted by hand
-    "submitted": 0,
+    "submitted": 0,  # in an attempt after the first: it waits to be run again
 }
+UNSETTLED = "attempt_interrupted"
 _SAID_BY_NAME = {
     "lost": State.LOST,
     "cancelled": State.CANCELLED,
     "attempt_started": State.RUNNING,
-    "submission_failed": State.FAILED,
     "submitted": State.PENDING,
 }
 

@@ -57,6 +57,7 @@ def describe(run_dir: RunDir) -> Description:
             "planned_numerics": _expected_numerics(run, str(raw["plan"]["numerics"])),
             "planned_scheduler": str(run["cluster"]["scheduler"]),
             "submitted_at": _text(submitted_at),
+            "submission": _text(provenance.get("submission")),
             "git_commit": _text(provenance.get("git_commit")),
             "git_dirty": dirty if isinstance(dirty := provenance.get("git_dirty"), bool) else None,
             "epoch_ms": epoch_ms,

@@ -72,6 +72,14 @@ def find_runs(
         return load_records(connection, [rows[run_id] for run_id in ids[:limit]])
 
 
+def open_runs(engine: Engine) -> list[RunRecord]:
+    """Return the runs of which more is to come, by uid: they wait, run, or nobody has said yet why they ended."""
+    waiting_or_running = [state.value for state in State if not state.is_final]
+    with reading(engine) as connection:
+        query = select_runs().where(RUN.c.state.in_(waiting_or_running) | ~RUN.c.is_settled)
+        return load_records(connection, connection.execute(query.order_by(RUN.c.uid)).all())
+
+
 def get_run(engine: Engine, reference: str) -> RunRecord:
     """Return the run that *reference* means: its uid, its name if no other run has it, or a unique end of its uid.
 

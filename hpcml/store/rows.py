@@ -226,9 +226,9 @@ def refold(connection: Connection, run_id: int, epoch_ms: int) -> None:
         )
     ]
     known = fold(list(journals.values()), happenings)
-    plain = ("exit_code", "attempt", "array_index", "t_start", "t_end", "wall_s")
+    plain = ("is_settled", "exit_code", "attempt", "array_index", "is_shared", "t_start", "t_end", "wall_s")
     values = {name: getattr(known, name) for name in plain}
-    for name in ("reason", "job_id", "precision_effective"):
+    for name in ("cause", "reason", "job_id", "job_name", "precision_effective"):
         text = getattr(known, name)
         values[name] = None if text is None else storable(text)
     clock_ms = 0 if known.clock_zero is None else round(known.clock_zero * 1000 - epoch_ms)

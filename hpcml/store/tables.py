@@ -19,10 +19,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
+    true,
 )
 
 APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
-REVISION = "0001"  # the newest of migrations/versions
+REVISION = "0002"  # the newest of migrations/versions
 
 METADATA = MetaData(
     naming_convention={
@@ -52,10 +54,15 @@ RUN = Table(
     Column("planned_scheduler", Text, nullable=False),
     Column("job_id", Text),
     Column("array_index", Integer),
+    Column("job_name", Text),
+    Column("is_shared", Boolean, nullable=False, server_default=false()),
+    Column("submission", Text, index=True),
     Column("submitted_at", Text),
     Column("git_commit", Text),
     Column("git_dirty", Boolean),
     Column("state", Text, nullable=False),
+    Column("is_settled", Boolean, nullable=False, server_default=true()),
+    Column("cause", Text),
     Column("reason", Text),
     Column("exit_code", Integer),
     Column("attempt", Integer, nullable=False),
@@ -175,4 +182,34 @@ EVENT = Table(
     Column("name", Text, nullable=False),
     Column("details", Text, nullable=False),  # JSON
     PrimaryKeyConstraint("journal_id", "ordinal"),
+)
+
+# When a scheduler was last asked, by whichever hpcml of this user, so that all of them together stay polite (polls.py).
+POLL = Table(
+    "poll",
+    METADATA,
+    Column("scheduler", Text, primary_key=True),
+    Column("claimed_at", Float),  # NULL: nobody is asking
+    Column("asked_at", Float),  # NULL: never
+    Column("next_at", Float),
+    Column("calls", Integer, nullable=False),
+    Column("failures", Integer, nullable=False),  # in a row
+    Column("problem", Text),
+    sqlite_with_rowid=False,
+)
+
+# What a scheduler said last of a run's job: shown until it is asked again, never a verdict. No foreign key: a word may
+# come before its run is read in.
+WORD = Table(
+    "word",
+    METADATA,
+    Column("uid", Text, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("raw", Text, nullable=False),
+    Column("exit_code", Text),
+    Column("reason", Text),
+    Column("expected_start", Text),
+    Column("is_live", Boolean, nullable=False),
+    sqlite_with_rowid=False,
 )

@@ -54,6 +54,7 @@ def make_run_dir(
     uid: str = "20260528-202640-aaaaaa",
     *,
     planned: Numerics = Numerics.native,
+    submission: str | None = None,
     **changes: Any,  # noqa: ANN401 - of Run's fields
 ) -> RunDir:
     """Write down a run that differs from `A_RUN` by *changes*."""
@@ -83,6 +84,7 @@ def make_run_dir(
         python="3.11.7",
         git_commit="c0ffee",
         git_dirty=False,
+        submission=submission,
     )
     manifest = Manifest(format=1, uid=uid, spec_hash=spec_hash(run), run=run, plan=plan, provenance=provenance)
     write_manifest(run_dir.manifest, manifest)
@@ -120,8 +122,8 @@ def contents(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything in the store, without the numbers that depend on the order of arrival."""
     queries = {
         "run": "SELECT uid, path, experiment, name, spec_hash, seed, precision, precision_effective, numerics,"
-        " scheduler, job_id, array_index, submitted_at, git_commit, git_dirty, state, reason, exit_code, attempt,"
-        " t_start, t_end, wall_s, epoch_ms, clock_ms FROM run",
+        " scheduler, job_id, array_index, job_name, is_shared, submission, submitted_at, git_commit, git_dirty,"
+        " state, is_settled, cause, reason, exit_code, attempt, t_start, t_end, wall_s, epoch_ms, clock_ms FROM run",
         "param": "SELECT uid, key, value FROM run_param JOIN run ON run.id = run_id",
         "fact": "SELECT uid, key, value FROM run_fact JOIN run ON run.id = run_id",
         "tag": "SELECT uid, position, tag FROM run_tag JOIN run ON run.id = run_id",

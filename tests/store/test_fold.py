@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hpcml.states import State
+from hpcml.causes import Cause
+from hpcml.states import DECISIVE, State
 from hpcml.store.fold import Happening, JournalStart, RunFacts, fold
 
 LAUNCH = JournalStart(file="0-login1-launch.jsonl", writer="launch", attempt=1, t0=100.0)
@@ -14,6 +19,7 @@ RANK0 = JournalStart(file="1-node7-rank0.jsonl", writer="rank0", attempt=1, t0=2
 RANK1 = JournalStart(file="1-node7-rank1.jsonl", writer="rank1", attempt=1, t0=204.0)
 HELPER = JournalStart(file="1-node8-agent1.jsonl", writer="agent1", attempt=1, t0=201.0)
 COLLECT = JournalStart(file="1-login1-collect.jsonl", writer="collect", attempt=1, t0=900.0)
+WAITS = JournalStart(file="2-node7-agent.jsonl", writer="agent", attempt=2, t0=301.0)  # what queues the run again
 AGENT_2 = JournalStart(file="2-node8-agent.jsonl", writer="agent", attempt=2, t0=1000.0)
 
 
@@ -138,7 +144,7 @@ def test_a_later_attempt_counts_more_than_an_earlier_outcome() -> None:
     running, ended = folded(STARTED, timeout, again), folded(STARTED, timeout, again, done)
 
     assert (running.state, running.exit_code, running.wall_s, running.attempt) == (State.RUNNING, None, None, 2)
-    assert (ended.state, ended.exit_code, ended.t_start, ended.t_end) == (State.COMPLETED, 0, 200.0, 1100.0)
+    assert (ended.state, ended.exit_code, ended.t_start, ended.t_end) == (State.COMPLETED, 0, 1000.0, 1100.0)
 
 
 def test_of_several_agents_the_first_failure_decides() -> None:
@@ -198,3 +204,195 @@ def test_a_run_whose_submission_failed_runs_once_somebody_submits_its_script() -
 
     assert folded(refused).state is State.FAILED
     assert folded(refused, STARTED).state is State.RUNNING
+
+
+def test_a_run_that_went_on_from_a_checkpoint_took_the_time_of_all_its_attempts() -> None:
+    left = told(AGENT, "attempt_ended", 300.0, state="TIMEOUT", exit_code=75, wall_s=90.0, checkpointed=True)
+    done = told(AGENT_2, "attempt_ended", 1100.0, state="COMPLETED", exit_code=0, wall_s=80.0)
+
+    waiting = folded(STARTED, left, told(WAITS, "submitted", 301.0, why="left at a checkpoint", by="agent"))
+    running = folded(STARTED, left, told(AGENT_2, "attempt_started"))
+    ended = folded(STARTED, left, told(AGENT_2, "attempt_started"), done)
+
+    assert (waiting.state, waiting.reason, waiting.attempt) == (State.PENDING, "left at a checkpoint", 2)
+    assert (waiting.t_start, waiting.t_end, waiting.wall_s, waiting.exit_code) == (200.0, None, None, None)
+    assert (running.state, running.t_start, running.wall_s) == (State.RUNNING, 200.0, None)
+    assert (ended.t_start, ended.t_end, ended.wall_s, ended.exit_code) == (200.0, 1100.0, 170.0, 0)
+
+
+def test_an_attempt_that_began_anew_counts_alone() -> None:
+    failed = told(AGENT, "attempt_ended", 300.0, state="FAILED", exit_code=1, wall_s=90.0)
+    done = told(AGENT_2, "attempt_ended", 1100.0, state="COMPLETED", exit_code=0, wall_s=80.0)
+
+    waiting = folded(STARTED, failed, told(WAITS, "submitted", 301.0, why="node_failure", by="retry"))
+    ended = folded(STARTED, failed, told(AGENT_2, "attempt_started"), done)
+
+    assert (waiting.t_start, waiting.t_end, waiting.wall_s) == (None, None, None)
+    assert (ended.t_start, ended.t_end, ended.wall_s) == (1000.0, 1100.0, 80.0)
+    assert ended.clock_zero == waiting.clock_zero == 200.0  # events and curves of all attempts are on one clock
+
+
+def test_nobody_knows_how_long_a_run_took_that_goes_on_from_an_attempt_without_an_end() -> None:
+    saved = told(RANK0, "checkpoint", 250.0, path="checkpoints/1.pt", step=100)
+    died = told(COLLECT, "ended_by_scheduler", state="NODE_FAIL", raw="NODE_FAIL", reason="sacct said so")
+    done = told(AGENT_2, "attempt_ended", 1100.0, state="COMPLETED", exit_code=0, wall_s=80.0)
+
+    known = folded(STARTED, saved, died, told(AGENT_2, "attempt_started"), done)
+
+    assert (known.state, known.t_start, known.t_end, known.wall_s) == (State.COMPLETED, 200.0, 1100.0, None)
+
+
+def test_an_attempt_that_never_started_hides_neither_the_checkpoint_nor_the_time_before_it() -> None:
+    left = told(AGENT, "attempt_ended", 300.0, state="TIMEOUT", exit_code=75, wall_s=90.0, checkpointed=True)
+    waits = told(WAITS, "submitted", 301.0, why="left at a checkpoint")
+    taken_out = told(replace(COLLECT, attempt=2, file="2-login1-collect.jsonl"), "cancelled", reason="cancelled")
+    third = replace(AGENT_2, attempt=3, file="3-node8-agent.jsonl", t0=2000.0)
+    done = told(third, "attempt_ended", 2100.0, state="COMPLETED", exit_code=0, wall_s=80.0)
+
+    cancelled = folded(STARTED, left, waits, taken_out)
+    ended = folded(STARTED, left, waits, taken_out, told(third, "attempt_started"), done)
+
+    assert (cancelled.state, cancelled.t_start, cancelled.t_end, cancelled.wall_s) == (
+        State.CANCELLED,
+        200.0,
+        None,
+        90.0,
+    )
+    assert (ended.t_start, ended.wall_s) == (200.0, 170.0)
+
+
+INTERRUPTED = told(
+    AGENT, "attempt_interrupted", 280.0, state="CANCELLED", exit_code=143, signal=15, reason="SIGTERM", wall_s=70.0
+)
+
+
+def test_an_end_by_a_signal_from_outside_is_not_settled_before_the_scheduler_has_spoken() -> None:
+    shown = folded(SUBMITTED, STARTED, INTERRUPTED)
+    said = told(COLLECT, "ended_by_scheduler", state="PREEMPTED", raw="PREEMPTED", reason="slurm says PREEMPTED")
+    settled = folded(SUBMITTED, STARTED, INTERRUPTED, said)
+
+    assert (shown.state, shown.is_settled, shown.cause, shown.reason) == (State.CANCELLED, False, None, "SIGTERM")
+    assert (settled.state, settled.is_settled, settled.cause) == (State.PREEMPTED, True, Cause.PREEMPTION)
+    assert settled.reason == "slurm says PREEMPTED"
+    for known in (shown, settled):  # what the agent saw stays known, whoever says why
+        assert (known.exit_code, known.t_end, known.wall_s) == (143, 280.0, 70.0)
+
+
+def test_a_run_that_its_scheduler_put_back_into_the_queue_waits_again() -> None:
+    requeued = told(
+        replace(COLLECT, attempt=2, file="2-login1-collect.jsonl"), "submitted", 900.0, why="requeued by slurm"
+    )
+
+    known = folded(SUBMITTED, STARTED, INTERRUPTED, requeued)
+
+    assert (known.state, known.is_settled, known.reason) == (State.PENDING, True, "requeued by slurm")
+    assert (known.job_id, known.scheduler, known.attempt) == ("123", "local", 2)  # the earlier ticket holds
+
+
+@pytest.mark.parametrize(
+    ("name", "details", "cause"),
+    [
+        ("attempt_ended", {"state": "COMPLETED"}, None),
+        ("attempt_ended", {"state": "FAILED"}, Cause.UNKNOWN),
+        ("attempt_ended", {"state": "FAILED", "cause": "gpu_fault"}, Cause.GPU_FAULT),
+        ("attempt_ended", {"state": "FAILED", "cause": "a word of a newer hpcml"}, Cause.UNKNOWN),
+        ("attempt_ended", {"state": "TIMEOUT"}, Cause.TIME_LIMIT),
+        ("attempt_ended", {"state": "OUT_OF_MEMORY"}, Cause.UNKNOWN),  # of the host or of the GPU?
+        ("ended_by_scheduler", {"state": "NODE_FAIL", "cause": "node_failure"}, Cause.NODE_FAILURE),
+        ("ended_by_scheduler", {"state": "CANCELLED", "raw": None}, Cause.CANCELLED),
+        ("cancelled", {}, Cause.CANCELLED),
+        ("lost", {}, Cause.UNKNOWN),
+        ("submission_failed", {"reason": "no such account"}, Cause.SUBMISSION),
+        ("submission_failed", {"state": "TIMEOUT"}, Cause.SUBMISSION),
+        ("attempt_started", {}, None),
+        ("submitted", {}, None),
+    ],
+)
+def test_the_cause_is_of_the_event_that_decides(name: str, details: dict[str, Any], cause: Cause | None) -> None:
+    assert folded(told(COLLECT, name, **details)).cause == cause
+
+
+def test_a_requeue_that_failed_leaves_what_the_attempt_before_it_was() -> None:
+    left = told(AGENT, "attempt_ended", 300.0, state="TIMEOUT", exit_code=75, wall_s=90.0, checkpointed=True)
+    waits = told(WAITS, "submitted", 301.0, why="left at a checkpoint", by="agent")
+    failed = told(WAITS, "submission_failed", 302.0, 1, state="TIMEOUT", reason="qsub: over your limit")
+
+    known = folded(STARTED, left, waits, failed)
+
+    assert (known.state, known.reason, known.wall_s) == (State.TIMEOUT, "qsub: over your limit", 90.0)
+
+
+def test_the_job_is_the_one_that_the_latest_attempt_names_and_what_all_say_of_it_adds_up() -> None:
+    array = {"job_id": "77", "array_index": 3}
+    first = told(LAUNCH, "submitted", scheduler="slurm", **array, job_name="sweep.s-1", pack="s-1/3")
+    agent = told(AGENT, "attempt_started", 150.0, **array, job_name=None, pack=None)
+    again = told(WAITS, "submitted", 301.0, scheduler="slurm", job_id="99", job_name="sweep.u-r1", pack=None)
+
+    in_first, in_second = folded(first, agent), folded(first, agent, again)
+
+    assert (in_first.job_id, in_first.array_index, in_first.job_name, in_first.is_shared) == (
+        "77",
+        3,
+        "sweep.s-1",
+        True,
+    )
+    assert (in_second.job_id, in_second.array_index, in_second.job_name) == ("99", None, "sweep.u-r1")
+    assert not in_second.is_shared
+
+
+def test_a_login_nodes_clock_that_is_ahead_does_not_hide_the_job_that_the_agent_is_in() -> None:
+    submitted = told(LAUNCH, "submitted", 5000.0, scheduler="slurm", job_id="77")
+
+    assert folded(submitted, told(AGENT, "attempt_started", 200.0, job_id="78")).job_id == "78"
+
+
+@st.composite
+def happenings(
+    draw: st.DrawFn, *, writers: Sequence[str] = ("launch", "agent", "agent1", "rank0", "collect")
+) -> list[Happening]:
+    """Anything that up to four attempts' journals might say, sensible or not."""
+    told_of = []
+    ends = [state.value for state in State if state.is_final]
+    for number in range(draw(st.integers(1, 12))):
+        attempt, writer = draw(st.integers(0, 3)), draw(st.sampled_from(writers))
+        journal = JournalStart(file=f"{attempt}-{writer}", writer=writer, attempt=attempt, t0=100.0 * attempt)
+        details: dict[str, Any] = {"state": draw(st.sampled_from(ends)), "wall_s": draw(st.integers(0, 9))}
+        details |= {"job_id": draw(st.sampled_from([None, "1", "2"])), "checkpointed": draw(st.booleans())}
+        details |= {"scheduler": "slurm", "job_name": draw(st.sampled_from([None, "a"])), "exit_code": number}
+        name = draw(st.sampled_from([*DECISIVE, "checkpoint"]))
+        told_of.append(told(journal, name, draw(st.floats(1, 1000)), number, **details))
+    return told_of
+
+
+def folded_as_given(of: Sequence[Happening]) -> RunFacts:
+    return fold(list({happening.journal.file: happening.journal for happening in of}.values()), of)
+
+
+@given(happenings(), st.randoms())
+def test_the_order_in_which_journals_are_found_does_not_matter(of: list[Happening], rng: random.Random) -> None:
+    assert folded_as_given(rng.sample(of, len(of))) == folded_as_given(of)
+
+
+@given(happenings(writers=("launch", "agent", "rank0", "collect")), st.randoms())
+def test_late_news_never_turns_time_back(of: list[Happening], rng: random.Random) -> None:
+    told_late = rng.sample(of, len(of))
+    for count in range(1, len(of)):
+        before, after = folded_as_given(told_late[:count]), folded_as_given(told_late[: count + 1])
+        decided = max((rank(happening) for happening in told_late[:count]), default=NOTHING)
+        late = rank(told_late[count])
+        if late < decided:
+            assert verdict(after) == verdict(before)
+        if before.state.is_final and late[0] == decided[0] and decided[1] >= DECISIVE["attempt_interrupted"]:
+            assert after.state.is_final
+            assert after.is_settled >= before.is_settled
+
+
+NOTHING = (-1, -1)
+
+
+def rank(happening: Happening) -> tuple[int, int]:
+    return (happening.journal.attempt, DECISIVE[happening.name]) if happening.name in DECISIVE else NOTHING
+
+
+def verdict(known: RunFacts) -> tuple[object, ...]:
+    return (known.state, known.is_settled, known.cause, known.reason)

@@ -13,7 +13,7 @@ from hpcml.spec import Precision, Training
 from hpcml.states import State
 from hpcml.store.filters import parse_filter
 from hpcml.store.ingest import ingest_all
-from hpcml.store.queries import curve, curves, events, experiments, find_runs, get_run, runs_by_spec
+from hpcml.store.queries import curve, curves, events, experiments, find_runs, get_run, open_runs, runs_by_spec
 from tests.store.building import A_RUN, T0, Journal, make_run_dir
 
 
@@ -224,3 +224,25 @@ def test_a_record_is_what_it_was_described_as(five_runs: Engine) -> None:
     assert run.params["precision.name"] == "tf32"
     assert run == replace(run, tags=("paper",))
     assert A_RUN.training.steps == run.params["training.steps"]
+
+
+def test_open_runs_are_those_of_which_more_is_to_come(five_runs: Engine, runs: Path) -> None:
+    interrupted = Journal(make_run_dir(runs, uid_of("a")[:-1] + "i"), writer="agent")
+    interrupted.event("attempt_interrupted", state="CANCELLED", reason="SIGTERM")
+    running = Journal(make_run_dir(runs, uid_of("a")[:-1] + "r"), writer="agent")
+    running.event("attempt_started")
+    ingest_all(five_runs, runs)
+
+    found = {run.uid[-1]: (run.state, run.is_settled) for run in open_runs(five_runs)}
+
+    assert found == {
+        "i": (State.CANCELLED, False),
+        "r": (State.RUNNING, True),
+        "e": (State.PENDING, True),
+    }
+
+
+def test_runs_are_found_by_cause_and_by_being_settled(five_runs: Engine) -> None:
+    assert found(five_runs, "cause=unknown") == "d"
+    assert found(five_runs, "cause=none", "state=pending") == "e"
+    assert found(five_runs, "is_settled=false") == ""

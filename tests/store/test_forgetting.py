@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from sqlalchemy import Engine, func, select
+
+from hpcml.records import Known
+from hpcml.states import State
+from hpcml.store.engine import open_store
+from hpcml.store.forgetting import forget_run
+from hpcml.store.ingest import ingest_all
+from hpcml.store.polls import keep_words, read_words
+from hpcml.store.tables import METADATA
+from tests.store.building import Journal, contents
+from tests.store.test_ingest import UID, a_finished_run, fresh
+
+OTHER = UID[:-1] + "z"
+
+
+def test_nothing_of_a_forgotten_run_stays_and_the_others_are_as_before(
+    store: Engine, runs: Path, tmp_path: Path
+) -> None:
+    a_finished_run(runs, OTHER)
+    gone = a_finished_run(runs)
+    Journal(gone, writer="rank1").metrics(1, only_here=1.0)
+    ingest_all(store, runs)
+    keep_words(store, {uid: Known(state=State.RUNNING, raw="R") for uid in (UID, OTHER)}, at=1.0)
+    shutil.rmtree(gone.path)
+
+    assert forget_run(store, UID)
+
+    assert contents(store) == fresh(tmp_path, runs)
+    assert list(read_words(store, [UID, OTHER])) == [OTHER]
+    assert rows_by_table(store) == rows_by_table_of_fresh(tmp_path, runs) | {"word": 1}
+    assert not forget_run(store, UID)  # another hpcml may have been faster
+
+
+def test_a_run_is_forgotten_once_more_known_if_its_directory_is_still_there(store: Engine, runs: Path) -> None:
+    a_finished_run(runs)
+    ingest_all(store, runs)
+    before = contents(store)
+    forget_run(store, UID)
+
+    ingest_all(store, runs)
+
+    assert contents(store) == before
+
+
+def rows_by_table(store: Engine) -> dict[str, int]:
+    with store.connect() as connection:
+        return {
+            name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+            for name, table in METADATA.tables.items()
+        }
+
+
+def rows_by_table_of_fresh(tmp_path: Path, runs: Path) -> dict[str, int]:
+    store = open_store(str(tmp_path / "counted.db"))
+    ingest_all(store, runs)
+    return rows_by_table(store)

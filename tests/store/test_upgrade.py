@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from alembic import command
+from sqlalchemy import create_engine
+
+from hpcml.causes import Cause
+from hpcml.errors import StoreError
+from hpcml.states import State
+from hpcml.store.engine import open_store
+from hpcml.store.ingest import ingest_all
+from hpcml.store.queries import find_runs, get_run
+from hpcml.store.tables import APPLICATION_ID
+from hpcml.store.upgrade import alembic_config
+from tests.store.building import T0, Journal, contents, make_run_dir
+from tests.store.test_ingest import UID, a_finished_run, fresh
+
+FAILED, WAITS = UID[:-1] + "f", UID[:-1] + "w"
+
+
+@pytest.fixture
+def some_runs(runs: Path) -> Path:
+    """A run that completed, one that the scheduler ended, one that waits."""
+    a_finished_run(runs)
+    ended = make_run_dir(runs, FAILED, submission="s-1", name="ended")
+    Journal(ended, writer="launch", attempt=0).event("submitted", scheduler="slurm", job_id="7", job_name="sweep.s-1-0")
+    agent = Journal(ended, writer="agent", attempt=0, t0=T0 + 5)
+    agent.event("attempt_started", pid=1, job_id="7", array_index=None)
+    Journal(ended, writer="collect", attempt=0).event("ended_by_scheduler", state="NODE_FAIL", reason="slurm says so")
+    Journal(make_run_dir(runs, WAITS), writer="launch", attempt=0).event("submitted", scheduler="local", job_id="1")
+    return runs
+
+
+@pytest.fixture
+def old_store(tmp_path: Path, some_runs: Path) -> Path:
+    """A store of the first schema, with the rows that its hpcml would have read in."""
+    ingest_all(open_store(str(tmp_path / "new.db")), some_runs)
+    path = tmp_path / "store.db"
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection, connection.begin():
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("ATTACH ? AS new", (str(tmp_path / "new.db"),))
+        tables = [name for (name,) in connection.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'")]
+        for table in set(tables) - {"alembic_version"}:
+            columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})"))
+            connection.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}")  # noqa: S608
+        # as hpcml once folded them, in part by other rules
+        connection.execute("UPDATE run SET state = 'FAILED', t_start = 1, wall_s = 2, reason = 'an old rule'")
+    return path
+
+
+def test_a_store_of_the_first_schema_gives_the_answers_of_a_new_one_after_the_next_ingest(
+    old_store: Path, some_runs: Path, tmp_path: Path
+) -> None:
+    with sqlite3.connect(old_store) as connection:
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(run)")}
+    assert "is_settled" not in columns
+    store = open_store(str(old_store))
+
+    report = ingest_all(store, some_runs)
+
+    assert contents(store) == fresh(tmp_path, some_runs)
+    assert (report.runs, report.new_points, report.problems) == (3, 0, ())  # folded anew, and no journal read again
+    ended = get_run(store, "ended")
+    assert (ended.state, ended.cause, ended.is_settled) == (State.NODE_FAIL, Cause.NODE_FAILURE, True)
+    assert (ended.job_name, ended.submission, ended.is_shared) == ("sweep.s-1-0", "s-1", False)
+    assert ingest_all(store, some_runs).runs == 3
+
+
+def test_a_run_without_a_directory_keeps_what_the_old_store_knew(old_store: Path, some_runs: Path) -> None:
+    shutil.rmtree(some_runs / "default" / UID)
+    store = open_store(str(old_store))
+    ingest_all(store, some_runs)
+
+    kept = get_run(store, "baseline")
+
+    assert (kept.state, kept.is_settled, kept.cause, kept.is_shared) == (State.FAILED, True, None, False)
+    assert len(find_runs(store)) == 3
+
+
+def test_a_killed_upgrade_leaves_the_old_store(old_store: Path) -> None:
+    with sqlite3.connect(old_store) as connection:
+        connection.execute("CREATE TABLE word (in_the_way TEXT)")  # so that the migration fails at its last step
+    before = schema(old_store)
+
+    with pytest.raises(StoreError, match="cannot be used"):
+        open_store(str(old_store))
+
+    assert schema(old_store) == before
+
+
+def schema(path: Path) -> list[str]:
+    with sqlite3.connect(path) as connection:
+        version = [str(row) for row in connection.execute("SELECT * FROM alembic_version")]
+        return version + [str(row) for row in connection.execute("SELECT sql FROM sqlite_master ORDER BY name")]
