@@ -3,6 +3,7 @@
 ``run = hpcml_client.connect()`` is the whole of it for most programs (docs/reference/client.md).
 """
 
+from hpcml_client.checkpoints import EX_TEMPFAIL, Checkpoints, Saved
 from hpcml_client.client import Client, connect
 
-__all__ = ["Client", "connect"]
+__all__ = ["EX_TEMPFAIL", "Checkpoints", "Client", "Saved", "connect"]

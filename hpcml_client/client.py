@@ -8,8 +8,10 @@ import importlib.util
 import json
 import operator
 import os
-from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, SupportsFloat, Union, cast
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, SupportsFloat, Union, cast
 
+from hpcml_client.checkpoint_files import CheckpointFiles
+from hpcml_client.checkpoints import Checkpoints
 from hpcml_client.journal import JournalWriter
 
 if TYPE_CHECKING:
@@ -45,13 +47,16 @@ class Client:
         config: Optional[Mapping[str, Any]] = None,
         precision: Optional[str] = None,
         ranks: Optional[Ranks] = None,
+        attempt: int = 0,
     ) -> None:
         self.config: Dict[str, Any] = dict(config or {})
         self.run_dir = run_dir
+        self.attempt = attempt
         self.rank, self.world_size, self.local_rank = ranks or Ranks()
         self._precision = precision
         self._journal = journal
         self._next_step: Dict[str, int] = {}
+        self._checkpoints: List[Checkpoints] = []
 
     @property
     def precision(self) -> str:
@@ -100,7 +105,7 @@ class Client:
             for block in iter(lambda: file.read(1 << 20), b""):
                 digest.update(block)
                 size += len(block)
-        self.event("artifact", path=self._relative(name), kind=kind, bytes=size, sha256=digest.hexdigest())
+        self.event("artifact", path=self.relative(name), kind=kind, bytes=size, sha256=digest.hexdigest())
 
     def event(self, name: str, **details: object) -> None:
         """Report something that happened; what JSON does not know is written as text."""
@@ -132,9 +137,52 @@ class Client:
         self.event("precision", **torch_probe.measure_precision(arithmetic))
         return arithmetic
 
+    def checkpoints(
+        self,
+        *,
+        every_steps: Optional[int] = None,
+        every_s: Optional[float] = None,
+        keep: int = 2,
+        sharded: bool = False,
+        by_hand: Optional[Union[str, "os.PathLike[str]"]] = None,
+    ) -> Checkpoints:
+        """Catch the signals that ask for a checkpoint from now on, and return what saves and finds them.
+
+        They lie in ``checkpoints/`` of the run directory; outside of a run in the folder *by_hand*, and without one
+        they are off. Rank 0 writes them, *sharded* every rank a part of its own. The newest *keep* stay. One is due
+        after each *every_steps* steps, *every_s* seconds after the last one, and whenever it is asked for. Call this
+        early, before torch is imported: a program that is not yet listening is not asked. Outside of the main thread
+        it is a `RuntimeError`; a number that is not greater than 0 is a `ValueError`.
+        """
+        directory = by_hand if self.run_dir is None else os.path.join(self.run_dir, "checkpoints")
+        files = None
+        if directory is not None:
+            files = CheckpointFiles(
+                os.fspath(directory),
+                attempt=self.attempt,
+                rank=self.rank,
+                world_size=self.world_size,
+                keep=keep,
+                sharded=sharded,
+            )
+        made = Checkpoints(self, files, every_steps=every_steps, every_s=every_s)
+        self._checkpoints.append(made)
+        return made
+
+    def relative(self, name: str) -> str:
+        """Return the path *name* as the journal gives it: relative to the run directory if it lies inside."""
+        if self.run_dir is not None:
+            root = os.path.realpath(self.run_dir)
+            real = os.path.realpath(name)
+            if os.path.commonpath([root, real]) == root:
+                return os.path.relpath(real, root)
+        return name
+
     def close(self) -> None:
-        """Put everything on the disk; also done when the program ends."""
+        """Put everything on the disk, and the signal handlers back; also done when the program ends."""
         atexit.unregister(self.close)
+        for checkpoints in reversed(self._checkpoints):
+            checkpoints.close()
         if self._journal is not None:
             self._journal.close()
 
@@ -152,14 +200,6 @@ class Client:
     def _device(self) -> Optional[str]:
         return (self.config.get("plan") or {}).get("device")
 
-    def _relative(self, name: str) -> str:
-        if self.run_dir is not None:
-            root = os.path.realpath(self.run_dir)
-            real = os.path.realpath(name)
-            if os.path.commonpath([root, real]) == root:
-                return os.path.relpath(real, root)
-        return name
-
 
 def connect(environ: Optional[Mapping[str, str]] = None) -> Client:
     """Return the client of the run that this process belongs to, as its environment says.
@@ -171,15 +211,16 @@ def connect(environ: Optional[Mapping[str, str]] = None) -> Client:
     ranks = _read_ranks(env)
     config = _read_config(env.get("HPCML_CONFIG"))
     precision = env.get("HPCML_PRECISION")
+    attempt = _read_int(env, "HPCML_ATTEMPT", 0)
     if not run_dir:
         return Client(config=config, precision=precision, ranks=ranks)
     journal = JournalWriter.open(
         os.path.join(run_dir, "journal"),
         run=env.get("HPCML_RUN_ID") or os.path.basename(os.path.abspath(run_dir)),
-        attempt=_read_int(env, "HPCML_ATTEMPT", 0),
+        attempt=attempt,
         writer=f"rank{ranks.rank}",
     )
-    client = Client(journal=journal, run_dir=run_dir, config=config, precision=precision, ranks=ranks)
+    client = Client(journal=journal, run_dir=run_dir, config=config, precision=precision, ranks=ranks, attempt=attempt)
     atexit.register(client.close)
     return client
 

@@ -124,6 +124,24 @@ class Arithmetic:
             return {}
         return {"loss_scale": self._scaler.get_scale(), "skipped_steps": float(self.skipped_steps)}
 
+    def state_dict(self) -> Dict[str, Any]:
+        """Return what a checkpoint must hold for the arithmetic to go on as if nothing had happened."""
+        return {
+            "precision": self.precision,
+            "skipped_steps": self.skipped_steps,
+            "products": dict(self.products),
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` returned; raise `ValueError` where another precision left it."""
+        if state["precision"] != self.precision or (state["scaler"] is None) != (self._scaler is None):
+            raise ValueError(f"a checkpoint of precision={state['precision']} is no start for {self.precision}")
+        self.skipped_steps = state["skipped_steps"]
+        self.products = dict(state["products"])
+        if self._scaler is not None:
+            self._scaler.load_state_dict(state["scaler"])
+
     @contextlib.contextmanager
     def evaluation(self, model: torch.nn.Module) -> Iterator[torch.nn.Module]:
         """Yield *model* in evaluation mode to be measured in real FP32, without gradients (fp64: in FP64).

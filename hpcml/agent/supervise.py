@@ -1,24 +1,27 @@
-"""Processes started, watched, signalled and ended; how that went is an `Outcome`."""
+"""Processes started, watched, warned and ended; how that went is an `Outcome`."""
 
 from __future__ import annotations
 
 import os
-import select
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcml.agent import sessions
+from hpcml.agent.guard import Guard
+from hpcml.agent.inbox import ENDING, Inbox
+from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome, Stop, first_failure, how, judge
 from hpcml.states import State
 
-_RELAYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_ENDS_THE_RUN = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _TICK_S = 0.5
+_LOOK_S = 2.0  # between looks at what lies elsewhere: a mark on a shared file system, all processes of a node
 _CANNOT_START = 127  # what a shell answers for a command that is not there
+_HEAR_OUT_S = 1.0  # a scheduler signals the ranks and this process one after the other
+_ENDED_ON_REQUEST = frozenset(code for number in ENDING for code in (-number, 128 + number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,117 +36,47 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a workload ended. `exit_code` is None where a signal ended it."""
+class Limits:
+    """How long a workload may take; None: as long as it likes."""
 
-    state: State
-    exit_code: int | None
-    signal: int | None
-    reason: str | None
-    wall_s: float
-
-    @property
-    def exit_status(self) -> int:
-        """What the agent exits with, as a shell would: 128 + n for signal n; never 0 unless COMPLETED."""
-        if self.signal is not None:
-            return 128 + self.signal
-        return self.exit_code or (0 if self.state is State.COMPLETED else 1)
-
-
-class Inbox:
-    """Signals sent to this process, in the order they came; a socket wakes whoever waits."""
-
-    def __init__(self) -> None:
-        self._received: list[signal.Signals] = []
-        self._reader, self._writer = socket.socketpair()
-        for end in (self._reader, self._writer):
-            end.settimeout(0)
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Catch the relayed signals, and wake up when a child ends, until the block is left."""
-        caught = (*_RELAYED, signal.SIGCHLD)
-        before = {number: signal.signal(number, self._note) for number in caught}
-        wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(wakeup_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            self._reader.close()
-            self._writer.close()
-
-    def wait(self, timeout_s: float) -> list[signal.Signals]:
-        """Return what arrived within *timeout_s*, as soon as something did."""
-        if not self._received:
-            select.select([self._reader], [], [], max(0.0, timeout_s))
-        try:
-            while self._reader.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
-        arrived, self._received = self._received, []
-        return arrived
-
-    def _note(self, number: int, _frame: object) -> None:
-        if number != signal.SIGCHLD:
-            self._received.append(signal.Signals(number))
-
-
-@dataclass(slots=True)
-class _Stop:
-    """Why the workload is being ended, and when patience ends."""
-
-    state: State
-    reason: str
-    kill_at: float
+    stop_after_s: float | None = None
+    warn_after_s: float | None = None  # when it is told to leave a checkpoint; None: only if we are told so
+    notice_s: float = 120.0  # what it gets after a warning that came to us as a signal
+    grace_s: float  # between SIGTERM and SIGKILL
 
 
 def supervise(
     ranks: Sequence[Rank],
     inbox: Inbox,
+    limits: Limits,
     *,
-    walltime_s: float | None,
-    grace_s: float,
     tell: Callable[..., None],
     on_tick: Callable[[], None] = lambda: None,
+    is_unwanted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Start *ranks* and return when all have ended.
 
-    Signals that reach this process are passed on; one that asks to end, the walltime, or the failure of one rank
-    ends all of them: SIGTERM, then SIGKILL after *grace_s*. *tell* journals an event by name; *on_tick* is called
-    about twice a second. Each rank leads its own session, so what it started ends with it.
+    A signal to this process that asks to end is passed on; like the walltime, the failure of one rank and
+    *is_unwanted*, it ends all of them: SIGTERM, then SIGKILL after the grace. Before the walltime, or when SIGUSR1
+    says that the end is near, SIGUSR1 goes to every process of theirs that catches it, and to no other, which would die
+    of it. *tell* journals an event by name; *on_tick* is called about twice a second. Each rank leads its own session,
+    so what it started ends with it, and all of it ends if this process is killed.
     """
     started = time.monotonic()
+    guard = Guard()
     try:
-        processes = _start(ranks)
-    except OSError as error:
-        reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}"
-        return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
-    tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
-    stop: _Stop | None = None
-    while None in [process.poll() for process in processes]:  # a list: every one must be asked
-        now = time.monotonic()
-        if stop is None:
-            stop = _reason_to_stop(processes, now - started, walltime_s, now + grace_s)
-            if stop:
-                _send(processes, signal.SIGTERM)
-        elif now >= stop.kill_at:
-            tell("signal", signal="SIGKILL", reason=f"still running {grace_s:g} s after SIGTERM")
-            _send(processes, signal.SIGKILL)
-            stop.kill_at = float("inf")
-        for number in inbox.wait(_wait_s(now, started, walltime_s, stop)):
-            tell("signal", signal=number.name, reason="received and passed on")
-            _send(processes, number)
-            if number in _ENDS_THE_RUN and stop is None:
-                stop = _Stop(State.CANCELLED, f"cancelled by {number.name}", time.monotonic() + grace_s)
-        on_tick()
-    _send(processes, signal.SIGKILL)  # what the ranks left behind
-    return _judge(processes, stop, time.monotonic() - started)
+        try:
+            processes = _start(ranks, guard)
+        except OSError as error:
+            reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}"
+            return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
+        tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
+        return _Watch(processes, inbox, limits, tell, started).until_the_end(on_tick, is_unwanted)
+    finally:
+        guard.dismiss()
 
 
-def _start(ranks: Sequence[Rank]) -> list[subprocess.Popen[bytes]]:
+def _start(ranks: Sequence[Rank], guard: Guard) -> list[subprocess.Popen[bytes]]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in ranks:
@@ -160,6 +93,7 @@ def _start(ranks: Sequence[Rank]) -> list[subprocess.Popen[bytes]]:
                         start_new_session=True,
                     )
                 )
+            guard.watch(processes[-1].pid)
     except OSError:
         _send(processes, signal.SIGKILL)
         for process in processes:
@@ -168,52 +102,141 @@ def _start(ranks: Sequence[Rank]) -> list[subprocess.Popen[bytes]]:
     return processes
 
 
-def _reason_to_stop(
-    processes: Sequence[subprocess.Popen[bytes]], elapsed_s: float, walltime_s: float | None, kill_at: float
-) -> _Stop | None:
-    if walltime_s is not None and elapsed_s >= walltime_s:
-        return _Stop(State.TIMEOUT, f"walltime of {walltime_s:g} s reached", kill_at)
-    for rank, process in enumerate(processes):
-        if process.returncode:
-            return _Stop(State.FAILED, f"rank {rank}: {_how(process.returncode)}", kill_at)
-    return None
-
-
-def _wait_s(now: float, started: float, walltime_s: float | None, stop: _Stop | None) -> float:
-    due = [now + _TICK_S]
-    if stop is not None:
-        due.append(stop.kill_at)
-    elif walltime_s is not None:
-        due.append(started + walltime_s)
-    return min(due) - now
-
-
 def _send(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals) -> None:
     for process in processes:
-        try:
+        with suppress(ProcessLookupError, PermissionError):  # nobody is left in that session's group
             os.killpg(process.pid, number)
-        except (ProcessLookupError, PermissionError):  # nobody is left in that session's group
-            continue
 
 
-def _judge(processes: Sequence[subprocess.Popen[bytes]], stop: _Stop | None, wall_s: float) -> Outcome:
-    codes = [process.returncode for process in processes]
-    failed = [(rank, code) for rank, code in enumerate(codes) if code]
-    # The rank that failed first is the one that made us stop the others; it is found by its code, not by SIGTERM's.
-    rank, code = next(((r, c) for r, c in failed if c != -signal.SIGTERM), failed[0] if failed else (0, 0))
-    where = f"rank {rank}: " if len(codes) > 1 else ""
-    state = State.FAILED if failed else State.COMPLETED
-    reason = where + _how(code) if failed else None
-    if stop is not None and stop.state is not State.FAILED:
-        state, reason = stop.state, stop.reason
-    return Outcome(
-        state=state,
-        exit_code=None if code < 0 else code,
-        signal=-code if code < 0 else None,
-        reason=reason,
-        wall_s=wall_s,
-    )
+@dataclass(slots=True)
+class _Watch:
+    """What is known of a workload while it runs; all times are of the monotonic clock."""
 
+    processes: Sequence[subprocess.Popen[bytes]]
+    inbox: Inbox
+    limits: Limits
+    tell: Callable[..., None]
+    started: float
+    stop: Stop | None = None
+    warned: bool = False
+    told: set[sessions.Member] = field(default_factory=set)  # who got the warning
+    deadline: float = field(init=False)
+    late: str = field(init=False)  # what to say at the deadline
+    look_at: float = field(init=False)
+    follow_by: float = float("inf")  # when the others must have left, too
 
-def _how(code: int) -> str:
-    return f"exit status {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+    def __post_init__(self) -> None:
+        limit_s = self.limits.stop_after_s
+        self.deadline = float("inf") if limit_s is None else self.started + limit_s
+        self.late = f"walltime of {limit_s:g} s reached" if limit_s is not None else ""
+        self.look_at = self.started + _LOOK_S
+
+    def until_the_end(self, on_tick: Callable[[], None], is_unwanted: Callable[[], bool]) -> Outcome:
+        """Return once every rank has ended, one way or another."""
+        while None in (codes := self._codes()):
+            now = time.monotonic()
+            self._end_if_needed(codes, now)
+            self._look(is_unwanted, now)
+            for number in self.inbox.wait(self._due() - now):
+                self._receive(number)
+            on_tick()
+        if self.stop is None and (failure := first_failure(codes)):
+            self._hear_out(failure[1])
+        _send(self.processes, signal.SIGKILL)
+        sessions.kill(self._sessions())  # what the ranks left behind
+        ended = [code for code in codes if code is not None]
+        return judge(ended, self.stop, warned=self.warned, wall_s=time.monotonic() - self.started)
+
+    def _codes(self) -> list[int | None]:
+        return [process.poll() for process in self.processes]  # every one must be asked
+
+    def _sessions(self) -> set[int]:
+        return {process.pid for process in self.processes}
+
+    def _due(self) -> float:
+        """Return when to look again, if nothing happens before."""
+        now = time.monotonic()
+        if self.stop is not None:
+            return min(now + _TICK_S, self.stop.kill_at)
+        warn_after_s = None if self.warned else self.limits.warn_after_s
+        warn_at = float("inf") if warn_after_s is None else self.started + warn_after_s
+        return min(now + _TICK_S, self.deadline, self.follow_by, warn_at)
+
+    def _end_if_needed(self, codes: Sequence[int | None], now: float) -> None:
+        if self.stop is None:
+            self._judge_the_living(codes, now)
+            if self.stop is None:
+                self._warn_if_due(now)
+        elif now >= self.stop.kill_at:
+            self.tell("signal", signal="SIGKILL", reason=f"still running {self.limits.grace_s:g} s after SIGTERM")
+            _send(self.processes, signal.SIGKILL)
+            sessions.kill(self._sessions())
+            self.stop.kill_at = float("inf")
+
+    def _judge_the_living(self, codes: Sequence[int | None], now: float) -> None:
+        failure = first_failure(codes)
+        if failure is not None:
+            self._hear_out(failure[1])
+            if self.stop is None:
+                self._end(State.FAILED, f"rank {failure[0]}: {how(failure[1])}")
+            return
+        if LEFT_AT_CHECKPOINT in codes and self.follow_by == float("inf"):
+            self.follow_by = now + self.limits.notice_s
+        if now >= self.deadline:
+            self._end(State.TIMEOUT, self.late)
+        elif now >= self.follow_by:
+            behind = ", ".join(str(rank) for rank, code in enumerate(codes) if code is None)
+            left = codes.index(LEFT_AT_CHECKPOINT)
+            waited = f"within {self.limits.notice_s:g} s"
+            self._end(State.TIMEOUT, f"rank {left} left at a checkpoint; rank {behind} did not follow {waited}")
+
+    def _end(self, state: State, reason: str, *, from_outside: bool = False) -> None:
+        self.stop = Stop(state, reason, time.monotonic() + self.limits.grace_s, from_outside)
+        if not from_outside:
+            _send(self.processes, signal.SIGTERM)
+
+    def _warn_if_due(self, now: float) -> None:
+        warn_after_s = self.limits.warn_after_s
+        if not self.warned and warn_after_s is not None and now >= self.started + warn_after_s:
+            self._warn(f"walltime in {self.deadline - now:.0f} s")
+
+    def _warn(self, reason: str) -> None:
+        self.warned = True
+        self.told = sessions.tell_catchers(self._sessions(), signal.SIGUSR1)
+        self.tell("warned", reason=reason, processes=len(self.told))
+
+    def _look(self, is_unwanted: Callable[[], bool], now: float) -> None:
+        if self.stop is not None or now < self.look_at:
+            return
+        self.look_at = now + _LOOK_S
+        if is_unwanted():
+            self._end(State.CANCELLED, "cancelled")
+        elif self.warned:  # a program that was only just starting catches the signal by now
+            self.told |= sessions.tell_catchers(self._sessions(), signal.SIGUSR1, self.told)
+
+    def _hear_out(self, code: int) -> None:
+        """Take the signals that came with the end of a rank: perhaps it was ended by the same hand as we are."""
+        until = time.monotonic() + (_HEAR_OUT_S if code in _ENDED_ON_REQUEST else 0.0)
+        while True:
+            for number in self.inbox.wait(until - time.monotonic()):
+                self._receive(number)
+            if self.stop is not None or time.monotonic() >= until:
+                return
+
+    def _receive(self, number: signal.Signals) -> None:
+        if number in ENDING:
+            self.tell("signal", signal=number.name, reason="received and passed on")
+            _send(self.processes, number)
+            if self.stop is None:
+                self._end(State.CANCELLED, f"cancelled by {number.name}", from_outside=True)
+        elif number is signal.SIGUSR1 and not self.warned and self.stop is None:
+            until = time.monotonic() + self.limits.notice_s
+            if until < self.deadline:
+                self.deadline = until
+                self.late = f"still running {self.limits.notice_s:g} s after SIGUSR1 said that its time is over"
+            self._warn("SIGUSR1 received")
+        elif number is signal.SIGUSR1:
+            self.tell("signal", signal=number.name, reason="received; the workload has been warned before")
+        else:
+            count = len(sessions.tell_catchers(self._sessions(), number))
+            self.tell("signal", signal=number.name, reason=f"received and passed on to {count} that catch it")

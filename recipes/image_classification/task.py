@@ -27,6 +27,7 @@ class Task:
     learning_rate: float = 1e-3
     eval_every: int = 50
     deterministic: bool = True
+    checkpoint_every: int | None = None  # steps; None: only when the time is nearly over
 
     def __post_init__(self) -> None:
         if self.data not in ("digits", "mnist"):
@@ -37,6 +38,8 @@ class Task:
             raise RecipeError(f"layout={self.layout} is not in this recipe: choose nchw or nhwc")
         if self.strategy not in ("single", "ddp"):
             raise RecipeError(f"strategy={self.strategy} is not in this recipe: choose single or ddp")
+        if self.checkpoint_every is not None and self.checkpoint_every < 1:
+            raise RecipeError(f"training.checkpoint_every={self.checkpoint_every} must be at least 1 step")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Task:
@@ -52,7 +55,7 @@ class Task:
             "strategy": (run.get("strategy") or {}).get("name"),
             "seed": run.get("seed"),
         }
-        for name in ("steps", "batch_size", "learning_rate", "eval_every", "deterministic"):
+        for name in ("steps", "batch_size", "learning_rate", "eval_every", "deterministic", "checkpoint_every"):
             found[name] = training.get(name)
         return cls(**{name: value for name, value in found.items() if value is not None})
 

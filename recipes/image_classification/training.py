@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -10,11 +11,12 @@ from dataclasses import dataclass
 
 import torch
 from models import CLASSES, MODELS, PIXELS, count_parameters
+from progress import Progress, digest
 from task import RecipeError, Task
 from torch import distributed, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_client import Client, datasets
+from hpcml_client import Checkpoints, Client, Saved, datasets
 from hpcml_client.torch_arithmetic import Arithmetic
 
 _EVALUATION_BATCH = 1000  # bounds the memory only
@@ -32,8 +34,24 @@ class Samples:
         return len(self.labels)
 
 
-def train(run: Client, task: Task) -> None:
-    """Train as *task* says and report to *run*; the last step is always evaluated."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What the steps of a training work with."""
+
+    run: Client
+    task: Task
+    arithmetic: Arithmetic
+    training: Samples
+    validation: Samples
+    progress: Progress
+    checkpoints: Checkpoints
+
+
+def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
+    """Train as *task* says and report to *run*; return False where it left at a checkpoint, as it was asked to.
+
+    The last step is always evaluated.
+    """
     if task.model not in MODELS:
         raise RecipeError(f"model={task.model} is not in this recipe: choose {' or '.join(MODELS)}")
     task.check_processes(run.world_size)
@@ -52,22 +70,66 @@ def train(run: Client, task: Task) -> None:
             training_samples=len(training),
             validation_samples=len(validation),
         )
+    optimizer = torch.optim.Adam(model.parameters(), lr=task.learning_rate, eps=arithmetic.optimizer_eps())
+    session = Session(
+        run=run,
+        task=task,
+        arithmetic=arithmetic,
+        training=training,
+        validation=validation,
+        progress=Progress(model=model, optimizer=optimizer, arithmetic=arithmetic),
+        checkpoints=checkpoints,
+    )
+    saved = checkpoints.latest()
     with _shared(model, run, task, arithmetic) as shared:
-        optimizer = torch.optim.Adam(model.parameters(), lr=task.learning_rate, eps=arithmetic.optimizer_eps())
-        for step, indices in enumerate(_batches(len(training), run, task), start=1):
-            chosen = indices.to(arithmetic.device)
-            _synchronize(arithmetic)
-            began = time.perf_counter()
-            loss = _step(shared, training, chosen, arithmetic, optimizer)
-            took_s = time.perf_counter() - began
-            values = {"loss": _mean_over_ranks(loss, run), "step_time_s": took_s, **arithmetic.scaling()}
-            if run.rank == 0:
-                if step % task.eval_every == 0 or step == task.steps:
-                    values.update(_evaluate(model, validation, arithmetic))
-                    print(_as_line(step, values), flush=True)
-                run.metrics(values, step)
-    if run.rank == 0 and arithmetic.products:
-        run.event("emulated_products", **arithmetic.products)
+        if saved is not None:
+            _go_on(session, shared, saved)
+        finished = _train_steps(session, shared, done=saved.step if saved else 0)
+    if finished and run.rank == 0:
+        if arithmetic.products:
+            run.event("emulated_products", **arithmetic.products)
+        run.event("final", step=task.steps, sha256=digest(model))
+        checkpoints.clear()
+    return finished
+
+
+def _train_steps(session: Session, model: nn.Module, *, done: int) -> bool:
+    """Do the steps after the first *done*; return False where it left at a checkpoint."""
+    run, task, arithmetic = session.run, session.task, session.arithmetic
+    batches = itertools.islice(_batches(len(session.training), run, task), done, None)
+    for step, indices in enumerate(batches, start=done + 1):
+        chosen = indices.to(arithmetic.device)
+        _synchronize(arithmetic)
+        began = time.perf_counter()
+        loss = _step(model, session.training, chosen, arithmetic, session.progress.optimizer)
+        took_s = time.perf_counter() - began
+        mean_loss, due, asked = _share(loss, session.checkpoints, step, run)
+        if run.rank == 0:
+            values = {"loss": mean_loss, "step_time_s": took_s, **arithmetic.scaling()}
+            if step % task.eval_every == 0 or step == task.steps:
+                values.update(_evaluate(session.progress.model, session.validation, arithmetic))
+                print(_as_line(step, values), flush=True)
+            run.metrics(values, step)
+        if due and step < task.steps:
+            saved = session.checkpoints.save(step, session.progress.write)
+            if asked and _everywhere(saved, run):
+                return False
+    return True
+
+
+def _go_on(session: Session, model: nn.Module, saved: Saved) -> None:
+    """Take up what was saved, on every rank."""
+    if session.run.world_size > 1:
+        # After its first step DDP puts the gradients into another order, in which their sums over three or more ranks
+        # differ in the last bit: so one step is done and forgotten, and what follows adds up as without the break.
+        images, labels = session.arithmetic.cast(session.training.images[:1]), session.training.labels[:1]
+        with session.arithmetic.context():
+            loss = _cross_entropy(model(images), labels)
+        session.arithmetic.backward(loss)
+        session.progress.optimizer.zero_grad(set_to_none=True)
+    session.progress.read(saved)
+    if session.run.rank == 0:
+        session.run.event("resumed", step=saved.step, path=session.run.relative(saved.path))
 
 
 def _make_reproducible(task: Task) -> None:
@@ -173,10 +235,30 @@ def _evaluate(model: nn.Module, samples: Samples, arithmetic: Arithmetic) -> dic
     return {"val_accuracy": correct / len(samples), "val_loss": loss / len(samples)}
 
 
-def _mean_over_ranks(loss: torch.Tensor, run: Client) -> float:
-    if run.world_size > 1:
-        distributed.all_reduce(loss)
-    return float(loss) / run.world_size
+def _share(loss: torch.Tensor, checkpoints: Checkpoints, step: int, run: Client) -> tuple[float, bool, bool]:
+    """Return the mean loss, and whether any rank finds a checkpoint due, and was asked to leave.
+
+    Signals reach the ranks at different moments. What they know goes along with the loss, so that all save, or leave,
+    after the same step, and it takes no message of its own.
+    """
+    asked = checkpoints.asked
+    due = asked or checkpoints.due(step)
+    if run.world_size == 1:
+        return float(loss), due, asked
+    shared = torch.cat([loss.reshape(1), loss.new_tensor([due, asked])])
+    distributed.all_reduce(shared)
+    total, due_ranks, asked_ranks = shared.tolist()
+    return total / run.world_size, due_ranks > 0, asked_ranks > 0
+
+
+def _everywhere(saved: bool, run: Client) -> bool:  # noqa: FBT001 - what it is about
+    """Tell whether all ranks could save: where the disk of the first is full, nobody leaves."""
+    if run.world_size == 1:
+        return saved
+    device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+    failures = torch.tensor([0 if saved else 1], device=device)
+    distributed.all_reduce(failures)
+    return int(failures) == 0
 
 
 def _as_line(step: int, values: dict[str, float]) -> str:

@@ -1,60 +1,11 @@
 """The agent on a run directory, as a job starts it."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hpcml.journal import Event, read_journal
-from hpcml.manifest import FORMAT, Manifest, write_manifest
-from hpcml.precision import CPU
-from hpcml.rundir import RunDir
-from hpcml.spec import spec_hash
-from hpcml.workload import Software, build_plan
-from tests.conftest import ORIGIN, ComposeOne
-
-MakeRun = Callable[..., RunDir]
-
-
-@pytest.fixture
-def make_run(compose_one: ComposeOne, tmp_path: Path) -> MakeRun:
-    """Write the directory of a run whose program is *code*."""
-
-    def make(code: str, *overrides: str) -> RunDir:
-        run = compose_one("workload.command=replaced", *overrides)
-        software = Software(python=sys.executable, recipes=tmp_path, cwd=tmp_path)
-        plan = build_plan(run, CPU, software, cpus_per_task=1)
-        plan.argv[:] = [sys.executable, "-c", code]
-        run_dir = RunDir(tmp_path / "runs" / "20261121-083015-222abcde")
-        run_dir.journals.mkdir(parents=True)
-        manifest = Manifest(
-            format=FORMAT, uid=run_dir.uid, spec_hash=spec_hash(run), run=run, plan=plan, provenance=ORIGIN
-        )
-        write_manifest(run_dir.manifest, manifest)
-        return run_dir
-
-    return make
-
-
-def agent(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hpcml.agent.main", *words],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def told(run_dir: RunDir, name: str) -> list[dict[str, Any]]:
-    records = [record for path in run_dir.journal_files() for record in read_journal(path).records]
-    return [record.details for record in records if isinstance(record, Event) and record.name == name]
+from tests.agent.node import MakeRun, agent, told
 
 
 def test_the_exit_status_of_the_agent_is_that_of_the_program(make_run: MakeRun) -> None:
@@ -131,10 +82,10 @@ def test_in_an_array_the_index_chooses_the_run(
 ) -> None:
     run_dir = make_run("pass")
     batch = tmp_path / "batch.json"
-    listed = ["/nowhere", "/nowhere"]
+    listed = [["/nowhere/run.json"], ["/nowhere/run.json"]]
     if index is not None:
-        listed[index] = str(run_dir.path)
-    batch.write_text(json.dumps({"run_dirs": listed}))
+        listed[index] = [str(run_dir.manifest)]
+    batch.write_text(json.dumps({"format": 1, "jobs": listed}))
 
     done = agent("--batch", str(batch), **variables)
 

@@ -1,4 +1,5 @@
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from hpcml.agent.supervise import Inbox, Outcome, Rank, supervise
+from hpcml.agent.inbox import Inbox
+from hpcml.agent.outcome import Outcome
+from hpcml.agent.supervise import Limits, Rank, supervise
 from hpcml.states import State
 
 Told = list[tuple[str, dict[str, Any]]]
@@ -25,7 +28,14 @@ def told() -> Told:
 def run_ranks(tmp_path: Path, told: Told) -> Supervise:
     """Supervise Python programs, one a rank, in a workload of their own."""
 
-    def run(*programs: str, walltime_s: float | None = None, grace_s: float = 5.0) -> Outcome:
+    def run(
+        *programs: str,
+        walltime_s: float | None = None,
+        warn_after_s: float | None = None,
+        notice_s: float = 20.0,
+        grace_s: float = 5.0,
+        is_unwanted: Callable[[], bool] = lambda: False,
+    ) -> Outcome:
         ranks = [
             Rank(
                 argv=[sys.executable, "-c", program],
@@ -41,9 +51,9 @@ def run_ranks(tmp_path: Path, told: Told) -> Supervise:
             return supervise(
                 ranks,
                 inbox,
-                walltime_s=walltime_s,
-                grace_s=grace_s,
+                Limits(stop_after_s=walltime_s, warn_after_s=warn_after_s, notice_s=notice_s, grace_s=grace_s),
                 tell=lambda name, **details: told.append((name, details)),
+                is_unwanted=is_unwanted,
             )
 
     return run
@@ -61,10 +71,15 @@ SLEEP = "import time\ntime.sleep(60)\n"
 DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
-def signal_when_ready(tmp_path: Path, *numbers: signal.Signals) -> threading.Thread:
+def signal_when_ready(
+    tmp_path: Path, number: signal.Signals, *, pauses_s: tuple[float, ...] = (0.0,)
+) -> threading.Thread:
+    """Send the signal to this process once after each of the pauses, the first of which begins when all is ready."""
+
     def send() -> None:
         wait_for(tmp_path / "ready")
-        for number in numbers:
+        for pause_s in pauses_s:
+            time.sleep(pause_s)
             os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=send)
@@ -105,9 +120,7 @@ def test_a_program_that_is_not_there_is_a_failure_with_its_name(tmp_path: Path, 
 
     inbox = Inbox()
     with inbox.listening():
-        outcome = supervise(
-            [rank], inbox, walltime_s=None, grace_s=1, tell=lambda name, **details: told.append((name, details))
-        )
+        outcome = supervise([rank], inbox, Limits(grace_s=1), tell=lambda name, **details: told.append((name, details)))
 
     assert (outcome.state, outcome.exit_code) == (State.FAILED, 127)
     assert "/nowhere/train" in str(outcome.reason)
@@ -222,3 +235,130 @@ def test_handlers_are_as_before_afterwards(run_ranks: Supervise) -> None:
     run_ranks("pass")
 
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+CATCHES = (
+    "import signal, sys, time\n"
+    "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))\n"
+    "open('ready', 'w').close()\ntime.sleep(60)\n"
+)
+
+
+def test_a_warned_program_that_leaves_at_a_checkpoint_is_a_timeout_with_one(run_ranks: Supervise, told: Told) -> None:
+    outcome = run_ranks(CATCHES, walltime_s=40, warn_after_s=1.0)
+
+    assert (outcome.state, outcome.exit_code, outcome.checkpointed) == (State.TIMEOUT, 75, True)
+    assert outcome.reason == "left at a checkpoint before the walltime"
+    assert outcome.exit_status == 1  # 75 is for a run that was queued again
+    assert ("warned", {"reason": "walltime in 39 s", "processes": 1}) in told
+
+
+def test_a_program_that_does_not_catch_the_warning_survives_it(run_ranks: Supervise, told: Told) -> None:
+    outcome = run_ranks("import time; time.sleep(2)", walltime_s=30, warn_after_s=0.5)
+
+    assert outcome.state is State.COMPLETED
+    assert [details["processes"] for name, details in told if name == "warned"] == [0]
+
+
+def test_the_warning_reaches_a_program_behind_a_shell_that_would_die_of_it(run_ranks: Supervise) -> None:
+    inner = f"{sys.executable} -c {shlex.quote(CATCHES)}; exit $?"
+    program = f"import os; os.execvp('bash', ['bash', '-c', {inner!r}])"
+
+    outcome = run_ranks(program, walltime_s=40, warn_after_s=1.5)
+
+    assert (outcome.state, outcome.exit_code, outcome.checkpointed) == (State.TIMEOUT, 75, True)
+
+
+def test_the_warning_reaches_a_program_that_leads_a_group_of_its_own(run_ranks: Supervise) -> None:
+    program = f"import os, sys; os.execvp('timeout', ['timeout', '50', sys.executable, '-c', {CATCHES!r}])"
+
+    outcome = run_ranks(program, walltime_s=40, warn_after_s=1.5)
+
+    assert (outcome.exit_code, outcome.checkpointed) == (75, True)
+
+
+def test_a_program_that_was_only_just_starting_is_warned_as_soon_as_it_listens(run_ranks: Supervise) -> None:
+    outcome = run_ranks(f"import time; time.sleep(1.5)\n{CATCHES}", walltime_s=40, warn_after_s=0.3)
+
+    assert (outcome.exit_code, outcome.checkpointed) == (75, True)
+
+
+def test_a_warning_from_outside_is_passed_on_once_and_sets_a_time_to_leave(
+    run_ranks: Supervise, told: Told, tmp_path: Path
+) -> None:
+    program = (
+        "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: print('warned', flush=True))\n"
+        f"{READY}while True: time.sleep(1)\n"
+    )
+    sender = signal_when_ready(tmp_path, signal.SIGUSR1, pauses_s=(0, 0.5))
+
+    outcome = run_ranks(program, notice_s=1.5)
+    sender.join()
+
+    assert (outcome.state, outcome.checkpointed) == (State.TIMEOUT, False)
+    assert outcome.reason == "still running 1.5 s after SIGUSR1 said that its time is over"
+    assert [details["reason"] for name, details in told if name == "warned"] == ["SIGUSR1 received"]
+    assert (tmp_path / "logs" / "0.out").read_text() == "warned\n"
+
+
+def test_two_ranks_that_both_leave_are_checkpointed(run_ranks: Supervise) -> None:
+    outcome = run_ranks("raise SystemExit(75)", "import time; time.sleep(1); raise SystemExit(75)")
+
+    assert (outcome.state, outcome.checkpointed, outcome.reason) == (State.TIMEOUT, True, "left at a checkpoint")
+
+
+def test_a_rank_that_had_nothing_left_to_do_is_no_obstacle(run_ranks: Supervise) -> None:
+    outcome = run_ranks("pass", "raise SystemExit(75)")
+
+    assert (outcome.state, outcome.checkpointed) == (State.TIMEOUT, True)
+
+
+def test_a_rank_that_does_not_follow_is_stopped_and_nothing_is_checkpointed(run_ranks: Supervise) -> None:
+    outcome = run_ranks("raise SystemExit(75)", SLEEP, notice_s=1.0)
+
+    assert (outcome.state, outcome.checkpointed) == (State.TIMEOUT, False)
+    assert outcome.reason == "rank 0 left at a checkpoint; rank 1 did not follow within 1 s"
+    assert outcome.exit_status != 75
+
+
+def test_a_rank_that_fails_while_another_leaves_is_a_failure(run_ranks: Supervise) -> None:
+    outcome = run_ranks("raise SystemExit(75)", "import time; time.sleep(0.5); raise SystemExit(3)")
+
+    assert (outcome.state, outcome.checkpointed, outcome.reason) == (State.FAILED, False, "rank 1: exit status 3")
+
+
+def test_leaving_when_told_to_end_is_kept_in_mind(run_ranks: Supervise, tmp_path: Path) -> None:
+    program = CATCHES.replace("SIGUSR1", "SIGTERM")
+    sender = signal_when_ready(tmp_path, signal.SIGTERM)
+
+    outcome = run_ranks(program)
+    sender.join()
+
+    assert (outcome.state, outcome.interrupted, outcome.checkpointed) == (State.CANCELLED, True, True)
+
+
+def test_a_rank_that_is_signalled_before_us_did_not_fail_by_itself(run_ranks: Supervise, tmp_path: Path) -> None:
+    program = "import os, signal; open('ready', 'w').close(); os.kill(os.getpid(), signal.SIGTERM)"
+    sender = signal_when_ready(tmp_path, signal.SIGTERM, pauses_s=(0.4,))
+
+    outcome = run_ranks(program)
+    sender.join()
+
+    assert (outcome.state, outcome.interrupted) == (State.CANCELLED, True)
+
+
+def test_a_signal_that_is_not_caught_does_no_harm(run_ranks: Supervise, told: Told, tmp_path: Path) -> None:
+    sender = signal_when_ready(tmp_path, signal.SIGUSR2)
+
+    outcome = run_ranks(f"{READY}import time; time.sleep(1)")
+    sender.join()
+
+    assert outcome.state is State.COMPLETED
+    assert ("signal", {"signal": "SIGUSR2", "reason": "received and passed on to 0 that catch it"}) in told
+
+
+def test_a_workload_that_nobody_wants_any_more_is_cancelled(run_ranks: Supervise, tmp_path: Path) -> None:
+    outcome = run_ranks(f"open('unwanted', 'w')\n{SLEEP}", is_unwanted=(tmp_path / "unwanted").exists)
+
+    assert (outcome.state, outcome.reason, outcome.interrupted) == (State.CANCELLED, "cancelled", False)
+    assert outcome.wall_s < 10

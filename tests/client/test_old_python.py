@@ -18,6 +18,10 @@ assert sys.version_info[:2] == (3, 8), sys.version
 with hpcml_client.connect() as run:
     run.metrics({"loss": 0.5, "bad": float("nan")}, step=1)
     run.note("old")
+    import pathlib
+    checkpoints = run.checkpoints(every_steps=2)
+    assert checkpoints.due(2) and checkpoints.save(2, lambda path: pathlib.Path(path).write_text("state"))
+    assert checkpoints.latest().step == 2 and pathlib.Path(checkpoints.latest()).read_text() == "state"
     from hpcml_client import datasets
     images = datasets.Images(pixels=bytes(16), labels=bytes(4), height=2, width=2, largest=16)
     assert [len(part) for part in datasets.split(images, 0.25)] == [3, 1]
@@ -43,7 +47,7 @@ def test_the_client_runs_on_python_3_8_with_nothing_but_the_standard_library(tmp
     (path,) = (tmp_path / "journal").iterdir()
     chunk = read_journal(path)
     assert chunk.header is not None
-    assert [type(record) for record in chunk.records] == [Metrics, Event]
+    assert [type(record) for record in chunk.records] == [Metrics, Event, Event]
 
 
 def test_every_module_compiles_on_python_3_8() -> None:

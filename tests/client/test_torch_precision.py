@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,24 @@ def test_an_overflow_is_skipped_and_counted() -> None:
     assert scaling["skipped_steps"] >= 1
     assert scaling["loss_scale"] == 65536.0 / 2 ** scaling["skipped_steps"]
     assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+
+
+def test_what_the_arithmetic_has_learnt_goes_along_in_a_checkpoint() -> None:
+    arithmetic, again = Arithmetic("amp_fp16"), Arithmetic("amp_fp16")
+    _train(arithmetic, steps=3, factor=1e4)
+
+    again.load_state_dict(copy.deepcopy(arithmetic.state_dict()))
+
+    assert again.scaling() == arithmetic.scaling() != Arithmetic("amp_fp16").scaling()
+    assert again.products == arithmetic.products
+    assert again.state_dict() == arithmetic.state_dict()
+
+
+def test_the_state_of_another_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="a checkpoint of precision=fp32 is no start for amp_fp16"):
+        Arithmetic("amp_fp16").load_state_dict(Arithmetic("fp32").state_dict())
+    with pytest.raises(ValueError, match="is no start for"):
+        Arithmetic("amp_fp16").load_state_dict(Arithmetic("amp_fp16", loss_scaling=False).state_dict())
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "amp_fp16"])

@@ -1,7 +1,7 @@
 from datetime import datetime
 from pathlib import Path
 
-from hpcml.rundir import RunDir, find_run_dirs, new_uid
+from hpcml.rundir import RunDir, find_run_dirs, new_submission_id, new_uid, run_dir_of
 
 NOW = datetime(2026, 11, 21, 8, 30, 15).astimezone()
 
@@ -29,3 +29,17 @@ def test_every_file_of_a_run_lies_in_its_directory(tmp_path: Path) -> None:
 
     assert len(set(files)) == len(files)
     assert all(file.is_relative_to(run_dir.path) for file in files)
+
+
+def test_a_submission_is_told_from_its_runs_and_from_others() -> None:
+    ids = {new_submission_id(NOW) for _ in range(1000)}
+
+    assert len(ids) == 1000
+    assert {len(submission) < len(new_uid(NOW, 0)) for submission in ids} == {True}
+    assert all(submission.startswith("20261121-083015-") for submission in ids)
+
+
+def test_the_manifest_of_a_retry_belongs_to_its_run(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "x")
+
+    assert run_dir_of(run_dir.manifest) == run_dir_of(run_dir.retry_manifest(2)) == run_dir

@@ -21,7 +21,10 @@ def test_runs_that_differ_in_name_and_tags_alone_are_replicates(compose_one: Com
 
 @pytest.mark.parametrize(
     "override",
-    ["resources.walltime=1h", "resources.account=a", "resources.mem=1G", "cluster.source=elsewhere", "name=x"],
+    [
+        *("resources.walltime=1h", "resources.account=a", "resources.mem=1G", "cluster.source=elsewhere", "name=x"),
+        *("training.checkpoint_every=10", "schedule.repeats=2", "schedule.pack=seed", "schedule.snapshot=none"),
+    ],
 )
 def test_who_pays_and_how_long_it_may_take_does_not_make_another_run(compose_one: ComposeOne, override: str) -> None:
     assert spec_hash(compose_one(override)) == spec_hash(compose_one())
@@ -33,6 +36,25 @@ def test_who_pays_and_how_long_it_may_take_does_not_make_another_run(compose_one
 )
 def test_runs_that_differ_in_anything_else_are_not(compose_one: ComposeOne, override: str) -> None:
     assert spec_hash(compose_one(override)) != spec_hash(compose_one())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "digest"),
+    [
+        (["seed=3"], "ddbf9b47e15c8305"),
+        (
+            ["precision=tf32", "training.steps=500", "+cluster=karolina", "resources.gpus_per_node=1"],
+            "74c59c8d36e90f7c",
+        ),
+        (
+            ["workload.command=python train.py --lr 0.1", "workload.env.A=b", "experiment=mine"],
+            "69cee72d1e48f656",
+        ),
+    ],
+)
+def test_runs_that_were_made_before_are_known_again(compose_one: ComposeOne, overrides: list[str], digest: str) -> None:
+    """Computed before there was a schedule and training.checkpoint_every: who adds a setting must not change these."""
+    assert spec_hash(compose_one(*overrides)) == digest
 
 
 def test_where_it_was_typed_does_not_change_the_hash(

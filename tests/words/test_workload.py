@@ -7,7 +7,7 @@ from hpcml.manifest import Plan
 from hpcml.precision import CPU, Device, Numerics
 from hpcml.resources import resource_dir
 from hpcml.spec import Run
-from hpcml.workload import Software, build_plan
+from hpcml.workload import Software, build_plan, with_times
 from tests.conftest import ComposeOne
 
 A100 = Device(kind="cuda", name="A100", compute_capability=(8, 0))
@@ -89,3 +89,20 @@ def test_a_workload_is_stopped_before_its_scheduler_kills_everything(
 
 def test_on_this_machine_the_walltime_is_all_the_workloads(compose_one: ComposeOne) -> None:
     assert plan(compose_one("resources.walltime=60s")).stop_after_s == 60
+
+
+def test_a_packed_run_leaves_the_margin_to_its_job(compose_one: ComposeOne) -> None:
+    run = compose_one("+cluster=karolina", "resources.walltime=1h", "schedule.notice=5m")
+    alone = plan(run, A100)
+
+    packed = with_times(alone, run, is_packed=True)
+
+    assert (alone.stop_after_s, alone.warn_after_s) == (3540, 3240)
+    assert (packed.walltime_s, packed.stop_after_s, packed.warn_after_s) == (3600, 3600, 3300)
+    assert with_times(packed, run) == alone
+
+
+def test_a_run_without_a_walltime_has_no_times(compose_one: ComposeOne) -> None:
+    decided = plan(compose_one())
+
+    assert (decided.walltime_s, decided.stop_after_s, decided.warn_after_s) == (None, None, None)

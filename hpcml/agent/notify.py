@@ -1,0 +1,104 @@
+"""The end of a run told to the user's webhook: of each run, or once for all that were submitted together."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcml.agent.turn import Turn
+from hpcml.errors import HpcmlError
+from hpcml.manifest import Manifest
+from hpcml.rundir import RunDir
+from hpcml.spec import Notify
+from hpcml.states import State
+
+_RUNS = "runs"  # HOME/runs/EXPERIMENT/UID
+
+
+def tell_of_end(
+    turn: Turn, state: State, *, reason: str | None, cause: str | None, wall_s: float | None, tell: Callable[..., None]
+) -> None:
+    """Post what the run's schedule asks for; *tell* journals whether that was possible. Nothing here harms the run."""
+    schedule = turn.manifest.run.schedule
+    if schedule.notify is Notify.never or schedule.webhook_file is None:
+        return
+    from hpcml import webhook  # noqa: PLC0415 - HTTP and TLS would cost every run tens of milliseconds at its start
+
+    what = schedule.notify.name
+    try:
+        message = (
+            _sweep_message(turn, state)
+            if schedule.notify is Notify.sweep
+            else _run_message(turn.manifest, state, reason=reason, cause=cause, wall_s=wall_s)
+        )
+        if message is None:
+            return
+        webhook.post(Path(schedule.webhook_file).expanduser(), message)
+    except (HpcmlError, OSError, RuntimeError) as error:  # the last: `~` of a user without a home
+        tell("notify_failed", what=what, error=str(error))
+    else:
+        tell("notified", what=what)
+
+
+def _run_message(
+    manifest: Manifest, state: State, *, reason: str | None, cause: str | None, wall_s: float | None
+) -> dict[str, object]:
+    from hpcml import webhook  # noqa: PLC0415 - as above
+
+    run = manifest.run
+    return webhook.run_message(
+        uid=manifest.uid,
+        name=run.name or run.model.name,
+        experiment=run.experiment,
+        cluster=run.cluster.name,
+        state=state,
+        reason=reason,
+        cause=cause,
+        wall_s=wall_s,
+    )
+
+
+def _sweep_message(turn: Turn, state: State) -> dict[str, object] | None:
+    """Record the end, and return the message if it is the last of its submission."""
+    from hpcml import webhook  # noqa: PLC0415 - as above
+
+    origin = turn.manifest.provenance
+    file = ended_file(turn.run_dir, turn.manifest)
+    if file is None or origin.submission is None or origin.submission_size is None:
+        return None
+    counts = record_end(file, turn.manifest.uid, state, size=origin.submission_size)
+    if counts is None:
+        return None
+    return webhook.sweep_message(submission=origin.submission, experiment=turn.manifest.run.experiment, counts=counts)
+
+
+def ended_file(run_dir: RunDir, manifest: Manifest) -> Path | None:
+    """Return where the ends of the run's submission are counted; None where the run lies elsewhere than usual."""
+    parents = run_dir.path.parents
+    if len(parents) < 3 or parents[1].name != _RUNS or manifest.provenance.submission is None:
+        return None
+    return parents[2] / "submissions" / "ended" / manifest.provenance.submission
+
+
+def record_end(file: Path, uid: str, state: State, *, size: int) -> Counter[str] | None:
+    """Append that the run has ended; return the runs counted by state if this was the last of *size* runs, else None.
+
+    One line, one write: several nodes append at once. The line that makes the count whole is one and the same for all
+    of them, so that one of them tells it, and a run that ends once more later does not.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    line = f"{uid} {state.value} {os.uname().nodename} {os.getpid()}"
+    with file.open("ab", buffering=0) as ended:
+        ended.write(f"{line}\n".encode("ascii", "replace"))
+    seen: dict[str, str] = {}
+    for known in file.read_text(encoding="ascii", errors="replace").splitlines():
+        words = known.split()
+        if len(words) < 2:
+            continue
+        is_new = words[0] not in seen
+        seen[words[0]] = words[1]
+        if is_new and len(seen) == size:
+            return Counter(seen.values()) if known == line else None
+    return None

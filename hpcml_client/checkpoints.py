@@ -1,0 +1,174 @@
+"""Checkpoints of a program: when one is due, written whole or not at all, and found again by the next attempt.
+
+checkpoints = run.checkpoints(every_s=1800)
+saved = checkpoints.latest()
+start = restore(saved.path, saved.step) if saved else 0
+for step in range(start + 1, steps + 1):
+    train(step)
+    checkpoints.after(step, save_to)  # save_to(path) writes a file, or a directory, there
+checkpoints.clear()
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Callable, NamedTuple, NoReturn, Optional
+
+from hpcml_client.checkpoint_files import CheckpointFiles
+from hpcml_client.notice import Notice
+
+if TYPE_CHECKING:
+    from hpcml_client.client import Client
+
+EX_TEMPFAIL = 75  # of sysexits.h: "I left at a checkpoint, start me again"
+_AGAIN_AFTER_S = 10.0  # a disk that was full a moment ago is not tried at every step
+
+
+class Saved(NamedTuple):
+    """A whole checkpoint: the file or directory, and the last step that is in it."""
+
+    path: str
+    step: int
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+class Checkpoints:
+    """The checkpoints of one run; made by `Client.checkpoints`.
+
+    While it lives, SIGUSR1 (the time is nearly over) and SIGTERM (the run is being ended) no longer end the program:
+    they make `asked` true. Where there is nowhere to keep checkpoints it is off: nothing is caught, `asked` and `due`
+    stay false, nothing is saved.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        files: Optional[CheckpointFiles],
+        *,
+        every_steps: Optional[int] = None,
+        every_s: Optional[float] = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        for name, value in (("every_steps", every_steps), ("every_s", every_s)):
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value!r} must be greater than 0, or None for never")
+        self._client = client
+        self._files = files
+        self._every_steps = every_steps
+        self._every_s = every_s
+        self._now = now
+        self._tried_at = now()
+        self._not_before = self._tried_at
+        self._answered = False
+        self._said = False
+        self._notice = Notice()
+        if files is not None:
+            self._notice.listen()
+
+    @property
+    def directory(self) -> Optional[str]:
+        """Where they are kept; None where checkpoints are off."""
+        return self._files.directory if self._files else None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has asked this process to save and leave; it stays true."""
+        return self._notice.given
+
+    def due(self, step: int) -> bool:
+        """Tell whether to save after *step*: it was asked for, or ``every_steps`` or ``every_s`` says so."""
+        if self._files is None:
+            return False
+        if self.asked:
+            return True
+        if self._every_steps is not None and step > 0 and step % self._every_steps == 0:
+            return True
+        return self._every_s is not None and self._now() - self._tried_at >= self._every_s
+
+    def save(self, step: int, write: Callable[[str], object]) -> bool:
+        """Have *write* write the state after *step* to the path that it is given: a file, or a directory it makes.
+
+        Only what was written whole, and is on the disk, is ever seen as a checkpoint. Returns whether it is there; a
+        process that keeps none (every rank but 0, unless sharded) returns True and does not call *write*. An
+        `OSError` or `RuntimeError` (torch's word for a full disk) is journalled as ``checkpoint_failed`` and said once
+        on stderr: the checkpoint before is kept, False is returned, also without trying for the next ten seconds.
+        Any other exception of *write* is raised.
+        """
+        if self._files is None:
+            return False
+        asked = self.asked  # before writing: what is asked for meanwhile has to be answered by the next one
+        began = self._now()
+        if began < self._not_before:
+            return False
+        self._tried_at = began
+        if self._files.writes and not self._try_to_save(step, write, began):
+            return False
+        self._answered = self._answered or asked
+        return True
+
+    def latest(self) -> Optional[Saved]:
+        """Return the newest whole checkpoint of this run, whichever attempt made it; None where there is none.
+
+        Ask before the first step, and before ranks begin to talk to each other, so that all find the same.
+        """
+        found = self._files.newest() if self._files else None
+        return Saved(*found) if found else None
+
+    def leave(self) -> NoReturn:
+        """Close the journal and end the program with status 75: "I left at a checkpoint, start me again"."""
+        self._notice.ignore()  # a second signal must not turn status 75 into a death by signal
+        self._client.close()
+        raise SystemExit(EX_TEMPFAIL)
+
+    def leave_if_asked(self) -> None:
+        """Leave if that was asked for and a checkpoint has been saved since; without one, going on loses less."""
+        if self.asked and self._answered:
+            self.leave()
+
+    def after(self, step: int, write: Callable[[str], object]) -> None:
+        """Do what is due after *step*: save, and leave if that was asked for. For programs of one process."""
+        if self.due(step):
+            self.save(step, write)
+            self.leave_if_asked()
+
+    def clear(self) -> None:
+        """Remove all checkpoints, since the work is done: a run that is started again then begins anew."""
+        if self._files is not None and self._files.writes:
+            self._files.clear()
+
+    def close(self) -> None:
+        """Put the signal handlers back; done by `Client.close`, after which signals end the program again."""
+        self._notice.stop()
+
+    def _try_to_save(self, step: int, write: Callable[[str], object], began: float) -> bool:
+        assert self._files is not None  # noqa: S101 - our own logic
+        try:
+            path, size = self._files.write(step, write)
+        except (OSError, RuntimeError) as error:
+            self._failed(step, error)
+            return False
+        took_s = round(self._now() - began, 6)
+        self._client.event("checkpoint", path=self._client.relative(path), step=step, bytes=size, wall_s=took_s)
+        self._files.prune(step)
+        return True
+
+    def _failed(self, step: int, error: Exception) -> None:
+        self._not_before = self._now() + _AGAIN_AFTER_S
+        reason = f"{type(error).__name__}: {error}"
+        self._client.event("checkpoint_failed", step=step, reason=reason)
+        if not self._said:
+            self._said = True
+            _say(
+                f"no checkpoint was saved after step {step}: {reason}; the one before is kept, and the program goes on"
+            )
+
+
+def _say(message: str) -> None:
+    """Tell whoever reads the program's stderr."""
+    try:
+        sys.stderr.write(f"hpcml: {message}\n")
+    except (OSError, ValueError, AttributeError):  # full, closed or None: there is nobody left to tell
+        return

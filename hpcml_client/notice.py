@@ -1,0 +1,68 @@
+"""The signals that ask a program to leave a checkpoint, noted as they come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import weakref
+from typing import Any, Callable, Dict
+
+_ASKING = (signal.SIGUSR1, signal.SIGTERM)  # its time is nearly over; it is being ended
+
+
+class Notice:
+    """Catches SIGUSR1 and SIGTERM from `listen` until `stop`, so that they no longer end the program."""
+
+    def __init__(self) -> None:
+        self.given = False
+        self._before: Dict[int, Any] = {}  # by signal: the handler that was there
+
+    def listen(self) -> None:
+        """Begin to catch; raise `RuntimeError` outside of the main thread, where Python cannot."""
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("checkpoints must be asked for in the main thread: Python catches signals only there")
+        for number in _ASKING:
+            self._before[number] = signal.signal(number, self._note)
+        os.register_at_fork(after_in_child=_weakly(self))
+
+    def stop(self) -> None:
+        """Put the handlers back that were there, unless somebody else's have come in between."""
+        if threading.current_thread() is not threading.main_thread():
+            return  # a client closed by another thread: the program is about to end
+        for number, handler in self._before.items():
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
+        self._before = {}
+
+    def ignore(self) -> None:
+        """From now on take no notice, and do not die either: Python puts defaults back before it has ended."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._before:
+                signal.signal(number, signal.SIG_IGN)
+
+    def let_go_in_child(self) -> None:
+        """Leave SIGTERM as it was, and ignore SIGUSR1; runs by itself in every forked child.
+
+        A data loader's worker that inherited the handlers could not be ended by its parent, and has nothing to save.
+        """
+        self.stop()
+        if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.given = True
+        before = self._before.get(number)
+        if callable(before):
+            before(number, frame)
+
+
+def _weakly(notice: Notice) -> Callable[[], None]:
+    reference = weakref.ref(notice)
+
+    def let_go() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.let_go_in_child()
+
+    return let_go

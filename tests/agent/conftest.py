@@ -1,0 +1,45 @@
+"""Runs for the agent, with programs of the test's own."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcml.manifest import FORMAT, Manifest, write_manifest
+from hpcml.precision import CPU
+from hpcml.rundir import RunDir
+from hpcml.spec import spec_hash
+from hpcml.workload import Software, build_plan
+from tests.agent.node import MakeRun
+from tests.conftest import ORIGIN, ComposeOne
+
+
+@pytest.fixture
+def make_run(compose_one: ComposeOne, tmp_path: Path) -> MakeRun:
+    """Write the directory of a run whose program is *code*; keywords replace parts of its plan and provenance."""
+
+    def make(code: str, *overrides: str, uid: str = "20261121-083015-222abcde", **changes: int | None) -> RunDir:
+        run = compose_one("workload.command=replaced", *overrides)
+        software = Software(python=sys.executable, recipes=tmp_path, cwd=tmp_path)
+        plan = build_plan(run, CPU, software, cpus_per_task=1)
+        plan.argv[:] = [sys.executable, "-c", code]
+        origin = ORIGIN
+        if "submission_size" in changes:
+            origin = replace(ORIGIN, submission="20261121-083015-sub", submission_size=changes.pop("submission_size"))
+        run_dir = RunDir(tmp_path / "home" / "runs" / "default" / uid)
+        run_dir.journals.mkdir(parents=True)
+        manifest = Manifest(
+            format=FORMAT,
+            uid=uid,
+            spec_hash=spec_hash(run),
+            run=run,
+            plan=replace(plan, **changes),  # type: ignore[arg-type]
+            provenance=origin,
+        )
+        write_manifest(run_dir.manifest, manifest)
+        return run_dir
+
+    return make

@@ -1,0 +1,436 @@
+"""What becomes of a run whose job warns, stops, shares or loses it: real agents, real programs, real signals."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from hpcml.rundir import RunDir
+from hpcml_client.journal import JournalWriter
+from tests.agent.node import MakeRun, agent, is_gone, start_agent, told, told_with_attempts, wait_for
+
+LEAVES_ONCE = "import os, sys; sys.exit(75 if os.environ['HPCML_ATTEMPT'] == '0' else 0)"
+LEAVES = "raise SystemExit(75)"
+ON_SLURM = ("cluster.scheduler=slurm", "cluster.name=testslurm")
+WAITS = "import os, time; open(os.environ['HPCML_RUN_DIR'] + '/began', 'w').close(); time.sleep(60)"
+COUNTS = "import os; open('ran', 'a').write(os.environ['HPCML_RUN_ID'] + ' ')"
+
+
+@pytest.fixture
+def requeue(tmp_path: Path) -> Callable[..., str]:
+    """Write a program that stands where the scheduler's is; it leaves its words in the file asked."""
+
+    def write(body: str) -> str:
+        program = tmp_path / "requeue.sh"
+        program.write_text(f'#!/bin/bash\necho "$@" >> {shlex.quote(str(tmp_path))}/asked\n{body}\n')
+        program.chmod(0o755)
+        return shlex.join([str(program), "two words"])
+
+    return write
+
+
+Requeue = Callable[..., str]
+
+
+def began(run_dir: RunDir) -> bool:
+    return (run_dir.path / "began").exists()
+
+
+def batch(tmp_path: Path, *elements: list[RunDir]) -> str:
+    folder = tmp_path / "20261121-083015-sub-1"
+    folder.mkdir(exist_ok=True)
+    jobs = [[str(run_dir.manifest) for run_dir in element] for element in elements]
+    (folder / "batch.json").write_text(json.dumps({"format": 1, "jobs": jobs}))
+    return str(folder / "batch.json")
+
+
+def test_a_run_that_left_at_a_checkpoint_is_queued_again_under_its_new_name(
+    make_run: MakeRun, requeue: Requeue, tmp_path: Path
+) -> None:
+    run_dir = make_run(LEAVES_ONCE)
+    said = {"scheduler": "pbs", "job_id": "12.srv", "array_index": None, "job_name": "x.y"}
+    command = requeue(f"echo some words; echo {shlex.quote(json.dumps(said))}")
+
+    first = agent(str(run_dir.path), HPCML_REQUEUE=command)
+    second = agent(str(run_dir.path), HPCML_REQUEUE=command)
+
+    assert (first.returncode, second.returncode) == (75, 0)
+    (left, done) = told_with_attempts(run_dir, "attempt_ended")
+    assert (left[0], left[1]["state"], left[1]["checkpointed"], left[1]["cause"]) == (0, "TIMEOUT", True, "time_limit")
+    assert (done[0], done[1]["state"], done[1]["cause"]) == (1, "COMPLETED", None)
+    wish, ticket = told_with_attempts(run_dir, "submitted")
+    assert wish == (1, {"why": "left at a checkpoint", "by": "agent"})
+    assert ticket == (1, {"why": "left at a checkpoint", "by": "agent", **said})
+    assert (tmp_path / "asked").read_text() == f"two words {run_dir.manifest}\n"
+
+
+def test_the_wish_is_written_down_before_the_scheduler_is_asked(
+    make_run: MakeRun, requeue: Requeue, tmp_path: Path
+) -> None:
+    run_dir = make_run(LEAVES)
+    journals = shlex.quote(str(run_dir.journals))
+
+    agent(str(run_dir.path), HPCML_REQUEUE=requeue(f'cat {journals}/* > "{tmp_path}/seen"; kill -9 $PPID; exit 1'))
+
+    seen = (tmp_path / "seen").read_text()
+    assert '"attempt_ended"' in seen
+    assert '"submitted"' in seen
+    assert told(run_dir, "submission_failed") == []
+
+
+def test_on_slurm_the_agent_waits_for_the_end_of_its_job(make_run: MakeRun, requeue: Requeue) -> None:
+    run_dir = make_run(LEAVES, *ON_SLURM)
+    command = requeue("true")
+
+    process = start_agent(str(run_dir.path), HPCML_REQUEUE=command, SLURM_JOB_ID="4711", SLURM_JOB_NAME="a.b")
+    wait_for(lambda: told(run_dir, "submitted"), "the wish to be queued again")
+    time.sleep(1)
+    waited = process.poll() is None
+    process.send_signal(signal.SIGTERM)
+
+    assert waited
+    assert process.wait(20) == 75
+    assert told(run_dir, "attempt_interrupted") == []
+    (started,) = told(run_dir, "attempt_started")
+    assert (started["job_id"], started["job_name"], started["pack"]) == ("4711", "a.b", None)
+
+
+def test_a_requeue_that_fails_is_told_with_the_words_of_the_scheduler(make_run: MakeRun, requeue: Requeue) -> None:
+    run_dir = make_run(LEAVES)
+
+    done = agent(str(run_dir.path), HPCML_REQUEUE=requeue("echo one >&2; echo no more of this >&2; exit 4"))
+
+    assert done.returncode == 1
+    (failed,) = told_with_attempts(run_dir, "submission_failed")
+    assert failed[0] == 1
+    assert failed[1]["state"] == "TIMEOUT"
+    assert "could not be queued again: no more of this; hpcml retry" in failed[1]["reason"]
+
+
+def test_a_scheduler_that_ends_the_job_before_its_answer_has_queued_it(make_run: MakeRun, requeue: Requeue) -> None:
+    run_dir = make_run(LEAVES, *ON_SLURM)
+
+    done = agent(str(run_dir.path), HPCML_REQUEUE=requeue("kill -TERM $PPID $$; sleep 5"), SLURM_JOB_ID="4711")
+
+    assert done.returncode == 75
+    assert told(run_dir, "submission_failed") == []
+
+
+def test_requeues_come_to_an_end(make_run: MakeRun, requeue: Requeue) -> None:
+    run_dir = make_run(LEAVES, "schedule.max_requeues=2")
+    command = requeue("""echo '{"scheduler": "local", "job_id": "1-2", "array_index": 0, "job_name": null}'""")
+
+    statuses = [agent(str(run_dir.path), HPCML_REQUEUE=command).returncode for _ in range(3)]
+
+    assert statuses == [75, 75, 1]
+    reasons = [end["reason"] for end in told(run_dir, "attempt_ended")]
+    assert reasons[:2] == ["left at a checkpoint"] * 2
+    assert "schedule.max_requeues=2 is used up" in reasons[2]
+
+
+def test_without_a_queue_it_is_a_timeout_that_names_the_way_on(make_run: MakeRun) -> None:
+    run_dir = make_run(LEAVES)
+
+    assert agent(str(run_dir.path)).returncode == 1
+    (end,) = told(run_dir, "attempt_ended")
+    assert (end["state"], end["checkpointed"]) == ("TIMEOUT", True)
+    assert "hpcml retry" in end["reason"]
+    assert told(run_dir, "submitted") == []
+
+
+def test_the_agent_of_another_node_leaves_the_requeue_to_the_first(make_run: MakeRun, requeue: Requeue) -> None:
+    run_dir = make_run(LEAVES, *ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
+
+    done = agent(str(run_dir.path), HPCML_REQUEUE=requeue("true"), HPCML_NODE_RANK="1", SLURM_JOB_ID="1")
+
+    assert done.returncode == 0
+    assert told(run_dir, "attempt_ended")[0]["checkpointed"] is True
+    assert told(run_dir, "submitted") == []
+
+
+@pytest.mark.parametrize(("reported", "words"), [(True, "; its last checkpoint is 7"), (False, "")])
+def test_a_run_that_never_leaves_says_whether_it_can_go_on(make_run: MakeRun, words: str, *, reported: bool) -> None:
+    report = "import hpcml_client; run = hpcml_client.connect(); run.event('checkpoint', path='/x/7', step=7)\n"
+    run_dir = make_run((report if reported else "") + "import time; time.sleep(60)", stop_after_s=3, warn_after_s=1)
+
+    agent(str(run_dir.path), HPCML_REQUEUE="false")
+
+    (end,) = told(run_dir, "attempt_ended")
+    assert (end["state"], end["checkpointed"], end["cause"]) == ("TIMEOUT", False, "time_limit")
+    assert end["reason"] == f"walltime of 3 s reached{words}"
+    assert told(run_dir, "submitted") == []
+
+
+def test_a_signal_from_outside_is_for_the_scheduler_to_explain(make_run: MakeRun) -> None:
+    run_dir = make_run(WAITS, *ON_SLURM)
+    process = start_agent(str(run_dir.path), SLURM_JOB_ID="4711", HPCML_REQUEUE="false")
+    wait_for(lambda: began(run_dir), "the program")
+
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(20) == 128 + signal.SIGTERM
+    (end,) = told(run_dir, "attempt_interrupted")
+    assert (end["state"], end["signal"], end["checkpointed"]) == ("CANCELLED", signal.SIGTERM, False)
+    assert told(run_dir, "attempt_ended") == []
+
+
+def test_a_checkpoint_left_on_preemption_is_kept_in_mind_and_not_queued_by_us(make_run: MakeRun) -> None:
+    code = "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n" + WAITS
+    run_dir = make_run(code, *ON_SLURM)
+    process = start_agent(str(run_dir.path), SLURM_JOB_ID="4711", HPCML_REQUEUE="false")
+    wait_for(lambda: began(run_dir), "the program")
+
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(20) == 1
+    assert told(run_dir, "attempt_interrupted")[0]["checkpointed"] is True
+    assert told(run_dir, "submitted") == []
+
+
+@pytest.mark.parametrize("scheduler", [(), ON_SLURM])
+def test_on_this_machine_or_by_our_own_wish_a_signal_is_a_cancellation(
+    make_run: MakeRun, scheduler: tuple[str, ...]
+) -> None:
+    run_dir = make_run(WAITS, *scheduler)
+    process = start_agent(str(run_dir.path))
+    wait_for(lambda: began(run_dir), "the program")
+    if scheduler:
+        run_dir.cancel_mark.touch()
+
+    process.send_signal(signal.SIGTERM)
+
+    process.wait(20)
+    (end,) = told(run_dir, "attempt_ended")
+    assert (end["state"], end["cause"]) == ("CANCELLED", "cancelled")
+    assert not run_dir.cancel_mark.exists()
+
+
+def test_the_mark_alone_ends_a_running_program(make_run: MakeRun) -> None:
+    run_dir = make_run(WAITS, *ON_SLURM)
+    process = start_agent(str(run_dir.path))
+    wait_for(lambda: began(run_dir), "the program")
+
+    run_dir.cancel_mark.touch()
+
+    assert process.wait(20) != 0
+    assert told(run_dir, "attempt_ended")[0]["state"] == "CANCELLED"
+    assert not run_dir.cancel_mark.exists()
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_a_killed_agent_takes_its_workload_along(make_run: MakeRun, tmp_path: Path, *, wrap: bool) -> None:
+    inner = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'ready'); time.sleep(60)"
+    behind = f"import subprocess, sys; subprocess.run(['timeout', '60', sys.executable, '-c', {inner!r}])"
+    run_dir = make_run(behind if wrap else inner)
+    process = start_agent(str(run_dir.path))
+    wait_for((tmp_path / "ready").exists, "the program")
+    pid = int((tmp_path / "ready").read_text())
+
+    process.kill()
+    process.wait()
+
+    wait_for(lambda: is_gone(pid), "the end of the program", timeout_s=10)
+
+
+def test_nobody_is_left_when_a_run_has_ended(make_run: MakeRun) -> None:
+    left = "import subprocess; subprocess.Popen(['timeout', '60', 'sleep', '60'])"
+    run_dir = make_run(left)
+
+    agent(str(run_dir.path), MARK=run_dir.uid)
+
+    wait_for(lambda: marked(f"MARK={run_dir.uid}") == [], "the end of all that the agent had started", timeout_s=10)
+
+
+def marked(variable: str) -> list[str]:
+    """Return the processes that have inherited the variable."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text())
+    return found
+
+
+def test_the_runs_of_a_pack_take_turns_each_as_itself(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run(COUNTS, uid="a"), make_run("raise SystemExit(3)", uid="b"), make_run(COUNTS, uid="c")]
+
+    done = agent("--batch", batch(tmp_path, runs))
+
+    assert done.returncode == 3
+    assert (tmp_path / "ran").read_text() == "a c "
+    assert [told(run, "attempt_ended")[0]["state"] for run in runs] == ["COMPLETED", "FAILED", "COMPLETED"]
+    assert {told(run, "attempt_started")[0]["pack"] for run in runs} == {"20261121-083015-sub-1/0"}
+
+
+def test_a_pack_started_again_passes_over_what_has_ended(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run(COUNTS, *ON_SLURM, uid="a"), make_run(WAITS, *ON_SLURM, uid="b")]
+    runs.append(make_run(COUNTS, *ON_SLURM, uid="c"))
+    variables = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"}
+    words = ("--batch", batch(tmp_path, [], runs))
+    process = start_agent(*words, **variables)
+    wait_for(lambda: began(runs[1]), "the second program")
+
+    process.send_signal(signal.SIGTERM)  # a preemption
+    process.wait(20)
+    before = (tmp_path / "ran").read_text()
+    begun = told(runs[2], "attempt_started")
+    runs[1].cancel_mark.touch()
+    done = agent(*words, **variables)
+
+    assert (before, begun) == ("a ", [])
+    assert (tmp_path / "ran").read_text() == "a c "
+    assert told(runs[1], "attempt_interrupted") != []
+    assert told(runs[1], "attempt_ended")[0]["reason"] == "cancelled before it started"
+    assert done.returncode == 1
+    assert told(runs[0], "attempt_started")[0]["pack"] == "20261121-083015-sub-1/1"
+    assert len(told(runs[0], "attempt_started")) == 1
+
+
+def test_one_run_of_a_pack_is_cancelled_and_the_next_begins(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run(WAITS, uid="a"), make_run(COUNTS, uid="b"), make_run(COUNTS, uid="c")]
+    process = start_agent("--batch", batch(tmp_path, runs))
+    wait_for(lambda: began(runs[0]), "the first program")
+
+    for run in runs[:2]:
+        run.cancel_mark.touch()
+    process.wait(30)
+
+    assert (tmp_path / "ran").read_text() == "c "
+    assert [told(run, "attempt_ended")[0]["state"] for run in runs] == ["CANCELLED", "CANCELLED", "COMPLETED"]
+    assert not any(run.cancel_mark.exists() for run in runs)
+
+
+def test_a_run_that_a_pack_put_back_goes_on_in_a_job_of_its_own(
+    make_run: MakeRun, requeue: Requeue, tmp_path: Path
+) -> None:
+    runs = [make_run(LEAVES_ONCE, *ON_SLURM, uid="a"), make_run(COUNTS, *ON_SLURM, uid="b")]
+    command = requeue("""echo '{"scheduler": "slurm", "job_id": "9", "array_index": null, "job_name": "a.a"}'""")
+    words = ("--batch", batch(tmp_path, runs))
+
+    first = agent(*words, HPCML_REQUEUE=command, SLURM_JOB_ID="8")
+    second = agent(*words, HPCML_REQUEUE=command, SLURM_JOB_ID="8")  # the whole job, after a preemption
+    alone = agent(str(runs[0].path), HPCML_REQUEUE=command, SLURM_JOB_ID="9")
+
+    assert (first.returncode, second.returncode, alone.returncode) == (0, 0, 0)
+    assert [
+        (attempt, started["pack"] is None) for attempt, started in told_with_attempts(runs[0], "attempt_started")
+    ] == [
+        (0, False),
+        (1, True),
+    ]
+
+
+def test_the_queue_of_this_machine_brings_a_run_of_a_pack_back_in_the_same_pack(
+    make_run: MakeRun, requeue: Requeue, tmp_path: Path
+) -> None:
+    runs = [make_run(LEAVES_ONCE, uid="a"), make_run(COUNTS, uid="b")]
+    command = requeue("""echo '{"scheduler": "local", "job_id": "1-2", "array_index": 0, "job_name": null}'""")
+    words = ("--batch", batch(tmp_path, runs))
+
+    for _ in range(3):
+        agent(*words, HPCML_REQUEUE=command)
+
+    assert [end["state"] for end in told(runs[0], "attempt_ended")] == ["TIMEOUT", "COMPLETED"]
+    assert (tmp_path / "ran").read_text() == "b "
+
+
+def test_a_retry_is_carried_out_as_its_own_manifest_says(make_run: MakeRun) -> None:
+    run_dir = make_run("import os; print(os.environ['HPCML_CONFIG'])")
+    run_dir.retry_manifest(1).parent.mkdir()
+    run_dir.retry_manifest(1).write_text(run_dir.manifest.read_text())
+
+    assert agent(str(run_dir.retry_manifest(1))).returncode == 0
+    assert run_dir.stdout(0, 0).read_text() == f"{run_dir.retry_manifest(1)}\n"
+    assert (run_dir.path / "retries" / "logs").exists() is False
+
+
+@pytest.mark.parametrize(
+    ("attempt", "event", "next_attempt"),
+    [
+        (0, "submitted", 0),
+        (0, "lost", 1),
+        (0, "cancelled", 1),
+        (2, "ended_by_scheduler", 3),
+        (1, "submission_failed", 2),
+        (2, "submitted", 2),
+    ],
+)
+def test_an_attempt_begins_behind_what_was_said_from_outside(
+    make_run: MakeRun, attempt: int, event: str, next_attempt: int
+) -> None:
+    run_dir = make_run("pass")
+    with JournalWriter.open(str(run_dir.journals), run=run_dir.uid, attempt=attempt, writer="collect") as journal:
+        journal.event(event, {})
+
+    agent(str(run_dir.path))
+
+    assert [number for number, _ in told_with_attempts(run_dir, "attempt_started")] == [next_attempt]
+
+
+def test_the_ranks_find_what_torchrun_would_set(make_run: MakeRun) -> None:
+    names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK")
+    names = (*names, "GROUP_RANK", "HPCML_CLUSTER", "HPCML_REQUEUE")
+    code = f"import os; print([os.environ.get(name) for name in {names}])"
+    run_dir = make_run(code, *ON_SLURM, "strategy=ddp", "strategy.processes_per_node=2", "resources.nodes=2")
+    node = {"HPCML_MASTER_ADDR": "cn1", "SLURM_JOB_ID": "7", "HPCML_REQUEUE": "false"}
+
+    agent(str(run_dir.path), SLURM_NODEID="0", **node)
+    agent(str(run_dir.path), SLURM_NODEID="1", **node)
+
+    seen = [eval(run_dir.stdout(0, rank).read_text()) for rank in range(4)]  # noqa: S307 - our own print
+    ports = {found[1] for found in seen}
+    assert len(ports) == 1
+    assert 20_000 <= int(ports.pop()) < 30_000
+    assert [found[2:8] for found in seen] == [
+        ["0", "0", "4", "2", "0", "0"],
+        ["1", "1", "4", "2", "0", "0"],
+        ["2", "0", "4", "2", "1", "1"],
+        ["3", "1", "4", "2", "1", "1"],
+    ]
+    assert {found[0] for found in seen} == {"cn1"}
+    assert {tuple(found[8:]) for found in seen} == {("testslurm", None)}
+
+
+def test_a_rank_whose_connections_broke_off_is_not_the_cause(make_run: MakeRun) -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(1.0 + int(os.environ['RANK']))\n"
+        "if os.environ['RANK'] == '1': sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB')\n"
+        "sys.exit('RuntimeError: [/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.1]:28048')\n"
+    )
+    run_dir = make_run(code, "strategy=ddp", "strategy.processes_per_node=2")
+
+    agent(str(run_dir.path))
+
+    assert told(run_dir, "attempt_ended")[0]["cause"] == "gpu_memory"
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs a memory cgroup to make"
+)
+def test_a_rank_that_the_kernel_killed_for_memory_is_out_of_memory(make_run: MakeRun) -> None:
+    group = Path("/sys/fs/cgroup/memory") / f"hpcml-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(200 << 20))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    run_dir = make_run("held = bytearray(400 << 20)\nfor at in range(0, len(held), 4096): held[at] = 1")
+    inside = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} -m hpcml.agent.main {run_dir.path}"
+    try:
+        subprocess.run(["bash", "-c", inside], check=False, timeout=60)
+        (end,) = told(run_dir, "attempt_ended")
+    finally:
+        wait_for(lambda: (group / "cgroup.procs").read_text() == "", "the end of the group")
+        group.rmdir()
+
+    assert (end["state"], end["cause"], end["signal"]) == ("OUT_OF_MEMORY", "host_memory", signal.SIGKILL)

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from hpcml.agent.memory_kills import MemoryKills, read_kills
+
+V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
+V2 = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
+
+
+def place(tmp_path: Path, group_lines: str, file: str, text: str) -> MemoryKills:
+    ours, mounts = tmp_path / "cgroup", tmp_path / "fs"
+    ours.write_text(group_lines)
+    (mounts / file).parent.mkdir(parents=True)
+    (mounts / file).write_text(text)
+    return read_kills("4711", ours=ours, mounts=mounts)
+
+
+@pytest.mark.parametrize(
+    ("lines", "file", "text"),
+    [
+        ("4:memory:/slurm/uid_1/job_4711/step_0\n0::/\n", "memory/slurm/uid_1/job_4711/step_0/memory.oom_control", V1),
+        ("4:memory:/slurm/uid_1/job_4711/step_0\n", "memory/memory.oom_control", V1),  # mounted into a container
+        (
+            "0::/system.slice/slurmstepd.scope/job_4711/x\n",
+            "system.slice/slurmstepd.scope/job_4711/x/memory.events",
+            V2,
+        ),
+        ("1:name=systemd:/\n0::/a/job_4711\n", "unified/a/job_4711/memory.events", V2),
+    ],
+)
+def test_both_versions_of_control_groups_are_read(tmp_path: Path, lines: str, file: str, text: str) -> None:
+    assert place(tmp_path, lines, file, text.format(2)) == MemoryKills(count=2, is_of_job=True)
+
+
+@pytest.mark.parametrize("group", ["/user.slice/user-1000.slice", "/slurm/job_14711/step_0", "/"])
+def test_a_group_that_is_not_named_after_the_job_may_hold_others(tmp_path: Path, group: str) -> None:
+    file = f"{group.strip('/')}/memory.events".strip("/")
+
+    assert place(tmp_path, f"0::{group}\n", file, V2.format(5)) == MemoryKills(count=5, is_of_job=False)
+
+
+def test_an_old_kernel_that_does_not_count_is_no_evidence(tmp_path: Path) -> None:
+    unknown = place(tmp_path, "4:memory:/x\n", "memory/x/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n")
+
+    assert unknown.count is None
+    assert not MemoryKills(count=3, is_of_job=True).rose_since(unknown)
+    assert not unknown.rose_since(unknown)
+
+
+def test_only_a_count_that_rose_is_evidence() -> None:
+    before, after = MemoryKills(count=3, is_of_job=True), MemoryKills(count=4, is_of_job=True)
+
+    assert after.rose_since(before)
+    assert not before.rose_since(before)
+
+
+def test_this_machine_can_be_read() -> None:
+    count = read_kills(None).count
+
+    assert count is None or count >= 0

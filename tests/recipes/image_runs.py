@@ -1,0 +1,87 @@
+"""The recipe image_classification as tests start it, and what it left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcml.journal import Event, Metrics, read_journal
+from hpcml.precision import CPU, Numerics, PrecisionName, decide_numerics
+
+RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "image_classification" / "train.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a run left in the journal of its first rank."""
+
+    metrics: list[Metrics]
+    events: dict[str, dict[str, Any]]
+
+    def series(self, name: str) -> list[float]:
+        return [record.values[name] for record in self.metrics if name in record.values]
+
+
+def config_of(precision: str = "fp32", **changes: object) -> dict[str, Any]:
+    run = {
+        "model": {"name": "mnist_cnn", "recipe": "image_classification", "framework": "torch"},
+        "data": {"name": "digits", "path": None, "holdout": 0.2},
+        "precision": {"name": precision, "numerics": "auto", "rounding": "rna", "loss_scaling": True},
+        "strategy": {"name": "single"},
+        "layout": {"name": "nchw"},
+        "training": {"steps": 30, "batch_size": 64, "learning_rate": 1e-3, "eval_every": 20, "deterministic": True},
+        "seed": 0,
+    }
+    for path, value in changes.items():
+        *outer, last = path.split("__")
+        place: dict[str, Any] = run
+        for name in outer:
+            place = place[name]
+        place[last] = value
+    numerics = decide_numerics(PrecisionName[precision], Numerics.auto, CPU).name
+    return {"run": run, "plan": {"device": "cpu", "numerics": numerics}}
+
+
+def start(run_dir: Path, config: Mapping[str, Any], **environ: str) -> subprocess.Popen[str]:
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "run.json").write_text(json.dumps(config))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
+    env = {**kept, "HPCML_RUN_DIR": str(run_dir), "HPCML_CONFIG": str(run_dir / "run.json"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", str(RECIPE)]
+    env.update(environ)
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def start_ranks(run_dir: Path, config: Mapping[str, Any], count: int, **environ: str) -> list[subprocess.Popen[str]]:
+    """Start *count* processes that train together; one is started as one that knows of no others."""
+    if count == 1:
+        return [start(run_dir, config, **environ)]
+    config["run"]["strategy"]["name"] = "ddp"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        environ |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    return [start(run_dir, config, RANK=str(rank), LOCAL_RANK=str(rank), **environ) for rank in range(count)]
+
+
+def run_whole(run_dir: Path, config: Mapping[str, Any]) -> Recorded:
+    process = start(run_dir, config)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    return read_rank0(run_dir)
+
+
+def read_rank0(run_dir: Path, attempt: int = 0) -> Recorded:
+    (path,) = (run_dir / "journal").glob(f"{attempt}-*-rank0.jsonl")
+    chunk = read_journal(path)
+    assert chunk.bad_lines == 0
+    return Recorded(
+        metrics=[record for record in chunk.records if isinstance(record, Metrics)],
+        events={record.name: record.details for record in chunk.records if isinstance(record, Event)},
+    )
