@@ -9,6 +9,8 @@ from enum import Enum
 from hpcml.errors import ConfigError, require
 from hpcml.quantities import parse_memory_mb, parse_walltime_s
 
+LAUNCHERS = ("pbs_tmrsh", "ssh", "mpiexec", "pbsdsh")  # as they are looked for on a node of PBS
+
 
 class SchedulerName(Enum):
     """Who starts jobs on a cluster."""
@@ -57,6 +59,7 @@ class Cluster:
     max_walltime: str | None = None
     max_array_size: int | None = None
     max_parallel: int | None = None  # local only: runs at once; None: as many as cores and GPUs allow
+    launcher: str | None = None  # PBS: what reaches a job's other nodes; None: the first of LAUNCHERS there
     modules: list[str] = field(default_factory=list)  # loaded before every run
     prelude: list[str] = field(default_factory=list)  # shell lines before every run, as the site documents them
     scratch: str | None = None
@@ -73,6 +76,7 @@ class Cluster:
         for name in ("max_parallel", "max_array_size"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"cluster.{name}={value} must be at least 1")
+        require(self.launcher in (None, *LAUNCHERS), f"cluster.launcher={self.launcher}: choose {', '.join(LAUNCHERS)}")
         self.compute_capability  # noqa: B018 - a malformed one is refused here
 
     @property

@@ -92,19 +92,34 @@ def ask_scheduler(
 
     Raises `ConfigError` where there is no scheduler, and `NoAnswerError` where it does not answer.
     """
-    if find(_SINFO[0]):  # first: Slurm brings a qstat and a pbsnodes of its own (slurm-torque)
-        config = ask(_SCONTROL)
-        site = slurm_site(_said(_SINFO, ask), config.stdout if config.returncode == 0 else "")
-    elif find(_PBSNODES[0]) and find(_QSTAT_QUEUES[0]):
-        server = ask(_QSTAT_SERVER)
-        told = server.stdout if server.returncode == 0 else "{}"
-        site = pbs_site(_said(_PBSNODES, ask), _said(_QSTAT_QUEUES, ask), told)
-    else:
+    has_slurm, has_pbs = find(_SINFO[0]), find(_PBSNODES[0]) and find(_QSTAT_QUEUES[0])
+    if not has_slurm and not has_pbs:
         raise ConfigError(
             "no scheduler here: neither sinfo nor pbsnodes and qstat are on PATH; ask on a login node, "
             "or copy a profile of conf/cluster/"
         )
-    return describe(name, site, today=today)
+    # First: Slurm brings a qstat and a pbsnodes of its own (slurm-torque). But a site of PBS may have Slurm's programs
+    # too, left over or for another machine, which then do not answer.
+    problems: list[NoAnswerError] = []
+    for is_there, look in ((has_slurm, _look_at_slurm), (has_pbs, _look_at_pbs)):
+        try:
+            if is_there:
+                return describe(name, look(ask), today=today)
+        except NoAnswerError as error:
+            problems.append(error)
+    raise NoAnswerError("; ".join(map(str, problems))) from problems[0]
+
+
+def _look_at_slurm(ask: Callable[[Sequence[str]], Answer]) -> Site:
+    partitions = _said(_SINFO, ask)
+    config = ask(_SCONTROL)
+    return slurm_site(partitions, config.stdout if config.returncode == 0 else "")
+
+
+def _look_at_pbs(ask: Callable[[Sequence[str]], Answer]) -> Site:
+    nodes, queues = _said(_PBSNODES, ask), _said(_QSTAT_QUEUES, ask)
+    server = ask(_QSTAT_SERVER)
+    return pbs_site(nodes, queues, server.stdout if server.returncode == 0 else "{}")
 
 
 def describe(name: str, site: Site, *, today: date) -> Found:

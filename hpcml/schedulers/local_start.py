@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from submitit import LocalExecutor
 
-from hpcml.schedulers.local_queue import drain
+from hpcml.schedulers.local_queue import TICKET, drain
 
 _NO_TIMEOUT_MIN = 60 * 24 * 365  # walltime is the agent's business
 
@@ -20,7 +20,9 @@ def start(folder: Path) -> None:
     executor.update_parameters(timeout_min=_NO_TIMEOUT_MIN)
     job = executor.submit(drain, str(folder))
     started = psutil.Process(int(job.job_id)).create_time()
-    (folder / "ticket.json").write_text(json.dumps({"job_id": f"{job.job_id}-{started:.2f}"}), encoding="utf-8")
+    fresh = folder / f"{TICKET}.new"
+    fresh.write_text(json.dumps({"job_id": f"{job.job_id}-{started:.2f}"}), encoding="utf-8")
+    fresh.replace(folder / TICKET)  # whole or not at all: it tells that the queue was started
 
 
 if __name__ == "__main__":

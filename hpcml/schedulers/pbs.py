@@ -1,27 +1,25 @@
-"""Runs handed to PBS Pro or OpenPBS: one run as a plain job, several as one job array."""
+"""Runs handed to PBS Pro or OpenPBS: one pack of runs as a plain job, several as one job array."""
 
 from __future__ import annotations
 
-import json
-import secrets
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
-from hpcml.schedulers import pbs_client
-from hpcml.schedulers.pbs_answers import JobId, parse_id, verdict
+from hpcml.schedulers import batches, pbs_client, pbs_query
+from hpcml.schedulers.commands import NoAnswerError
+from hpcml.schedulers.pbs_answers import JobId, parse_id
 from hpcml.schedulers.pbs_script import Ask, ask, qsub_argv, render
-from hpcml.schedulers.request import Request, request_for
-from hpcml.schedulers.script import agent_array_command, agent_command
-from hpcml.schedulers.submitter import Job, Known, Preview, Ticket
+from hpcml.schedulers.request import request_for_pack
+from hpcml.schedulers.script import requeue_command
+from hpcml.schedulers.submitter import Answers, Batch, Job, Preview, Ticket
 
 _SCHEDULER = "pbs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Submission:
+class Submission:
     """One call of qsub, prepared."""
 
     wanted: Ask
@@ -30,6 +28,7 @@ class _Submission:
 
     @property
     def argv(self) -> list[str]:
+        """The words of the call."""
         return qsub_argv("qsub", self.wanted, self.script)
 
 
@@ -42,89 +41,87 @@ class PbsSubmitter:
     ask_timeout_s: float = pbs_client.ASK_TIMEOUT_S
 
     def script_for(self, job: Job) -> str:
-        """Return the run's own job.sh: `qsub job.sh` runs it once more as a plain job."""
-        return _plain(job, request_for(job.manifest)).text
+        """Return the run's own script: `qsub job.sh` runs it once more as a plain job."""
+        return prepare(self.submissions, batches.own_batch(job)).text
 
-    def preview(self, jobs: Sequence[Job]) -> Preview:
-        """Return what `submit` would send; of an array, the folder's name will be another."""
-        prepared = _prepare(jobs, self._new_folder())
+    def preview(self, batch: Batch) -> Preview:
+        """Return what `submit` would send."""
+        prepared = prepare(self.submissions, batch)
         return Preview(command=prepared.argv, script=prepared.text)
 
-    def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
-        """Queue *jobs* by one call of qsub; whatever happens to that call, it is never made twice blindly."""
-        folder = self._new_folder()
-        prepared = _prepare(jobs, folder)
+    def submit(self, batch: Batch) -> list[Ticket]:
+        """Queue *batch* by one call of qsub; whatever happens to that call, it is never made twice blindly."""
+        prepared = prepare(self.submissions, batch)
+        batches.write_down(self.submissions, batch, prepared.text)
         try:
             prepared.wanted.log_dir.mkdir(parents=True, exist_ok=True)
-            if len(jobs) > 1:
-                prepared.script.write_text(prepared.text, encoding="utf-8")
-                run_dirs = [str(job.run_dir.path) for job in jobs]
-                _batch_file(folder).write_text(json.dumps({"run_dirs": run_dirs}), encoding="utf-8")
         except OSError as error:
-            raise SubmissionError(f"the job array cannot be written down: {error}") from error
-        job_id = pbs_client.submit(prepared.argv, name=prepared.wanted.name, timeout_s=self.submit_timeout_s)
-        if len(jobs) == 1:
-            return [Ticket(scheduler=_SCHEDULER, job_id=job_id)]
-        return [Ticket(scheduler=_SCHEDULER, job_id=job_id, array_index=index) for index in range(len(jobs))]
+            raise SubmissionError(f"{prepared.wanted.log_dir} cannot be made: {error.strerror}") from error
+        name = prepared.wanted.name
+        job_id = pbs_client.submit(prepared.argv, name=name, timeout_s=self.submit_timeout_s)
+        return batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
 
-    def query(self, tickets: Collection[Ticket]) -> dict[Ticket, Known]:
-        """Ask for *tickets*: one call for each array, and one for some twenty plain jobs."""
-        ids = {ticket: _id_of(ticket) for ticket in tickets}
-        found = pbs_client.ask(set(ids.values()), timeout_s=self.ask_timeout_s)
-        meant = {job: verdict(said) for job, said in found.items()}
-        known = {ticket: meant.get(job) for ticket, job in ids.items()}
-        return {ticket: says for ticket, says in known.items() if says is not None}
+    def find(self, batch: Batch) -> list[Ticket] | None:
+        """Look for a job of the batch's name, in PBS's history too: see `pbs_client.find` for what proves what."""
+        name = prepare(self.submissions, batch).wanted.name
+        job_id = pbs_client.find(name, timeout_s=self.ask_timeout_s)
+        return None if job_id is None else batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
 
-    def cancel(self, ticket: Ticket) -> None:
-        """Delete the job: PBS sends SIGTERM, and SIGKILL ten seconds later; without an index, the whole array."""
-        pbs_client.delete(_id_of(ticket), timeout_s=self.ask_timeout_s)
+    def query(self, tickets: Collection[Ticket]) -> Answers:
+        """Ask for *tickets*: one call for each array, and one or two for plain jobs that all live."""
+        return pbs_query.query({ticket: id_of(ticket) for ticket in tickets}, timeout_s=self.ask_timeout_s)
 
-    def _new_folder(self) -> Path:
-        return self.submissions / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    def cancel(self, tickets: Collection[Ticket]) -> None:
+        """Delete the jobs, or elements of arrays, one call of qdel each; without an index, a whole array.
+
+        PBS sends SIGTERM, and SIGKILL ten seconds later, and may forget it: one that still runs after some fifteen
+        seconds has to be told again, which does no harm. Every job is told before what was refused is raised.
+        """
+        refusals: list[HpcmlError] = []
+        jobs = {job.asked: job for job in map(id_of, tickets)}  # the runs of a pack are one job
+        for job in jobs.values():
+            try:
+                pbs_client.delete(job, timeout_s=self.ask_timeout_s)
+            except NoAnswerError:
+                raise  # nor will it answer for the others
+            except HpcmlError as error:
+                refusals.append(error)
+        if refusals:
+            more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
+            raise HpcmlError(f"{refusals[0]}{more}") from refusals[0]
 
 
-def _prepare(jobs: Sequence[Job], folder: Path) -> _Submission:
-    assert jobs, "nothing to submit"
-    request = request_for(jobs[0].manifest)
-    if len(jobs) == 1:
-        return _plain(jobs[0], request)
-    name = _name(jobs[0].manifest.run.experiment, folder.name)
-    wanted = ask(request, name=name, log_dir=folder, array_size=len(jobs))
-    script = folder / "job.sh"
+def prepare(submissions: Path, batch: Batch) -> Submission:
+    """Return what is sent for *batch*."""
+    request, script = request_for_pack(batch.packs[0]), batches.script_of(submissions, batch)
+    wanted = ask(
+        request,
+        name=batches.name_of(batches.label_of(batch), batch.token),
+        log_dir=batch.jobs[0].run_dir.logs if batch.is_single else batches.folder_of(submissions, batch),
+        array_size=batches.size_of(batch),
+    )
     text = render(
         request,
         wanted,
-        remark=f"hpcml submission {folder.name} of {len(jobs)} runs, listed in batch.json",
+        remark=_remark(batch),
         script=script,
-        command=agent_array_command(str(_batch_file(folder))),
+        command=batches.agent_of(submissions, batch),
+        requeue=requeue_command(_SCHEDULER, is_shared=batches.is_shared(batch)),
     )
-    return _Submission(wanted=wanted, script=script, text=text)
+    return Submission(wanted=wanted, script=script, text=text)
 
 
-def _plain(job: Job, request: Request) -> _Submission:
-    run, uid, script = job.manifest.run, job.run_dir.uid, job.run_dir.script
-    wanted = ask(request, name=_name(run.name or run.experiment, uid), log_dir=job.run_dir.logs)
-    text = render(
-        request,
-        wanted,
-        remark=f"hpcml run {uid}; may be submitted again by hand: qsub {script.name}",
-        script=script,
-        command=agent_command(str(job.run_dir.path)),
-    )
-    return _Submission(wanted=wanted, script=script, text=text)
-
-
-def _name(label: str, token: str) -> str:
-    """Return a name that ends with *token*, by which a job is found whose id got lost."""
-    return f"{label[:40]}.{token}"
-
-
-def _batch_file(folder: Path) -> Path:
-    return folder / "batch.json"
-
-
-def _id_of(ticket: Ticket) -> JobId:
+def id_of(ticket: Ticket) -> JobId:
+    """Return the job that *ticket* stands for."""
     job = parse_id(ticket.job_id)
     if job is None:
         raise HpcmlError(f"{ticket.job_id!r} is no job id of PBS")
     return job if ticket.array_index is None else replace(job, index=ticket.array_index)
+
+
+def _remark(batch: Batch) -> str:
+    if not batch.is_single:
+        return f"hpcml submission {batch.token} of {len(batch.jobs)} runs, listed in batch.json"
+    (job,) = batch.jobs
+    what = f"retry {job.retry} of hpcml run" if job.retry else "hpcml run"
+    return f"{what} {job.run_dir.uid}; may be submitted again by hand: qsub {job.script.name}"

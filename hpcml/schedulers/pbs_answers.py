@@ -18,6 +18,8 @@ Attributes = Mapping[str, str]
 _SUBMITTED = re.compile(r"^(\d+(?:\[\])?\.\S+)\s*$", re.MULTILINE)
 _ID = re.compile(r"(\d+)(?:\[(\d*)\])?(?:\.(\S+))?")
 _ATTRIBUTE = re.compile(r" {4}([A-Za-z_][\w.]*) = (.*)")
+_LISTED = re.compile(r"(\d+)(?:\.(\S*))?")
+_COLUMNS = 11
 _UNKNOWN = re.compile(r"Unknown Job Id (\S+)|(\S+) Job has finished, use -x")
 _EXCEEDED = re.compile(r"exceeded resource (\S+)")
 _WAITING = frozenset("QHWTM")
@@ -80,6 +82,37 @@ def parse_jobs(stdout: str) -> dict[JobId, dict[str, str]]:
         elif current is not None and (match := _ATTRIBUTE.match(line)):
             current.setdefault(match[1], match[2])
     return jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A job in the list that ``qstat -u USER`` prints: its name and its server's may be cut."""
+
+    letter: str
+    state: State
+    name: str
+    server: str
+
+
+def parse_list(stdout: str) -> dict[JobId, Line]:
+    """Read ``qstat -u USER``: plain jobs that live; lines that are none, or cannot be read, are left out.
+
+    Job ID, Username, Queue, Jobname, SessID, NDS, TSK, Memory, Time, S, Time: a name has no blanks.
+    """
+    found: dict[JobId, Line] = {}
+    for line in stdout.split("\n"):
+        words = line.split()
+        match = _LISTED.fullmatch(words[0]) if len(words) == _COLUMNS else None
+        state = _state_of(words[-2]) if match else None
+        if match is not None and state is not None:
+            name, server = words[3].rstrip("*"), (match[2] or "").rstrip("*")
+            found[JobId(int(match[1]))] = Line(letter=words[-2], state=state, name=name, server=server)
+    return found
+
+
+def _state_of(letter: str) -> State | None:
+    """Return the state of a job that has not ended."""
+    return State.PENDING if letter in _WAITING else State.RUNNING if letter in _RUNNING else None
 
 
 def parse_unknown(stderr: str) -> set[JobId]:

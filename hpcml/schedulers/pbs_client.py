@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from hpcml.errors import HpcmlError, SubmissionError
-from hpcml.schedulers.commands import Answer, NoAnswerError, call
+from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call
 from hpcml.schedulers.pbs_answers import JobId, find_submitted_id, one_line, parse_id, parse_jobs, parse_unknown
 
 log = logging.getLogger(__name__)
 
 SUBMIT_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 60.0  # ten thousand subjobs took 0.5 s on an idle server
-_IDS_PER_CALL = 25  # each id costs a connection from a reserved port; hundreds at once stall qstat for a minute
 _RETRIES = 2  # only where PBS cannot have heard us
 _RETRY_AFTER_S = 1.0
 _GONE = (0, 35, 55, 153)  # deleted, finished, finished subjob, unknown
@@ -53,62 +52,81 @@ def submit(argv: Sequence[str], *, name: str, timeout_s: float = SUBMIT_TIMEOUT_
 
 def _look_for(qselect: str, name: str, why: str, cause: Exception | None = None) -> str:
     """Return the id of the job called *name*, which exists if qsub was heard although its answer was not."""
+    try:
+        found = find(name, qselect=qselect)
+    except HpcmlError as error:
+        raise UncertainSubmissionError(
+            f"{why}, and PBS cannot be asked whether the job was queued: look with `qselect -x -N {name}` before you "
+            "try again"
+        ) from (cause or error)
+    if found is None:
+        raise SubmissionError(f"{why}; PBS has no job called {name}, so nothing was queued") from cause
+    log.info("qsub did not say so, but PBS has %s as %s", name, found)
+    return found
+
+
+def find(name: str, *, qselect: str = "qselect", timeout_s: float = ASK_TIMEOUT_S) -> str | None:
+    """Return the full id of the last job called *name*, waiting, running or in PBS's history, or None.
+
+    The server itself answers, so its answer is of this moment: None proves that no such job waits or runs, and that
+    none has ended within the history. Without a history, and after it, only journals tell of one that has ended.
+    Raises `NoAnswerError` where PBS does not answer.
+    """
     for history in (["-x"], []):
-        try:
-            answer = call([qselect, *history, "-N", name], timeout_s=ASK_TIMEOUT_S)
-        except HpcmlError:
-            break
+        answer = call([qselect, *history, "-N", name], timeout_s=timeout_s)
         if _NO_HISTORY in answer.stderr and history:
             continue
         if answer.returncode != 0:
-            break
-        ids = [word for word in answer.stdout.split() if parse_id(word)]
-        if len(ids) == 1:
-            log.info("qsub did not say so, but PBS has %s as %s", name, ids[0])
-            return ids[0]
-        raise SubmissionError(f"{why}; PBS has no job called {name}, so nothing was queued") from cause
-    raise SubmissionError(
-        f"{why}, and PBS cannot be asked whether the job was queued: look with `qselect -x -N {name}` before you try "
-        "again"
-    ) from cause
+            raise NoAnswerError(f"PBS cannot be asked: {one_line(answer.stderr)}")
+        ids = {parsed: word for word in answer.stdout.split() if (parsed := parse_id(word))}
+        return ids[max(ids)] if ids else None
+    raise NoAnswerError("PBS answered neither with nor without history")
 
 
-def ask(jobs: Collection[JobId], *, timeout_s: float = ASK_TIMEOUT_S) -> dict[JobId, dict[str, str]]:
-    """Return the attributes of *jobs*; what PBS does not know, or knows no longer, is left out.
+@dataclass(slots=True)
+class Inquiry:
+    """Questions to PBS, counted; after one without an answer nothing more is asked."""
 
-    One call for each array, and one for some twenty plain jobs. Raises `NoAnswerError` unless PBS answered for
-    every job, for an unasked question says nothing about any of them.
-    """
-    found: dict[JobId, dict[str, str]] = {}
-    for array in sorted({job.parent for job in jobs if job.array}):
-        found |= _ask(["-t"], [array], timeout_s)
-    plain = sorted(job for job in jobs if not job.array)
-    for group in _groups(plain, _IDS_PER_CALL):
-        found |= _ask([], group, timeout_s)
-    wanted = set(jobs)
-    return {job: said for job, said in found.items() if job in wanted}
+    timeout_s: float = ASK_TIMEOUT_S
+    calls: int = 0
+    silence: str | None = None
+    _has_history: bool = True
 
+    def describe(self, group: Sequence[JobId]) -> tuple[dict[JobId, dict[str, str]], dict[JobId, str]]:
+        """Return the attributes of the jobs of *group*, or of an array and its jobs, and why others have none.
 
-def _ask(flags: list[str], group: Sequence[JobId], timeout_s: float) -> dict[JobId, dict[str, str]]:
-    for history in (["-x"], []):
-        argv = ["qstat", *history, *flags, "-f", "-w", *(job.asked for job in group)]
-        answer = _call_to_ask(argv, timeout_s)
-        if _NO_HISTORY in answer.stderr and history:
-            continue  # such a site shows nothing at all with -x, running jobs included, and exits with 0
-        found = parse_jobs(answer.stdout)
-        missing = set(group) - set(found) - parse_unknown(answer.stderr)
-        if missing:
+        A job in neither is one that PBS does not know, or knows no longer.
+        """
+        flags = ["-t"] if any(job.array for job in group) else []
+        words = [job.asked for job in group]
+        while True:
+            # -x: without it, finished jobs vanish from the answer (man qstat)
+            answer = self.ask(["qstat", *(["-x"] if self._has_history else []), *flags, "-f", "-w", *words])
+            if answer is None:
+                return {}, dict.fromkeys(group, self.silence or "")
+            if self._has_history and _NO_HISTORY in answer.stderr:
+                self._has_history = False
+                continue  # such a site shows nothing at all with -x, running jobs included, and exits with 0
+            found = parse_jobs(answer.stdout)
             # The same empty answer comes from a server that is down: silence is not "unknown".
-            raise NoAnswerError(f"PBS did not answer for {min(missing).asked}: {one_line(answer.stderr)}")
-        return found
-    raise NoAnswerError(f"PBS answered neither with nor without history: {one_line(answer.stderr)}")
+            unsaid = set(group) - set(found) - parse_unknown(answer.stderr)
+            why = one_line(answer.stderr)
+            return found, {job: f"PBS did not answer for {job.asked}: {why}" for job in unsaid}
 
-
-def _call_to_ask(argv: list[str], timeout_s: float) -> Answer:
-    answer = call(argv, timeout_s=timeout_s)
-    if answer.returncode != 0 and _says(answer, _NOT_ASKED):
-        raise NoAnswerError(f"PBS cannot be asked: {one_line(answer.stderr)}")
-    return answer
+    def ask(self, argv: Sequence[str]) -> Answer | None:
+        """Return the answer, or None where there was none, now or before."""
+        if self.silence is not None:
+            return None
+        self.calls += 1
+        try:
+            answer = call(argv, timeout_s=self.timeout_s)
+        except NoAnswerError as error:
+            self.silence = str(error)
+            return None
+        if answer.returncode != 0 and _says(answer, _NOT_ASKED):
+            self.silence = f"PBS cannot be asked: {one_line(answer.stderr)}"
+            return None
+        return answer
 
 
 def delete(job: JobId, *, timeout_s: float = ASK_TIMEOUT_S) -> None:
@@ -126,9 +144,3 @@ def delete(job: JobId, *, timeout_s: float = ASK_TIMEOUT_S) -> None:
 
 def _says(answer: Answer, words: Collection[str]) -> bool:
     return any(word in answer.stderr for word in words)
-
-
-def _groups(jobs: Sequence[JobId], size: int) -> Iterator[list[JobId]]:
-    rest = iter(jobs)
-    while group := list(islice(rest, size)):
-        yield group

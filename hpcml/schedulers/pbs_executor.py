@@ -21,7 +21,7 @@ from typing import Any
 from submitit.core import core, logger, utils
 
 from hpcml.errors import HpcmlError
-from hpcml.schedulers import pbs_client, pbs_environment
+from hpcml.schedulers import pbs_client, pbs_environment, pbs_query
 from hpcml.schedulers.pbs_answers import Attributes, JobId, find_submitted_id, parse_id, verdict
 from hpcml.schedulers.pbs_script import Ask, job_name, qsub_argv
 
@@ -55,16 +55,15 @@ class PbsInfoWatcher(core.InfoWatcher):
         self._num_calls += 1
         asked = {job_id: self._latest(job_id) for job_id in self._registered - self._finished}
         try:
-            found = pbs_client.ask(set(asked.values()))
+            described = pbs_query.describe(set(asked.values()), pbs_client.Inquiry())
         except HpcmlError as error:
-            logger.get_logger().warning(f"Call #{self.num_calls} - {error}; states may be out of date.")
-            self._last_status_check = time.time()
-            return
+            described = pbs_query.Described({}, dict.fromkeys(asked.values(), str(error)))
+        for problem in set(described.unanswered.values()):
+            logger.get_logger().warning(f"Call #{self.num_calls} - {problem}; states may be out of date.")
         for job_id, asked_id in asked.items():
-            said = found.get(asked_id)
             # It may have gone back into the queue between the two looks: then the answer is about its past.
-            if self._latest(job_id) == asked_id:
-                self._take(job_id, said)
+            if asked_id not in described.unanswered and self._latest(job_id) == asked_id:
+                self._take(job_id, described.found.get(asked_id))
         self._last_status_check = time.time()
         self._finished |= {job_id for job_id in asked if self.is_done(job_id, mode="cache")}
 

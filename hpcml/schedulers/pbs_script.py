@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.errors import ConfigError, require
+from hpcml.schedulers.pbs_nodes import on_every_node
 from hpcml.schedulers.request import Request, fill
 from hpcml.schedulers.script import body
 
@@ -125,7 +126,9 @@ def qsub_argv(qsub: str, wanted: Ask, script: Path) -> list[str]:
     return [qsub, *(word for option in options(wanted) for word in option), "--", "/bin/bash", str(script)]
 
 
-def render(request: Request, wanted: Ask, *, remark: str, script: Path, command: Sequence[str]) -> str:
+def render(
+    request: Request, wanted: Ask, *, remark: str, script: Path, command: Sequence[str], requeue: Sequence[str] = ()
+) -> str:
     """Return the whole job script, which lies at *script*; `qsub SCRIPT` by hand asks for the same as we do.
 
     *remark* is one line for who opens the file.
@@ -139,8 +142,8 @@ def render(request: Request, wanted: Ask, *, remark: str, script: Path, command:
         log = f'{shlex.quote(str(wanted.log_dir))}/"${{PBS_JOBID:-by-hand}}".OU'
         lines.append(f"exec >>{log} 2>&1  # not by -o: qsub takes ASCII paths only")
     if request.nodes > 1:
-        lines += _on_every_node(script)
-    return "\n".join([*lines, *body(request, command)]) + "\n"
+        lines += on_every_node(script, request.cluster.launcher)
+    return "\n".join([*lines, *body(request, command, requeue=requeue)]) + "\n"
 
 
 def directives(wanted: Ask) -> list[str]:
@@ -222,33 +225,3 @@ def _quoted(value: str) -> str:
         return value
     require('"' not in value and "\n" not in value, f"{value!r} cannot be written as a #PBS line")
     return f'"{value}"'
-
-
-def _on_every_node(script: Path) -> list[str]:
-    """Return the lines by which the script, which PBS starts on the first node only, starts itself on all of them.
-
-    pbs_tmrsh passes on no exported variables, but returns the exit status, which pbsdsh does not.
-    """
-    return f"""
-if [ -z "$HPCML_NODE_RANK" ]; then
-    script={shlex.quote(str(script))}
-    tmrsh=$(PATH="$PATH:/opt/pbs/bin" command -v pbs_tmrsh) || {{ echo "there is no pbs_tmrsh here" >&2; exit 127; }}
-    mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")  # it names a node once for each of its MPI slots
-    export HPCML_MASTER_ADDR=${{nodes[0]}}
-    told=(HPCML_MASTER_ADDR="$HPCML_MASTER_ADDR" PBS_ARRAY_INDEX="$PBS_ARRAY_INDEX" PBS_O_PATH="$PBS_O_PATH")
-    trap : TERM USR1 USR2  # PBS signals every process itself; this shell has to outlive the others
-    HPCML_NODE_RANK=0 /bin/bash "$script" &
-    agents=($!)
-    for rank in "${{!nodes[@]}}"; do
-        [ "$rank" -eq 0 ] && continue
-        "$tmrsh" "${{nodes[$rank]}}" /usr/bin/env HPCML_NODE_RANK="$rank" "${{told[@]}}" /bin/bash "$script" &
-        agents+=($!)
-    done
-    status=0
-    for agent in "${{agents[@]}}"; do
-        while wait "$agent"; code=$?; kill -0 "$agent" 2>/dev/null; do :; done  # a signal ends a wait early
-        wait "$agent"; code=$?
-        [ "$status" -ne 0 ] || status=$code
-    done
-    exit "$status"
-fi""".splitlines()  # fmt: skip

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcml.cluster import Cluster
 from hpcml.errors import ConfigError
 from hpcml.manifest import Manifest
 from hpcml.quantities import parse_memory_mb
+from hpcml.schedulers.submitter import Job
 
+PACK_MARGIN_S = 60  # of the job of a pack: what stands between its runs, and the last words
+_LONGEST_WARNING_S = 65_535  # that Slurm takes
 ACCOUNT_PLACEHOLDER = "YOUR-ACCOUNT"  # what a dry run shows where a site wants one and none was given
 
 
@@ -35,6 +39,21 @@ class Request:
     array_parallelism: int | None
     extra_directives: tuple[str, ...]  # the site's, then the user's; templates filled in
     cluster: Cluster
+    warning_s: int | None = None  # before the end of the walltime, if the workload is to be warned then
+
+
+def request_for_pack(pack: Sequence[Job]) -> Request:
+    """Return the request of a job that runs *pack*, one after the other; all but the walltime is that of the first."""
+    requests = [request_for(job.manifest) for job in pack]
+    first = requests[0]
+    if len(requests) == 1:
+        return first
+    times_s = [request.walltime_s for request in requests if request.walltime_s is not None]
+    warnings_s = [request.warning_s for request in requests if request.warning_s is not None]
+    is_limited = len(times_s) == len(requests)
+    margin_s = PACK_MARGIN_S if is_limited else 0
+    warning_s = min(max(warnings_s) + margin_s, _LONGEST_WARNING_S) if warnings_s else None
+    return replace(first, walltime_s=sum(times_s) + margin_s if is_limited else None, warning_s=warning_s)
 
 
 def request_for(manifest: Manifest) -> Request:
@@ -62,9 +81,17 @@ def request_for(manifest: Manifest) -> Request:
         array_parallelism=wanted.array_parallelism,
         extra_directives=(),
         cluster=site,
+        warning_s=_warning_s(manifest),
     )
     site_lines = tuple(fill(template, request) for template in site.directives)
     return replace(request, extra_directives=(*site_lines, *wanted.extra_directives))
+
+
+def _warning_s(manifest: Manifest) -> int | None:
+    plan = manifest.plan
+    if plan.walltime_s is None:  # the site's default holds: only the scheduler knows it
+        return min(manifest.run.schedule.notice_s, _LONGEST_WARNING_S)
+    return None if plan.warn_after_s is None else min(plan.walltime_s - plan.warn_after_s, _LONGEST_WARNING_S)
 
 
 def fill(template: str, request: Request) -> str:

@@ -8,15 +8,23 @@ from collections.abc import Sequence
 
 from hpcml.schedulers.request import Request
 
+REQUEUE = "HPCML_REQUEUE"  # what the agent runs, with the manifest as its last word, to have a run queued again
 
-def agent_command(run_dir: str) -> list[str]:
-    """Return what runs the agent of one run."""
-    return [*_agent(), run_dir]
+
+def agent_command(source: str) -> list[str]:
+    """Return what runs the agent of one run: *source* is its directory, or a manifest in it."""
+    return [*_agent(), source]
 
 
 def agent_array_command(batch_file: str) -> list[str]:
-    """Return what runs the agent of that run of *batch_file* whose turn it is in a job array."""
+    """Return what runs the agent of those runs of *batch_file* whose turn it is in a job array."""
     return [*_agent(), "--batch", batch_file]
+
+
+def requeue_command(scheduler: str, *, is_shared: bool) -> list[str]:
+    """Return what puts a run back into the queue from inside its job; of a shared job, only the run goes back."""
+    words = [sys.executable, "-P", "-m", "hpcml.schedulers.requeue", scheduler]
+    return [*words, "--alone"] if is_shared else words
 
 
 def _agent() -> list[str]:
@@ -24,7 +32,9 @@ def _agent() -> list[str]:
     return [sys.executable, "-P", "-m", "hpcml.agent.main"]
 
 
-def body(request: Request, command: Sequence[str], *, launcher: Sequence[str] = ()) -> list[str]:
+def body(
+    request: Request, command: Sequence[str], *, requeue: Sequence[str] = (), launcher: Sequence[str] = ()
+) -> list[str]:
     """Return the lines after the directives and after whatever a backend adds; the last replaces the shell.
 
     The shell stops at the first line that fails, but does not mind unset variables: `module` reads some, and so do
@@ -35,4 +45,5 @@ def body(request: Request, command: Sequence[str], *, launcher: Sequence[str] = 
         # A batch shell reads no start-up files: where `module` is not inherited, it is defined here.
         lines.append("command -v module >/dev/null || . /etc/profile")
         lines += [f"module load {shlex.quote(name)} || exit 1" for name in request.cluster.modules]
-    return [*lines, "set -e", *request.cluster.prelude, f"exec {shlex.join([*launcher, *command])}"]
+    exports = [f"export {REQUEUE}={shlex.quote(shlex.join(requeue))}"] if requeue else []
+    return [*lines, "set -e", *request.cluster.prelude, *exports, f"exec {shlex.join([*launcher, *command])}"]

@@ -1,27 +1,27 @@
-"""Runs as Slurm jobs: one run is a plain job, several are one job array."""
+"""Runs as Slurm jobs: one pack of runs is a plain job, several are one job array."""
 
 from __future__ import annotations
 
-import json
 import logging
-import secrets
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.errors import SubmissionError
+from hpcml.schedulers import batches
 from hpcml.schedulers.commands import call
-from hpcml.schedulers.request import request_for
-from hpcml.schedulers.script import agent_array_command, agent_command
-from hpcml.schedulers.slurm_query import one_line, query
+from hpcml.schedulers.request import request_for_pack
+from hpcml.schedulers.script import requeue_command
+from hpcml.schedulers.slurm_query import find_job, one_line, query
 from hpcml.schedulers.slurm_sbatch import Sbatch
-from hpcml.schedulers.slurm_script import Titles, job_name, render
-from hpcml.schedulers.submitter import Job, Known, Preview, Ticket
+from hpcml.schedulers.slurm_script import Titles, render
+from hpcml.schedulers.submitter import Answers, Batch, Job, Preview, Ticket
 
 log = logging.getLogger(__name__)
 
+_SCHEDULER = "slurm"
 _GONE = ("already completing or completed", "Invalid job id")
+_IDS_IN_A_CALL = 1000  # Linux takes 2 MiB of words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,89 +33,87 @@ class SlurmSubmitter:
     pause_s: float = 5.0  # before the one repetition
 
     def script_for(self, job: Job) -> str:
-        """Return the run's own job.sh; ``sbatch job.sh`` submits it again."""
-        titles = _run_titles(job)
-        return render(
-            request_for(job.manifest),
-            titles=titles,
-            folder=job.run_dir.path,
-            command=agent_command(str(job.run_dir.path)),
-        )
+        """Return the run's own script; ``sbatch job.sh`` submits it again."""
+        return self._render(batches.own_batch(job))
 
-    def preview(self, jobs: Sequence[Job]) -> Preview:
-        """Return the sbatch command and its script for *jobs*."""
-        if len(jobs) == 1:
-            return Preview(command=["sbatch", str(jobs[0].run_dir.script)], script=self.script_for(jobs[0]))
-        folder = self._new_folder()
-        return Preview(command=["sbatch", str(folder / "array.sh")], script=_array_script(jobs, folder))
+    def preview(self, batch: Batch) -> Preview:
+        """Return the sbatch command and its script."""
+        return Preview(command=["sbatch", str(self._script(batch))], script=self._render(batch))
 
-    def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
-        """Submit the job.sh of a single run, or one array of all *jobs*."""
-        if len(jobs) == 1:
-            job_id = self._sbatch(jobs[0].run_dir.script, _run_titles(jobs[0]), jobs[0])
-            return [Ticket(scheduler="slurm", job_id=job_id)]
-        folder = self._new_folder()
-        script, batch = folder / "array.sh", {"run_dirs": [str(job.run_dir.path) for job in jobs]}
-        try:
-            folder.mkdir(parents=True)
-            (folder / "batch.json").write_text(json.dumps(batch), encoding="utf-8")
-            script.write_text(_array_script(jobs, folder), encoding="utf-8")
-        except OSError as error:
-            raise SubmissionError(f"{folder} cannot be written: {error.strerror}") from error
-        job_id = self._sbatch(script, _array_titles(jobs, folder), jobs[0])
-        return [Ticket(scheduler="slurm", job_id=job_id, array_index=index) for index in range(len(jobs))]
+    def submit(self, batch: Batch) -> list[Ticket]:
+        """Submit the script of a single run, or one job array of all packs."""
+        batches.write_down(self.submissions, batch, self._render(batch))
+        script, name = self._script(batch), titles_of(batch).name
+        job_id = sbatch(script, batch, patience_s=self.patience_s, pause_s=self.pause_s)
+        log.info("submitted %s as job %s", script, job_id)
+        return batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
 
-    def query(self, tickets: Collection[Ticket]) -> dict[Ticket, Known]:
-        """Return what squeue and sacct know of *tickets*."""
+    def find(self, batch: Batch) -> list[Ticket] | None:
+        """Look for a job of the batch's name in queue and accounting: see `find_job` for what proves what."""
+        name = titles_of(batch).name
+        job_id = find_job(name, token=batch.token, patience_s=self.patience_s)
+        return None if job_id is None else batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
+
+    def query(self, tickets: Collection[Ticket]) -> Answers:
+        """Return what squeue knows of *tickets*, and sacct of those that squeue does not show."""
         return query(tickets, patience_s=self.patience_s)
 
-    def cancel(self, ticket: Ticket) -> None:
-        """Take the job, or the one element of an array, out of the queue or end it."""
-        element = ticket.job_id if ticket.array_index is None else f"{ticket.job_id}_{ticket.array_index}"
-        answer = call(["scancel", element], timeout_s=self.patience_s)
-        if answer.returncode != 0 and not any(words in answer.stderr for words in _GONE):
-            raise SubmissionError(f"scancel refused to cancel job {element}: {one_line(answer)}")
-        log.info("cancelled job %s", element)
+    def cancel(self, tickets: Collection[Ticket]) -> None:
+        """Take the jobs, or elements of arrays, out of the queue or end them; without an index, a whole array.
 
-    def _sbatch(self, script: Path, titles: Titles, job: Job) -> str:
-        request = request_for(job.manifest)
-        try:
-            executor = Sbatch(
-                script, name=titles.name, request=request, patience_s=self.patience_s, pause_s=self.pause_s
-            )
-        except RuntimeError as error:  # submitit's word for a machine without srun
-            raise SubmissionError("there is no Slurm on this machine: srun is not on PATH") from error
-        job_id = executor.submit_script()
-        log.info("submitted %s as job %s", script, job_id)
-        return job_id
+        Slurm sends SIGTERM, and SIGKILL after its KillWait.
+        """
+        ids = sorted({_element(ticket) for ticket in tickets})
+        for first in range(0, len(ids), _IDS_IN_A_CALL):
+            chunk = ids[first : first + _IDS_IN_A_CALL]
+            answer = call(["scancel", *chunk], timeout_s=self.patience_s)
+            words = one_line(answer)
+            refusals = [part for part in words.split("; ") if not any(gone in part for gone in _GONE)]
+            if answer.returncode != 0 and refusals:
+                which = f"job {chunk[0]}" if len(chunk) == 1 else f"some of {len(chunk)} jobs"
+                raise SubmissionError(f"scancel refused to cancel {which}: {refusals[0]}")
+            log.info("cancelled %s", ", ".join(chunk))
 
-    def _new_folder(self) -> Path:
-        return self.submissions / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    def _script(self, batch: Batch) -> Path:
+        return batches.script_of(self.submissions, batch)
+
+    def _render(self, batch: Batch) -> str:
+        return render(
+            request_for_pack(batch.packs[0]),
+            titles=titles_of(batch),
+            folder=batch.jobs[0].run_dir.path if batch.is_single else batches.folder_of(self.submissions, batch),
+            command=batches.agent_of(self.submissions, batch),
+            requeue=requeue_command(_SCHEDULER, is_shared=batches.is_shared(batch)),
+            array_size=batches.size_of(batch),
+        )
 
 
-def _run_titles(job: Job) -> Titles:
-    run, uid = job.manifest.run, job.run_dir.uid
+def sbatch(script: Path, batch: Batch, *, patience_s: float, pause_s: float, more: Collection[str] = ()) -> str:
+    """Submit *script* of *batch*, with *more* options, and return the job's id."""
+    request = request_for_pack(batch.packs[0])
+    try:
+        executor = Sbatch(
+            script, name=titles_of(batch).name, request=request, patience_s=patience_s, pause_s=pause_s, more=more
+        )
+    except RuntimeError as error:  # submitit's word for a machine without srun
+        raise SubmissionError("there is no Slurm on this machine: srun is not on PATH") from error
+    return executor.submit_script()
+
+
+def _element(ticket: Ticket) -> str:
+    return ticket.job_id if ticket.array_index is None else f"{ticket.job_id}_{ticket.array_index}"
+
+
+def titles_of(batch: Batch) -> Titles:
+    """Return what the job of *batch* is called."""
+    name = batches.name_of(batches.label_of(batch), batch.token)
+    if not batch.is_single:
+        remark = f"hpcml submission {batch.token} of {len(batch.jobs)} runs, listed in batch.json"
+        return Titles(name=name, comment=f"hpcml:{batch.token}", remark=remark)
+    (job,) = batch.jobs
+    what = f"retry {job.retry} of hpcml run" if job.retry else "hpcml run"
     return Titles(
-        name=job_name(run.name or run.experiment, uid),
-        comment=f"hpcml:{uid}",
-        remark=f"hpcml run {uid}; may be submitted again by hand: sbatch {job.run_dir.script.name}",
-    )
-
-
-def _array_titles(jobs: Sequence[Job], folder: Path) -> Titles:
-    return Titles(
-        name=job_name(jobs[0].manifest.run.experiment, folder.name),
-        comment=f"hpcml:{folder.name}",
-        remark=f"hpcml submission {folder.name} of {len(jobs)} runs, listed in batch.json",
-    )
-
-
-def _array_script(jobs: Sequence[Job], folder: Path) -> str:
-    request = request_for(jobs[0].manifest)
-    return render(
-        request,
-        titles=_array_titles(jobs, folder),
-        folder=folder,
-        command=agent_array_command(str(folder / "batch.json")),
-        array_size=len(jobs),
+        name=name,
+        comment=f"hpcml:{batch.token}",
+        remark=f"{what} {job.run_dir.uid}; may be submitted again by hand: sbatch {job.script.name}",
     )

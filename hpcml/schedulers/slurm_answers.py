@@ -6,14 +6,16 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from hpcml.schedulers.submitter import Known, Ticket
+from hpcml.schedulers.submitter import Answers, Known, Ticket
 from hpcml.states import State
 
 SEPARATOR = "\x1f"  # a job name may hold any of the usual ones
 SQUEUE_FORMAT = SEPARATOR.join(["%i", "%T", "%r", "%S", "%j"])
 SACCT_FIELDS = "JobID,State,ExitCode,JobName"
 
-_OUR_NAME = re.compile(r"\.\d{8}-\d{6}-[0-9a-z]+$")
+LONGEST_NAME = 255  # bytes that the accounting keeps
+
+_OUR_NAME = re.compile(r"\.\d{8}-\d{6}-[0-9a-z]+(-r?\d+)?$")
 _STEP = re.compile(r"\d+(_\d+)?[.+]")  # 12.batch; 12+1 is a part of a heterogeneous job
 _ARRAY_ROW = re.compile(r"(?P<job>\d+)_\[(?P<indices>[^%\]]*)")
 _STATES = {
@@ -42,11 +44,12 @@ class Row:
     indices: frozenset[int] | None
     is_range: bool = False  # elements that wait together, or were cancelled together before they began
     open_end: bool = False
+    name: str
     known: Known
 
     def covers(self, ticket: Ticket) -> bool:
         """Tell whether this row speaks of *ticket*."""
-        if self.job_id != ticket.job_id:
+        if self.job_id != ticket.job_id or not is_ours(self.name, ticket):
             return False
         if self.indices is None or ticket.array_index is None:
             return self.indices is None and ticket.array_index is None
@@ -76,25 +79,65 @@ def parse_sacct(text: str) -> list[Row]:
     return rows
 
 
-def merge(tickets: Collection[Ticket], queue: list[Row] | None, accounting: list[Row] | None) -> dict[Ticket, Known]:
+def is_ours(name: str, ticket: Ticket) -> bool:
+    """Tell whether a job called *name* is that of *ticket*: another has its id where ids were counted anew."""
+    if ticket.job_name is None:
+        return _OUR_NAME.search(name) is not None
+    wanted = ticket.job_name.strip()
+    said, whole = name.encode(), wanted.encode()
+    return said == whole or (len(said) >= LONGEST_NAME - 3 and whole.startswith(said))  # 3: of a letter cut in two
+
+
+def pick(tickets: Collection[Ticket], rows: Collection[Row]) -> Mapping[Ticket, Row]:
+    """Return the row of each ticket: its own, the last of several, or else that of a range it is in."""
+    own: dict[tuple[str, int | None], list[Row]] = {}
+    ranges: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.is_range:
+            ranges.setdefault(row.job_id, []).append(row)
+        else:
+            own.setdefault((row.job_id, None if row.indices is None else min(row.indices)), []).append(row)
+    found: dict[Ticket, Row] = {}
+    for ticket in tickets:
+        single = reversed(own.get((ticket.job_id, ticket.array_index), []))
+        for row in (*single, *ranges.get(ticket.job_id, [])):
+            if row.covers(ticket):
+                found[ticket] = row
+                break
+    return found
+
+
+def needs_accounting(ticket: Ticket, live: Mapping[Ticket, Row]) -> bool:
+    """Tell whether the queue has not said all of *ticket*: it has no row of it, or one of an end without exit code."""
+    return ticket not in live or live[ticket].known.state.is_final
+
+
+def merge(tickets: Collection[Ticket], queue: list[Row] | None, accounting: list[Row] | None) -> Answers:
     """Return what the two say together of *tickets*; None stands for one that did not answer.
 
-    *queue* must have been asked first: what it holds is of this moment, the accounting is late by seconds.
+    *queue* must have been asked first: what it holds is of this moment, the accounting is late by seconds or, after
+    trouble, by any time. So the accounting's word that a job waits or runs is worth nothing once the queue has
+    answered without that job.
     """
-    live, past = _by_ticket(tickets, queue or []), _by_ticket(tickets, accounting or [])
+    live, past = pick(tickets, queue or []), pick(tickets, accounting or [])
     arrays = {row.job_id for row in [*(queue or []), *(accounting or [])] if row.indices is not None}
-    found: dict[Ticket, Known] = {}
+    known: dict[Ticket, Known] = {}
+    unanswered: dict[Ticket, str] = {}
     for ticket in tickets:
         now, then = live.get(ticket), past.get(ticket)
-        if now is not None and (then is None or not (now.known.state.is_final and then.known.state.is_final)):
-            found[ticket] = now.known
-        elif now is not None and then is not None:
-            found[ticket] = replace(then.known, reason=now.known.reason)
+        late = None if then is None else replace(then.known, is_live=False)
+        if now is not None:
+            both_ended = late is not None and late.state.is_final and now.known.state.is_final
+            known[ticket] = replace(late, reason=now.known.reason) if late is not None and both_ended else now.known
         elif queue is not None and accounting is not None and _never_began(ticket, then, arrays):
-            found[ticket] = Known(state=State.CANCELLED, raw="CANCELLED", reason="cancelled before it began")
-        elif then is not None:
-            found[ticket] = then.known
-    return found
+            known[ticket] = Known(
+                state=State.CANCELLED, raw="CANCELLED", reason="cancelled before it began", is_live=False
+            )
+        elif late is not None and (queue is None or late.state.is_final):
+            known[ticket] = late
+        elif late is not None:
+            unanswered[ticket] = f"squeue has no job {ticket.job_id} any more, but sacct still says {late.raw}"
+    return Answers(known=known, unanswered=unanswered)
 
 
 def _never_began(ticket: Ticket, then: Row | None, arrays: Collection[str]) -> bool:
@@ -107,41 +150,23 @@ def _never_began(ticket: Ticket, then: Row | None, arrays: Collection[str]) -> b
     return then is None or (then.is_range and then.known.state is State.PENDING)
 
 
-def _by_ticket(tickets: Collection[Ticket], rows: Collection[Row]) -> Mapping[Ticket, Row]:
-    """Return the row of each ticket: its own, the last of several, or else that of a range it is in."""
-    own: dict[tuple[str, int | None], Row] = {}
-    ranges: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.is_range:
-            ranges.setdefault(row.job_id, []).append(row)
-        else:
-            own[row.job_id, None if row.indices is None else min(row.indices)] = row
-    found: dict[Ticket, Row] = {}
-    for ticket in tickets:
-        wide = (row for row in ranges.get(ticket.job_id, []) if row.covers(ticket))
-        if said := own.get((ticket.job_id, ticket.array_index)) or next(wide, None):
-            found[ticket] = said
-    return found
-
-
 def _fields(text: str, count: int) -> Iterator[list[str]]:
-    for line in text.splitlines():
-        fields = line.split(SEPARATOR)
+    for line in text.split("\n"):  # not splitlines: a name may hold form feeds and the like
+        fields = line.split(SEPARATOR, count - 1)
         if len(fields) == count:
             yield [field.strip() for field in fields]
 
 
 def _row(job_id: str, name: str, known: Known) -> Iterator[Row]:
-    """Yield the row of a job of ours; another's has the same id where the site's database was set up anew."""
-    if _OUR_NAME.search(name) is None or _STEP.match(job_id):
+    if _STEP.match(job_id):
         return
     if match := _ARRAY_ROW.match(job_id):
         indices, open_end = _expand(match["indices"])
-        yield Row(job_id=match["job"], indices=indices, is_range=True, open_end=open_end, known=known)
+        yield Row(job_id=match["job"], indices=indices, is_range=True, open_end=open_end, name=name, known=known)
         return
     job, _, index = job_id.partition("_")
     if job.isdigit() and (index.isdigit() or not index):
-        yield Row(job_id=job, indices=frozenset([int(index)]) if index else None, known=known)
+        yield Row(job_id=job, indices=frozenset([int(index)]) if index else None, name=name, known=known)
 
 
 def _expand(text: str) -> tuple[frozenset[int], bool]:

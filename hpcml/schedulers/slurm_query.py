@@ -1,32 +1,75 @@
-"""Slurm asked about jobs: one squeue and one sacct for all of them."""
+"""Slurm asked about jobs: one squeue for all of them, and one sacct for those that squeue does not show."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from hpcml.schedulers.commands import Answer, NoAnswerError, call
-from hpcml.schedulers.slurm_answers import SACCT_FIELDS, SEPARATOR, SQUEUE_FORMAT, merge, parse_sacct, parse_squeue
-from hpcml.schedulers.submitter import Known, Ticket
+from hpcml.schedulers.slurm_answers import (
+    LONGEST_NAME,
+    SACCT_FIELDS,
+    SEPARATOR,
+    SQUEUE_FORMAT,
+    merge,
+    needs_accounting,
+    parse_sacct,
+    parse_squeue,
+    pick,
+)
+from hpcml.schedulers.submitter import Answers, Ticket
 
 _IDS_IN_A_CALL = 5000  # Linux takes 128 KiB in one word of a command line
+_NO_ACCOUNTING = "accounting storage is disabled"
+_TOKEN_TIME = re.compile(r"\d{8}-\d{6}")
+# Named one by one, jobs are chosen by when they were in one of them. Without, by when they became eligible, which one
+# that was held, or waited for another, and was cancelled then never did (measured, 22.05: such are left out).
+_EVERY_STATE = "--state=BF,CA,CD,DL,F,NF,OOM,PD,PR,R,RQ,TO"
+_NAMES = SEPARATOR.join(["%F", "%j"])
 
 
-def query(tickets: Collection[Ticket], *, patience_s: float) -> dict[Ticket, Known]:
-    """Return what Slurm knows of *tickets*; raise `NoAnswerError` where it did not say enough to know."""
+@dataclass(slots=True)
+class _Questions:
+    """Calls of the programs that tell, counted; what went wrong with them is kept."""
+
+    patience_s: float
+    calls: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def ask(self, argv: Sequence[str]) -> str | None:
+        """Return what the program printed, or None where it did not answer."""
+        self.calls += 1
+        try:
+            answer = call(argv, timeout_s=self.patience_s, environ=reading_environ(os.environ))
+        except NoAnswerError as error:
+            self.problems.append(str(error))
+            return None
+        if answer.returncode == 0 or _NO_ACCOUNTING in answer.stderr:
+            return answer.stdout
+        self.problems.append(f"{argv[0]}: {one_line(answer)}")
+        return None
+
+
+def query(tickets: Collection[Ticket], *, patience_s: float) -> Answers:
+    """Return what Slurm knows of *tickets*; while all of them wait or run, this is a single call of squeue."""
     if not tickets:
-        return {}
-    problems: list[str] = []
-    queue = _ask(queue_command(SQUEUE_FORMAT), patience_s, problems)
-    accounting = _accounting(sorted({ticket.job_id for ticket in tickets}), patience_s, problems)
-    found = merge(
-        tickets,
-        None if queue is None else parse_squeue(queue),
-        None if accounting is None else parse_sacct(accounting),
-    )
-    if len(found) < len(tickets) and (queue is None or accounting is None):
-        raise NoAnswerError("; ".join(problems))
-    return found
+        return Answers(known={})
+    questions = _Questions(patience_s)
+    text = questions.ask(queue_command(SQUEUE_FORMAT))
+    queue = None if text is None else parse_squeue(text)
+    live = pick(tickets, queue or [])
+    left = sorted({ticket.job_id for ticket in tickets if needs_accounting(ticket, live)})
+    told = _accounting(left, questions) if left else ""
+    accounting = None if told is None else parse_sacct(told)
+    answers = merge(tickets, queue, accounting)
+    unanswered = dict(answers.unanswered)
+    if queue is None or accounting is None:
+        why = "; ".join(questions.problems)
+        unanswered |= {ticket: why for ticket in tickets if ticket not in answers.known and ticket not in unanswered}
+    return replace(answers, unanswered=unanswered, calls=questions.calls)
 
 
 def queue_command(columns: str) -> list[str]:
@@ -36,15 +79,38 @@ def queue_command(columns: str) -> list[str]:
 
 
 def find_by_name(name: str, *, patience_s: float) -> str | None:
-    """Return the id of this user's job *name*, if there is one; raise `NoAnswerError` where that cannot be known."""
-    problems: list[str] = []
-    text = _ask(queue_command(SEPARATOR.join(["%F", "%j"])), patience_s, problems)
+    """Return the id of this user's job *name* right after it was submitted; `NoAnswerError` where that is not known.
+
+    A job of this moment is in the queue, or was not taken.
+    """
+    questions = _Questions(patience_s)
+    text = questions.ask(queue_command(_NAMES))
     if text is not None:
         return _id_of(name, text)
-    recent = [*_sacct("JobID,JobName"), "--starttime=now-1hour"]
-    found = _id_of(name, _ask(recent, patience_s, problems) or "")
+    found = _id_of(name, questions.ask(_past_command("now-1hour")) or "")
     if found is None:  # the accounting hears of a job from the controller, so its silence proves nothing
-        raise NoAnswerError("; ".join(problems))
+        raise NoAnswerError("; ".join(questions.problems))
+    return found
+
+
+def find_job(name: str, *, token: str, patience_s: float) -> str | None:
+    """Return the id of the job *name* that was, or was not, submitted some time ago by a process that is dead.
+
+    The rule. A name in the queue or in the accounting proves that there is a job: each knows only what slurmctld took.
+    That there is none needs both. The queue's answer says that no such job waits or runs, or has just ended; the
+    accounting's says that none did in the past: it may lack one that ended while slurmdbd was away, but such a job
+    has run, and the journals, which the caller reads first, tell of it. A site without accounting has only the queue
+    and the journals. Where either gives no answer now, this is not known now: `NoAnswerError`. A submission of this
+    very moment may not be seen: its process must have been dead for some seconds.
+    """
+    questions = _Questions(patience_s)
+    queue = questions.ask(queue_command(_NAMES))
+    found = _id_of(name, queue or "")
+    if found is None:
+        past = questions.ask(_past_command(_day_before(token)))
+        found = _id_of(name, past or "")
+        if found is None and (queue is None or past is None):
+            raise NoAnswerError("; ".join(questions.problems))
     return found
 
 
@@ -59,12 +125,12 @@ def reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _accounting(job_ids: Sequence[str], patience_s: float, problems: list[str]) -> str | None:
+def _accounting(job_ids: Sequence[str], questions: _Questions) -> str | None:
     answers: list[str] = []
     for first in range(0, len(job_ids), _IDS_IN_A_CALL):
         ids = ",".join(job_ids[first : first + _IDS_IN_A_CALL])
         # Without --duplicates: of a requeued job, and of an id used twice, the last row is the one that holds
-        text = _ask([*_sacct(SACCT_FIELDS), f"--jobs={ids}"], patience_s, problems)
+        text = questions.ask([*_sacct(SACCT_FIELDS), f"--jobs={ids}"])
         if text is None:
             return None
         answers.append(text)
@@ -76,27 +142,39 @@ def _sacct(fields: str) -> list[str]:
     return ["sacct", *shown]
 
 
-def _ask(argv: Sequence[str], patience_s: float, problems: list[str]) -> str | None:
+def _past_command(since: str) -> list[str]:
+    """Return the sacct that shows this user's jobs since a time; a clock that is late by a day hides none."""
+    return [
+        *_sacct("JobID,JobName"),
+        f"--user={os.getuid()}",
+        _EVERY_STATE,
+        f"--starttime={since}",
+        "--endtime=now+1day",
+    ]
+
+
+def _day_before(token: str) -> str:
+    """Return a time before anything was submitted under *token*, which begins with one; a day is for the zones."""
+    match = _TOKEN_TIME.match(token)
+    if match is None:
+        return "now-1year"
     try:
-        answer = call(argv, timeout_s=patience_s, environ=reading_environ(os.environ))
-    except NoAnswerError as error:
-        problems.append(str(error))
-        return None
-    if answer.returncode == 0 or "accounting storage is disabled" in answer.stderr:
-        return answer.stdout
-    problems.append(f"{argv[0]}: {one_line(answer)}")
-    return None
+        return (datetime.strptime(match[0], "%Y%m%d-%H%M%S") - timedelta(days=1)).isoformat()  # noqa: DTZ007
+    except ValueError:
+        return "now-1year"
 
 
 def one_line(answer: Answer) -> str:
     """Return the program's own words without its name; banners, which do not begin with a name, are left out."""
     lines = [line.strip() for line in (answer.stderr or answer.stdout).splitlines() if line.strip()]
-    own = [line.partition(": ")[2] for line in lines if line.startswith(("sbatch:", "squeue:", "sacct:", "scancel:"))]
+    programs = ("sbatch:", "squeue:", "sacct:", "scancel:", "scontrol:")
+    own = [line.partition(": ")[2] for line in lines if line.startswith(programs)]
     words = [line.removeprefix("error: ").removeprefix("fatal: ") for line in own or lines]
     return "; ".join(words) or f"exit status {answer.returncode} and not a word"
 
 
 def _id_of(name: str, text: str) -> str | None:
-    rows = (line.split(SEPARATOR) for line in text.splitlines())
-    ids = [row[0].strip().partition("_")[0] for row in rows if len(row) == 2 and row[1].strip() == name.strip()]
-    return max(ids, key=int, default=None)
+    rows = (line.split(SEPARATOR, 1) for line in text.split("\n"))
+    wanted = name.strip().encode()[:LONGEST_NAME]
+    ids = [row[0].strip().partition("_")[0] for row in rows if len(row) == 2 and row[1].strip().encode() == wanted]
+    return max((job_id for job_id in ids if job_id.isdigit()), key=int, default=None)

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from submitit import SlurmExecutor
@@ -14,7 +14,7 @@ from submitit.core.utils import FailedSubmissionError
 from submitit.slurm.slurm import SlurmJob
 
 from hpcml.errors import SubmissionError
-from hpcml.schedulers.commands import Answer, NoAnswerError, call
+from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.slurm_query import find_by_name, one_line
 
@@ -60,9 +60,19 @@ def submission_environ(environ: Mapping[str, str], request: Request) -> dict[str
 class Sbatch(SlurmExecutor):
     """submitit's Slurm executor for a script that exists, named *name* in the queue; nothing is pickled."""
 
-    def __init__(self, script: Path, *, name: str, request: Request, patience_s: float, pause_s: float) -> None:
+    def __init__(
+        self,
+        script: Path,
+        *,
+        name: str,
+        request: Request,
+        patience_s: float,
+        pause_s: float,
+        more: Collection[str] = (),
+    ) -> None:
         super().__init__(script.parent)
         self._script = script
+        self._more = list(more)
         self._name = name
         self._environ = submission_environ(os.environ, request)
         self._patience_s = patience_s
@@ -77,7 +87,8 @@ class Sbatch(SlurmExecutor):
 
     def _submit_command(self, command: str) -> SlurmJob[object]:
         # submitit's own would write a second copy of the script, wait for ever and print what it does not understand
-        argv = self._make_submission_command(Path(command))
+        words = self._make_submission_command(Path(command))
+        argv = [*words[:-1], *self._more, words[-1]]
         # The job registers with submitit's watcher, a global of that library, which asks nothing until it is asked
         return SlurmJob(folder=self.folder, job_id=self._submit_once_or_twice(argv), tasks=[0])
 
@@ -106,7 +117,7 @@ class Sbatch(SlurmExecutor):
         except NoAnswerError as error:
             if found := self._find(str(error)):
                 return found
-            raise SubmissionError(
+            raise UncertainSubmissionError(
                 f"{error}, and there is no job named {self._name!r} (squeue --me shows if one still comes)"
             ) from error
         if answer.returncode != 0:
@@ -125,7 +136,7 @@ class Sbatch(SlurmExecutor):
         try:
             found = find_by_name(self._name, patience_s=self._patience_s)
         except NoAnswerError as error:
-            raise SubmissionError(
+            raise UncertainSubmissionError(
                 f"{problem}; whether the job was queued is not known ({error}): look for the name {self._name!r} "
                 "before submitting again"
             ) from error

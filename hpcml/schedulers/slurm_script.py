@@ -17,18 +17,19 @@ _GPU_REQUEST = "--gpus-per-node={gpus}"
 class Titles:
     """What a script is called: in the queue, in the accounting, and to its reader."""
 
-    name: str  # ends with the token that finds the job again: `job_name`
+    name: str  # ends with the token that finds the job again
     comment: str
     remark: str  # one line for who opens the file
 
 
-def job_name(label: str, token: str) -> str:
-    """Return a name that ends with *token*; the accounting keeps 255 bytes of it, so the label may be cut."""
-    return f"{label[:40]}.{token}"
-
-
 def render(
-    request: Request, *, titles: Titles, folder: Path, command: Sequence[str], array_size: int | None = None
+    request: Request,
+    *,
+    titles: Titles,
+    folder: Path,
+    command: Sequence[str],
+    requeue: Sequence[str] = (),
+    array_size: int | None = None,
 ) -> str:
     """Return the whole script; it starts in *folder* and leaves there what Slurm and the agent print.
 
@@ -44,7 +45,7 @@ def render(
     for line in (titles.remark, *lines):
         if "\n" in line or "\r" in line or "\0" in line:
             raise ConfigError(f"{line!r} holds a line break: nothing may add lines to a job script")
-    shell = [*_rendezvous(request), *body(request, command, launcher=_launcher(request))]
+    shell = [*_rendezvous(request), *body(request, command, requeue=requeue, launcher=_launcher(request))]
     return "\n".join(["#!/bin/bash", f"# {titles.remark}", *lines, "", *shell, ""])
 
 
@@ -68,6 +69,8 @@ def _directives(request: Request, array_size: int | None) -> Iterator[tuple[str,
     if array_size is not None:
         limit = "" if request.array_parallelism is None else f"%{request.array_parallelism}"
         yield "array", f"0-{array_size - 1}{limit}"
+    # To the process that this shell becomes: the agent, or srun, which passes it on to the agents of all nodes
+    yield "signal", None if request.warning_s is None else f"B:USR1@{request.warning_s}"
     yield "requeue", ""  # after a preemption or a dead node: the agent counts it as another attempt
 
 

@@ -15,17 +15,19 @@ from hpcml.manifest import FORMAT, Manifest, Provenance, write_manifest
 from hpcml.resources import client_dir, resource_dir
 from hpcml.rundir import RunDir, new_uid
 from hpcml.schedulers.pbs import PbsSubmitter
-from hpcml.schedulers.submitter import Job, Known, Ticket
+from hpcml.schedulers.submitter import Batch, Job, Known, Submitter, Ticket
 from hpcml.spec import spec_hash
 from hpcml.workload import Software, build_plan
 
 CONF = Path(__file__).parent / "conf"
 
 
-def write_job(submitter: PbsSubmitter, folder: Path, words: Sequence[str], *overrides: str, index: int = 0) -> Job:
+def write_job(
+    submitter: Submitter, folder: Path, words: Sequence[str], *overrides: str, index: int = 0, cluster: str = "testpbs"
+) -> Job:
     """Leave a complete run directory in *folder* of a run that executes *words*."""
     workload = f"workload.command={shlex.join(words)}"
-    (point,) = compose_from_cli(["--config-dir", str(CONF), "cluster=testpbs", workload, *overrides], project=folder)
+    (point,) = compose_from_cli(["--config-dir", str(CONF), f"cluster={cluster}", workload, *overrides], project=folder)
     run, now = point.run, datetime.now().astimezone()
     run_dir = RunDir(folder / "runs" / run.experiment / new_uid(now, index))
     run_dir.path.mkdir(parents=True)
@@ -51,6 +53,17 @@ def write_job(submitter: PbsSubmitter, folder: Path, words: Sequence[str], *over
     return job
 
 
+def batch_of(jobs: Sequence[Job], *, in_packs_of: int = 1) -> Batch:
+    """Return the batch of *jobs*; several have a token as a submission gives it."""
+    packs = [jobs[first : first + in_packs_of] for first in range(0, len(jobs), in_packs_of)]
+    token = jobs[0].run_dir.uid if len(jobs) == 1 else f"{jobs[0].run_dir.uid}-0"
+    return Batch(token=token, packs=packs)
+
+
+def submit(submitter: PbsSubmitter, *jobs: Job) -> list[Ticket]:
+    return submitter.submit(batch_of(jobs))
+
+
 def events(job: Job, name: str) -> list[dict[str, object]]:
     """Return the details of the events called *name* in all journals of the run."""
     found = [json.loads(line) for path in job.run_dir.journal_files() for line in path.read_text().splitlines()]
@@ -66,7 +79,7 @@ def until_final(submitter: PbsSubmitter, tickets: Collection[Ticket], *, timeout
     """Ask until every job has ended."""
     until = time.monotonic() + timeout_s
     while True:
-        known = submitter.query(tickets)
+        known = submitter.query(tickets).known
         if len(known) == len(tickets) and all(said.state.is_final for said in known.values()):
             return known
         assert time.monotonic() < until, known

@@ -341,3 +341,19 @@ def test_an_operator_or_a_lost_node_runs_a_job_again(pbs: PbsDouble, work: Path)
 
     said = ended(job, work)
     assert (said["run_count"], said["Exit_status"]) == ("2", "0")
+
+
+@pytest.mark.usefixtures("pbs")
+def test_a_users_jobs_are_listed_as_by_a_real_server(work: Path) -> None:
+    (work / "term.sh").write_text("#!/bin/bash\nsleep 100\n")
+    submitted(["-q", "qgpu", "-l", "walltime=00:10:00", "term.sh"], work)
+
+    listed = typed(["qstat", "-u", "hpcuser"], work).stdout.splitlines()
+    expected = captured("qstat-u")[1].splitlines()
+
+    assert listed[:5] == expected[:5]
+    assert [len(word) for word in listed[4].split()] == [len(word) for word in expected[4].split()]
+    ours, real = listed[5].split(), expected[5].split()
+    assert [ours[place] for place in (1, 2, 3, 5, 6, 7, 8)] == [real[place] for place in (1, 2, 3, 5, 6, 7, 8)]
+    assert len(ours) == len(real)
+    assert typed(["qstat", "-f", "-w", "-u", "hpcuser"], work).stdout == ""

@@ -106,7 +106,7 @@ def test_waiting_and_running_are_told_and_a_run_can_be_cancelled(hpcml: Hpcml, p
     while (running := json.loads(hpcml("status", "--json").stdout)[0])["state"] != "RUNNING":
         assert time.monotonic() < until, running
 
-    done = hpcml("cancel", run["uid"])
+    done = hpcml("cancel", run["uid"], "-y")
 
     assert done.returncode == 0, done.stderr
     assert waiting["state"] == "PENDING"

@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import HpcmlError, SubmissionError
-from hpcml.schedulers.commands import NoAnswerError
+from hpcml.schedulers import pbs_client
 from hpcml.schedulers.pbs import PbsSubmitter
 from hpcml.schedulers.submitter import Job, Ticket
 from hpcml.states import State
 from tests.cluster.pbs.double import PbsDouble
-from tests.pbs.runs import events, output, until_final, wait_for_start, write_job
+from tests.pbs.runs import batch_of, events, output, until_final, wait_for_start, write_job
+
+
+def submit_words(name: str, script: Path) -> list[str]:
+    return ["qsub", "-N", name, "-o", "/dev/null", "-j", "oe", "-k", "oed", "--", "/bin/bash", str(script)]
 
 
 def nodes(count: int) -> list[str]:
@@ -27,9 +31,9 @@ def nodes(count: int) -> list[str]:
 def test_a_run_is_a_plain_job_and_its_agent_tells_how_it_went(submitter: PbsSubmitter, folder: Path) -> None:
     job = write_job(submitter, folder, ["echo", "hello $HOME", "it's"])
 
-    (ticket,) = submitter.submit([job])
+    (ticket,) = submitter.submit(batch_of([job]))
 
-    assert ticket == Ticket(scheduler="pbs", job_id="1.pbs01")
+    assert ticket == Ticket(scheduler="pbs", job_id="1.pbs01", job_name=f"default.{job.run_dir.uid}")
     known = until_final(submitter, [ticket])[ticket]
     assert (known.state, known.raw, known.exit_code) == (State.COMPLETED, "F", "0")
     assert output(job) == "hello $HOME it's\n"
@@ -42,7 +46,7 @@ def test_several_runs_are_one_array_in_their_order(submitter: PbsSubmitter, fold
         for index in range(4)
     ]
 
-    tickets = submitter.submit(jobs)
+    tickets = submitter.submit(batch_of(jobs))
 
     assert [(ticket.job_id, ticket.array_index) for ticket in tickets] == [("1[].pbs01", index) for index in range(4)]
     assert {known.state for known in until_final(submitter, tickets).values()} == {State.COMPLETED}
@@ -56,9 +60,9 @@ def test_several_runs_are_one_array_in_their_order(submitter: PbsSubmitter, fold
 
 def test_what_is_shown_beforehand_is_what_is_sent(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
     job = write_job(submitter, folder, ["true"], "resources.account=OPEN-00-00")
-    shown = submitter.preview([job])
+    shown = submitter.preview(batch_of([job]))
 
-    submitter.submit([job])
+    submitter.submit(batch_of([job]))
 
     assert list(shown.command) == pbs.call_words()[-1]
     assert shown.script == job.run_dir.script.read_text()
@@ -67,7 +71,7 @@ def test_what_is_shown_beforehand_is_what_is_sent(submitter: PbsSubmitter, folde
 
 def test_the_script_of_a_run_can_be_submitted_again_by_hand(submitter: PbsSubmitter, folder: Path) -> None:
     job = write_job(submitter, folder, ["echo", "again"])
-    (first,) = submitter.submit([job])
+    (first,) = submitter.submit(batch_of([job]))
     until_final(submitter, [first])
 
     done = subprocess.run(["qsub", str(job.run_dir.script)], capture_output=True, text=True, check=True)
@@ -82,9 +86,9 @@ def test_each_end_is_reported_with_its_reason(submitter: PbsSubmitter, folder: P
     killed = write_job(submitter, folder, ["bash", "-c", "kill -9 $PPID"], index=1)
     sleeps = write_job(submitter, folder, ["sleep", "60"], index=2)
 
-    tickets = [submitter.submit([job])[0] for job in (fails, killed, sleeps)]
+    tickets = [submitter.submit(batch_of([job]))[0] for job in (fails, killed, sleeps)]
     time.sleep(1.5)
-    submitter.cancel(tickets[2])
+    submitter.cancel([tickets[2]])
     known = until_final(submitter, tickets)
 
     assert [known[ticket].state for ticket in tickets] == [State.FAILED, State.FAILED, State.CANCELLED]
@@ -100,12 +104,12 @@ def test_one_run_of_an_array_is_cancelled_alone_and_waiting_ones_too(
         write_job(submitter, folder, ["sleep", "30"], "resources.array_parallelism=2", index=index)
         for index in range(3)
     ]
-    tickets = submitter.submit(jobs)
+    tickets = submitter.submit(batch_of(jobs))
 
-    submitter.cancel(tickets[2])
-    submitter.cancel(tickets[0])
+    submitter.cancel([tickets[2]])
+    submitter.cancel([tickets[0]])
     until = time.monotonic() + 20
-    while (known := submitter.query(tickets))[tickets[0]].state is State.RUNNING and time.monotonic() < until:
+    while (known := submitter.query(tickets).known)[tickets[0]].state is State.RUNNING and time.monotonic() < until:
         time.sleep(0.1)
 
     assert [known[ticket].state for ticket in tickets] == [State.CANCELLED, State.RUNNING, State.CANCELLED]
@@ -114,16 +118,16 @@ def test_one_run_of_an_array_is_cancelled_alone_and_waiting_ones_too(
         ["qdel", "1[2].pbs01"],
         ["qdel", "1[0].pbs01"],
     ]
-    submitter.cancel(Ticket(scheduler="pbs", job_id="1[].pbs01"))
+    submitter.cancel([Ticket(scheduler="pbs", job_id="1[].pbs01")])
     assert {said.state for said in until_final(submitter, tickets).values()} == {State.CANCELLED}
 
 
 def test_cancelling_what_has_ended_or_was_forgotten_is_no_error(submitter: PbsSubmitter, folder: Path) -> None:
-    (ticket,) = submitter.submit([write_job(submitter, folder, ["true"])])
+    (ticket,) = submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
     until_final(submitter, [ticket])
 
-    submitter.cancel(ticket)
-    submitter.cancel(Ticket(scheduler="pbs", job_id="4711.pbs01"))
+    submitter.cancel([ticket])
+    submitter.cancel([Ticket(scheduler="pbs", job_id="4711.pbs01")])
 
 
 def test_a_strange_ticket_is_refused(submitter: PbsSubmitter) -> None:
@@ -132,22 +136,94 @@ def test_a_strange_ticket_is_refused(submitter: PbsSubmitter) -> None:
 
 
 def test_a_job_of_another_server_is_not_taken_for_ours(submitter: PbsSubmitter, folder: Path) -> None:
-    submitter.submit([write_job(submitter, folder, ["sleep", "9"])])
+    submitter.submit(batch_of([write_job(submitter, folder, ["sleep", "9"])]))
 
-    with pytest.raises(NoAnswerError, match=r"illegally formed job identifier: 1\.elsewhere"):
-        submitter.query([Ticket(scheduler="pbs", job_id="1.elsewhere")])
+    strange = Ticket(scheduler="pbs", job_id="1.elsewhere")
+
+    answers = submitter.query([strange])
+
+    assert answers.known == {}
+    assert "illegally formed job identifier: 1.elsewhere" in answers.unanswered[strange]
 
 
-def test_many_plain_jobs_are_asked_for_in_groups(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+def test_a_few_plain_jobs_are_looked_at_closely_by_one_call(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+) -> None:
+    job = write_job(submitter, folder, ["true"])
+    pbs.set(closed=True)
+    tickets = [submitter.submit(batch_of([job]))[0] for _ in range(25)]
+
+    answers = submitter.query(tickets)
+
+    assert {said.state for said in answers.known.values()} == {State.PENDING}
+    assert (len(answers.known), answers.calls, pbs.calls()["qstat"]) == (25, 1, 1)
+
+
+def test_any_number_of_running_jobs_costs_one_call_and_of_waiting_ones_two(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+) -> None:
+    job = write_job(submitter, folder, ["true"])
+    pbs.set(closed=True)
+    script = folder / "sleep.sh"
+    script.write_text("sleep 60\n")
+    name = f"default.{job.run_dir.uid}"
+    tickets = [
+        Ticket(scheduler="pbs", job_id=pbs_client.submit(submit_words(name, script), name=name), job_name=name)
+        for _ in range(200)
+    ]
+
+    waiting = submitter.query(tickets)
+    pbs.set(all_running=True)
+    running = submitter.query(tickets)
+
+    assert ({said.state for said in waiting.known.values()}, len(waiting.known)) == ({State.PENDING}, 200)
+    assert waiting.calls == 2
+    assert ({said.raw for said in running.known.values()}, len(running.known)) == ({"R"}, 200)
+    assert running.calls == 1
+    assert pbs.calls()["qstat"] == 3
+
+
+def test_of_many_jobs_only_those_that_left_the_list_are_looked_at_closely(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+) -> None:
+    job = write_job(submitter, folder, ["bash", "-c", "exit 3"])
+    (ended,) = submitter.submit(batch_of([job]))
+    until_final(submitter, [ended])
+    pbs.set(closed=True)
+    living = [submitter.submit(batch_of([job]))[0] for _ in range(40)]
+    forgotten = Ticket(scheduler="pbs", job_id="4711.pbs01", job_name="default.x")
+    before = pbs.calls()["qstat"]
+
+    answers = submitter.query([ended, forgotten, *living])
+
+    assert (answers.known[ended].state, answers.known[ended].exit_code) == (State.FAILED, "3")
+    assert {answers.known[ticket].state for ticket in living} == {State.PENDING}
+    assert forgotten not in answers.known
+    assert answers.unanswered == {}
+    assert answers.calls == pbs.calls()["qstat"] - before == 3
+
+
+def test_a_job_under_a_recycled_id_is_not_taken_for_ours(submitter: PbsSubmitter, folder: Path) -> None:
+    job = write_job(submitter, folder, ["sleep", "30"])
+    (ours,) = submitter.submit(batch_of([job]))
+    old = replace(ours, job_name="default.20200101-000000-22222222")
+    arrays = submitter.submit(batch_of([write_job(submitter, folder, ["true"], index=index) for index in (1, 2)]))
+    old_element = replace(arrays[0], job_name="default.20200101-000000-22222222-0")
+
+    answers = submitter.query([ours, old, *arrays, old_element])
+
+    assert set(answers.known) == {ours, *arrays}
+    assert answers.unanswered == {}
+    submitter.cancel([ours])
+
+
+def test_a_recycled_id_is_seen_in_the_list_too(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
     pbs.set(closed=True)
     job = write_job(submitter, folder, ["true"])
-    tickets = [submitter.submit([job])[0] for _ in range(30)]
+    tickets = [submitter.submit(batch_of([job]))[0] for _ in range(30)]
+    old = [replace(ticket, job_name="other.20200101-000000-22222222") for ticket in tickets[:3]]
 
-    known = submitter.query(tickets)
-
-    assert len(known) == 30
-    assert {said.state for said in known.values()} == {State.PENDING}
-    assert pbs.calls()["qstat"] == 2
+    assert set(submitter.query([*tickets, *old]).known) == set(tickets)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +245,7 @@ def test_a_refusal_is_one_line_of_pbs_own_words(
     pbs.set(**faults)
 
     with pytest.raises(SubmissionError) as refused:
-        submitter.submit([job])
+        submitter.submit(batch_of([job]))
 
     assert str(refused.value).startswith("PBS refused the job: qsub: ")
     assert words in str(refused.value)
@@ -182,23 +258,23 @@ def test_a_refused_array_is_all_or_nothing(submitter: PbsSubmitter, folder: Path
     jobs = [write_job(submitter, folder, ["true"], index=index) for index in range(3)]
 
     with pytest.raises(SubmissionError, match="Array job exceeds server or queue size limit"):
-        submitter.submit(jobs)
+        submitter.submit(batch_of(jobs))
 
 
 def test_an_impossible_request_waits_and_says_why(submitter: PbsSubmitter, folder: Path) -> None:
     job = write_job(submitter, folder, ["true"], *nodes(3))
 
-    (ticket,) = submitter.submit([job])
-    known = submitter.query([ticket])[ticket]
+    (ticket,) = submitter.submit(batch_of([job]))
+    known = submitter.query([ticket]).known[ticket]
 
     assert known.state is State.PENDING
     assert known.reason == "Can Never Run: Not enough total nodes available"
 
 
 def test_a_dependency_that_cannot_be_met_is_told(submitter: PbsSubmitter, folder: Path) -> None:
-    (failed,) = submitter.submit([write_job(submitter, folder, ["false"])])
+    (failed,) = submitter.submit(batch_of([write_job(submitter, folder, ["false"])]))
     job = write_job(submitter, folder, ["true"], f"resources.dependency='afterok:{failed.job_id}'", index=1)
-    (ticket,) = submitter.submit([job])
+    (ticket,) = submitter.submit(batch_of([job]))
 
     known = until_final(submitter, [ticket])[ticket]
 
@@ -215,7 +291,7 @@ def test_folders_of_any_name_work(submitter: PbsSubmitter, tmp_path: Path, name:
     odd = replace(submitter, submissions=folder / "submissions")
     jobs = [write_job(odd, folder, ["echo", "ok"], index=index) for index in range(3)]
 
-    tickets = [*odd.submit(jobs[:1]), *odd.submit(jobs[1:])]
+    tickets = [*odd.submit(batch_of(jobs[:1])), *odd.submit(batch_of(jobs[1:]))]
 
     assert {known.state for known in until_final(odd, tickets).values()} == {State.COMPLETED}
     assert [output(job) for job in jobs] == ["ok\n"] * 3
@@ -229,7 +305,7 @@ def test_hostile_values_reach_pbs_as_values(submitter: PbsSubmitter, folder: Pat
     odd = Job(run_dir=job.run_dir, manifest=replace(job.manifest, run=replace(run, resources=resources)))
     odd.run_dir.script.write_text(submitter.script_for(odd))
 
-    (ticket,) = submitter.submit([odd])
+    (ticket,) = submitter.submit(batch_of([odd]))
 
     assert until_final(submitter, [ticket])[ticket].state is State.COMPLETED
     (words,) = [words for words in pbs.call_words() if words[0] == "qsub"]
@@ -244,7 +320,7 @@ def test_the_agent_runs_on_every_node_and_the_worst_status_counts(submitter: Pbs
     )
     job = write_job(submitter, folder, [sys.executable, "-c", code], *nodes(2))
 
-    (ticket,) = submitter.submit([job])
+    (ticket,) = submitter.submit(batch_of([job]))
     known = until_final(submitter, [ticket])[ticket]
 
     assert output(job, rank=0) == "0 2 pbs01\n"
@@ -255,10 +331,10 @@ def test_the_agent_runs_on_every_node_and_the_worst_status_counts(submitter: Pbs
 
 def test_cancelling_reaches_the_agents_of_all_nodes(submitter: PbsSubmitter, folder: Path) -> None:
     job = write_job(submitter, folder, ["sleep", "60"], *nodes(2))
-    (ticket,) = submitter.submit([job])
+    (ticket,) = submitter.submit(batch_of([job]))
     wait_for_start(job, agents=2)
 
-    submitter.cancel(ticket)
+    submitter.cancel([ticket])
 
     assert until_final(submitter, [ticket])[ticket].state is State.CANCELLED
     left = subprocess.run(["pgrep", "-f", str(job.run_dir.path)], capture_output=True, text=True, check=False)
@@ -269,7 +345,7 @@ def test_a_job_that_lost_its_node_runs_again_as_another_attempt(
     submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
 ) -> None:
     job = write_job(submitter, folder, ["bash", "-c", 'echo "$HPCML_ATTEMPT"; [ "$HPCML_ATTEMPT" = 1 ] || sleep 60'])
-    (ticket,) = submitter.submit([job])
+    (ticket,) = submitter.submit(batch_of([job]))
     wait_for_start(job)
     pbs.set(operator=True)
     subprocess.run(["qrerun", ticket.job_id], check=True)
@@ -285,11 +361,11 @@ def test_an_array_of_thousands_is_submitted_and_asked_for_in_two_calls(
     job = write_job(submitter, folder, ["true"])
     began = time.monotonic()
 
-    tickets = submitter.submit([job] * 5000)
-    known = submitter.query(tickets)
+    tickets = submitter.submit(batch_of([job] * 5000))
+    known = submitter.query(tickets).known
 
     assert time.monotonic() - began < 10
     assert len(known) == 5000
     assert pbs.calls() == {"qsub": 1, "qstat": 1}
     (batch,) = submitter.submissions.glob("*/batch.json")
-    assert len(json.loads(batch.read_text())["run_dirs"]) == 5000
+    assert len(json.loads(batch.read_text())["jobs"]) == 5000

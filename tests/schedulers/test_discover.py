@@ -215,6 +215,30 @@ def test_pbs_is_asked_where_there_is_no_slurm() -> None:
     assert ask_scheduler("mine", today=TODAY, ask=ask, find=only("pbsnodes", "qstat")) == of_pbs()
 
 
+SINFO_FAILS = Answer(returncode=1, stdout="", stderr="slurm_load_partitions: Unable to contact slurm controller\n")
+
+
+def test_pbs_is_asked_where_slurm_is_installed_but_does_not_answer() -> None:
+    ask = answering(
+        {
+            "sinfo -h": SINFO_FAILS,
+            "pbsnodes -a": said(PBSNODES),
+            "qstat -Q": said(QSTAT_QUEUES),
+            "qstat -B": said(QSTAT_SERVER),
+        },
+    )
+
+    assert ask_scheduler("mine", today=TODAY, ask=ask, find=only("sinfo", "pbsnodes", "qstat")) == of_pbs()
+
+
+def test_where_neither_answers_both_are_quoted() -> None:
+    down = Answer(returncode=1, stdout="", stderr="Connection refused\n")
+    ask = answering({"sinfo -h": SINFO_FAILS, "pbsnodes -a": down})
+
+    with pytest.raises(NoAnswerError, match=r"contact slurm controller; pbsnodes did not .*: Connection refused$"):
+        ask_scheduler("mine", today=TODAY, ask=ask, find=only("sinfo", "pbsnodes", "qstat"))
+
+
 def test_where_there_is_no_scheduler_one_line_says_so() -> None:
     with pytest.raises(ConfigError, match="no scheduler here: neither sinfo nor pbsnodes"):
         ask_scheduler("mine", today=TODAY, ask=answering({}), find=only())

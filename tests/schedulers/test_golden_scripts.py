@@ -13,9 +13,11 @@ import pytest
 from hpcml.cluster import SchedulerName
 from hpcml.config.compose import compose_from_cli
 from hpcml.manifest import FORMAT, Manifest
-from hpcml.operations.plan import Machine, plan_all
+from hpcml.operations.machine import Machine
+from hpcml.operations.plan import plan_all
 from hpcml.resources import resource_dir
 from hpcml.rundir import RunDir
+from hpcml.schedulers.batches import own_batch
 from hpcml.schedulers.pbs import PbsSubmitter
 from hpcml.schedulers.slurm import SlurmSubmitter
 from hpcml.schedulers.submitter import Job, Submitter
@@ -50,7 +52,7 @@ def submission(profile: str, project: Path) -> str:
         SchedulerName.slurm: SlurmSubmitter(submissions=HOME / "submissions"),
         SchedulerName.pbs: PbsSubmitter(submissions=HOME / "submissions"),
     }
-    preview = kinds[job.manifest.run.cluster.scheduler].preview([job])
+    preview = kinds[job.manifest.run.cluster.scheduler].preview(own_batch(job))
     text = f"# $ {' '.join(preview.command)}\n{preview.script}"
     return text.replace(sys.executable, "PYTHON")
 

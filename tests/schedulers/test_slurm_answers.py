@@ -25,7 +25,7 @@ def ticket(job_id: str, index: int | None = None) -> Ticket:
 def known(*, squeue: str | None = "", sacct: str | None = "", of: Ticket) -> Known | None:
     queue = None if squeue is None else parse_squeue(squeue)
     accounting = None if sacct is None else parse_sacct(sacct)
-    return merge([of], queue, accounting).get(of)
+    return merge([of], queue, accounting).known.get(of)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_each_word_of_slurm_is_a_state_and_a_strange_one_is_not_final(word: str,
 def test_an_ended_job_is_what_the_accounting_says(row: str, state: State, exit_code: str) -> None:
     answer = known(sacct=lines(row), of=ticket(row.partition("|")[0]))
 
-    assert answer == Known(state=state, raw=row.split("|")[1], exit_code=exit_code)
+    assert answer == Known(state=state, raw=row.split("|")[1], exit_code=exit_code, is_live=False)
 
 
 def test_a_waiting_job_has_a_reason_and_perhaps_a_start() -> None:
@@ -96,7 +96,7 @@ def test_an_ended_job_has_its_exit_code_from_one_and_its_reason_from_the_other()
         squeue=lines("75|FAILED|JobLaunchFailure|2026-11-21T10:00:00"), sacct=lines("75|FAILED|0:53"), of=ticket("75")
     )
 
-    assert answer == Known(state=State.FAILED, raw="FAILED", exit_code="0:53", reason="JobLaunchFailure")
+    assert answer == Known(state=State.FAILED, raw="FAILED", exit_code="0:53", reason="JobLaunchFailure", is_live=False)
 
 
 def test_elements_that_wait_together_are_one_row() -> None:
@@ -117,7 +117,7 @@ def test_a_list_of_elements_that_was_cut_off_may_hold_any() -> None:
 
 def test_an_elements_own_row_says_more_than_the_range_left_of_a_cancelled_array() -> None:
     text = lines("37_0|COMPLETED|0:0", "37_[0-5%1]|CANCELLED by 1001|0:0")
-    states = merge([ticket("37", 0), ticket("37", 4)], [], parse_sacct(text))
+    states = merge([ticket("37", 0), ticket("37", 4)], [], parse_sacct(text)).known
 
     assert [item.state for item in states.values()] == [State.COMPLETED, State.CANCELLED]
 

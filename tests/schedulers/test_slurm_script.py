@@ -10,10 +10,11 @@ import pytest
 
 from hpcml.cluster import Cluster, SchedulerName
 from hpcml.errors import ConfigError
+from hpcml.schedulers.batches import name_of
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.script import agent_array_command, agent_command
 from hpcml.schedulers.slurm_sbatch import submission_environ
-from hpcml.schedulers.slurm_script import Titles, job_name, render
+from hpcml.schedulers.slurm_script import Titles, render
 
 TITLES = Titles(name="demo.20261121-101500-222abcde", comment="hpcml:20261121-101500-222abcde", remark="hpcml run x")
 FOLDER = Path("/scratch/runs/demo/20261121-101500-222abcde")
@@ -153,7 +154,7 @@ def test_a_folder_with_a_backslash_has_one_log_since_slurm_then_knows_no_pattern
 
 
 def test_the_token_at_the_end_of_a_job_name_outlives_a_long_label() -> None:
-    name = job_name("ž" * 500, "20261121-101500-222abcde")
+    name = name_of("ž" * 500, "20261121-101500-222abcde")
 
     assert name.endswith(".20261121-101500-222abcde")
     assert len(name.encode()) <= 255

@@ -36,12 +36,23 @@ def refused(program: str) -> dict:
     return {"rc": REFUSED.get(program, 162), "out": "", "err": f"Connection refused\n{text}\n"}
 
 
+def as_a_mom_starts_it() -> None:
+    """Heed what this client ignores."""
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def run_task(state: str, task: dict) -> int:
     """Run one task as a mom does: a session of its own, told to the server, so that it dies with its job."""
     argv = task["argv"]
     try:
         child = subprocess.Popen(
-            argv, env=task["env"], cwd=task["cwd"], start_new_session=True, stdin=subprocess.DEVNULL
+            argv,
+            env=task["env"],
+            cwd=task["cwd"],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=as_a_mom_starts_it,  # noqa: PLW1509 - there is one thread
         )
     except OSError as error:
         print(f"{argv[0]}: {error.strerror}", file=sys.stderr)

@@ -21,12 +21,14 @@ class Faults:
     history: bool = True
     json: str = "first"  # first: git master shows one job only; all; invalid
     banner: str = ""  # what a site's wrapper prints around the id
+    mute: bool = False  # qsub does not print the id
     refusal: str = ""  # a hook's own words
     queue_disabled: bool = False
     account_wanted: bool = False
     forgotten: tuple[int, ...] = ()  # job numbers that the server no longer knows
     qdel_ignored: bool = False  # accepted, without effect
     closed: bool = False  # nothing starts
+    all_running: bool = False  # what waits is shown as running, without a process
     operator: bool = False  # the user may use qrerun
     next_number: int | None = None  # the server skipped ids
     array_limit: int = 10_000

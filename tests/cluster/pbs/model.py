@@ -277,6 +277,34 @@ def as_table(jobs: list[Job]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def as_list(jobs: list[Job]) -> str:
+    """Return what ``qstat -u USER`` prints: other columns, and words that are too long end in a star."""
+    if not jobs:
+        return ""
+    lines = [
+        "",
+        f"{SERVER}: ",
+        "                                                            Req'd  Req'd   Elap",
+        "Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time",
+        "--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----",
+    ]
+    for job in jobs:
+        asked, limit = totals(job.spec), job.spec.walltime_s
+        memory = f"{asked['mem'] >> 20}gb" if "mem" in asked else "--"
+        time_asked = "--" if limit is None else f"{limit // 3600:02d}:{limit // 60 % 60:02d}"
+        session = str(job.process.pid) if job.process and not job.ended else "--"
+        lines.append(
+            f"{_cut(job.id, 15)} {'hpcuser':<8} {_cut(job.spec.queue, 8)} {_cut(job.spec.name, 10)} "
+            f"{session:>6} {len(job.spec.chunks):>3} {asked.get('ncpus', 1):>3} {memory:>6} {time_asked:>5} "
+            f"{job.state} {'00:00' if job.state == 'R' else ' -- '}"
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _cut(text: str, width: int) -> str:
+    return f"{text:<{width}}" if len(text) <= width else f"{text[: width - 1]}*"
+
+
 def why_never(spec: Spec) -> str | None:
     """Return PBS's comment where the request can never be met by the two nodes together."""
     if "scatter" in spec.place and len(spec.chunks) > len(NODES):

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.cluster.pbs import mom
 from tests.cluster.pbs.faults import Faults
-from tests.cluster.pbs.model import NODES, SERVER, Job, as_json, as_table, as_text, duration
+from tests.cluster.pbs.model import NODES, SERVER, Job, as_json, as_list, as_table, as_text, duration
 from tests.cluster.pbs.scheduler import Scheduler
 from tests.cluster.pbs.submission import Refused, read
 
@@ -69,7 +69,7 @@ def qsub(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
     if faults.queue_disabled:
         return said(173, err="qsub: Queue is not enabled\n")
     job = scheduler.add(spec, size)
-    return said(out=f"{faults.banner}{job.id}\n")
+    return said(out=faults.banner if faults.mute else f"{faults.banner}{job.id}\n")
 
 
 def qstat(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
@@ -84,7 +84,10 @@ def qstat(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
         err = "".join(f"qstat: {NO_HISTORY} {text}\n" for text in map(full, ids)) or f"qstat: {NO_HISTORY} \n"
         return said(out=empty_json() if as_json_wanted else "", err=err)
     found, rc, err = _look_all(ids, scheduler, faults, flags)
-    if "-f" in flags:
+    if "-u" in flags:
+        # With -f too, a real server prints nothing and exits with 0
+        out = "" if "-f" in flags else as_list(found)
+    elif "-f" in flags:
         out = as_json(found, how=faults.json) if as_json_wanted else as_text(found, wide="-w" in flags)
     else:
         out = as_table(found)
@@ -262,12 +265,16 @@ def pbs_tmrsh(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
 
 
 def pbsdsh(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:  # noqa: ARG001
-    """One task for each line of the node file; the exit code is 0 whatever they return."""
-    argv = question["argv"][question["argv"].index("--") + 1 :] if "--" in question["argv"] else question["argv"]
+    """One task for each line of the node file, or for those of one host; the exit code is 0 whatever they return."""
+    pairs, argv = getopt.getopt(question["argv"], "n:h:osv")
+    wanted = dict(pairs).get("-h")
     job = scheduler.shown(question["env"].get("PBS_JOBID", ""), history=True)
     if isinstance(job, str):
         return said(1, err="pbsdsh: not a PBS job\n")
     hosts = [node for node, chunk in job.placed for _ in range(chunk.mpiprocs)]
+    if wanted is not None and wanted not in hosts:
+        return said(1, err=f"pbsdsh: host {wanted} is not in the job\n")
+    hosts = [host for host in hosts if wanted in (None, host)]
     return said(tasks=[_task(job, scheduler, host, argv, number) for number, host in enumerate(hosts, 2)])
 
 

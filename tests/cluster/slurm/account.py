@@ -24,7 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-_COPIED = ("hpcml", "hpcml_client", "conf", "recipes", "tests/slurm", "tests/cluster")
+_COPIED = ("hpcml", "hpcml_client", "conf", "recipes", "containers", "tests/images", "tests/slurm", "tests/cluster")
 _LONGEST_S = 180
 
 

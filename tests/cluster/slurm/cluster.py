@@ -15,7 +15,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,9 @@ _FOLDERS = {  # folder -> who owns it
     "munge": "munge", "mysql": "mysql",
 }  # fmt: skip
 _NVIDIA_MAJOR = 195
+_UP = ("idle", "mixed", "allocated", "completing")
+_HOSTS = Path("/etc/hosts")
+_MARK = "# hpcml's Slurm test cluster"
 _START_TIMEOUT_S = 30
 _STOP_TIMEOUT_S = 15
 
@@ -83,14 +86,13 @@ class Cluster:
         self._write_files()
         self._start_munge()
         self._start_database()
-        self._daemon("slurmdbd", user="slurm")
-        self._wait("slurmdbd", lambda: self._succeeds("sacctmgr", "-n", "list", "cluster"))
+        self.start_accounting()
         self._fill_accounting()
         self.start_controller()
         for node in configuration.NODES:
-            if self.pid(f"slurmd-{node}", "slurmd") is None:
-                self._run("slurmd", "-N", node)
+            self._start_slurmd(node)
         self._wait("the nodes", self._nodes_are_up)
+        _name_nodes(configuration.NODES)
 
     def stop(self) -> None:
         """Stop what `start` started, known by the pid files below *root*; jobs that still run are killed first."""
@@ -102,6 +104,7 @@ class Cluster:
             self._end(f"slurmd-{node}", "slurmd")
         for name in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
             self._end(name, name)
+        _name_nodes(())
 
     def is_up(self) -> bool:
         """Tell whether the controller answers."""
@@ -115,6 +118,35 @@ class Cluster:
     def stop_controller(self) -> None:
         """Stop slurmctld, alone; jobs go on."""
         self._end("slurmctld", "slurmctld")
+
+    def start_accounting(self) -> None:
+        """Start slurmdbd, alone."""
+        self._daemon("slurmdbd", user="slurm")
+        self._wait("slurmdbd", lambda: self._succeeds("sacctmgr", "-n", "list", "cluster"))
+
+    def stop_accounting(self) -> None:
+        """Stop slurmdbd, alone: sacct fails, jobs come and go, and the accounting hears of them later."""
+        self._end("slurmdbd", "slurmdbd")
+
+    def fail_node(self, node: str) -> None:
+        """Let *node* die as one without power does: its slurmd, and all that it started there.
+
+        Slurm misses it after SlurmdTimeout (20 s), and then fails or requeues its jobs.
+        """
+        log = self.root / "log" / f"slurmd-{node}.log"  # by which the processes of one node are told from another's
+        shepherds = [pid for pid, words in _processes() if words[0].startswith("slurmstepd") and _holds(pid, log)]
+        doomed = [*shepherds, *(child for pid in shepherds for child in _descendants(pid))]
+        if (pid := self.pid(f"slurmd-{node}", "slurmd")) is not None:
+            doomed.insert(0, pid)
+        for pid in doomed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def restore_node(self, node: str) -> None:
+        """Bring *node* back, whatever state Slurm keeps it in."""
+        self._start_slurmd(node)
+        self._succeeds("scontrol", "update", f"NodeName={node}", "State=RESUME")  # refused where nothing is amiss
+        self._wait(node, lambda: self._output("sinfo", "-h", "-N", "-n", node, "-o", "%T").partition("\n")[0] in _UP)
 
     def pid(self, name: str, program: str) -> int | None:
         """Return the pid in the pid file *name*, if it is still that of a *program*."""
@@ -202,6 +234,10 @@ class Cluster:
             len(self._output("sinfo", "-h", "-N", "-t", "idle,mix,alloc", "-o", "%N", "-p", "qcpu,qgpu").split()) >= 3
         )
 
+    def _start_slurmd(self, node: str) -> None:
+        if self.pid(f"slurmd-{node}", "slurmd") is None:
+            self._run("slurmd", "-N", node)
+
     def _link(self, name: str, target: Path) -> None:
         link = self.root / "run" / f"{name}.pid"
         link.unlink(missing_ok=True)
@@ -247,6 +283,38 @@ class Cluster:
             os.kill(pid, number)  # SIGKILL second: a slurmd that cannot register ignores SIGTERM
             with suppress(RuntimeError):
                 self._wait(f"{name} to end", lambda: self.pid(name, program) is None, timeout_s=patience_s)
+
+
+def _name_nodes(names: Collection[str]) -> None:
+    """Let *names*, and none of before, stand for this machine: what meets at MASTER_ADDR looks a node's name up."""
+    lines = [line for line in _HOSTS.read_text(encoding="utf-8").splitlines() if not line.endswith(_MARK)]
+    if names:
+        lines.append(f"127.0.0.1 {' '.join(names)} {_MARK}")
+    # Written over, not replaced: in a container it is a mount
+    _HOSTS.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                yield int(entry.name), [Path(words[0].partition(":")[0]).name, *words[1:]]
+
+
+def _holds(pid: int, path: Path) -> bool:
+    """Tell whether a process has the file open."""
+    with suppress(OSError):
+        return any(link.readlink() == path for link in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield int(child)
+                yield from _descendants(int(child))
 
 
 def main(words: Sequence[str]) -> int:

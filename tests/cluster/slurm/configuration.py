@@ -34,7 +34,7 @@ SlurmdSpoolDir={root}/spool/%n
 SlurmdLogFile={root}/log/slurmd-%n.log
 # Two real cores stand for 24
 SlurmdParameters=config_overrides
-KillWait=2
+KillWait=5
 MinJobAge=300
 SlurmctldTimeout=30
 SlurmdTimeout=20

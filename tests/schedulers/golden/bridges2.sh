@@ -7,6 +7,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=5
 #SBATCH --time=02:00:00
+#SBATCH --signal=B:USR1@180
 #SBATCH --requeue
 #SBATCH --chdir=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde
 #SBATCH --output=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde/slurm.log
@@ -16,4 +17,5 @@
 #SBATCH --comment=hpcml:20261121-083015-222abcde
 
 set -e
+export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue slurm'
 exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

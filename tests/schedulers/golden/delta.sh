@@ -8,6 +8,7 @@
 #SBATCH --cpus-per-task=16
 #SBATCH --mem=61440M
 #SBATCH --time=00:30:00
+#SBATCH --signal=B:USR1@180
 #SBATCH --requeue
 #SBATCH --chdir=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde
 #SBATCH --output=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde/slurm.log
@@ -17,4 +18,5 @@
 #SBATCH --comment=hpcml:20261121-083015-222abcde
 
 set -e
+export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue slurm'
 exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

@@ -9,6 +9,7 @@
 #SBATCH --time=02:00:00
 #SBATCH --constraint=gpu
 #SBATCH --exclusive
+#SBATCH --signal=B:USR1@180
 #SBATCH --requeue
 #SBATCH --chdir=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde
 #SBATCH --output=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde/slurm.log
@@ -18,4 +19,5 @@
 #SBATCH --comment=hpcml:20261121-083015-222abcde
 
 set -e
+export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue slurm'
 exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

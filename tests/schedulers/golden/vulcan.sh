@@ -7,6 +7,7 @@
 #SBATCH --cpus-per-task=4
 #SBATCH --mem=32768M
 #SBATCH --time=03:00:00
+#SBATCH --signal=B:USR1@180
 #SBATCH --requeue
 #SBATCH --chdir=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde
 #SBATCH --output=/scratch/me/hpcml/runs/demo/20261121-083015-222abcde/slurm.log
@@ -18,4 +19,5 @@
 command -v module >/dev/null || . /etc/profile
 module load StdEnv/2023 || exit 1
 set -e
+export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue slurm'
 exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde
