@@ -4,6 +4,7 @@ HpcmlError                 1  something hpcml was asked to do did not happen
 ├── ConfigError            2  the words given cannot be a run; nothing was submitted, written or lost
 ├── StoreError             2  the experiment store cannot be used as it is
 ├── ComparisonError        2  these runs cannot be compared honestly
+├── ImageError             4  an image was not built, found or moved
 ├── SubmissionError        3  the scheduler, or this machine in its place, refused the job
 └── NoAnswerError          3  a scheduler's program gave no answer in time (schedulers/commands.py)
 """
@@ -33,6 +34,12 @@ class ComparisonError(HpcmlError):
     """The selected runs differ in more than the named factor, or there is nothing to compare."""
 
     exit_code = 2
+
+
+class ImageError(HpcmlError):
+    """An image cannot be built, found, read or moved; no other image has changed."""
+
+    exit_code = 4
 
 
 class SubmissionError(HpcmlError):

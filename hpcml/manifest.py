@@ -30,6 +30,7 @@ class Plan:
     walltime_s: int | None  # what the scheduler is asked for
     stop_after_s: int | None  # when the agent ends the workload: before the scheduler would end both
     stop_grace_s: int
+    warn_after_s: int | None = None  # when the workload is asked to leave a checkpoint; None: only if it is told so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,9 @@ class Provenance:
     git_commit: str | None = None
     git_dirty: bool | None = None
     user_config: list[str] = field(default_factory=list)  # config directories besides the shipped one
+    submission: str | None = None  # the runs that were submitted together have the same
+    submission_size: int | None = None  # how many these are
+    code: str | None = None  # the folder with the snapshot of the code that runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,16 @@ class Places:
         """What local submissions leave: batches and the queue's own log."""
         return self.home / "submissions"
 
+    @property
+    def open_submissions(self) -> Path:
+        """One file for each submission that goes on, or that was interrupted and waits to be finished."""
+        return self.submissions / "open"
+
+    @property
+    def code(self) -> Path:
+        """Snapshots of the code that runs, as ``code/<digest>``."""
+        return self.home / "code"
+
 
 def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | None = None) -> Places:
     """Return the places: command line, then HPCML_HOME and HPCML_STORE, then XDG_DATA_HOME, then ~/.local/share.

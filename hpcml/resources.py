@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_dir(name: str) -> Path:
-    """Return the directory of the shipped *name* (conf, recipes); never a copy that an editable install left behind."""
+    """Return the directory of the shipped *name* (conf, containers, recipes), and no old copy of it."""
     # An editable install's package is the checkout's, so a `_data` beside this file exists in a wheel alone.
     shipped = _PACKAGE / "_data" / name
     return shipped if shipped.is_dir() else _PACKAGE.parent / name

@@ -19,8 +19,16 @@ def new_uid(now: datetime, index: int) -> str:
     for _ in range(_ORDER_DIGITS):
         index, digit = divmod(index, len(_UID_ALPHABET))
         order = _UID_ALPHABET[digit] + order
-    chance = "".join(secrets.choice(_UID_ALPHABET) for _ in range(_CHANCE_DIGITS))
-    return f"{now:%Y%m%d-%H%M%S}-{order}{chance}"
+    return f"{now:%Y%m%d-%H%M%S}-{order}{_chance()}"
+
+
+def new_submission_id(now: datetime) -> str:
+    """Return an id for runs that are submitted together: shorter than any of theirs, and as unique."""
+    return f"{now:%Y%m%d-%H%M%S}-{_chance()}"
+
+
+def _chance() -> str:
+    return "".join(secrets.choice(_UID_ALPHABET) for _ in range(_CHANCE_DIGITS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,19 @@ class RunDir:
     def script(self) -> Path:
         """What starts the agent; may be run again by hand."""
         return self.path / "job.sh"
+
+    @property
+    def code(self) -> Path:
+        """A link to the snapshot of the user's code that runs; absent where none was taken."""
+        return self.path / "code"
+
+    def retry_manifest(self, number: int) -> Path:
+        """What the agent reads instead of run.json when the run is tried again with other resources; from 1."""
+        return self.path / "retries" / f"{number}.json"
+
+    def retry_script(self, number: int) -> Path:
+        """What starts the agent for that retry."""
+        return self.path / "retries" / f"{number}.sh"
 
     @property
     def journals(self) -> Path:
@@ -89,6 +110,11 @@ class RunDir:
     def journal_files(self) -> list[Path]:
         """All journals present, in the order of their names, which begin with the attempt."""
         return sorted(self.journals.glob("*.jsonl"))
+
+
+def run_dir_of(manifest: Path) -> RunDir:
+    """Return the run that a run.json, or the manifest of one of its retries, belongs to."""
+    return RunDir(manifest.parent.parent if manifest.parent.name == "retries" else manifest.parent)
 
 
 def find_run_dirs(root: Path) -> Iterator[RunDir]:

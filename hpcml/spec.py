@@ -10,6 +10,7 @@ from enum import Enum
 
 from hpcml.cluster import Cluster, Resources, SchedulerName
 from hpcml.codec import encode, flatten
+from hpcml.container import Container, ContainerKind, identifies_container
 from hpcml.errors import ConfigError, require
 from hpcml.precision import Device, Numerics, PrecisionName, decide_numerics
 from hpcml.quantities import parse_memory_mb, parse_walltime_s
@@ -24,7 +25,7 @@ _PLACEMENT = frozenset(
         *("account", "qos", "mem", "walltime", "reservation", "nodelist", "exclude", "exclusive", "dependency"),
         *("mail_user", "mail_type", "array_parallelism", "extra_directives"),
     )
-) | {"workload.stop_grace"}
+) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
 _HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})
 
 
@@ -104,13 +105,6 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
-    """The software around the program; `none` is the environment hpcml itself runs in."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """How long and how hard a recipe trains; the user's own program is free to ignore it."""
 
@@ -118,12 +112,13 @@ class Training:
     batch_size: int = 64  # samples of one optimiser step, over all processes
     learning_rate: float = 1e-3
     eval_every: int = 50  # steps between validations
+    checkpoint_every: int | None = None  # steps between checkpoints; None: only when the run is asked to leave
     deterministic: bool = True  # same seed, threads and software: same numbers, bit for bit
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "eval_every"):
+        for name in ("steps", "batch_size", "eval_every", "checkpoint_every"):
             value = getattr(self, name)
-            require(value >= 1, f"training.{name}={value} must be at least 1")
+            require(value is None or value >= 1, f"training.{name}={value} must be at least 1")
         require(self.learning_rate > 0, f"training.learning_rate={self.learning_rate} must be positive")
 
 
@@ -189,6 +184,59 @@ class Workload:
         return parse_walltime_s(self.stop_grace, field="workload.stop_grace")
 
 
+class Snapshot(Enum):
+    """What of the user's code is kept at submission, so that later edits do not reach a job that waits."""
+
+    copy = "copy"  # the working tree: what git tracks or would add
+    git = "git"  # the commit and the changes to it, and nothing that git does not track
+    none = "none"  # nothing: the job runs what lies there when it starts
+
+
+class Notify(Enum):
+    """When the webhook is called."""
+
+    never = "never"
+    run = "run"
+    sweep = "sweep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How runs become jobs, and what is done about those that the cluster ends."""
+
+    pack: str = "none"  # none | all | settings in which the runs of one job may differ: precision,seed
+    repeats: int = 1  # each run so often, in turn with the others
+    snapshot: Snapshot = Snapshot.copy
+    notice: str = "2m"  # before its time is over, a workload is asked to leave a checkpoint
+    max_requeues: int = 3  # of a run that left at a checkpoint
+    retry: int = 0  # automatic retries of a run that the cluster failed, by `hpcml wait`, `sync` and `status --watch`
+    notify: Notify = Notify.never
+    webhook_file: str | None = None  # a private file with the URL, which is a secret and stays out of run.json
+
+    def __post_init__(self) -> None:
+        parse_walltime_s(self.notice, field="schedule.notice")
+        require(self.repeats >= 1, f"schedule.repeats={self.repeats} must be at least 1")
+        for name in ("max_requeues", "retry"):
+            value = getattr(self, name)
+            require(value >= 0, f"schedule.{name}={value} must not be negative")
+        require(bool(self.pack_factors) or self.pack in ("none", "all"), f"schedule.pack={self.pack!r} names nothing")
+        require(
+            self.notify is Notify.never or self.webhook_file is not None,
+            f"schedule.notify={self.notify.name} needs schedule.webhook_file=FILE with the URL in it",
+        )
+
+    @property
+    def notice_s(self) -> int:
+        """The notice in seconds."""
+        return parse_walltime_s(self.notice, field="schedule.notice")
+
+    @property
+    def pack_factors(self) -> tuple[str, ...]:
+        """The settings in which the runs of one job may differ; empty for none and all."""
+        words = () if self.pack in ("none", "all") else tuple(word.strip() for word in self.pack.split(","))
+        return tuple(word for word in words if word)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One training in one precision with one seed on one cluster. A `Run` that exists is valid."""
@@ -204,6 +252,7 @@ class Run:
     training: Training
     objective: Objective
     workload: Workload
+    schedule: Schedule = field(default_factory=Schedule)
     seed: int = 0
     experiment: str = "default"
     name: str | None = None
@@ -285,13 +334,15 @@ class Run:
 
 
 def identifies(key: str) -> bool:
-    """Tell whether the setting *key* is part of what a run is: words for people and placement are not.
+    """Tell whether the setting *key* is part of what a run is: words for people, placement and scheduling are not.
 
     Of a cluster only its name is: the rest describes it, and may be corrected.
     """
     if key.startswith("cluster."):
         return key == "cluster.name"
-    return key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
+    if key.startswith("container."):
+        return identifies_container(key)
+    return not key.startswith("schedule.") and key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
 
 
 def changes_results(key: str) -> bool:
@@ -302,5 +353,8 @@ def changes_results(key: str) -> bool:
 def spec_hash(run: Run) -> str:
     """Return what makes this run the same experiment as another: 16 hex digits over all settings that identify it."""
     relevant = {key: value for key, value in flatten(encode(run)).items() if identifies(key)}
+    if run.container.kind is ContainerKind.none:  # the rest says nothing then, and runs had no more once
+        name = {"container.name": run.container.name}
+        relevant = {key: value for key, value in relevant.items() if not key.startswith("container.")} | name
     canonical = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

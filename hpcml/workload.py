@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 from hpcml.cluster import SchedulerName
 from hpcml.errors import ConfigError
@@ -22,6 +23,12 @@ class Software:
     python: str
     recipes: Path
     cwd: Path  # where a workload starts that names no other place
+
+
+class _Times(TypedDict):
+    walltime_s: int | None
+    stop_after_s: int | None
+    warn_after_s: int | None
 
 
 def gpus_per_node(run: Run, device: Device) -> int:
@@ -50,18 +57,29 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
         processes_per_node=processes_per_node(run, device),
         gpus_per_node=gpus_per_node(run, device),
         cpus_per_task=cpus_per_task,
-        walltime_s=run.resources.walltime_s,
-        stop_after_s=_stop_after_s(run),
         stop_grace_s=run.workload.stop_grace_s,
+        **_times(run, is_packed=False),
     )
 
 
-def _stop_after_s(run: Run) -> int | None:
+def with_times(plan: Plan, run: Run, *, is_packed: bool = False) -> Plan:
+    """Return *plan* with the times that follow from the walltime of *run*.
+
+    A packed run shares its job with others: the margin is the job's, and the run has all of its own walltime.
+    """
+    return replace(plan, **_times(run, is_packed=is_packed))
+
+
+def _times(run: Run, *, is_packed: bool) -> _Times:
     walltime_s = run.resources.walltime_s
-    if walltime_s is None or run.cluster.scheduler is SchedulerName.local:
-        return walltime_s
-    margin_s = max(_MARGIN_S, run.workload.stop_grace_s + _MARGIN_S // 2)
-    return walltime_s - min(margin_s, walltime_s // 2)
+    if walltime_s is None:
+        return {"walltime_s": None, "stop_after_s": None, "warn_after_s": None}
+    stop_after_s = walltime_s
+    if run.cluster.scheduler is not SchedulerName.local and not is_packed:
+        margin_s = max(_MARGIN_S, run.workload.stop_grace_s + _MARGIN_S // 2)
+        stop_after_s -= min(margin_s, walltime_s // 2)
+    warn_after_s = stop_after_s - min(run.schedule.notice_s, stop_after_s // 2)
+    return {"walltime_s": walltime_s, "stop_after_s": stop_after_s, "warn_after_s": warn_after_s}
 
 
 def _argv(run: Run, software: Software) -> list[str]:

@@ -17,7 +17,8 @@ FLOORS: dict[str, int] = {
     "operations": 3,
     **dict.fromkeys(("config", "images", "schedulers", "agent", "store", "analysis", "report"), 2),
     **dict.fromkeys(("spec", "workload", "precision", "manifest", "rundir", "journal", "records", "comparison"), 1),
-    **dict.fromkeys(("cluster", "states", "places", "codec", "quantities"), 1),
+    **dict.fromkeys(("cluster", "states", "places", "codec", "quantities", "causes", "image", "webhook"), 1),
+    "container": 1,
     "errors": 0,
     "resources": 0,
 }
@@ -152,8 +153,9 @@ def test_help_loads_click_and_nothing_else_foreign(tmp_path: Path) -> None:
     assert not loaded & FOREIGN
 
 
-def test_listing_runs_loads_neither_hydra_nor_scipy_nor_torch(tmp_path: Path) -> None:
-    loaded = loaded_by("runs", tmp_path=tmp_path)
+@pytest.mark.parametrize("command", ["runs", "status"])
+def test_listing_runs_loads_neither_hydra_nor_scipy_nor_torch(command: str, tmp_path: Path) -> None:
+    loaded = loaded_by(command, tmp_path=tmp_path)
 
     assert "sqlalchemy" in loaded
     assert not loaded & {"hydra", "omegaconf", "scipy", "torch", "submitit"}

@@ -13,16 +13,17 @@ from hpcml.places import Places
 
 @click.command()
 @click.option("--cluster", default="local", show_default=True, metavar="NAME", help="Whose profile to check as well.")
+@click.option("--config-dir", "-cd", "folder", metavar="DIR", help="Options of your own, besides ./conf.")
 @form("json")
 @pass_places
-def doctor(places: Places, cluster: str, form: str | None) -> int:
+def doctor(places: Places, cluster: str, folder: str | None, form: str | None) -> int:
     """Look at what a run needs, on this machine and for a cluster; exit code 1 if anything would fail."""
     from hpcml.cli.terminal import console, show
     from hpcml.operations.doctor import examine
-    from hpcml.operations.plan import look_around
+    from hpcml.operations.machine import look_around
     from hpcml.report import checks_table as report
 
-    checks = list(examine(places, look_around(os.environ), cluster))
+    checks = list(examine(places, look_around(os.environ), cluster, folder))
     if form == "json":
         click.echo(report.checks_json(checks), nl=False)
     else:

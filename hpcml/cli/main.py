@@ -15,14 +15,18 @@ from hpcml.places import Places, locate
 COMMANDS = {
     "run": ("hpcml.cli.run:run", "Compose a configuration, check it and run it; -m for sweeps."),
     "status": ("hpcml.cli.status:status", "Ask the schedulers where the runs stand."),
+    "wait": ("hpcml.cli.wait:wait", "Wait until runs have ended."),
     "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
     "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
     "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
     "compare": ("hpcml.cli.compare:compare", "Compare runs that differ in one setting, with intervals and verdicts."),
+    "build": ("hpcml.cli.build:build", "Build the image of a configuration."),
+    "images": ("hpcml.cli.images:images", "List, remove, check and move images."),
     "cluster": ("hpcml.cli.cluster:cluster", "List, show and make profiles of clusters."),
     "doctor": ("hpcml.cli.doctor:doctor", "Look at what a run needs, here and on a cluster."),
-    "sync": ("hpcml.cli.sync:sync", "Bring the run directories into the store."),
     "cancel": ("hpcml.cli.cancel:cancel", "Stop runs, whether they run or wait."),
+    "retry": ("hpcml.cli.retry:retry", "Try failed runs again, as their causes ask for."),
+    "sync": ("hpcml.cli.sync:sync", "Finish what was interrupted, and bring the run directories into the store."),
 }
 _INTERRUPTED = 130
 

@@ -14,8 +14,9 @@ _FLAG = "as_{}"  # a parameter for each: with a common one, click would silently
 
 
 def selecting(command: Command) -> Command:
-    """Add ``--experiment``, ``--state`` and ``--where``."""
+    """Add ``--experiment``, ``--state``, ``--where`` and ``--submission``."""
     for option in (
+        click.option("--submission", metavar="ID", help="Only runs that were submitted together."),
         click.option(
             "--where", multiple=True, metavar="COND", help="precision=tf32, val_accuracy>0.9, model~cnn; repeat."
         ),

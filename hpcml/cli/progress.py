@@ -14,7 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from hpcml.cli.terminal import console as terminal
 from hpcml.operations import follow
 from hpcml.operations.collect import collect, opened
+from hpcml.operations.last_words import last_words
 from hpcml.operations.launch import Launched
+from hpcml.operations.watcher import Glimpse
 from hpcml.places import Places
 from hpcml.states import State
 
@@ -63,7 +65,7 @@ def labels(launched: Sequence[Launched]) -> list[str]:
     ]
 
 
-def _show(launched: Sequence[Launched], console: Console) -> list[follow.Glimpse]:
+def _show(launched: Sequence[Launched], console: Console) -> list[Glimpse]:
     names = labels(launched)
     progress = Progress(
         TextColumn("{task.description}"),
@@ -81,7 +83,7 @@ def _show(launched: Sequence[Launched], console: Console) -> list[follow.Glimpse
         for name, item in zip(names, launched, strict=True)
     ]
     ended: set[str] = set()
-    glimpses: list[follow.Glimpse] = []
+    glimpses: list[Glimpse] = []
     with progress:
         for glimpses in follow.follow(
             [item.run_dir for item in launched],
@@ -97,7 +99,7 @@ def _show(launched: Sequence[Launched], console: Console) -> list[follow.Glimpse
     return glimpses
 
 
-def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: follow.Glimpse) -> None:
+def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: Glimpse) -> None:
     task = progress.tasks[bar]
     if glimpse.state is not State.PENDING and not task.started:
         progress.start_task(task.id)
@@ -114,7 +116,7 @@ def _steps(item: Launched) -> int | None:
     return item.manifest.run.training.steps if item.manifest.run.workload.command is None else None
 
 
-def _note(item: Launched, glimpse: follow.Glimpse) -> str:
+def _note(item: Launched, glimpse: Glimpse) -> str:
     if glimpse.state is State.PENDING:
         return "waiting"
     metric = item.manifest.run.objective.metric
@@ -133,12 +135,12 @@ def _detach_or_cancel(launched: Sequence[Launched], console: Console) -> int:
     try:
         time.sleep(_SECOND_THOUGHT_S)
     except KeyboardInterrupt:
-        count = sum(follow.cancel(item.run_dir) for item in launched)
+        count = sum(follow.cancel(item.run_dir, is_shared=item.ticket.is_shared) for item in launched)
         console.print(f"\nCancelling {count} of {len(launched)} runs.")
     return _INTERRUPTED
 
 
-def _sum_up(launched: Sequence[Launched], glimpses: Sequence[follow.Glimpse], console: Console) -> int:
+def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: Console) -> int:
     failures = [
         (item, glimpse)
         for item, glimpse in zip(launched, glimpses, strict=True)
@@ -146,7 +148,7 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[follow.Glimpse], co
     ]
     for item, glimpse in failures:
         click.echo(f"hpcml: {glimpse.uid} {glimpse.state.value}: {glimpse.reason or 'no reason known'}", err=True)
-        for line in follow.last_words(item.run_dir):
+        for line in last_words(item.run_dir):
             click.echo(f"    {line}", err=True)
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
     return 1 if failures else 0

@@ -39,6 +39,7 @@ def run(places: Places, words: tuple[str, ...]) -> int:
     from hpcml.operations import plan
     from hpcml.operations.account import with_accounts
     from hpcml.operations.backends import Backends
+    from hpcml.operations.machine import look_around
     from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
 
     flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
@@ -50,7 +51,7 @@ def run(places: Places, words: tuple[str, ...]) -> int:
         return 0  # Hydra has printed what was asked for
     placeholder = ACCOUNT_PLACEHOLDER if is_dry else None
     points = with_accounts(points, os.environ, Path.cwd(), ask=ask, placeholder=placeholder)
-    machine = plan.look_around(os.environ)
+    machine = look_around(os.environ)
     planned = plan.plan_all(points, machine)
     backends = Backends(places=places, machine=machine)
     if is_dry:
@@ -60,23 +61,30 @@ def run(places: Places, words: tuple[str, ...]) -> int:
 
 
 def _show(planned: list[Planned], places: Places, backends: Backends, *, script_only: bool) -> None:
-    from hpcml.operations import launch, preflight
+    from hpcml.cli.hints import warn
+    from hpcml.operations import launch, preflight, snapshot
     from hpcml.report import plan_text
 
     previews = launch.preview(planned, places, backends)
-    for warning in sorted({text for item in planned for text in preflight.warnings(item, places)}):
-        click.echo(f"hpcml: warning: {warning}", err=True)
+    code = snapshot.foreseen(planned, places)
+    for warning in preflight.all_warnings(planned, places):
+        warn(warning)
     if script_only:
         click.echo("\n".join(preview.script for preview in previews), nl=False)
         return
     runs = [(item.run, item.plan, item.overrides) for item in planned]
+    click.echo("\n".join(code))
     click.echo(plan_text.to_text(runs, [(item.command, item.script) for item in previews]), nl=False)
 
 
 def _submit(planned: list[Planned], places: Places, backends: Backends, flags: set[str]) -> int:
     from hpcml.cli import progress
-    from hpcml.operations import launch, preflight
+    from hpcml.cli.hints import warn
+    from hpcml.operations import launch, preflight, recover
     from hpcml.operations.repeats import split_repeats
+
+    if "missing" in flags:
+        recover.refuse_if_interrupted(places)
 
     # This opens the store: one that cannot be used is said before hours of computing, not after.
     missing, repeats = split_repeats(planned, places)
@@ -88,8 +96,8 @@ def _submit(planned: list[Planned], places: Places, backends: Backends, flags: s
             err=True,
         )
     planned = missing if "missing" in flags else planned
-    for warning in sorted({text for item in planned for text in preflight.warnings(item, places)}):
-        click.echo(f"hpcml: warning: {warning}", err=True)
+    for warning in preflight.all_warnings(planned, places):
+        warn(warning)
     launched = launch.launch(planned, places, backends, [Path(sys.argv[0]).name, *sys.argv[1:]]) if planned else []
     if "json" in flags:
         click.echo(json.dumps([launch.describe(item) for item in launched], indent=2))
@@ -97,4 +105,6 @@ def _submit(planned: list[Planned], places: Places, backends: Backends, flags: s
     if launched and "detach" not in flags and all(item.ticket.scheduler == "local" for item in launched):
         return progress.follow_to_the_end(launched, places)
     progress.list_submitted(launched)
+    if launched:
+        click.echo(f"submission {launched[0].manifest.provenance.submission}")
     return 0

@@ -21,6 +21,7 @@ def runs(places: Places, /, metric: str | None, form: str | None, **selection: o
     """List recorded runs."""
     import time
 
+    from hpcml.cli.hints import say_interrupted
     from hpcml.cli.terminal import console, show
     from hpcml.operations import consult
     from hpcml.report import runs_table as report
@@ -37,3 +38,4 @@ def runs(places: Places, /, metric: str | None, form: str | None, **selection: o
         show(report.runs_table(records, console=console(), now=now, metric=metric))
     else:
         click.echo("no runs recorded here yet, or none that match", err=True)
+    say_interrupted(places)

@@ -19,8 +19,9 @@ def show(places: Places, reference: str, form: str | None) -> None:
     from hpcml.operations import consult
     from hpcml.report import run_details as report
 
-    record, events = consult.show_run(places, reference)
+    shown = consult.show_run(places, reference)
     if form == "json":
-        click.echo(report.run_details_json(record, events), nl=False)
+        click.echo(report.run_details_json(shown.record, shown.events, word=shown.word, code=shown.code), nl=False)
     else:
-        terminal.show(report.run_details(record, events, console=terminal.console()))
+        console = terminal.console()
+        terminal.show(report.run_details(shown.record, shown.events, console=console, word=shown.word, code=shown.code))

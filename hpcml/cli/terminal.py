@@ -8,7 +8,9 @@ import sys
 import click
 from rich.console import Console, RenderableType
 
-_PIPE_WIDTH = 160  # a pipe has no width: wide enough that no table folds
+from hpcml.errors import ConfigError
+
+_PIPE_WIDTH = 240  # a pipe has no width: wide enough that no table folds
 
 
 def ask(question: str) -> str | None:
@@ -17,6 +19,13 @@ def ask(question: str) -> str | None:
         return None
     answer = click.prompt(question, default="", show_default=False, err=True)
     return str(answer).strip() or None
+
+
+def confirm(question: str, *, otherwise: str) -> bool:
+    """Return whether the user says yes to *question*; where nobody can be asked, raise, with what to do *otherwise*."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(f"{question} There is nobody here to ask: {otherwise}")
+    return click.confirm(question, default=False, err=True)
 
 
 def console() -> Console:

@@ -16,12 +16,12 @@ def mutable_twin(schema: type) -> type:
     twins = []
     for original in fields(schema):
         hint = _twin_hint(hints[original.name])
-        if original.default_factory is not MISSING:
+        if isinstance(hint, type) and is_dataclass(hint):
+            default = field(default_factory=hint)  # there from the start, so that each of its keys can be set
+        elif original.default_factory is not MISSING:
             default = field(default_factory=original.default_factory)
         elif original.default is not MISSING:
             default = field(default=original.default)
-        elif isinstance(hint, type) and is_dataclass(hint):
-            default = field(default_factory=hint)  # there from the start, so that each of its keys can be set
         else:
             default = field(default=omegaconf.MISSING)
         twins.append((original.name, hint, default))

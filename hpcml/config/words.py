@@ -29,7 +29,7 @@ class Words:
 def arrange(arguments: Sequence[str], *, shipped: Path, project: Path) -> Words:
     """Sort *arguments*, accept ``+cluster=x``, and add the project's own options."""
     words = _sort(arguments)
-    overrides = [_verbatim(_plain_group(word, "cluster"), "workload.command") for word in words.overrides]
+    overrides = [_verbatim(_plain_group(word), "workload.command") for word in words.overrides]
     keys = {word.lstrip("+~").partition("=")[0] for word in overrides}
     for sweeper in (word for word in overrides if word.startswith("hydra/sweeper=") and word != "hydra/sweeper=basic"):
         raise ConfigError(
@@ -72,9 +72,9 @@ def _sort(arguments: Sequence[str]) -> Words:
     return Words(tuple(flags), tuple(overrides))
 
 
-def _plain_group(word: str, group: str) -> str:
-    """`cluster` has a default, so Hydra wants ``cluster=x``; people write ``+cluster=x`` just as often."""
-    return word[1:] if word.startswith(f"+{group}=") else word
+def _plain_group(word: str) -> str:
+    """These have a default, so Hydra wants ``cluster=x``; people write ``+cluster=x`` just as often."""
+    return word[1:] if word.startswith(("+cluster=", "+container=")) else word
 
 
 def _verbatim(word: str, key: str) -> str:

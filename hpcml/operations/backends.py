@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.cluster import Cluster, SchedulerName
-from hpcml.operations.plan import Machine
+from hpcml.operations.machine import Machine
 from hpcml.places import Places
 from hpcml.schedulers.local import LocalSubmitter
 from hpcml.schedulers.slots import Pool

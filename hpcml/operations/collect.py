@@ -1,35 +1,37 @@
 """What happened to the runs, brought into the store: journals read on, and runs that nobody tends any more found out.
 
-The run directories are the truth: a verdict reached here is journalled in them first, then read from there.
+The run directories are the truth: a verdict reached here is journalled in them first, then read from there. Several
+processes may do this at once: a verdict is the same whoever reaches it, and so is what two equal ones mean.
 """
 
 from __future__ import annotations
 
-import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
-import psutil
-
+from hpcml.causes import Cause, classify
 from hpcml.errors import ConfigError
-from hpcml.journal import Chunk, Event, events, read_journal
+from hpcml.operations import notify, tending
+from hpcml.operations.last_words import log_tail
+from hpcml.operations.verdicts import Circumstances, Verdict, by_scheduler
+from hpcml.operations.watcher import Watcher
 from hpcml.places import Places
-from hpcml.records import RunRecord
+from hpcml.records import Known, RunRecord
 from hpcml.rundir import RunDir
-from hpcml.schedulers.local import is_queue_alive
-from hpcml.schedulers.submitter import Known
 from hpcml.states import State
 from hpcml.store.engine import Engine, open_store
 from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
-from hpcml.store.queries import find_runs
+from hpcml.store.polls import read_words
+from hpcml.store.queries import get_run, open_runs
 from hpcml_client.journal import JournalWriter
 
 # For each run that was asked about: what its scheduler knows, or None if it has forgotten it. A run whose scheduler
-# gave no answer is left out.
+# gave no answer, or was not asked, is left out.
 Ask = Callable[[Sequence[RunRecord]], Mapping[str, Known | None]]
-_SUBMISSION_GRACE = timedelta(minutes=10)  # between writing a run down and its ticket
 
 
 @contextmanager
@@ -47,102 +49,108 @@ def opened(places: Places) -> Iterator[Engine]:
         engine.dispose()
 
 
-def collect(engine: Engine, places: Places, ask: Ask | None = None) -> IngestReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What there was to read, and as they are now the runs that had not ended, or not settled, when it was read."""
+
+    report: IngestReport
+    runs: Sequence[RunRecord]
+
+
+def collect(engine: Engine, places: Places, ask: Ask | None = None) -> Collected:
     """Bring every run directory below ``places.runs`` into the store; as often as you like.
 
-    With *ask* the schedulers are asked for the runs that have not ended; without it only this machine is looked at.
+    With *ask* the schedulers are asked for the runs that have not ended, or not settled; without it only this machine
+    is looked at.
     """
     report = ingest_all(engine, places.runs)
-    unfinished = find_runs(engine, states=(State.PENDING, State.RUNNING))
+    unfinished = open_runs(engine)
+    if not unfinished:
+        return Collected(report=report, runs=())
+    before = read_words(engine, [record.uid for record in unfinished]) if ask is not None else {}
     known = ask(unfinished) if ask is not None else {}
+    submitting = _submissions_under_way(places)
+    now_known: list[RunRecord] = []
     for record in unfinished:
         run_dir = RunDir(Path(record.path))
-        verdict = judge(record, run_dir, datetime.now().astimezone())
         if record.uid in known:
-            verdict = verdict_of_scheduler(record, known[record.uid], run_dir)
-        if verdict is not None:
-            with JournalWriter.open(
-                str(run_dir.journals), run=record.uid, attempt=record.attempt, writer="collect"
-            ) as journal:
-                journal.event(verdict.name, verdict.details)
-            run_dir.cancel_mark.unlink(missing_ok=True)  # it has ended: whoever submits job.sh again wants it to run
-            ingest_run(engine, run_dir)
-    return report
+            previous = before.get(record.uid)
+            was_final = previous is not None and previous[0].state.is_final
+            verdict = _by_word(record, known[record.uid], run_dir, was_final_before=was_final)
+        else:
+            is_being_submitted = record.submission in submitting
+            now = datetime.now().astimezone()
+            verdict = tending.by_sight(record, run_dir, now, is_being_submitted=is_being_submitted)
+        if verdict is None:
+            now_known.append(record)
+            continue
+        if _still_stands(record, run_dir):
+            pronounce(record, verdict)
+        ingest_run(engine, run_dir)
+        now_known.append(get_run(engine, record.uid))
+    return Collected(report=report, runs=now_known)
 
 
-def verdict_of_scheduler(record: RunRecord, known: Known | None, run_dir: RunDir) -> Event | None:
-    """Return the event that a scheduler's word means for a run that had not ended; None while it may go on.
-
-    The run's own words go first: they are ingested before this is asked. *known* None: the job is forgotten.
-    """
-    if known is None:
-        if run_dir.cancel_mark.exists():
-            return _event("cancelled", "cancelled")
-        return _event("lost", f"{record.scheduler} has forgotten job {record.job_id} and it recorded no outcome")
-    if not known.state.is_final:
-        return None
-    state = State.FAILED if known.state is State.COMPLETED else known.state
-    if run_dir.cancel_mark.exists() and state is State.FAILED:
-        state = State.CANCELLED
-    said = f"{record.scheduler} says {known.raw}" + (f" ({known.reason})" if known.reason else "")
-    never = "" if record.state is State.RUNNING else "; it never started: does the node see the run directory?"
-    never = never if state is State.FAILED else ""
-    code = "" if known.exit_code is None else f", exit code {known.exit_code}"
-    details = {"state": state.value, "raw": known.raw, "reason": f"{said}{code}{never}"}
-    return Event(seq=0, t_s=0.0, name="ended_by_scheduler", details=details)
+def pronounce(record: RunRecord, verdict: Verdict) -> None:
+    """Journal *verdict*, and tell whoever wants to know of an end."""
+    run_dir = RunDir(Path(record.path))
+    told = _with_cause(verdict, run_dir) if verdict.is_end else verdict
+    with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=told.attempt, writer="collect") as journal:
+        journal.event(told.name, told.details)
+        if told.is_end:
+            notify.tell_of_end(record, run_dir, told, tell=lambda name, **details: journal.event(name, details))
+    if told.is_end:
+        run_dir.cancel_mark.unlink(missing_ok=True)  # it has ended: whoever submits job.sh again wants it to run
 
 
-def judge(record: RunRecord, run_dir: RunDir, now: datetime) -> Event | None:
-    """Return the event that ends a run that nobody tends any more; None while somebody does, or might.
-
-    Of runs on this machine alone: what another host's processes do cannot be seen from here.
-    """
-    if record.job_id is None or record.scheduler != "local" or not run_dir.journals.is_dir():
-        return _never_submitted(record, now) if record.job_id is None else None
-    chunks = [read_journal(path) for path in run_dir.journal_files()]
-    started = _last_start(chunks)
-    if started is not None:
-        if not is_here(started) or is_alive(started):
-            return None
-        return _event("lost", "its agent ended without recording an outcome (killed, or the machine restarted)")
-    hosts = {chunk.header.host for chunk in chunks if chunk.header and chunk.header.writer == "launch"}
-    if socket.gethostname() not in hosts or is_queue_alive(record.job_id):
-        return None
-    is_cancelled = run_dir.cancel_mark.exists()
-    name, reason = ("cancelled", "cancelled") if is_cancelled else ("lost", "its queue ended")
-    return _event(name, f"{reason} before it started")
+def _by_word(record: RunRecord, known: Known | None, run_dir: RunDir, *, was_final_before: bool) -> Verdict | None:
+    if known is not None and (known.state is State.RUNNING or known.state is record.state is State.PENDING):
+        return None  # the usual answers, for which no file is opened
+    started = tending.last_start(run_dir)
+    ran_as = None if started is None else started.details.get("job_id")
+    if record.state is State.RUNNING and started is not None and ran_as is None:
+        # by hand, outside any job: what the scheduler says of the job before it does not concern this attempt
+        now = datetime.now().astimezone()
+        by_hand = replace(record, scheduler="local", job_id=record.job_id or "by hand")
+        return tending.by_sight(by_hand, run_dir, now, is_being_submitted=False)
+    about = Circumstances(
+        is_cancelled=run_dir.cancel_mark.exists(),
+        quiet_s=_quiet_s(run_dir, time.time()),
+        ran_as=None if ran_as is None else str(ran_as),
+        was_final_before=was_final_before,
+    )
+    return by_scheduler(record, known, about)
 
 
-def _never_submitted(record: RunRecord, now: datetime) -> Event | None:
-    written = datetime.fromisoformat(record.submitted_at) if record.submitted_at else now
-    if now - written < _SUBMISSION_GRACE:
-        return None
-    return _event("lost", "written down but never submitted: hpcml run was interrupted")
+def _still_stands(record: RunRecord, run_dir: RunDir) -> bool:
+    """Tell whether the run still stands as *record* says: its own words that came meanwhile go first."""
+    seen = Watcher(run_dir).look()
+    return (seen.state, seen.is_settled) == (record.state, record.is_settled) and seen.attempt <= record.attempt
 
 
-def _last_start(chunks: Sequence[Chunk]) -> Event | None:
-    starts = [
-        (chunk.header.attempt, event)
-        for chunk in chunks
-        if chunk.header
-        for event in events([chunk], "attempt_started")
-    ]
-    return max(starts, key=lambda entry: entry[0])[1] if starts else None
+def _quiet_s(run_dir: RunDir, now: float) -> float:
+    written = [path.stat().st_mtime for path in run_dir.journal_files()]
+    return now - max(written) if written else float("inf")
 
 
-def is_here(started: Event) -> bool:
-    """Tell whether the agent that journalled *started* was started on this machine."""
-    return started.details.get("hostname") == socket.gethostname()
+def _with_cause(verdict: Verdict, run_dir: RunDir) -> Verdict:
+    if "cause" in verdict.details:
+        return verdict
+    if verdict.name == "cancelled":
+        cause = Cause.CANCELLED
+    else:
+        state = State.LOST if verdict.name == "lost" else State(verdict.details["state"])
+        cause = classify(
+            state,
+            reason=verdict.details.get("reason"),
+            raw=verdict.details.get("raw"),
+            exit_code=None,
+            signal=None,
+            log_tail=log_tail(run_dir),
+        )
+    return replace(verdict, details={**verdict.details, "cause": cause.value})
 
 
-def is_alive(started: Event) -> bool:
-    """Tell whether the agent that journalled *started* here still runs; a recycled pid has another start time."""
-    try:
-        born = psutil.Process(int(started.details["pid"])).create_time()
-    except (psutil.Error, KeyError, TypeError, ValueError):
-        return False
-    return abs(born - float(started.details["create_time"])) < 1.0
-
-
-def _event(name: str, reason: str) -> Event:
-    return Event(seq=0, t_s=0.0, name=name, details={"reason": reason})
+def _submissions_under_way(places: Places) -> frozenset[str]:
+    """Return the submissions that `hpcml run` is making, or was making when it died: `hpcml sync` finishes those."""
+    return frozenset(path.name.partition(".")[0] for path in places.open_submissions.glob("*.json"))

@@ -9,12 +9,13 @@ from pathlib import Path
 from hpcml.errors import StoreError
 from hpcml.operations.collect import collect, opened
 from hpcml.places import Places
-from hpcml.records import Point, RunRecord, StoredEvent
+from hpcml.records import Known, Point, RunRecord, StoredEvent
 from hpcml.rundir import RunDir
 from hpcml.states import State
 from hpcml.store import queries
 from hpcml.store.engine import Engine
-from hpcml.store.filters import parse_filter
+from hpcml.store.filters import Filter, parse_filter
+from hpcml.store.polls import read_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +26,15 @@ class Selection:
     experiment: str | None = None
     states: Sequence[str] = ()
     where: Sequence[str] = ()  # precision=tf32, val_accuracy>0.9
+    submission: str | None = None  # the runs that were submitted together
     sort: str | None = None
     descending: bool = False
     limit: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no condition is given."""
+        return not (self.references or self.experiment or self.states or self.where or self.submission)
 
 
 def list_runs(places: Places, selection: Selection) -> list[RunRecord]:
@@ -45,12 +52,28 @@ def with_step_times(places: Places, selection: Selection) -> tuple[list[RunRecor
         return runs, queries.curves(store, [run.uid for run in runs], "step_time_s")
 
 
-def show_run(places: Places, reference: str) -> tuple[RunRecord, list[StoredEvent]]:
-    """Return one run and all its events."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One run with all its events, what its scheduler said last and when, and the folder of the code that it runs."""
+
+    record: RunRecord
+    events: Sequence[StoredEvent]
+    word: tuple[Known, float] | None
+    code: str | None
+
+
+def show_run(places: Places, reference: str) -> Shown:
+    """Return everything that is known of one run."""
     with opened(places) as store:
         collect(store, places)
         record = queries.get_run(store, reference)
-        return record, queries.events(store, record.uid)
+        code = RunDir(Path(record.path)).code
+        return Shown(
+            record=record,
+            events=queries.events(store, record.uid),
+            word=read_words(store, [record.uid]).get(record.uid),
+            code=str(code.resolve()) if code.exists() else None,
+        )
 
 
 def find(places: Places, references: Sequence[str]) -> list[tuple[RunRecord, RunDir]]:
@@ -63,11 +86,14 @@ def select(store: Engine, selection: Selection) -> list[RunRecord]:
     if selection.references:
         found = {record.uid: record for record in (queries.get_run(store, word) for word in selection.references)}
         return list(found.values())
+    filters = [parse_filter(text) for text in selection.where]
+    if selection.submission is not None:
+        filters.append(Filter(key="submission", op="=", value=selection.submission))
     return queries.find_runs(
         store,
         experiment=selection.experiment,
         states=[_state(word) for word in selection.states],
-        filters=[parse_filter(text) for text in selection.where],
+        filters=filters,
         sort=selection.sort,
         descending=selection.descending,
         limit=selection.limit,

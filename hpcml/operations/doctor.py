@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from hpcml.cluster import Cluster
+from hpcml.cluster import Cluster, SchedulerName
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import HpcmlError
 from hpcml.operations.account import known_account
+from hpcml.operations.backends import Backends
 from hpcml.operations.collect import opened
-from hpcml.operations.plan import Machine, plan_all
+from hpcml.operations.machine import Machine
+from hpcml.operations.plan import plan_all
 from hpcml.operations.preflight import file_system_of, warnings
 from hpcml.places import Places
 from hpcml.schedulers.presence import find_programs
+from hpcml.schedulers.submitter import Ticket
+from hpcml.spec import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +34,18 @@ class Check:
     found: str
 
 
-def examine(places: Places, machine: Machine, cluster: str) -> Iterator[Check]:
-    """Yield the checks of this machine, then those for *cluster*; what cannot be looked at is a failed check."""
+def examine(places: Places, machine: Machine, cluster: str, folder: str | None = None) -> Iterator[Check]:
+    """Yield the checks of this machine, then those for *cluster*; what cannot be looked at is a failed check.
+
+    *folder* holds options besides ./conf.
+    """
     yield Check(what="python", verdict="ok", found=platform.python_version())
     yield _home(places)
     yield _store(places)
     yield Check(what="cores", verdict="ok", found=f"{machine.cores} usable")
     yield _gpus(machine)
     yield from _packages()
-    yield from _cluster(places, machine, cluster)
+    yield from _cluster(places, machine, cluster, folder)
 
 
 def _home(places: Places) -> Check:
@@ -83,9 +91,10 @@ def _packages() -> Iterator[Check]:
         yield Check(what="NVML package", verdict="warn", found=found)
 
 
-def _cluster(places: Places, machine: Machine, name: str) -> Iterator[Check]:
+def _cluster(places: Places, machine: Machine, name: str, folder: str | None) -> Iterator[Check]:
+    own = [] if folder is None else ["--config-dir", folder]
     try:
-        (point,) = compose_from_cli([f"cluster={name}", "workload.command=true"], project=Path.cwd())
+        (point,) = compose_from_cli([*own, f"cluster={name}", "workload.command=true"], project=Path.cwd())
     except HpcmlError as error:
         yield Check(what=f"profile {name}", verdict="fail", found=str(error))
         return
@@ -93,7 +102,10 @@ def _cluster(places: Places, machine: Machine, name: str) -> Iterator[Check]:
     yield Check(what=f"profile {name}", verdict="ok", found=f"{site.scheduler.name}, {site.site or 'this machine'}")
     for program, place in find_programs(site.scheduler.name).items():
         yield Check(what=program, verdict="ok" if place else "fail", found=place or "not on PATH")
+    if site.scheduler is not SchedulerName.local and all(find_programs(site.scheduler.name).values()):
+        yield _answer(Backends(places=places, machine=machine), site.scheduler.name)
     yield from _account(site)
+    yield from _webhook(point.run.schedule)
     try:
         (item,) = plan_all([point], machine)
     except HpcmlError as error:
@@ -103,6 +115,31 @@ def _cluster(places: Places, machine: Machine, name: str) -> Iterator[Check]:
     yield from (Check(what="preflight", verdict="warn", found=warning) for warning in found)
     if not found:
         yield Check(what="preflight", verdict="ok", found="a default run would be accepted")
+
+
+def _answer(backends: Backends, scheduler: str) -> Check:
+    """Ask the scheduler once, about a job that is not ours and probably long gone: that it answers is what counts."""
+    what = f"{scheduler} answers"
+    try:
+        answers = backends.by_name(scheduler).query([Ticket(scheduler=scheduler, job_id="1")])
+    except HpcmlError as error:
+        return Check(what=what, verdict="fail", found=str(error))
+    problems = "; ".join(dict.fromkeys(answers.unanswered.values()))
+    return Check(what=what, verdict="fail" if problems else "ok", found=problems or "yes")
+
+
+def _webhook(schedule: Schedule) -> Iterator[Check]:
+    if schedule.webhook_file is None:
+        return
+    path = Path(schedule.webhook_file).expanduser()
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        yield Check(what="webhook", verdict="fail", found=f"schedule.webhook_file={path}: {error.strerror}")
+        return
+    is_private = not stat.S_IMODE(mode) & (stat.S_IRWXG | stat.S_IRWXO)
+    found = str(path) if is_private else f"{path} may be read by others, and its URL is a secret: chmod 600 {path}"
+    yield Check(what="webhook", verdict="ok" if is_private else "fail", found=found)
 
 
 def _account(site: Cluster) -> Iterator[Check]:

@@ -1,51 +1,187 @@
-"""What a run printed, read as it grows."""
+"""What a run printed, read as it grows, over as many attempts as it takes; bytes, as they were printed."""
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcml.errors import ConfigError
-from hpcml.operations.follow import Watcher
+from hpcml.operations.watcher import Glimpse, Watcher
+from hpcml.places import Places
+from hpcml.records import RunRecord
 from hpcml.rundir import RunDir
 
 _CHUNK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 16
 _PERIOD_S = 0.5
+_REFRESH_S = 15.0  # between questions whether the run lives: of the store, which asks schedulers politely
+_REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
 
 
-def log_file(run_dir: RunDir, *, rank: int, err: bool) -> Path:
-    """Return what rank *rank* printed in the last attempt that has printed anything, or raise `ConfigError`."""
-    suffix = "err" if err else "out"
-    attempts = [
-        int(match[1])
-        for path in run_dir.logs.glob(f"*-rank{rank}.{suffix}")
-        if (match := re.match(r"(\d+)-", path.name))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What of a run is to be shown. `attempt` None: the last one that printed anything, and those that follow."""
+
+    rank: int = 0
+    err: bool = False
+    attempt: int | None = None
+    lines: int | None = None  # the last so many; None: all
+
+    @property
+    def suffix(self) -> str:
+        """How the files of this stream end."""
+        return f"-rank{self.rank}.{'err' if self.err else 'out'}"
+
+
+def find_log(run_dir: RunDir, wanted: Wanted) -> Path | None:
+    """Return the file that is *wanted*; None where nothing was printed there yet."""
+    attempts = _attempts(run_dir, wanted.suffix)
+    chosen = wanted.attempt if wanted.attempt is not None else max(attempts, default=None)
+    if chosen is None or chosen not in attempts:
+        return None
+    return run_dir.logs / f"{chosen}{wanted.suffix}"
+
+
+def no_log(run_dir: RunDir, wanted: Wanted) -> ConfigError:
+    """Return the error that says what there is instead of what is *wanted*."""
+    of_attempt = "" if wanted.attempt is None else f" in attempt {wanted.attempt}"
+    number = r"\d+" if wanted.attempt is None else str(wanted.attempt)
+    names = [
+        match[1] for path in run_dir.logs.glob("*.out") if (match := re.match(rf"{number}-(rank\d+)\.", path.name))
     ]
-    if not attempts:
-        ranks = sorted({path.name.partition("-")[2].partition(".")[0] for path in run_dir.logs.glob("*-rank*.out")})
-        there = f"there is {', '.join(ranks)}" if ranks else "it has not started yet"
-        raise ConfigError(f"run {run_dir.uid} has no output of rank {rank}: {there}")
-    chosen = run_dir.stderr if err else run_dir.stdout
-    return chosen(max(attempts), rank)
+    ranks = sorted(set(names), key=lambda name: int(name.removeprefix("rank")))
+    there = f"there is {', '.join(ranks)}" if ranks else "it has not started yet"
+    if wanted.attempt is not None and not ranks:
+        attempts = sorted({int(path.name.partition("-")[0]) for path in run_dir.logs.glob("*-rank*.out")})
+        there = f"there is attempt {', '.join(map(str, attempts))}" if attempts else there
+    return ConfigError(f"run {run_dir.uid} has no output of rank {wanted.rank}{of_attempt}: {there}")
 
 
-def read(path: Path) -> Iterator[bytes]:
-    """Yield what *path* holds, piece by piece."""
+def schedulers_logs(record: RunRecord, places: Places) -> list[Path]:
+    """Return what the scheduler, or this machine's queue, wrote of the run's job: all there is if no agent started."""
+    folder = Path(record.path)
+    found = [*folder.glob("slurm*.log"), *folder.glob("queue.log"), *folder.glob("logs/*.OU")]
+    found += folder.glob("logs/*-agent*.log")
+    token = (record.job_name or "").rpartition(".")[2]
+    if token and token != record.uid:
+        index = record.array_index or 0
+        shared = places.submissions / token
+        found += [*shared.glob("slurm.log"), *shared.glob(f"slurm-{index}.log")]
+        found += [path for path in shared.glob("*.OU") if f"[{index}]" in path.name or "[" not in path.name]
+    if record.scheduler == "local" and token:
+        found += (places.submissions / token).glob("queue.log")
+    return sorted(path for path in found if path.stat().st_size)
+
+
+def read(path: Path, *, lines: int | None = None) -> Iterator[bytes]:
+    """Yield what *path* holds, or the last *lines* lines of it, piece by piece."""
     with path.open("rb") as file:
+        if lines is not None:
+            file.seek(_start_of_last(path, lines))
         while piece := file.read(_CHUNK_BYTES):
             yield piece
 
 
-def follow(path: Path, run_dir: RunDir) -> Iterator[bytes]:
-    """Yield what *path* holds and what is added to it, until the run has ended."""
-    watcher = Watcher(run_dir)
+def follow(
+    run_dir: RunDir, wanted: Wanted, *, note: Callable[[str], None], refresh: Callable[[], None]
+) -> Iterator[bytes]:
+    """Yield what was printed and what is added to it, attempt after attempt, until the run has ended.
+
+    *note* is told what is waited for; *refresh* has the schedulers asked, which alone know of a run whose agent died.
+    """
+    life = _Life(Watcher(run_dir), refresh)
+    path = _once_there(run_dir, wanted, life, note)
+    while path is not None:
+        attempt = int(path.name.partition("-")[0])
+        with path.open("rb") as file:
+            if wanted.lines is not None:
+                file.seek(_start_of_last(path, wanted.lines))
+            while True:
+                is_over = life.is_over(attempt)  # asked first: what was printed before the end is read after it
+                while piece := file.read(_CHUNK_BYTES):
+                    yield piece
+                if is_over:
+                    break
+                time.sleep(_PERIOD_S)
+        if wanted.attempt is not None or life.has_ended:
+            return
+        wanted = replace(wanted, lines=None)
+        path = _once_there(run_dir, replace(wanted, attempt=attempt + 1), life, note)
+
+
+def _once_there(run_dir: RunDir, wanted: Wanted, life: _Life, note: Callable[[str], None]) -> Path | None:
+    """Wait for the file that is *wanted* and return it; None if the run ends without it."""
+    is_said = False
+    while True:
+        seen = life.look()
+        if path := find_log(run_dir, wanted):
+            return path
+        later = [at for at in _attempts(run_dir, wanted.suffix) if wanted.attempt is not None and at > wanted.attempt]
+        if later:
+            return run_dir.logs / f"{min(later)}{wanted.suffix}"
+        if life.has_ended:
+            return None
+        if not is_said:
+            is_said = True
+            what = "start" if wanted.attempt is None else f"start attempt {wanted.attempt}"
+            note(f"{run_dir.uid} is {seen.state.value}: waiting for it to {what}")
+        time.sleep(_PERIOD_S)
+
+
+class _Life:
+    """Whether the run whose output is followed goes on."""
+
+    def __init__(self, watcher: Watcher, refresh: Callable[[], None]) -> None:
+        self._watcher = watcher
+        self._refresh = refresh
+        self._refresh_at = time.monotonic() + _REFRESH_S
+        self._over_since: float | None = None
+        self.has_ended = False
+
+    def look(self) -> Glimpse:
+        """Return what is known now, and remember whether it is the end."""
+        now = time.monotonic()
+        if now >= self._refresh_at:
+            self._refresh()
+            self._refresh_at = time.monotonic() + _REFRESH_S
+        seen = self._watcher.look()
+        if not seen.is_over:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = now
+        patience_s = _REQUEUE_S if seen.may_go_on else 0.0
+        self.has_ended = self._over_since is not None and now - self._over_since >= patience_s
+        return seen
+
+    def is_over(self, attempt: int) -> bool:
+        """Tell whether nothing is printed in *attempt* any more."""
+        seen = self.look()
+        return self.has_ended or seen.attempt > attempt
+
+
+def _attempts(run_dir: RunDir, suffix: str) -> set[int]:
+    matches = (re.match(r"(\d+)-", path.name) for path in run_dir.logs.glob(f"*{suffix}"))
+    return {int(match[1]) for match in matches if match}
+
+
+def _start_of_last(path: Path, lines: int) -> int:
+    """Return where the last *lines* lines of *path* begin."""
     with path.open("rb") as file:
-        while True:
-            ended = watcher.look().state.is_final  # asked first: what was printed before the end is read after it
-            while piece := file.read(_CHUNK_BYTES):
-                yield piece
-            if ended:
-                return
-            time.sleep(_PERIOD_S)
+        at = end = file.seek(0, os.SEEK_END)
+        if lines == 0:
+            return end
+        while at > 0:
+            size = min(at, _BLOCK_BYTES)
+            at -= size
+            file.seek(at)
+            block = file.read(size)
+            place = len(block) - 1 if at + size == end else len(block)  # the newline that ends the file begins no line
+            while (place := block.rfind(b"\n", 0, place)) >= 0:
+                lines -= 1
+                if lines == 0:
+                    return at + place + 1
+    return 0

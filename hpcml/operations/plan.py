@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcml.agent import gpu, host
 from hpcml.cluster import SchedulerName
 from hpcml.config.compose import Composed
+from hpcml.container import ContainerKind
 from hpcml.errors import ConfigError
 from hpcml.manifest import Plan
+from hpcml.operations import packing
+from hpcml.operations.machine import Machine
 from hpcml.operations.queues import refuse_impossible, routed
 from hpcml.precision import CPU, Device
 from hpcml.resources import resource_dir
@@ -24,14 +26,6 @@ _MOST_DEFAULT_CORES = 8  # a small model gains nothing from more, and leaves roo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The machine that `hpcml run` was typed on."""
-
-    cores: int
-    gpus: Sequence[gpu.Gpu]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """A run that could start now: checked, and nothing written yet."""
 
@@ -39,26 +33,37 @@ class Planned:
     plan: Plan
     overrides: tuple[str, ...]
     user_config: tuple[str, ...]
+    repeat: int = 0  # which of schedule.repeats it is
 
-
-def look_around(environ: Mapping[str, str]) -> Machine:
-    """Return the cores and GPUs that this process may use."""
-    visible = gpu.visible_gpus(gpu.list_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
-    return Machine(cores=host.usable_cores(), gpus=visible)
+    @property
+    def code_folder(self) -> Path:
+        """Where its program starts: the code around it is the run's."""
+        return Path(self.plan.cwd)
 
 
 def plan_all(points: Sequence[Composed], machine: Machine) -> list[Planned]:
     """Plan every point, or raise `ConfigError` for the first that cannot run; nothing has happened then.
 
-    The order is by seed first: precisions take turns, so that a machine that warms up or fills up meets them alike.
+    The order is by repeat, then by seed: precisions take turns, so that a machine that warms up or fills up meets them
+    alike.
     """
     software = Software(python=sys.executable, recipes=resource_dir("recipes"), cwd=Path.cwd())
-    planned = [_plan(point, machine, software) for point in points]
-    return sorted(planned, key=lambda item: item.run.seed)
+    planned = sorted((_plan(point, machine, software) for point in points), key=lambda item: item.run.seed)
+    most = max((item.run.schedule.repeats for item in planned), default=0)
+    repeated = [
+        replace(item, repeat=repeat) for repeat in range(most) for item in planned if repeat < item.run.schedule.repeats
+    ]
+    packing.packs_of(repeated)  # refuses packs that would never run
+    return repeated
 
 
 def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
     run = routed(point.run)
+    if run.container.kind is not ContainerKind.none:
+        raise ConfigError(
+            f"container={run.container.name}: hpcml builds and keeps images, but no run starts inside one yet: "
+            "choose container=none"
+        )
     if run.data.path is not None and not Path(run.data.path).exists():
         raise ConfigError(f"data.path={run.data.path} does not exist")
     cwd = Path(run.workload.cwd or software.cwd)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from hpcml.cluster import SchedulerName
+from hpcml.operations import packing, snapshot
 from hpcml.operations.plan import Planned
 from hpcml.operations.queues import unknown_queue
 from hpcml.places import Places
 
 _OF_ONE_MACHINE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "zfs", "f2fs"})
+
+
+def all_warnings(planned: Sequence[Planned], places: Places) -> list[str]:
+    """Return every warning about *planned*, once."""
+    found = {text for item in planned for text in warnings(item, places)}
+    return sorted(found | set(packing.warnings(planned)) | set(snapshot.warnings(planned)))
 
 
 def warnings(item: Planned, places: Places) -> Iterator[str]:

@@ -17,6 +17,11 @@ from hpcml.manifest import Provenance
 
 _GIT_TIMEOUT_S = 30
 _DIFF_LIMIT_BYTES = 10 << 20
+# Whatever the user's configuration says; the whole repository, wherever in it this is
+_AS_GIT_APPLY_READS_IT = (
+    *("--no-color", "--no-ext-diff", "--no-textconv", "--no-relative", "--src-prefix=a/", "--dst-prefix=b/"),
+    "--submodule=short",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +31,7 @@ class Code:
     commit: str | None
     dirty: bool | None
     diff: bytes
+    is_cut: bool = False  # the diff was too long, and is no patch any more
 
 
 NO_CODE = Code(commit=None, dirty=None, diff=b"")
@@ -37,10 +43,11 @@ def describe_code(folder: Path) -> Code:
     if commit is None:
         return NO_CODE
     changes = _git(folder, "status", "--porcelain") or b""
-    diff = _git(folder, "diff", "--binary", "HEAD") or b""
-    if len(diff) > _DIFF_LIMIT_BYTES:
+    diff = _git(folder, "diff", "--binary", *_AS_GIT_APPLY_READS_IT, "HEAD") or b""
+    is_cut = len(diff) > _DIFF_LIMIT_BYTES
+    if is_cut:
         diff = diff[:_DIFF_LIMIT_BYTES] + b"\n[cut by hpcml: the diff was %d bytes long]\n" % len(diff)
-    return Code(commit=commit.decode().strip(), dirty=bool(changes.strip()), diff=diff)
+    return Code(commit=commit.decode().strip(), dirty=bool(changes.strip()), diff=diff, is_cut=is_cut)
 
 
 def describe(

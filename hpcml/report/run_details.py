@@ -14,19 +14,33 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.precision import Numerics
-from hpcml.records import RunRecord, StoredEvent
+from hpcml.records import Known, RunRecord, StoredEvent
+from hpcml.report.attempts import Attempt, attempts_of
 from hpcml.report.plain_text import duration, json_ready, number, safe
-from hpcml.report.run_words import is_native, last_value, metric_words, title
+from hpcml.report.run_words import is_native, job_words, last_value, metric_words, title
 from hpcml.report.runs_table import record_json
 
 
 def run_details(
-    run: RunRecord, events: Sequence[StoredEvent], *, console: Console, zone: tzinfo | None = None
+    run: RunRecord,
+    events: Sequence[StoredEvent],
+    *,
+    console: Console,
+    zone: tzinfo | None = None,
+    word: tuple[Known, float] | None = None,
+    code: str | None = None,
 ) -> RenderableType:
-    """Return everything about *run*; times are shown in *zone*, by default this machine's."""
+    """Return everything about *run*; times are shown in *zone*, by default this machine's.
+
+    *word* is what its scheduler said last, and when (unix seconds); *code* the folder with the code that it runs.
+    """
     parts: list[RenderableType] = [Text(safe(f"{run.uid}  {title(run)}".rstrip()), style="bold")]
-    parts += [_pairs(dict(_outcome(run))), *_section("precision", dict(_precision(run)))]
+    parts += [_pairs({**dict(_outcome(run)), "code": code, "scheduler said": _said(word, zone)})]
+    parts += _section("precision", dict(_precision(run)))
     parts += _section("times", dict(_times(run, zone)))
+    attempts = attempts_of(events)
+    if any(attempt.number for attempt in attempts) or any(attempt.checkpoints for attempt in attempts):
+        parts += [_title("attempts"), _indent(_attempts(attempts, console))]
     if run.metrics:
         parts += [_title("metrics"), _indent(_metrics(run, console))]
     parts += _section("facts", dict(sorted(run.facts.items())))
@@ -36,22 +50,36 @@ def run_details(
     return Group(*parts)
 
 
-def run_details_json(run: RunRecord, events: Sequence[StoredEvent]) -> str:
-    """Return the run and its events as one JSON object."""
+def run_details_json(
+    run: RunRecord,
+    events: Sequence[StoredEvent],
+    *,
+    word: tuple[Known, float] | None = None,
+    code: str | None = None,
+) -> str:
+    """Return the run, its attempts and its events as one JSON object."""
     listed = [json_ready({**encode(event), "details": encode(dict(event.details))}) for event in events]
-    return json.dumps({**record_json(run), "events": listed}, indent=2, allow_nan=False) + "\n"
+    attempts = [
+        json_ready({**encode(one), "hosts": list(one.hosts), "checkpoints": list(one.checkpoints)})
+        for one in attempts_of(events)
+    ]
+    said = None if word is None else {**encode(word[0]), "said_at": word[1]}
+    more = {"code": code, "scheduler_said": said, "attempts": attempts, "events": listed}
+    return json.dumps({**record_json(run), **more}, indent=2, allow_nan=False) + "\n"
 
 
 def _outcome(run: RunRecord) -> Iterator[tuple[str, object]]:
-    yield "state", run.state.value
+    yield "state", run.state.value + ("" if run.is_settled else "  (its scheduler has not said why)")
+    yield "cause", run.cause
     yield "reason", run.reason
     yield "exit code", run.exit_code
     yield "experiment", run.experiment
     yield "seed", run.seed
     yield "tags", ", ".join(run.tags) or None
     yield "scheduler", run.scheduler
-    yield "job", run.job_id
+    yield "job", None if run.job_id is None else job_words(run).partition(" ")[2]
     yield "attempt", run.attempt
+    yield "submission", run.submission
     yield "directory", run.path
     yield "git commit", None if run.git_commit is None else f"{run.git_commit}{' + changes' * bool(run.git_dirty)}"
 
@@ -71,13 +99,43 @@ def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
 def _times(run: RunRecord, zone: tzinfo | None) -> Iterator[tuple[str, object]]:
     yield "submitted", run.submitted_at
     for name, moment in (("started", run.t_start), ("ended", run.t_end)):
-        yield (
-            name,
-            None
-            if moment is None
-            else datetime.fromtimestamp(moment, tz=zone).astimezone(zone).isoformat(sep=" ", timespec="seconds"),
-        )
+        yield name, None if moment is None else _moment(moment, zone)
     yield "wall time", duration(run.wall_s) or None
+
+
+def _said(word: tuple[Known, float] | None, zone: tzinfo | None) -> str | None:
+    if word is None:
+        return None
+    known, at = word
+    reason = f" ({known.reason})" if known.reason else ""
+    start = f", expected to start {known.expected_start}" if known.expected_start else ""
+    return f"{known.raw}{reason}{start}, at {_moment(at, zone)}"
+
+
+def _moment(at: float, zone: tzinfo | None) -> str:
+    return datetime.fromtimestamp(at, tz=zone).astimezone(zone).isoformat(sep=" ", timespec="seconds")
+
+
+def _attempts(attempts: Sequence[Attempt], console: Console) -> Table:
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    for heading in ("attempt", "began", "lasted", "host", "job", "state", "checkpoints", "why"):
+        table.add_column(heading, overflow="fold")
+    for one in attempts:
+        lasted = None if one.began_s is None or one.ended_s is None else one.ended_s - one.began_s
+        steps = list(map(str, one.checkpoints))
+        shown = [*steps[:1], "...", *steps[-1:]] if len(steps) > 3 else steps
+        cells = (
+            str(one.number),
+            "" if one.began_s is None else f"{one.began_s:.1f}s",
+            duration(lasted),
+            ", ".join(one.hosts),
+            one.job or "",
+            one.state.value,
+            " ".join(shown),
+            "; ".join(filter(None, [one.queued, one.why])),
+        )
+        table.add_row(*(Text(safe(cell)) for cell in cells))
+    return table
 
 
 def _metrics(run: RunRecord, console: Console) -> Table:

@@ -58,3 +58,9 @@ def submitted_at(run: RunRecord) -> float | None:
 def is_native(run: RunRecord) -> bool:
     """Whether this run's times say anything about its precision."""
     return run.numerics == Numerics.native.name
+
+
+def job_words(run: RunRecord) -> str:
+    """Return the run's job as its scheduler calls it; of a job that several runs share, it says so."""
+    index = "" if run.array_index is None else f"_{run.array_index}"
+    return f"{run.scheduler} {run.job_id or '-'}{index}{' (shared)' * run.is_shared}"

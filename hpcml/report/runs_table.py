@@ -21,12 +21,20 @@ from hpcml.report.run_words import key_metric, metric_words, precision_words, sh
 from hpcml.report.spreadsheet import csv_cell
 from hpcml.states import State
 
-_HEADINGS = ("run", "experiment", "name", "precision", "seed", "state", "", "wall", "age")
-_EXPERIMENT, _NAME, _PRECISION, _SEED, _STATE, _METRIC, _WALL, _AGE = range(1, len(_HEADINGS))
+_HEADINGS = ("run", "experiment", "name", "precision", "seed", "state", "cause", "", "wall", "age")
+_EXPERIMENT, _NAME, _PRECISION, _SEED, _STATE, _CAUSE, _METRIC, _WALL, _AGE = range(1, len(_HEADINGS))
 _RIGHT = (_SEED, _METRIC, _WALL, _AGE)
 _CUT = {_PRECISION: 19, _NAME: 10, _EXPERIMENT: 8}  # may end in an ellipsis, but not before so many characters
 _METRIC_TITLE = 12  # of its title so much is kept, of its values all
-_DISPENSABLE = (_AGE, _WALL, _EXPERIMENT, _NAME, _SEED, _METRIC)  # left out where there is no room, in this order
+_DISPENSABLE = (
+    _AGE,
+    _WALL,
+    _EXPERIMENT,
+    _NAME,
+    _SEED,
+    _CAUSE,
+    _METRIC,
+)  # left out where there is no room, in this order
 _STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
 
 
@@ -54,10 +62,14 @@ def runs_table(runs: Sequence[RunRecord], *, console: Console, now: float, metri
 def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> tuple[dict[int, int], int]:
     """Return the columns that there is room for, with their widths, and the space between them."""
     of_words = [max((cell_len(row[column]) for row in rows), default=0) for column in range(len(headings))]
-    whole = [max(cell_len(heading), words) for heading, words in zip(headings, of_words, strict=True)]
-    if sum(whole) + 2 * (len(whole) - 1) <= available:
-        return dict(enumerate(whole)), 2
-    widths = {column: min(width, _CUT.get(column, width)) for column, width in enumerate(whole)}
+    whole = {
+        column: max(cell_len(heading), of_words[column])
+        for column, heading in enumerate(headings)
+        if column != _CAUSE or of_words[column]  # only where something failed
+    }
+    if sum(whole.values()) + 2 * (len(whole) - 1) <= available:
+        return whole, 2
+    widths = {column: min(width, _CUT.get(column, width)) for column, width in whole.items()}
     widths[_METRIC] = max(of_words[_METRIC], min(whole[_METRIC], _METRIC_TITLE))
 
     def spare() -> int:
@@ -65,7 +77,7 @@ def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: 
 
     for column in _DISPENSABLE:
         if spare() < 0:
-            del widths[column]
+            widths.pop(column, None)
     for _ in range(spare()):
         if cut := [column for column in (*_CUT, _METRIC) if widths.get(column, whole[column]) < whole[column]]:
             widths[min(cut, key=widths.__getitem__)] += 1
@@ -86,7 +98,8 @@ def runs_json(runs: Sequence[RunRecord]) -> str:
 
 def runs_csv(runs: Sequence[RunRecord]) -> str:
     """Return one line for each run: what it is, how it ended, every setting, every fact, every metric's last value."""
-    plain = ("uid", "experiment", "name", "state", "reason", "exit_code", "attempt", "scheduler", "job_id")
+    plain: tuple[str, ...] = ("uid", "experiment", "name", "state", "cause", "reason", "exit_code", "attempt")
+    plain = (*plain, "scheduler", "job_id", "submission")
     more = ("submitted_at", "t_start", "t_end", "wall_s", "precision_effective", "numerics", "git_commit", "git_dirty")
     settings = sorted({key for run in runs for key in run.params} - {"experiment", "name"})
     facts = sorted({key for run in runs for key in run.facts})
@@ -130,6 +143,7 @@ def _words(run: RunRecord, now: float, metric: str | None, show_uid: Callable[[s
         precision_words(run),
         str(run.seed),
         run.state.value,
+        run.cause or "",
         metric_words(key_metric(run, metric)[1]),
         duration(run.wall_s),
         "" if since is None else duration(max(0.0, now - since)),

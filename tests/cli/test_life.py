@@ -68,10 +68,10 @@ def test_status_lists_what_has_not_ended(hpcml: Hpcml) -> None:
     (entry,) = json.loads(hpcml("status", "--json").stdout)
     assert (entry["uid"], entry["state"], entry["scheduler"]) == (uid, "RUNNING", "local")
 
-    hpcml("cancel", uid)
+    hpcml("cancel", uid, "-y")
     wait_until_ended(hpcml, 1)
     (entry,) = json.loads(hpcml("status", uid, "--json").stdout)
-    assert (entry["state"], entry["reason"]) == ("CANCELLED", "cancelled by SIGTERM")
+    assert (entry["state"], entry["cause"], entry["reason"][:9]) == ("CANCELLED", "cancelled", "cancelled")
 
 
 def test_a_dry_run_of_the_script_alone_is_a_script(hpcml: Hpcml, tmp_path: Path) -> None:

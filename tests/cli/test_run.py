@@ -137,6 +137,7 @@ def test_metrics_can_be_picked_from_what_a_program_prints(hpcml: Hpcml) -> None:
         (["resources.cpus_per_task=100000"], "resources.cpus_per_task=100000"),
         (["resources.gpus_per_node=1", "strategy=single", "cluster.gpus_per_node=null"], "gpus_per_node=1"),
         (["-m", "precision=fp32,tf32", "precision.numerics=native"], "precision=tf32 is refused"),
+        (["container=sif", "container.path=/x.sif"], "container=sif: hpcml builds and keeps images, but no run starts"),
     ],
 )
 def test_a_mistake_is_one_line_with_exit_code_2_and_leaves_nothing(hpcml: Hpcml, words: list[str], says: str) -> None:
@@ -299,20 +300,20 @@ def test_ctrl_c_while_run_directories_are_written_leaves_none_or_runs_that_are_k
     assert writing.returncode in (130, 0)  # 0: all was submitted before the signal was heard
     assert {run["state"] for run in runs} <= {"PENDING", "RUNNING"}
     if runs:
-        assert hpcml("cancel", *(run["uid"] for run in runs)).returncode == 0
+        assert hpcml("cancel", "-y", *(run["uid"] for run in runs)).returncode == 0
 
 
 def test_detached_runs_can_be_cancelled_by_the_end_of_their_id(hpcml: Hpcml) -> None:
     submitted = json.loads(hpcml("run", program(SLEEPS), "--json").stdout)
     wait_for(hpcml.cwd / "started")
 
-    done = hpcml("cancel", submitted[0]["uid"][-5:])
+    done = hpcml("cancel", submitted[0]["uid"][-5:], "-y")
 
     assert done.returncode == 0, done.stderr
     wait_until_ended(hpcml, 1)
     (run,) = hpcml.runs()
     assert (run["state"], run["reason"]) == ("CANCELLED", "cancelled by SIGTERM")
-    assert "had ended already" in hpcml("cancel", submitted[0]["uid"]).stdout
+    assert "had ended already" in hpcml("cancel", submitted[0]["uid"], "-y").stdout
 
 
 def test_two_first_users_at_once_lose_nothing(hpcml: Hpcml) -> None:
@@ -339,7 +340,7 @@ def test_no_more_runs_at_once_than_cores(hpcml: Hpcml) -> None:
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
-def test_an_agent_that_was_killed_is_found_out_and_its_workload_left_alone(hpcml: Hpcml) -> None:
+def test_an_agent_that_was_killed_is_found_out_and_its_workload_ends_with_it(hpcml: Hpcml) -> None:
     code = "import os, time; open('pid', 'w').write(str(os.getpid())); open('started', 'w'); time.sleep(60)"
     submitted = json.loads(hpcml("run", program(code), "--json").stdout)
     wait_for(hpcml.cwd / "started")
@@ -359,7 +360,9 @@ def test_an_agent_that_was_killed_is_found_out_and_its_workload_left_alone(hpcml
 
     assert hpcml.runs()[0]["state"] == "LOST"
     workload = int((hpcml.cwd / "pid").read_text())
-    os.kill(workload, signal.SIGTERM)  # still there
+    while Path(f"/proc/{workload}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_hydra_prints_and_nothing_is_submitted(hpcml: Hpcml) -> None:

@@ -200,6 +200,8 @@ def test_every_shipped_option_composes_and_says_what_it_is(tmp_path: Path) -> No
         "data/mnist": ["data.path=x"],
         "strategy/ddp": ["strategy.processes_per_node=2"],
         "model/custom": ["workload.command=x"],
+        "container/sif": ["container.path=/x.sif"],
+        "container/sandbox": ["container.path=/x"],
     }
     for file in sorted(CONF.glob("*/*.yaml")):
         choice = f"{file.parent.name}/{file.stem}"

@@ -16,7 +16,7 @@ def place(tmp_path: Path) -> Path:
     """The directory in which a reader types what a page shows."""
     folder = tmp_path / "reader"
     folder.mkdir()
-    for page in ("your-own-program.md", "journal.md"):
+    for page in ("your-own-program.md", "journal.md", "checkpoints.md"):
         for name, text in files_of(page).items():
             (folder / name).write_text(text, encoding="utf-8")
     return folder
@@ -93,6 +93,37 @@ def test_the_bash_writer_writes_a_journal_that_hpcml_reads(place: Path, hpcml_en
     type_in(
         Shown(command="hpcml sync", lines=("1 runs, 11 new points, 0 unreadable lines",)), place, fresh(hpcml_environ)
     )
+
+
+def test_the_checkpoint_example_ends_with_the_weights_of_an_uninterrupted_run(
+    place: Path, hpcml_environ: dict[str, str]
+) -> None:
+    pytest.importorskip("torch", reason="the example trains with torch")
+    commands = commands_of("checkpoints.md")
+    whole = last_line("python goes_on.py", place, hpcml_environ)
+    assert not (place / "checkpoints").exists()
+
+    type_in(commands["warned"], place, hpcml_environ)
+    assert len(list((place / "checkpoints").iterdir())) == 1
+    shown = Shown(command=commands["resumed"].command, lines=(commands["resumed"].lines[0], whole))
+    type_in(shown, place, hpcml_environ)
+
+
+def test_the_bash_example_goes_on_where_it_was_stopped(place: Path, hpcml_environ: dict[str, str]) -> None:
+    type_in(commands_of("checkpoints.md")["counted"], place, hpcml_environ)
+
+
+def last_line(command: str, place: Path, environ: dict[str, str]) -> str:
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=place,
+        env=on_path(environ),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    return done.stdout.splitlines()[-1]
 
 
 def fresh(environ: dict[str, str]) -> dict[str, str]:

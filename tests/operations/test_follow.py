@@ -1,36 +1,19 @@
-import json
 from pathlib import Path
 
 import pytest
 
-from hpcml.operations.follow import Watcher, last_words
+from hpcml.operations.follow import cancel, follow
+from hpcml.operations.last_words import last_words
+from hpcml.operations.watcher import Watcher
 from hpcml.rundir import RunDir
 from hpcml.states import State
+from tests.operations.journals import tell
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> RunDir:
     (tmp_path / "journal").mkdir()
     return RunDir(tmp_path)
-
-
-def tell(run_dir: RunDir, file: str, *events: tuple[str, dict[str, object]]) -> None:
-    attempt = int(file.partition("-")[0])
-    header = {
-        "hpcml": 1,
-        "journal": file,
-        "run": "r",
-        "attempt": attempt,
-        "writer": "agent",
-        "host": "h",
-        "pid": 1,
-        "t0": 1,
-    }
-    path = run_dir.journals / f"{file}.jsonl"
-    lines = [] if path.exists() else [header]
-    lines += [{"s": 1, "t": 1.0, "k": "e", "n": name, "d": details} for name, details in events]
-    with path.open("a") as journal:
-        journal.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 ENDED = ("attempt_ended", {"state": "FAILED", "reason": "exit status 3"})
@@ -74,3 +57,65 @@ def test_the_last_words_are_those_of_the_last_attempt_and_cannot_move_the_cursor
 
 def test_a_run_without_output_has_no_last_words(run_dir: RunDir) -> None:
     assert last_words(run_dir) == []
+
+
+def test_a_run_that_was_interrupted_is_not_over_before_somebody_says_why(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent", ("attempt_started", {}), ("attempt_interrupted", {"state": "CANCELLED", "reason": "x"}))
+    watcher = Watcher(run_dir)
+    assert (watcher.look().state, watcher.look().is_over) == (State.CANCELLED, False)
+
+    tell(run_dir, "0-collect", ("ended_by_scheduler", {"state": "PREEMPTED"}))
+
+    assert (watcher.look().state, watcher.look().is_over) == (State.PREEMPTED, True)
+
+
+def test_a_run_that_left_at_a_checkpoint_may_go_on(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent", ("attempt_ended", {"state": "TIMEOUT", "checkpointed": True}))
+    watcher = Watcher(run_dir)
+    assert watcher.look().may_go_on
+
+    tell(run_dir, "1-agent", ("submitted", {"by": "agent"}))
+
+    seen = watcher.look()
+    assert (seen.state, seen.attempt, seen.may_go_on) == (State.PENDING, 1, False)
+
+
+def test_another_nodes_agent_cannot_say_that_all_is_well(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent1", ("attempt_started", {}), ("attempt_ended", {"state": "COMPLETED"}))
+    watcher = Watcher(run_dir)
+    assert watcher.look().state is State.PENDING
+
+    tell(run_dir, "0-agent2", ("attempt_ended", {"state": "FAILED"}))
+
+    assert watcher.look().state is State.FAILED
+
+
+def test_watching_does_not_end_between_two_attempts(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent", ("attempt_started", {}), ("attempt_ended", {"state": "TIMEOUT", "checkpointed": True}))
+    seen = follow([run_dir], period_s=0.01, is_tended=lambda: True)
+    assert next(seen)[0].state is State.TIMEOUT
+
+    tell(run_dir, "1-agent", ("submitted", {"by": "agent"}))
+
+    assert next(glimpse.state for (glimpse,) in seen if glimpse.attempt == 1) is State.PENDING
+    tell(run_dir, "1-agent", ("attempt_started", {}), ("attempt_ended", {"state": "COMPLETED"}))
+    assert [glimpse.state for (glimpse,) in seen] == [State.COMPLETED]
+
+
+def test_a_run_that_waits_here_has_ended_once_it_is_cancelled(run_dir: RunDir) -> None:
+    tell(run_dir, "0-launch", ("submitted", {"scheduler": "local", "job_id": "1-2"}))
+
+    assert cancel(run_dir)
+
+    assert Watcher(run_dir).look().state is State.CANCELLED
+    assert run_dir.cancel_mark.exists()  # for the queue, which has it on its list
+    assert not cancel(run_dir)
+
+
+def test_a_run_of_a_shared_job_is_only_marked(run_dir: RunDir) -> None:
+    tell(run_dir, "0-launch", ("submitted", {"scheduler": "slurm", "job_id": "1", "pack": "x/0"}))
+
+    assert cancel(run_dir, is_local=False, is_shared=True)
+
+    assert run_dir.cancel_mark.exists()
+    assert Watcher(run_dir).look().state is State.PENDING

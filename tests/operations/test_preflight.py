@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from hpcml.config.compose import compose_from_cli
-from hpcml.operations.plan import Machine, plan_all
+from hpcml.operations.machine import Machine
+from hpcml.operations.plan import plan_all
 from hpcml.operations.preflight import file_system_of, warnings
 from hpcml.places import Places
 

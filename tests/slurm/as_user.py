@@ -15,7 +15,7 @@ from hpcml.manifest import FORMAT, Manifest, Provenance, write_manifest
 from hpcml.resources import client_dir, resource_dir
 from hpcml.rundir import RunDir, new_uid
 from hpcml.schedulers.slurm import SlurmSubmitter
-from hpcml.schedulers.submitter import Job, Known, Ticket
+from hpcml.schedulers.submitter import Answers, Batch, Job, Known, Ticket
 from hpcml.spec import spec_hash
 from hpcml.workload import Software, build_plan
 
@@ -54,18 +54,25 @@ def write_job(folder: Path, command: str, index: int, overrides: Sequence[str]) 
     return job
 
 
+def batch_of(jobs: Sequence[Job], *, in_packs_of: int = 1) -> Batch:
+    """Return the batch of *jobs*; several have a token as a submission gives it."""
+    packs = [jobs[first : first + in_packs_of] for first in range(0, len(jobs), in_packs_of)]
+    token = jobs[0].run_dir.uid if len(jobs) == 1 else f"{jobs[0].run_dir.uid}-0"
+    return Batch(token=token, packs=packs)
+
+
 def submit(
     folder: Path, commands: Sequence[str], *overrides: str, patience_s: float = 120.0
 ) -> list[tuple[Ticket, Path]]:
     """Submit one run for each of *commands* together; return their tickets and directories."""
     jobs = [write_job(folder, command, index, overrides) for index, command in enumerate(commands)]
-    tickets = submitter(folder, patience_s=patience_s).submit(jobs)
+    tickets = submitter(folder, patience_s=patience_s).submit(batch_of(jobs))
     return [(ticket, job.run_dir.path) for ticket, job in zip(tickets, jobs, strict=True)]
 
 
 def submit_copies(folder: Path, count: int) -> list[Ticket]:
     """Submit an array of one run, *count* times."""
-    return submitter(folder).submit([write_job(folder, "true", 0, [])] * count)
+    return submitter(folder).submit(batch_of([write_job(folder, "true", 0, [])] * count))
 
 
 def submit_below(folder: Path, names: Sequence[str], commands: Sequence[str]) -> list[tuple[Ticket, Path]]:
@@ -96,7 +103,7 @@ def _submit_held_as(folder: Path, name: str, index: int) -> Queued:
     job = write_job(folder, "true", index, ["resources.extra_directives=['--hold']"])
     job = replace(job, manifest=replace(job.manifest, run=replace(job.manifest.run, name=name)))
     job.run_dir.script.write_text(submitter(folder).script_for(job), encoding="utf-8")
-    (ticket,) = submitter(folder).submit([job])
+    (ticket,) = submitter(folder).submit(batch_of([job]))
     words = ["squeue", "--noheader", f"--jobs={ticket.job_id}", "--format=%j\x1f%k\x1f%P"]
     answer = subprocess.run(words, capture_output=True, text=True, check=True)
     cancel(ticket)
@@ -113,19 +120,19 @@ def write_program(folder: Path, name: str, text: str) -> Path:
     return folder
 
 
-def query(tickets: Sequence[Ticket], *, patience_s: float = 120.0) -> dict[Ticket, Known]:
+def query(tickets: Sequence[Ticket], *, patience_s: float = 120.0) -> Answers:
     return submitter(Path("/nowhere"), patience_s=patience_s).query(tickets)
 
 
-def cancel(ticket: Ticket) -> None:
-    submitter(Path("/nowhere")).cancel(ticket)
+def cancel(*tickets: Ticket) -> None:
+    submitter(Path("/nowhere")).cancel(tickets)
 
 
 def wait_until_final(tickets: Sequence[Ticket], *, timeout_s: float = 60.0) -> list[Known]:
     """Return what is known once all have ended."""
     deadline = time.monotonic() + timeout_s
     while True:
-        known = query(tickets)
+        known = query(tickets).known
         if len(known) == len(tickets) and all(item.state.is_final for item in known.values()):
             return [known[ticket] for ticket in tickets]
         if time.monotonic() > deadline:
@@ -145,7 +152,95 @@ def wait_for_exit_code(ticket: Ticket, *, timeout_s: float = 60.0) -> Known:
 
 def wait_until_running(ticket: Ticket, *, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
-    while (known := query([ticket]).get(ticket)) is None or known.raw != "RUNNING":
+    while (known := query([ticket]).known.get(ticket)) is None or known.raw != "RUNNING":
         if time.monotonic() > deadline:
             raise TimeoutError(f"after {timeout_s} s: {known}")
         time.sleep(0.2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """A submission that was looked up before and after it was made."""
+
+    batch: Batch
+    before: list[Ticket] | None
+    tickets: list[Ticket]
+    found: list[Ticket] | None
+
+
+def submit_and_find(folder: Path, hold: str) -> list[Sought]:
+    """Look for a job that waits, held by *hold*, and for the same once it was cancelled and has ended."""
+    batch = batch_of([write_job(folder, "true", 0, [hold])])
+    before = submitter(folder).find(batch)
+    tickets = submitter(folder).submit(batch)
+    waiting = Sought(batch=batch, before=before, tickets=tickets, found=submitter(folder).find(batch))
+    cancel(*tickets)
+    wait_until_final(tickets)
+    return [waiting, replace(waiting, found=submitter(folder).find(batch))]
+
+
+def submit_packs_and_find(folder: Path) -> tuple[list[Ticket] | None, list[Ticket], str]:
+    """Submit five runs of two minutes in packs of two; return them as found, and their job's walltime."""
+    words = ["resources.walltime=2m", "resources.extra_directives=['--hold']"]
+    batch = batch_of([write_job(folder, "true", index, words) for index in range(5)], in_packs_of=2)
+    tickets = submitter(folder).submit(batch)
+    found = submitter(folder).find(batch)
+    shown = subprocess.run(["scontrol", "show", "job", tickets[0].job_id], capture_output=True, text=True, check=True)
+    cancel(*tickets)
+    return found, tickets, shown.stdout.partition("TimeLimit=")[2].split()[0]
+
+
+def find_again(folder: Path, batch: Batch) -> list[Ticket] | None:
+    return submitter(folder).find(batch)
+
+
+def find_new(folder: Path) -> list[Ticket] | None:
+    return submitter(folder).find(batch_of([write_job(folder, "true", 0, [])]))
+
+
+def submit_requeueing(folder: Path, option: str) -> tuple[Ticket, Path]:
+    """Submit a job like that of a run, which requeues itself when it runs for the first time; with *option*."""
+    job = write_job(folder, "true", 0, [])
+    lines = [
+        *job.script.read_text(encoding="utf-8").splitlines()[:-1],
+        "echo ${SLURM_RESTART_COUNT:-0} >>restarts",
+        f'[ "$SLURM_RESTART_COUNT" ] || {{ $HPCML_REQUEUE "{job.source}" >requeued; sleep 60; }}',
+    ]
+    return _submit_script(job, lines, option), job.run_dir.path
+
+
+def submit_leaving_alone(folder: Path) -> tuple[Ticket, Path]:
+    """Submit a job as that of a pack is, whose run leaves it; it depends on one that has ended and is forgotten."""
+    job = write_job(
+        folder,
+        """bash -c 'echo [$HPCML_MASTER_ADDR] $SLURM_JOB_PARTITION'""",
+        0,
+        ["resources.dependency='afterany:1'"],
+    )
+    lines = [line for line in job.script.read_text(encoding="utf-8").splitlines()[:-1] if "--dependency" not in line]
+    leave = ["export HPCML_MASTER_ADDR=old SLURM_NTASKS=7", f'$HPCML_REQUEUE --alone "{job.source}" >requeued']
+    return _submit_script(job, [*lines, *leave], ""), job.run_dir.path
+
+
+def _submit_script(job: Job, lines: Sequence[str], option: str) -> Ticket:
+    script = job.run_dir.path / "other.sh"
+    script.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    words = ["sbatch", "--parsable", *filter(None, [option]), str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return Ticket(scheduler="slurm", job_id=done.stdout.strip())
+
+
+def submit_listening(folder: Path, *overrides: str) -> tuple[Ticket, Path]:
+    """Submit a job like that of a run, with a program in place of the agent that tells of USR1 and ends with 7."""
+    job = write_job(folder, "true", 0, overrides)
+    program = folder / "listen.sh"
+    program.write_text(
+        f"cd {folder}\n"
+        'trap "touch told-$SLURM_NODEID; exit 7" USR1\n'
+        'echo "$SLURM_JOB_NAME" >up-$SLURM_NODEID\n'
+        "for _ in {1..600}; do sleep 0.1; done\n",
+        encoding="utf-8",
+    )
+    *lines, last = job.script.read_text(encoding="utf-8").splitlines()
+    start = last.partition(sys.executable)[0]
+    return _submit_script(job, [*lines, f"{start}/bin/bash {program}"], ""), job.run_dir.path

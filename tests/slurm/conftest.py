@@ -13,6 +13,7 @@ import pytest
 
 from tests.cluster.slurm.account import Account, prepare
 from tests.cluster.slurm.cluster import Cluster, missing
+from tests.cluster.slurm.configuration import NODES
 
 
 @contextmanager
@@ -65,10 +66,13 @@ def slurm(account: Account) -> Iterator[Account]:
 
 @pytest.fixture
 def slurm_alone(account: Account) -> Iterator[Account]:
-    """The cluster for a test that stops a part of it; the part runs again afterwards."""
+    """The cluster for a test that stops a part of it; all parts run again afterwards."""
     with lock(account.cluster.root / "tests.lock", alone=True):
         yield account
+        account.cluster.start_accounting()
         account.cluster.start_controller()
+        for node in NODES:
+            account.cluster.restore_node(node)
 
 
 @pytest.fixture

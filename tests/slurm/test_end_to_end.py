@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cluster.slurm.account import Account
+from tests.slurm.user import Hpcml
 
 pytestmark = pytest.mark.slurm
-
-
-@dataclass(frozen=True)
-class Hpcml:
-    """A user of the cluster with a project of their own."""
-
-    account: Account
-    project: Path
-
-    def __call__(self, *words: str) -> subprocess.CompletedProcess[bytes]:
-        start = "from hpcml.cli.main import main; main()"
-        home = {"HPCML_HOME": str(self.project / "hpcml")}
-        return self.account.run([str(self.account.python), "-c", start, *words], cwd=self.project, environ=home)
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
-        conf = self.account.sources / "tests" / "slurm" / "conf"
-        return self("run", "--config-dir", str(conf), "cluster=testslurm", *words)
-
-    def runs(self) -> list[dict[str, Any]]:
-        done = self("runs", "--json")
-        assert done.returncode == 0, done.stderr
-        found: list[dict[str, Any]] = json.loads(done.stdout)
-        return found
-
-    def runs_once_ended(self) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + 60
-        while True:
-            asked = self("status")
-            assert asked.returncode == 0, asked.stderr
-            runs = self.runs()
-            if all(run["state"] not in ("PENDING", "RUNNING") for run in runs):
-                return runs
-            assert time.monotonic() < deadline, asked.stdout.decode()
-            time.sleep(0.5)
 
 
 @pytest.fixture
@@ -94,7 +57,7 @@ def test_a_run_that_waits_is_seen_and_cancelled(hpcml: Hpcml) -> None:
     assert done.returncode == 0, done.stderr.decode()
     (waiting,) = hpcml.runs()
 
-    cancelled = hpcml("cancel", waiting["uid"])
+    cancelled = hpcml("cancel", waiting["uid"], "-y")
 
     assert waiting["state"] == "PENDING"
     assert cancelled.returncode == 0, cancelled.stderr.decode()
@@ -176,5 +139,5 @@ def test_a_script_submitted_again_by_hand_is_another_attempt_that_can_be_watched
     assert hpcml("status").returncode == 0
     (again,) = hpcml.runs()
     assert (again["state"], again["attempt"], again["job_id"]) == ("RUNNING", 1, by_hand.stdout.decode().strip())
-    assert b"cancelling" in hpcml("cancel", again["uid"]).stdout
+    assert b"cancelling" in hpcml("cancel", again["uid"], "-y").stdout
     assert [run["state"] for run in hpcml.runs_once_ended()] == ["CANCELLED"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import SubmissionError
-from hpcml.schedulers.commands import NoAnswerError
+from hpcml.schedulers.commands import UncertainSubmissionError
 from hpcml.states import State
 from tests.cluster.slurm.account import Account
 from tests.slurm import as_user
@@ -66,7 +66,7 @@ def test_an_ended_job_is_known_without_a_controller(slurm_alone: Account, folder
     slurm_alone.call(as_user.wait_for_exit_code, ticket)
     slurm_alone.cluster.stop_controller()
 
-    assert slurm_alone.call(as_user.query, [ticket])[ticket].state is State.COMPLETED
+    assert slurm_alone.call(as_user.query, [ticket]).known[ticket].state is State.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,19 @@ def test_a_job_is_not_denied_while_one_of_the_two_is_silent(
     environ = slurm_with(f"echo '{words}' >&2; exit 1", silent)
     unknown = as_user.Ticket(scheduler="slurm", job_id="987654321")
 
-    with pytest.raises(NoAnswerError, match=words.rpartition(": ")[2].split(" (")[0]):
-        slurm.call_in(environ, as_user.query, [unknown])
+    answers = slurm.call_in(environ, as_user.query, [unknown])
+
+    assert answers.known == {}
+    assert words.rpartition(": ")[2] in answers.unanswered[unknown]
 
 
 def test_a_queue_that_does_not_answer_is_not_an_empty_queue(slurm: Account, slurm_with: WrapperMaker) -> None:
     environ = slurm_with("sleep 60", program="squeue")
     unknown = as_user.Ticket(scheduler="slurm", job_id="987654321")
 
-    with pytest.raises(NoAnswerError, match="no answer within 1 s"):
-        slurm.call_in(environ, as_user.query, [unknown], patience_s=1.0)
+    answers = slurm.call_in(environ, as_user.query, [unknown], patience_s=1.0)
+
+    assert answers.unanswered == {unknown: "squeue gave no answer within 1 s"}
 
 
 def test_a_job_that_runs_is_known_though_the_accounting_is_down(
@@ -102,7 +105,7 @@ def test_a_job_that_runs_is_known_though_the_accounting_is_down(
         "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1", "sacct"
     )
 
-    assert slurm.call_in(environ, as_user.query, [ticket])[ticket].state in (State.PENDING, State.RUNNING)
+    assert slurm.call_in(environ, as_user.query, [ticket]).known[ticket].state in (State.PENDING, State.RUNNING)
 
 
 def test_a_submission_that_timed_out_on_its_way_is_sent_again(
@@ -142,7 +145,7 @@ def test_an_sbatch_that_hangs_is_ended_and_nothing_is_left_behind(
     environ = slurm_with("sleep 12345 & wait")
     began = time.monotonic()
 
-    with pytest.raises(SubmissionError, match="no answer within 1 s, and there is no job named 'default"):
+    with pytest.raises(UncertainSubmissionError, match="no answer within 1 s, and there is no job named 'default"):
         slurm.call_in(environ, as_user.submit, folder, ["true"], patience_s=1.0)
 
     assert time.monotonic() - began < 10
@@ -154,7 +157,7 @@ def test_where_nobody_answers_the_user_is_told_to_look_before_submitting_again(
 ) -> None:
     environ = slurm_with("sleep 60") | slurm_with("sleep 60", "squeue") | slurm_with("exit 1", "sacct")
 
-    with pytest.raises(SubmissionError, match=r"is not known .*look for the name 'default"):
+    with pytest.raises(UncertainSubmissionError, match=r"is not known .*look for the name 'default"):
         slurm.call_in(environ, as_user.submit, folder, ["true"], patience_s=1.0)
 
 
@@ -178,3 +181,26 @@ def test_a_banner_is_not_a_part_of_a_refusal(slurm: Account, slurm_with: Wrapper
 def test_a_machine_without_slurm_says_so(slurm: Account, folder: Path) -> None:
     with pytest.raises(SubmissionError, match="there is no Slurm on this machine"):
         slurm.call_in({"PATH": "/nowhere"}, as_user.submit, folder, ["true"])
+
+
+def test_without_the_accounting_what_lives_is_known_and_what_has_ended_as_far_as_the_queue_tells(
+    slurm_alone: Account, folder: Path
+) -> None:
+    ((ended, _),) = slurm_alone.call(as_user.submit, folder, ["true"])
+    slurm_alone.call(as_user.wait_for_exit_code, ended)
+    slurm_alone.cluster.stop_accounting()
+    ((runs, _),) = slurm_alone.call(as_user.submit, folder, ["sleep 60"])
+    slurm_alone.call(as_user.wait_until_running, runs)
+    unknown = as_user.Ticket(scheduler="slurm", job_id="987654321")
+
+    answers = slurm_alone.call(as_user.query, [ended, runs, unknown])
+    slurm_alone.call(as_user.cancel, runs)
+
+    assert answers.known[ended].state is State.COMPLETED
+    assert answers.known[runs].state is State.RUNNING
+    assert set(answers.unanswered) == {unknown}
+
+
+def test_the_nodes_names_lead_to_this_machine(slurm: Account, folder: Path) -> None:
+    for name in ("gpu1", "gpu2", "cpu1"):
+        assert slurm.run(["getent", "hosts", name], cwd=folder).stdout.startswith(b"127.0.0.1")

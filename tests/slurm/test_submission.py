@@ -91,7 +91,7 @@ def test_a_waiting_job_tells_why_it_waits_and_can_be_cancelled(slurm: Account, f
         as_user.submit, folder, ["echo never"], "resources.extra_directives=['--begin=now+2hours']"
     )
 
-    waiting = slurm.call(as_user.query, [ticket])[ticket]
+    waiting = slurm.call(as_user.query, [ticket]).known[ticket]
     slurm.call(as_user.cancel, ticket)
     (ended,) = slurm.call(as_user.wait_until_final, [ticket])
 
@@ -131,7 +131,7 @@ def test_cancelling_a_job_that_has_ended_changes_nothing(slurm: Account, folder:
 
     slurm.call(as_user.cancel, ticket)
 
-    assert slurm.call(as_user.query, [ticket])[ticket].state is State.COMPLETED
+    assert slurm.call(as_user.query, [ticket]).known[ticket].state is State.COMPLETED
 
 
 def test_a_job_of_another_name_is_not_taken_for_ours(slurm: Account, folder: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_job_of_another_name_is_not_taken_for_ours(slurm: Account, folder: Pat
     foreign = as_user.Ticket(scheduler="slurm", job_id=done.stdout.decode().strip())
     unknown = as_user.Ticket(scheduler="slurm", job_id="987654321")
 
-    assert slurm.call(as_user.query, [foreign, unknown]) == {}
+    assert slurm.call(as_user.query, [foreign, unknown]).known == {}
 
 
 def test_a_gpu_job_sees_its_gpus_and_no_others(slurm: Account, folder: Path) -> None:

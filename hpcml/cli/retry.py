@@ -1,0 +1,67 @@
+"""``hpcml retry``."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from hpcml.cli.main import pass_places
+from hpcml.cli.options import selecting
+from hpcml.places import Places
+
+
+@click.command()
+@click.argument("references", metavar="[RUN]...", nargs=-1)
+@selecting
+@click.option(
+    "--cause", metavar="CAUSE", help="Only runs that failed for it: time_limit, host_memory, node_failure ..."
+)
+@click.option("--walltime", metavar="T", help="As resources.walltime, instead of what the policy says.")
+@click.option("--mem", metavar="M", help="As resources.mem, instead of what the policy says.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@pass_places
+def retry(
+    places: Places,
+    /,
+    *,
+    cause: str | None,
+    walltime: str | None,
+    mem: str | None,
+    dry_run: bool,
+    yes: bool,
+    **selection: object,
+) -> int:
+    """Try failed runs again as their cause asks for: more time, another node, from the checkpoint, or not at all."""
+    from hpcml.cli.terminal import confirm
+    from hpcml.operations import retry as operation
+    from hpcml.operations.backends import Backends
+    from hpcml.operations.consult import Selection
+    from hpcml.operations.machine import look_around
+    from hpcml.report.retry_lines import retry_lines
+
+    wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
+    if wanted.is_empty and cause is None:
+        raise click.UsageError("say what is to be retried: RUN..., --cause, --experiment, --state, --where ...")
+    overrides = {name: value for name, value in (("walltime", walltime), ("mem", mem)) if value is not None}
+    backends = Backends(places=places, machine=look_around(os.environ))
+    if not dry_run:
+        operation.finish_interrupted(places, backends)
+    found = operation.candidates(places, wanted, cause=cause, overrides=overrides)
+    for line in retry_lines(
+        [(one.record, one.cause.value, one.decision.why, one.manifest is not None) for one in found]
+    ):
+        click.echo(line)
+    chosen = [one for one in found if one.manifest is not None]
+    if not found:
+        click.echo("no failed run matches", err=True)
+    if dry_run or not chosen:
+        return int(bool(found) and not chosen)
+    count = f"{len(chosen)} run{'s' if len(chosen) != 1 else ''}"
+    if not yes and not confirm(f"Retry {count}?", otherwise="-y retries without a question"):
+        click.echo("nothing was retried", err=True)
+        return 1
+    for retried in operation.retry(places, backends, chosen):
+        click.echo(f"{retried.uid}  {retried.job}")
+    return 0

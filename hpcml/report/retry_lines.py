@@ -1,0 +1,21 @@
+"""What would be tried again, and what not and why: a line for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcml.records import RunRecord
+from hpcml.report.plain_text import safe
+from hpcml.report.run_words import title
+
+
+def retry_lines(decided: Sequence[tuple[RunRecord, str, str, bool]]) -> list[str]:
+    """Return lines for runs with the cause of their failure, what was decided, and whether that is another try."""
+    cells = [
+        (record.uid, title(record), record.state.value, cause, f"{'' if is_tried else 'no: '}{why}")
+        for record, cause, why, is_tried in decided
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)] if cells else []
+    return [
+        safe("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()) for line in cells
+    ]

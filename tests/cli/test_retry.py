@@ -1,0 +1,177 @@
+"""Failed runs tried again: the policy as a user meets it, on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcml.journal import Event, read_journal
+from hpcml.rundir import RunDir
+from tests.cli.command_line import Hpcml, program, said_in_one_line
+from tests.cli.terminal import OnTerminal
+from tests.cli.test_run import SLEEPS, wait_for
+from tests.cli.test_wait import submit
+
+FAILS_ONCE = "import os, sys; again = os.path.exists('again'); open('again', 'w'); sys.exit(0 if again else {code})"
+BREAKS_ONCE = (
+    "import os, sys; again = os.path.exists('again'); open('again', 'w')\n"
+    "if not again: sys.exit('torch.distributed.DistBackendError: NCCL error: unhandled system error')"
+)
+
+
+def the_run(hpcml: Hpcml) -> dict[str, Any]:
+    (found,) = hpcml.runs()
+    return found
+
+
+def submissions(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what was said of each time that the run was queued again."""
+    return [
+        record.details
+        for path in RunDir(Path(run["path"])).journal_files()
+        for record in read_journal(path).records
+        if isinstance(record, Event) and record.name == "submitted" and not path.name.startswith("0-")
+    ]
+
+
+def test_a_program_that_failed_is_not_tried_unless_somebody_means_it(hpcml: Hpcml) -> None:
+    hpcml("run", program(FAILS_ONCE.format(code=3)))
+    run = the_run(hpcml)
+    assert (run["state"], run["cause"]) == ("FAILED", "program")
+
+    refused = hpcml("retry", run["uid"], "-y")
+    assert refused.returncode == 1
+    assert "no: the program failed by itself" in refused.stdout
+    assert the_run(hpcml)["attempt"] == 0
+
+    meant = hpcml("retry", run["uid"], "--cause", "program", "-y")
+    assert meant.returncode == 0, meant.stderr
+    assert hpcml("wait", run["uid"]).returncode == 0
+    again = the_run(hpcml)
+    assert (again["state"], again["attempt"]) == ("COMPLETED", 1)
+    (said,) = submissions(again)
+    assert (said["by"], said["why"]) == ("retry", "retried after program: again as it was")
+
+
+def test_more_time_is_written_down_beside_the_run_which_stays_as_it_was(hpcml: Hpcml) -> None:
+    hpcml("run", program("import time; time.sleep(60)"), "resources.walltime=2s")
+    run = the_run(hpcml)
+    run_dir = RunDir(Path(run["path"]))
+    before = run_dir.manifest.read_bytes()
+
+    listed = hpcml("retry", run["uid"], "-n")
+    assert listed.returncode == 0, listed.stderr
+    assert "time_limit" in listed.stdout
+    assert "with a walltime of 00:00:03 instead of 00:00:02" in listed.stdout
+    assert not run_dir.retry_manifest(1).exists()
+
+    assert hpcml("retry", run["uid"], "-y").returncode == 0
+    assert hpcml("wait", run["uid"]).returncode == 1
+    assert run_dir.manifest.read_bytes() == before
+    amended = json.loads(run_dir.retry_manifest(1).read_text())
+    assert (amended["run"]["resources"]["walltime"], amended["plan"]["stop_after_s"]) == ("00:00:03", 3)
+    again = the_run(hpcml)
+    assert (again["state"], again["attempt"]) == ("TIMEOUT", 1)
+    assert again["reason"].startswith("walltime of 3 s reached")
+    assert "00:00:04" in hpcml("retry", run["uid"], "-n").stdout  # 1.5 times what it had last
+
+
+def test_what_a_person_says_goes_before_the_policy(hpcml: Hpcml) -> None:
+    hpcml("run", program("import os, time; time.sleep(int(os.environ['HPCML_ATTEMPT']) == 0 and 60)"),
+          "resources.walltime=2s")  # fmt: skip
+
+    done = hpcml("retry", the_run(hpcml)["uid"], "--walltime", "30s", "-y")
+
+    assert "as asked with walltime 30s" in done.stdout
+    assert hpcml("wait").returncode == 0
+
+
+def test_a_walltime_that_is_none_is_one_line(hpcml: Hpcml) -> None:
+    done = hpcml("retry", "--cause", "program", "--walltime", "00:60", "-y")
+
+    assert done.returncode == 2
+    assert "resources.walltime=00:60 is ambiguous" in said_in_one_line(done)
+
+
+@pytest.mark.parametrize(("words", "says"), [([], "say what is to be retried"), (["--cause", "gremlins"], "gremlins")])
+def test_a_wish_that_means_nothing_is_one_line(hpcml: Hpcml, words: list[str], says: str) -> None:
+    done = hpcml("retry", *words, "-y")
+
+    assert done.returncode == 2
+    assert says in said_in_one_line(done)
+
+
+def test_what_completed_or_goes_on_cannot_be_retried(hpcml: Hpcml) -> None:
+    (done,) = submit(hpcml, program("pass"))
+    hpcml("wait")
+    (going,) = submit(hpcml, program(SLEEPS))
+    wait_for(hpcml.cwd / "started")
+
+    assert "is COMPLETED: there is nothing to retry" in said_in_one_line(hpcml("retry", done, "-y"))
+    assert "is RUNNING: it can be retried once it has ended" in said_in_one_line(hpcml("retry", going, "-y"))
+    selected = hpcml("retry", "--experiment", "default", "-y")
+    assert (selected.returncode, selected.stdout) == (0, "")
+    assert "no failed run matches" in selected.stderr
+    hpcml("cancel", going, "-y")
+
+
+def test_a_cancelled_run_is_run_again_if_that_is_said(hpcml: Hpcml) -> None:
+    (uid,) = submit(hpcml, program("import os, time; time.sleep(os.environ['HPCML_ATTEMPT'] == '0' and 60)"))
+    hpcml("cancel", uid, "-y")
+    assert hpcml("wait").returncode in (0, 1)
+    assert "somebody wanted it to end" in hpcml("retry", uid, "-n").stdout
+
+    assert hpcml("retry", uid, "--cause", "cancelled", "-y").returncode == 0
+
+    assert hpcml("wait", uid).returncode == 0
+
+
+def test_two_who_retry_at_once_queue_one_attempt(hpcml: Hpcml) -> None:
+    hpcml("run", program("raise SystemExit(3)"))
+    uid = the_run(hpcml)["uid"]
+
+    both = [hpcml.start("retry", uid, "--cause", "program", "-y") for _ in range(2)]
+    ends = [(one.communicate(timeout=60), one.returncode) for one in both]
+
+    assert 0 in [code for _, code in ends], ends
+    hpcml("wait")
+    assert len(submissions(the_run(hpcml))) in (1, 2)  # the slower one may have come after the first one's end
+    assert the_run(hpcml)["attempt"] == len(submissions(the_run(hpcml)))
+
+
+def test_a_retry_is_asked_for_at_a_terminal(hpcml: Hpcml) -> None:
+    hpcml("run", program("raise SystemExit(3)"))
+    asked = OnTerminal(hpcml, "retry", "--cause", "program")
+    asked.until("Retry 1 run?")
+
+    asked.type("n\n")
+
+    assert asked.end() == 1
+    assert the_run(hpcml)["attempt"] == 0
+
+
+@pytest.mark.parametrize("watcher", [["wait"], ["sync"]])
+def test_what_the_cluster_broke_is_tried_by_itself_as_often_as_is_allowed(hpcml: Hpcml, watcher: list[str]) -> None:
+    submit(hpcml, program(BREAKS_ONCE), "schedule.retry=1")
+    wait_for(hpcml.cwd / "again")
+    done = hpcml(*watcher)
+    while watcher == ["sync"] and the_run(hpcml)["attempt"] == 0:
+        done = hpcml(*watcher)
+
+    assert hpcml("wait").returncode == 0
+    run = the_run(hpcml)
+    assert (run["state"], run["attempt"]) == ("COMPLETED", 1)
+    assert "retried after communication" in done.stdout + done.stderr
+
+
+def test_nothing_is_tried_by_itself_unless_that_is_allowed(hpcml: Hpcml) -> None:
+    submit(hpcml, program(BREAKS_ONCE))
+
+    assert hpcml("wait", "--experiment", "default").returncode == 1
+    hpcml("sync")
+
+    run = the_run(hpcml)
+    assert (run["state"], run["cause"], run["attempt"]) == ("FAILED", "communication", 0)

@@ -1,0 +1,107 @@
+"""Watching and waiting: what is said, when it ends, and that the runs go on without us."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+from tests.cli.command_line import Hpcml, program
+from tests.cli.terminal import OnTerminal
+from tests.cli.test_run import wait_for
+
+UNTIL_TOLD = "import os, time; open('started', 'a').write('x')\nwhile not os.path.exists('finish'): time.sleep(0.05)"
+
+
+def submit(hpcml: Hpcml, *words: str) -> list[str]:
+    done = hpcml("run", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    return [entry["uid"] for entry in json.loads(done.stdout)]
+
+
+def test_every_end_is_one_line_and_the_exit_code_sums_them_up(hpcml: Hpcml) -> None:
+    fails = "import os, sys; sys.exit(3 if os.environ['FAIL'] == '1' else 0)"
+    good, bad = submit(hpcml, "-m", program(fails), "+workload.env.FAIL=0,1")
+
+    done = hpcml("wait", good, bad)
+
+    assert done.returncode == 1
+    ends = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert set(ends) == {good, bad}
+    assert "COMPLETED" in ends[good]
+    assert "exit status 3" in ends[bad]
+    assert hpcml("wait", good).returncode == 0
+    assert hpcml("wait", "--where", "state=COMPLETED").returncode == 0
+
+
+def test_with_nothing_under_way_there_is_nothing_to_wait_for(hpcml: Hpcml) -> None:
+    done = hpcml("wait")
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no run is waiting or running" in done.stderr
+
+
+def test_waiting_ends_after_the_time_given_and_the_runs_go_on(hpcml: Hpcml) -> None:
+    (uid,) = submit(hpcml, program(UNTIL_TOLD))
+
+    started = time.monotonic()
+    done = hpcml("wait", uid, "--timeout", "2s")
+
+    assert done.returncode == 124
+    assert time.monotonic() - started < 20
+    assert "1 runs have not ended within 2s" in done.stderr
+    (hpcml.cwd / "finish").touch()
+    assert hpcml("wait", uid, "--timeout", "1m").returncode == 0
+    assert "--timeout='soon' is no walltime" in hpcml("wait", uid, "--timeout", "soon").stderr
+
+
+def test_ctrl_c_stops_waiting_and_the_runs_go_on(hpcml: Hpcml) -> None:
+    (ended,) = submit(hpcml, program("pass"))
+    (uid,) = submit(hpcml, program(UNTIL_TOLD))
+    waiting = hpcml.start("wait", uid, ended)
+    assert waiting.stdout is not None
+    assert ended in waiting.stdout.readline()  # so it waits by now
+
+    waiting.send_signal(signal.SIGINT)
+    _, said = waiting.communicate(timeout=30)
+
+    assert waiting.returncode == 130
+    assert "the runs go on" in said
+    (hpcml.cwd / "finish").touch()
+    assert hpcml("wait", uid, "--timeout", "1m").returncode == 0
+
+
+def test_watching_in_a_pipe_tells_changes_and_ends_by_itself(hpcml: Hpcml) -> None:
+    (uid,) = submit(hpcml, program(UNTIL_TOLD))
+    watching = hpcml.start("status", "--watch")
+    wait_for(hpcml.cwd / "started")
+    time.sleep(3.0)
+
+    (hpcml.cwd / "finish").touch()
+    said, errors = watching.communicate(timeout=30)
+
+    assert watching.returncode == 0, errors
+    lines = said.splitlines()
+    assert [line.split()[0] for line in lines] == [uid] * len(lines)
+    assert [line.split()[1] for line in lines][-2:] == ["RUNNING", "COMPLETED"]
+
+
+def test_watching_on_a_terminal_draws_a_table_and_ctrl_c_leaves_the_runs_alone(hpcml: Hpcml) -> None:
+    (uid,) = submit(hpcml, program(UNTIL_TOLD))
+    watching = OnTerminal(hpcml, "status", "--watch")
+    watching.until("RUNNING")
+
+    watching.ctrl_c()
+
+    assert watching.end() == 130
+    assert "hpcml status --watch comes back" in watching.said
+    assert uid[-8:] in watching.said
+    (hpcml.cwd / "finish").touch()
+    assert hpcml("wait", uid, "--timeout", "1m").returncode == 0
+
+
+def test_watching_and_json_exclude_each_other(hpcml: Hpcml) -> None:
+    done = hpcml("status", "--watch", "--json")
+
+    assert done.returncode == 2
+    assert "--watch is for people" in done.stderr
