@@ -33,26 +33,29 @@ def retry(
     yes: bool,
     **selection: object,
 ) -> int:
-    """Try failed runs again as their cause asks for: more time, another node, from the checkpoint, or not at all."""
+    """Try failed runs again as their cause asks for: more time, another node, from the checkpoint, or not at all.
+
+    Without a word of which runs: all that the cluster broke and that were not done again since.
+    """
     from hpcml.cli.terminal import confirm
     from hpcml.operations import retry as operation
     from hpcml.operations.backends import Backends
     from hpcml.operations.consult import Selection
     from hpcml.operations.machine import look_around
-    from hpcml.report.retry_lines import retry_lines
+    from hpcml.report.retry_lines import left_line, retry_lines
 
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
-    if wanted.is_empty and cause is None:
-        raise click.UsageError("say what is to be retried: RUN..., --cause, --experiment, --state, --where ...")
     overrides = {name: value for name, value in (("walltime", walltime), ("mem", mem)) if value is not None}
     backends = Backends(places=places, machine=look_around(os.environ))
     if not dry_run:
         operation.finish_interrupted(places, backends)
     found = operation.candidates(places, wanted, cause=cause, overrides=overrides)
-    for line in retry_lines(
-        [(one.record, one.cause.value, one.decision.why, one.manifest is not None) for one in found]
-    ):
+    decided = [(one.record, one.cause.value, one.decision.why, one.manifest is not None) for one in found]
+    is_about_all = wanted.is_empty and cause is None
+    for line in retry_lines([entry for entry in decided if entry[-1]] if is_about_all else decided):
         click.echo(line)
+    if is_about_all and (left := left_line(decided)):
+        click.echo(left)
     chosen = [one for one in found if one.manifest is not None]
     if not found:
         click.echo("no failed run matches", err=True)

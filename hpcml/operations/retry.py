@@ -26,7 +26,7 @@ from hpcml.schedulers.submitter import Job, Ticket
 from hpcml.states import State
 from hpcml.store.engine import Engine
 from hpcml.store.ingest import ingest_run
-from hpcml.store.queries import events, find_runs
+from hpcml.store.queries import events, find_runs, runs_by_spec
 from hpcml.workload import with_times
 
 _LOCAL_PATIENCE_S = 5.0  # for an agent that left at a checkpoint to queue its run again
@@ -64,7 +64,8 @@ def candidates(
 ) -> list[Candidate]:
     """Return what could be done about the selected runs; nothing has happened yet.
 
-    A run that is named and cannot be retried, because it completed or has not ended, refuses all. *overrides* are
+    An empty selection without a cause means all that were not done again since. A run that is named and cannot be
+    retried, because it completed or has not ended, refuses all. *overrides* are
     fields of Resources that a person wants instead of the policy's.
     """
     named_cause = None if cause is None else _cause(cause)
@@ -72,7 +73,10 @@ def candidates(
     with opened(places) as store:
         collect(store, places)
         found: list[Candidate] = []
-        for record in select(store, selection):
+        chosen = select(store, selection)
+        if selection.is_empty and named_cause is None:
+            chosen = _not_done_since(store, chosen)
+        for record in chosen:
             if refusal := _why_not_at_all(store, record):
                 if selection.references:
                     raise ConfigError(f"run {record.uid} {refusal}")
@@ -83,6 +87,17 @@ def candidates(
             is_wanted = named_cause is not None or bool(overrides)
             found.append(_candidate(store, record, its_cause, overrides, is_wanted=is_wanted))
         return found
+
+
+def _not_done_since(store: Engine, records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return those whose configuration no later run has completed, or is about to."""
+    good = (State.COMPLETED, State.PENDING, State.RUNNING)
+    known = runs_by_spec(store, {record.spec_hash for record in records})
+    return [
+        record
+        for record in records
+        if not any(uid > record.uid and state in good for uid, state in known.get(record.spec_hash, []))
+    ]
 
 
 def retry(places: Places, backends: Backends, chosen: Sequence[Candidate]) -> Iterator[Retried]:

@@ -96,12 +96,35 @@ def test_a_walltime_that_is_none_is_one_line(hpcml: Hpcml) -> None:
     assert "resources.walltime=00:60 is ambiguous" in said_in_one_line(done)
 
 
-@pytest.mark.parametrize(("words", "says"), [([], "say what is to be retried"), (["--cause", "gremlins"], "gremlins")])
-def test_a_wish_that_means_nothing_is_one_line(hpcml: Hpcml, words: list[str], says: str) -> None:
-    done = hpcml("retry", *words, "-y")
+def test_a_cause_that_there_is_not_is_one_line(hpcml: Hpcml) -> None:
+    done = hpcml("retry", "--cause", "gremlins", "-y")
 
     assert done.returncode == 2
-    assert says in said_in_one_line(done)
+    assert "gremlins" in said_in_one_line(done)
+
+
+def test_without_a_word_all_is_repaired_that_the_cluster_broke_and_nobody_did_since(hpcml: Hpcml) -> None:
+    hpcml("run", program(BREAKS_ONCE), "experiment=broken")
+    hpcml("run", program("raise SystemExit(3)"), "experiment=wrong")
+    done_since = program(
+        "import os, sys; sys.exit('NCCL error: unhandled system error' if os.path.exists('again') else 0)"
+    )
+    hpcml("run", done_since, "experiment=done_since")
+    (hpcml.cwd / "again").unlink()
+    hpcml("run", done_since, "experiment=done_since")
+    (hpcml.cwd / "again").touch()
+
+    done = hpcml("retry", "-y")
+
+    assert done.returncode == 0, done.stderr
+    first, left, *rest = done.stdout.splitlines()
+    assert "communication" in first
+    assert left.startswith("not worth another try by themselves: 1 program ")
+    assert len(rest) == 1
+    hpcml("wait")
+    states = [(run["experiment"], run["attempt"], run["state"]) for run in hpcml.runs()]
+    assert states[0] == ("broken", 1, "COMPLETED")
+    assert [attempt for _, attempt, _ in states[1:]] == [0, 0, 0]
 
 
 def test_what_completed_or_goes_on_cannot_be_retried(hpcml: Hpcml) -> None:
