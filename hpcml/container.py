@@ -22,7 +22,7 @@ class ContainerKind(Enum):
 class ContainerBuild(Enum):
     """Who builds an image that is not in the cache."""
 
-    auto = "auto"  # the machine that submits, or a job where the site does not let it
+    auto = "auto"  # the machine that submits
     never = "never"  # nobody: the run is refused
     job = "job"  # a job, after which the run begins
 

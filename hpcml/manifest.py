@@ -16,6 +16,15 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """The image that a run is in, as it was at submission."""
+
+    path: str
+    sha256: str | None = None  # None: of a folder, or not built yet
+    key: str | None = None  # in the cache of images; None: one of the user's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What the agent does: everything decided, nothing left to a default on the node."""
 
@@ -31,6 +40,10 @@ class Plan:
     stop_after_s: int | None  # when the agent ends the workload: before the scheduler would end both
     stop_grace_s: int
     warn_after_s: int | None = None  # when the workload is asked to leave a checkpoint; None: only if it is told so
+    image: Image | None = None  # what argv starts the program in; None: the environment that hpcml itself runs in
+    env_prefixes: list[str] = field(default_factory=list)  # before the names of variables that are for inside
+    passed_on: list[str] = field(default_factory=list)  # which of the agent's own variables go inside: SLURM_*
+    runtime_environment: dict[str, str] = field(default_factory=dict)  # of what starts the image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

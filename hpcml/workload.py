@@ -24,6 +24,11 @@ class Software:
     recipes: Path
     cwd: Path  # where a workload starts that names no other place
 
+    @property
+    def inside(self) -> Software:
+        """The same in an image, which has a Python of its own."""
+        return replace(self, python="python3")
+
 
 class _Times(TypedDict):
     walltime_s: int | None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import psutil
 
@@ -19,6 +21,7 @@ from hpcml.agent.ranks import REQUEUE, provide_client, ranks_of
 from hpcml.agent.stdout_metrics import StdoutScanner
 from hpcml.agent.supervise import Limits, supervise
 from hpcml.agent.turn import Turn, job_of
+from hpcml.manifest import Plan
 from hpcml.spec import Notify
 from hpcml.states import UNSETTLED, State
 from hpcml_client.journal import JournalWriter
@@ -172,13 +175,24 @@ class _Unharmed:
                 self._event("agent_trouble", {"what": what, "error": repr(error)})
 
 
+def _image_facts(plan: Plan) -> dict[str, str]:
+    if plan.image is None:
+        return {}
+    sha256 = plan.image.sha256
+    if sha256 is None and plan.image.key is not None:  # a job before this one built it, and wrote its record beside it
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            sha256 = str(json.loads(Path(plan.image.path).with_suffix(".json").read_text(encoding="utf-8"))["sha256"])
+    found = {"image": plan.image.path, "image_key": plan.image.key, "image_sha256": sha256}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _work(turn: Turn, attempt: int, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter) -> Outcome:
     manifest, plan = turn.manifest, turn.manifest.plan
     provide_client(turn.run_dir)
     unharmed = _Unharmed(journal.event)
     with unharmed("facts"):
         visible = gpu.visible_gpus(gpu.list_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
-        journal.event("facts", host.facts(visible if plan.device == "cuda" else []))
+        journal.event("facts", {**host.facts(visible if plan.device == "cuda" else []), **_image_facts(plan)})
     ranks = ranks_of(turn, attempt, environ)
     scanner = StdoutScanner(path=ranks[0].stdout, rules=manifest.run.workload.metrics)
 

@@ -7,10 +7,12 @@ import socket
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hpcml.agent.supervise import Rank
 from hpcml.agent.turn import Turn
+from hpcml.manifest import Plan
 from hpcml.resources import client_dir
 from hpcml.rundir import RunDir
 
@@ -32,6 +34,8 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
     nodes = turn.manifest.run.resources.nodes
     not_theirs = plan.environment.keys() | {REQUEUE}  # an hpcml that the workload starts must not use our job
     base = {name: value for name, value in environ.items() if name not in not_theirs}
+    if plan.image is not None:
+        base = {name: value for name, value in base.items() if _is_passed_on(name, plan)}
     base |= {name: value for name, value in plan.environment.items() if value is not None}
     base |= {
         "HPCML_RUN_ID": turn.manifest.uid,
@@ -39,24 +43,38 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
         "HPCML_CONFIG": str(turn.source),
         "HPCML_ATTEMPT": str(attempt),
         "HPCML_CLUSTER": turn.manifest.run.cluster.name,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(run_dir.client_path), environ.get("PYTHONPATH")])),
         "WORLD_SIZE": str(local_size * nodes),
         "LOCAL_WORLD_SIZE": str(local_size),
         "NODE_RANK": str(turn.node),
         "GROUP_RANK": str(turn.node),  # torchrun's word for it
         **_rendezvous(turn.manifest.uid, nodes, environ),
     }
+    if plan.image is None:  # else argv sets it, before the image's own
+        base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(run_dir.client_path), environ.get("PYTHONPATH")]))
     first = turn.node * local_size
     return [
         Rank(
             argv=plan.argv,
-            environ={**base, "RANK": str(first + local), "LOCAL_RANK": str(local)},
+            environ=_environ({**base, "RANK": str(first + local), "LOCAL_RANK": str(local)}, plan, environ),
             cwd=Path(plan.cwd),
             stdout=run_dir.stdout(attempt, first + local),
             stderr=run_dir.stderr(attempt, first + local),
         )
         for local in range(local_size)
     ]
+
+
+def _is_passed_on(name: str, plan: Plan) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in plan.passed_on)
+
+
+def _environ(wanted: Mapping[str, str], plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment of the process that we start, so that its program finds *wanted*."""
+    if plan.image is None:
+        return wanted
+    ours = {name: value for name, value in environ.items() if name != REQUEUE}
+    inside = {prefix + name: value for name, value in wanted.items() for prefix in plan.env_prefixes}
+    return {**ours, **plan.runtime_environment, **inside}
 
 
 def _rendezvous(uid: str, nodes: int, environ: Mapping[str, str]) -> dict[str, str]:

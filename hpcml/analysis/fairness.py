@@ -15,7 +15,10 @@ from hpcml.spec import changes_results
 _BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged over
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used
 _BINDING_FACTS = ("device", "gpu_model", "cpu_model", "torch", "threads")
-_NOTED_FACTS = ("hostname", "git_commit", "git_dirty", "gpu_driver", "kernel", "cuda", "cudnn", "cpu_capability")
+_NOTED_FACTS = (
+    *("hostname", "git_commit", "git_dirty", "gpu_driver", "kernel", "cuda", "cudnn", "cpu_capability"),
+    "image_sha256",
+)
 
 _Read = Callable[[RunRecord], object]
 

@@ -65,16 +65,41 @@ def _show(planned: list[Planned], places: Places, backends: Backends, *, script_
     from hpcml.operations import launch, preflight, snapshot
     from hpcml.report import plan_text
 
+    lines: list[str] = []
+    if any(item.wants_image for item in planned):
+        from hpcml.operations import run_images
+
+        planned, lines = run_images.foreseen(planned, os.environ, Path.cwd())
     previews = launch.preview(planned, places, backends)
-    code = snapshot.foreseen(planned, places)
+    code = [*snapshot.foreseen(planned, places), *lines]
     for warning in preflight.all_warnings(planned, places):
         warn(warning)
     if script_only:
         click.echo("\n".join(preview.script for preview in previews), nl=False)
         return
-    runs = [(item.run, item.plan, item.overrides) for item in planned]
+    runs = [(item.run, launch.plan_shown(item, places), item.overrides) for item in planned]
     click.echo("\n".join(code))
     click.echo(plan_text.to_text(runs, [(item.command, item.script) for item in previews]), nl=False)
+
+
+def _with_images(planned: list[Planned], places: Places, backends: Backends) -> list[Planned]:
+    from hpcml.cli.build import display
+    from hpcml.cli.hints import warn
+    from hpcml.operations import run_images
+    from hpcml.operations.build_jobs import BuildJobs
+
+    jobs = BuildJobs(
+        places=places,
+        backends=backends,
+        command_line=_command_line(),
+        tell=lambda words: click.echo(f"hpcml: {words}", err=True),
+    )
+    voice = run_images.Voice(display=display, warn=warn)
+    return run_images.with_images(planned, os.environ, Path.cwd(), voice, jobs)
+
+
+def _command_line() -> list[str]:
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
 def _submit(planned: list[Planned], places: Places, backends: Backends, flags: set[str]) -> int:
@@ -96,9 +121,11 @@ def _submit(planned: list[Planned], places: Places, backends: Backends, flags: s
             err=True,
         )
     planned = missing if "missing" in flags else planned
+    if any(item.wants_image for item in planned):
+        planned = _with_images(planned, places, backends)
     for warning in preflight.all_warnings(planned, places):
         warn(warning)
-    launched = launch.launch(planned, places, backends, [Path(sys.argv[0]).name, *sys.argv[1:]]) if planned else []
+    launched = launch.launch(planned, places, backends, _command_line()) if planned else []
     if "json" in flags:
         click.echo(json.dumps([launch.describe(item) for item in launched], indent=2))
         return 0

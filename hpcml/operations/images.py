@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from hpcml.cluster import Cluster
 from hpcml.config import profiles
 from hpcml.container import Container, ContainerKind
-from hpcml.errors import ConfigError, HpcmlError, ImageError
+from hpcml.errors import HpcmlError, ImageError
 from hpcml.image import Definition, ImageRecord, ImageUse
 from hpcml.images import build as builder
 from hpcml.images import cache as caches
 from hpcml.images import definition as definitions
-from hpcml.images import inventory, registry, releases
+from hpcml.images import inventory, registry
 from hpcml.images.cache import Cache
 from hpcml.images.inventory import Stocked
 from hpcml.images.runtime import find_runtime
 from hpcml.manifest import read_raw
 from hpcml.operations.collect import collect, opened
+from hpcml.operations.containers import with_tag
 from hpcml.places import Places
 from hpcml.quantities import parse_walltime_s
 from hpcml.records import RunRecord
@@ -87,22 +88,6 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
             raise
         note = f"the image of {known.built_at[:10]} is used, without a look at the registry: {error}"
         return wanted(registry.Base(digest=known.base_digest, size_bytes=0), note)
-
-
-def with_tag(container: Container, cluster: Cluster) -> Container:
-    """Return *container* with the newest tag that the cluster's GPU and driver can run, unless one was chosen.
-
-    Raises `ConfigError` if the chosen one cannot run there.
-    """
-    if container.image is None or container.digest is not None:
-        return container
-    capability, driver, limit = cluster.compute_capability, cluster.host_driver, cluster.ngc_max_release
-    if container.tag is None:
-        found = releases.newest(container.image, capability, driver, not_after=limit)
-        return replace(container, tag=found.tag)
-    if wrong := releases.check(container.image, container.tag, capability, driver, not_after=limit):
-        raise ConfigError(wrong)
-    return container
 
 
 def build(

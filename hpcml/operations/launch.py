@@ -16,6 +16,7 @@ from hpcml.errors import ConfigError
 from hpcml.manifest import FORMAT, Manifest, Plan, Provenance, write_manifest
 from hpcml.operations import packing, provenance
 from hpcml.operations.backends import Backends
+from hpcml.operations.containers import put_inside
 from hpcml.operations.intent import Intent, OpenIntent, Phase, have_on_disk, open_intent, this_host
 from hpcml.operations.plan import Planned
 from hpcml.operations.snapshot import Kept, keep_code
@@ -117,9 +118,18 @@ def preview(planned: Sequence[Planned], places: Places, backends: Backends) -> l
     origin = provenance.describe([], Path.cwd(), provenance.NO_CODE, (), now)
     index = iter(range(len(planned)))
     packs = [
-        [_job(item, item.plan, places, origin, now, next(index)) for item in pack] for pack in packing.packs_of(planned)
+        [_job(item, Kept(plan=item.plan, code=None, client=None), places, origin, now, next(index)) for item in pack]
+        for pack in packing.packs_of(planned)
     ]
     return [item.submitter.preview(item.batch) for item in batches_of(packs, backends, new_submission_id(now))]
+
+
+def plan_shown(item: Planned, places: Places) -> Plan:
+    """Return the plan of a run as its agent would find it, but for the code that would be kept, and the run's id."""
+    if item.image is None:
+        return item.plan
+    run_dir = RunDir(places.runs / item.run.experiment / "RUN")
+    return put_inside(item.plan, item.run, item.image, run_dir, folder=item.code_folder, code=None, client=None)
 
 
 def describe(item: Launched) -> dict[str, object]:
@@ -163,14 +173,18 @@ def _prepare(
         its_origin = replace(
             origin, git_commit=code.commit, git_dirty=code.dirty, code=None if kept.code is None else str(kept.code)
         )
-        job = _job(item, kept.plan, places, its_origin, now, next(index))
+        job = _job(item, kept, places, its_origin, now, next(index))
         return _Prepared(item=item, job=job, kept=kept, code=code)
 
     return [[prepared(item) for item in pack] for pack in packs]
 
 
-def _job(item: Planned, plan: Plan, places: Places, origin: Provenance, now: datetime, index: int) -> Job:
-    run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, index))
+def _job(item: Planned, kept: Kept, places: Places, origin: Provenance, now: datetime, index: int) -> Job:
+    run_dir, plan = RunDir(places.runs / item.run.experiment / new_uid(now, index)), kept.plan
+    if item.image is not None:
+        plan = put_inside(
+            plan, item.run, item.image, run_dir, folder=item.code_folder, code=kept.code, client=kept.client
+        )
     manifest = Manifest(
         format=FORMAT,
         uid=run_dir.uid,

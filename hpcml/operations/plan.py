@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcml.cluster import SchedulerName
+from hpcml.cluster import Cluster, SchedulerName
 from hpcml.config.compose import Composed
 from hpcml.container import ContainerKind
 from hpcml.errors import ConfigError
-from hpcml.manifest import Plan
+from hpcml.manifest import Image, Plan
 from hpcml.operations import packing
+from hpcml.operations.containers import check_binds, fitted
 from hpcml.operations.machine import Machine
 from hpcml.operations.queues import refuse_impossible, routed
 from hpcml.precision import CPU, Device
@@ -34,6 +35,12 @@ class Planned:
     overrides: tuple[str, ...]
     user_config: tuple[str, ...]
     repeat: int = 0  # which of schedule.repeats it is
+    image: Image | None = None  # what it will be put into; None: nothing, or not looked for yet
+
+    @property
+    def wants_image(self) -> bool:
+        """Whether it is to run in a container."""
+        return self.run.container.kind is not ContainerKind.none
 
     @property
     def code_folder(self) -> Path:
@@ -59,11 +66,6 @@ def plan_all(points: Sequence[Composed], machine: Machine) -> list[Planned]:
 
 def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
     run = routed(point.run)
-    if run.container.kind is not ContainerKind.none:
-        raise ConfigError(
-            f"container={run.container.name}: hpcml builds and keeps images, but no run starts inside one yet: "
-            "choose container=none"
-        )
     if run.data.path is not None and not Path(run.data.path).exists():
         raise ConfigError(f"data.path={run.data.path} does not exist")
     cwd = Path(run.workload.cwd or software.cwd)
@@ -73,10 +75,23 @@ def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
     local = run.cluster.scheduler is SchedulerName.local
     device = _local_device(run, machine) if local else run.profile_device()
     cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
-    plan = build_plan(run, device, software, cpus_per_task=cpus)
-    if local and run.workload.command and not _is_startable(plan.argv[0], cwd):
+    run = fitted(run, _as_found(run.cluster, machine, device) if local else run.cluster)
+    is_inside = run.container.kind is not ContainerKind.none
+    plan = build_plan(run, device, software.inside if is_inside else software, cpus_per_task=cpus)
+    if is_inside:
+        check_binds(plan, run)
+    elif local and run.workload.command and not _is_startable(plan.argv[0], cwd):
         raise ConfigError(f"workload.command={run.workload.command!r}: there is no program {plan.argv[0]!r} here")
     return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config)
+
+
+def _as_found(cluster: Cluster, machine: Machine, device: Device) -> Cluster:
+    """Return the profile of this machine with what is known of its GPU."""
+    if device.kind == "cpu":
+        return cluster
+    first = machine.gpus[0]
+    capability = first.compute_capability and "{}.{}".format(*first.compute_capability)
+    return replace(cluster, gpu_vendor="nvidia", gpu_compute_capability=capability, host_driver=first.driver)
 
 
 def _is_startable(program: str, cwd: Path) -> bool:

@@ -185,7 +185,7 @@ def _candidate(
     if isinstance(decision, Retry):
         decision = _with_overrides(decision, overrides)
         try:
-            amended = _amended(manifest, decision.changes)
+            amended = _amended(manifest, decision.changes, has_started=failure.has_started)
         except ConfigError as error:
             decision = NoRetry(why=str(error))
     return Candidate(record=record, cause=cause, decision=decision, number=count + 1, manifest=amended)
@@ -198,11 +198,16 @@ def _with_overrides(decision: Retry, overrides: Mapping[str, str]) -> Retry:
     return Retry(why=f"{decision.why}, as asked with {asked}", changes={**decision.changes, **overrides})
 
 
-def _amended(manifest: Manifest, changes: Mapping[str, str | None]) -> Manifest:
+def _amended(manifest: Manifest, changes: Mapping[str, str | None], *, has_started: bool) -> Manifest:
     """Return *manifest* with other resources and the plan that follows; `ConfigError` if the site forbids them."""
     fields: dict[str, Any] = dict(changes)
+    if has_started:  # what it waited for is over, and Slurm refuses to wait for a job that it has forgotten
+        fields = {"dependency": None, **fields}
     run = replace(manifest.run, resources=replace(manifest.run.resources, **fields))
     refuse_impossible(run)
+    image = manifest.plan.image
+    if image is not None and not Path(image.path).exists():
+        raise ConfigError(f"its image {image.path} is gone: submit the run again")
     return replace(manifest, run=run, plan=with_times(manifest.plan, run))
 
 

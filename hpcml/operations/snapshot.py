@@ -53,7 +53,8 @@ def keep_code(places: Places, codes: Mapping[Path, Code]) -> Callable[[Planned],
     def keep(item: Planned) -> Kept:
         mode, folder = item.run.schedule.snapshot, item.code_folder
         if mode is Snapshot.none:
-            return Kept(plan=item.plan, code=None, client=None)
+            # hpcml's own folders are not seen inside an image
+            return Kept(plan=item.plan, code=None, client=keep_folder(client_dir()) if item.wants_image else None)
         if item.run.workload.command is None:
             python, script = item.plan.argv
             recipe = keep_folder(Path(script).parent)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcml.cluster import Cluster
+from hpcml.container import ContainerKind
 from hpcml.errors import ConfigError
 from hpcml.manifest import Manifest
 from hpcml.quantities import parse_memory_mb
 from hpcml.schedulers.submitter import Job
+from hpcml.spec import Run
 
 PACK_MARGIN_S = 60  # of the job of a pack: what stands between its runs, and the last words
 _LONGEST_WARNING_S = 65_535  # that Slurm takes
@@ -59,7 +61,7 @@ def request_for_pack(pack: Sequence[Job]) -> Request:
 def request_for(manifest: Manifest) -> Request:
     """Return the request of a planned run."""
     run, plan = manifest.run, manifest.plan
-    wanted, site = run.resources, run.cluster
+    wanted, site = run.resources, _with_runtime(run)
     cpus = None if plan.cpus_per_task is None else plan.cpus_per_task * plan.processes_per_node
     request = Request(
         account=wanted.account,
@@ -85,6 +87,14 @@ def request_for(manifest: Manifest) -> Request:
     )
     site_lines = tuple(fill(template, request) for template in site.directives)
     return replace(request, extra_directives=(*site_lines, *wanted.extra_directives))
+
+
+def _with_runtime(run: Run) -> Cluster:
+    """Return the cluster of *run* with the module that brings what starts its image."""
+    site, module = run.cluster, run.cluster.container_module
+    if run.container.kind is ContainerKind.none or module is None or module in site.modules:
+        return site
+    return replace(site, modules=[*site.modules, module])
 
 
 def _warning_s(manifest: Manifest) -> int | None:

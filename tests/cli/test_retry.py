@@ -56,6 +56,18 @@ def test_a_program_that_failed_is_not_tried_unless_somebody_means_it(hpcml: Hpcm
     assert (said["by"], said["why"]) == ("retry", "retried after program: again as it was")
 
 
+def test_a_run_that_had_started_waits_for_no_other_job_again(hpcml: Hpcml) -> None:
+    hpcml("run", program(FAILS_ONCE.format(code=3)), "resources.dependency=afterok:1")
+    run = the_run(hpcml)
+
+    meant = hpcml("retry", run["uid"], "--cause", "program", "-y")
+
+    assert meant.returncode == 0, meant.stderr
+    assert hpcml("wait", run["uid"]).returncode == 0
+    said = [json.loads(path.read_text()) for path in (Path(run["path"]) / f for f in ("run.json", "retries/1.json"))]
+    assert [words["run"]["resources"]["dependency"] for words in said] == ["afterok:1", None]
+
+
 def test_more_time_is_written_down_beside_the_run_which_stays_as_it_was(hpcml: Hpcml) -> None:
     hpcml("run", program("import time; time.sleep(60)"), "resources.walltime=2s")
     run = the_run(hpcml)

@@ -137,7 +137,6 @@ def test_metrics_can_be_picked_from_what_a_program_prints(hpcml: Hpcml) -> None:
         (["resources.cpus_per_task=100000"], "resources.cpus_per_task=100000"),
         (["resources.gpus_per_node=1", "strategy=single", "cluster.gpus_per_node=null"], "gpus_per_node=1"),
         (["-m", "precision=fp32,tf32", "precision.numerics=native"], "precision=tf32 is refused"),
-        (["container=sif", "container.path=/x.sif"], "container=sif: hpcml builds and keeps images, but no run starts"),
     ],
 )
 def test_a_mistake_is_one_line_with_exit_code_2_and_leaves_nothing(hpcml: Hpcml, words: list[str], says: str) -> None:

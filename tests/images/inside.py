@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,19 +120,22 @@ def session(leader: int) -> dict[str, Process]:
             caught = int(status.split("SigCgt:")[1].split()[0], 16)
             name = before.partition("(")[2]
             usr1 = bool(caught >> (signal.SIGUSR1 - 1) & 1)
-            found[name] = Process(pid=int(path.name), name=name, group=int(fields[2]), catches_usr1=usr1)
+            one = Process(pid=int(path.name), name=name, group=int(fields[2]), catches_usr1=usr1)
+            # The oldest of a name: a shell's child has the shell's name until it becomes another program.
+            found[name] = min(one, found.get(name, one), key=lambda process: process.pid)
     return found
 
 
 def wait_for(process: subprocess.Popen[str], word: str) -> str:
     """Return what *process* prints up to the line *word*."""
     assert process.stdout is not None
-    lines = []
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        line = process.stdout.readline()
+    lines = [""]
+    impatience = threading.Timer(30, process.kill)  # which ends a wait for a line that never comes
+    impatience.start()
+    for line in process.stdout:
         lines.append(line)
-        if line.strip() == word or not line:
+        if line.strip() == word:
             break
+    impatience.cancel()
     assert lines[-1].strip() == word, lines
     return "".join(lines)
