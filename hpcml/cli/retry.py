@@ -60,7 +60,7 @@ def retry(
     if not found:
         click.echo("no failed run matches", err=True)
     if dry_run or not chosen:
-        return int(bool(found) and not chosen)
+        return int(bool(found) and not chosen and not is_about_all)  # nothing to repair is no failure
     count = f"{len(chosen)} run{'s' if len(chosen) != 1 else ''}"
     if not yes and not confirm(f"Retry {count}?", otherwise="-y retries without a question"):
         click.echo("nothing was retried", err=True)

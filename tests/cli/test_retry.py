@@ -137,6 +137,7 @@ def test_without_a_word_all_is_repaired_that_the_cluster_broke_and_nobody_did_si
     states = [(run["experiment"], run["attempt"], run["state"]) for run in hpcml.runs()]
     assert states[0] == ("broken", 1, "COMPLETED")
     assert [attempt for _, attempt, _ in states[1:]] == [0, 0, 0]
+    assert hpcml("retry").returncode == 0  # nothing is left to repair, which is no failure and needs no question
 
 
 def test_what_completed_or_goes_on_cannot_be_retried(hpcml: Hpcml) -> None:
