@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,3 +45,16 @@ def make_run(compose_one: ComposeOne, tmp_path: Path) -> MakeRun:
         return run_dir
 
     return make
+
+
+@pytest.fixture
+def requeue(tmp_path: Path) -> Callable[..., str]:
+    """Write a program that stands where the scheduler's is; it leaves its words in the file asked."""
+
+    def write(body: str) -> str:
+        program = tmp_path / "requeue.sh"
+        program.write_text(f'#!/bin/bash\necho "$@" >> {shlex.quote(str(tmp_path))}/asked\n{body}\n')
+        program.chmod(0o755)
+        return shlex.join([str(program), "two words"])
+
+    return write

@@ -13,7 +13,13 @@ from typing import Any
 from hpcml.journal import Event, read_journal
 from hpcml.rundir import RunDir
 
+LEAVES_ONCE = "import os, sys; sys.exit(75 if os.environ['HPCML_ATTEMPT'] == '0' else 0)"
+LEAVES = "raise SystemExit(75)"
+ON_SLURM = ("cluster.scheduler=slurm", "cluster.name=testslurm")
+WAITS = "import os, time; open(os.environ['HPCML_RUN_DIR'] + '/began', 'w').close(); time.sleep(60)"
+COUNTS = "import os; open('ran', 'a').write(os.environ['HPCML_RUN_ID'] + ' ')"
 MakeRun = Callable[..., RunDir]
+Requeue = Callable[..., str]  # makes a program that stands where the scheduler is; returns its words
 _OF_A_JOB = ("SLURM_", "PBS_", "HPCML_")
 
 
@@ -70,3 +76,7 @@ def is_gone(pid: int) -> bool:
         return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def began(run_dir: RunDir) -> bool:
+    return (run_dir.path / "began").exists()

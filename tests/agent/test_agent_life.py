@@ -7,49 +7,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from hpcml.rundir import RunDir
 from hpcml_client.journal import JournalWriter
-from tests.agent.node import MakeRun, agent, is_gone, start_agent, told, told_with_attempts, wait_for
-
-LEAVES_ONCE = "import os, sys; sys.exit(75 if os.environ['HPCML_ATTEMPT'] == '0' else 0)"
-LEAVES = "raise SystemExit(75)"
-ON_SLURM = ("cluster.scheduler=slurm", "cluster.name=testslurm")
-WAITS = "import os, time; open(os.environ['HPCML_RUN_DIR'] + '/began', 'w').close(); time.sleep(60)"
-COUNTS = "import os; open('ran', 'a').write(os.environ['HPCML_RUN_ID'] + ' ')"
-
-
-@pytest.fixture
-def requeue(tmp_path: Path) -> Callable[..., str]:
-    """Write a program that stands where the scheduler's is; it leaves its words in the file asked."""
-
-    def write(body: str) -> str:
-        program = tmp_path / "requeue.sh"
-        program.write_text(f'#!/bin/bash\necho "$@" >> {shlex.quote(str(tmp_path))}/asked\n{body}\n')
-        program.chmod(0o755)
-        return shlex.join([str(program), "two words"])
-
-    return write
-
-
-Requeue = Callable[..., str]
-
-
-def began(run_dir: RunDir) -> bool:
-    return (run_dir.path / "began").exists()
-
-
-def batch(tmp_path: Path, *elements: list[RunDir]) -> str:
-    folder = tmp_path / "20261121-083015-sub-1"
-    folder.mkdir(exist_ok=True)
-    jobs = [[str(run_dir.manifest) for run_dir in element] for element in elements]
-    (folder / "batch.json").write_text(json.dumps({"format": 1, "jobs": jobs}))
-    return str(folder / "batch.json")
+from tests.agent.node import (
+    LEAVES,
+    LEAVES_ONCE,
+    ON_SLURM,
+    WAITS,
+    MakeRun,
+    Requeue,
+    agent,
+    began,
+    is_gone,
+    start_agent,
+    told,
+    told_with_attempts,
+    wait_for,
+)
 
 
 def test_a_run_that_left_at_a_checkpoint_is_queued_again_under_its_new_name(
@@ -257,89 +235,6 @@ def marked(variable: str) -> list[str]:
             if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
                 found.append((process / "cmdline").read_text())
     return found
-
-
-def test_the_runs_of_a_pack_take_turns_each_as_itself(make_run: MakeRun, tmp_path: Path) -> None:
-    runs = [make_run(COUNTS, uid="a"), make_run("raise SystemExit(3)", uid="b"), make_run(COUNTS, uid="c")]
-
-    done = agent("--batch", batch(tmp_path, runs))
-
-    assert done.returncode == 3
-    assert (tmp_path / "ran").read_text() == "a c "
-    assert [told(run, "attempt_ended")[0]["state"] for run in runs] == ["COMPLETED", "FAILED", "COMPLETED"]
-    assert {told(run, "attempt_started")[0]["pack"] for run in runs} == {"20261121-083015-sub-1/0"}
-
-
-def test_a_pack_started_again_passes_over_what_has_ended(make_run: MakeRun, tmp_path: Path) -> None:
-    runs = [make_run(COUNTS, *ON_SLURM, uid="a"), make_run(WAITS, *ON_SLURM, uid="b")]
-    runs.append(make_run(COUNTS, *ON_SLURM, uid="c"))
-    variables = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"}
-    words = ("--batch", batch(tmp_path, [], runs))
-    process = start_agent(*words, **variables)
-    wait_for(lambda: began(runs[1]), "the second program")
-
-    process.send_signal(signal.SIGTERM)  # a preemption
-    process.wait(20)
-    before = (tmp_path / "ran").read_text()
-    begun = told(runs[2], "attempt_started")
-    runs[1].cancel_mark.touch()
-    done = agent(*words, **variables)
-
-    assert (before, begun) == ("a ", [])
-    assert (tmp_path / "ran").read_text() == "a c "
-    assert told(runs[1], "attempt_interrupted") != []
-    assert told(runs[1], "attempt_ended")[0]["reason"] == "cancelled before it started"
-    assert done.returncode == 1
-    assert told(runs[0], "attempt_started")[0]["pack"] == "20261121-083015-sub-1/1"
-    assert len(told(runs[0], "attempt_started")) == 1
-
-
-def test_one_run_of_a_pack_is_cancelled_and_the_next_begins(make_run: MakeRun, tmp_path: Path) -> None:
-    runs = [make_run(WAITS, uid="a"), make_run(COUNTS, uid="b"), make_run(COUNTS, uid="c")]
-    process = start_agent("--batch", batch(tmp_path, runs))
-    wait_for(lambda: began(runs[0]), "the first program")
-
-    for run in runs[:2]:
-        run.cancel_mark.touch()
-    process.wait(30)
-
-    assert (tmp_path / "ran").read_text() == "c "
-    assert [told(run, "attempt_ended")[0]["state"] for run in runs] == ["CANCELLED", "CANCELLED", "COMPLETED"]
-    assert not any(run.cancel_mark.exists() for run in runs)
-
-
-def test_a_run_that_a_pack_put_back_goes_on_in_a_job_of_its_own(
-    make_run: MakeRun, requeue: Requeue, tmp_path: Path
-) -> None:
-    runs = [make_run(LEAVES_ONCE, *ON_SLURM, uid="a"), make_run(COUNTS, *ON_SLURM, uid="b")]
-    command = requeue("""echo '{"scheduler": "slurm", "job_id": "9", "array_index": null, "job_name": "a.a"}'""")
-    words = ("--batch", batch(tmp_path, runs))
-
-    first = agent(*words, HPCML_REQUEUE=command, SLURM_JOB_ID="8")
-    second = agent(*words, HPCML_REQUEUE=command, SLURM_JOB_ID="8")  # the whole job, after a preemption
-    alone = agent(str(runs[0].path), HPCML_REQUEUE=command, SLURM_JOB_ID="9")
-
-    assert (first.returncode, second.returncode, alone.returncode) == (0, 0, 0)
-    assert [
-        (attempt, started["pack"] is None) for attempt, started in told_with_attempts(runs[0], "attempt_started")
-    ] == [
-        (0, False),
-        (1, True),
-    ]
-
-
-def test_the_queue_of_this_machine_brings_a_run_of_a_pack_back_in_the_same_pack(
-    make_run: MakeRun, requeue: Requeue, tmp_path: Path
-) -> None:
-    runs = [make_run(LEAVES_ONCE, uid="a"), make_run(COUNTS, uid="b")]
-    command = requeue("""echo '{"scheduler": "local", "job_id": "1-2", "array_index": 0, "job_name": null}'""")
-    words = ("--batch", batch(tmp_path, runs))
-
-    for _ in range(3):
-        agent(*words, HPCML_REQUEUE=command)
-
-    assert [end["state"] for end in told(runs[0], "attempt_ended")] == ["TIMEOUT", "COMPLETED"]
-    assert (tmp_path / "ran").read_text() == "b "
 
 
 def test_a_retry_is_carried_out_as_its_own_manifest_says(make_run: MakeRun) -> None:
