@@ -63,13 +63,13 @@ def write_runs(root: Path, count: int, steps: int) -> None:
         (folder / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
-def ingest_cpu_s(root: Path, store: Path) -> tuple[float, int]:
-    """Return the CPU time of bringing all below *root* into *store*, which exists and is empty, and the points."""
-    engine = open_store(str(store))
+def ingest_cpu_s(root: Path, path: Path) -> tuple[float, int]:
+    """Return the CPU time of bringing all below *root* into the store at *path*, which exists and is empty, and the points."""
+    store = open_store(str(path))
     began = time.process_time()
-    report = ingest_all(engine, root)
+    report = ingest_all(store, root)
     took_s = time.process_time() - began
-    engine.dispose()
+    store.close()
     if report.problems:
         raise SystemExit(f"not everything was read: {report.problems[0]}")
     return took_s, report.new_points
@@ -116,18 +116,18 @@ def main() -> None:
 
         write_runs(folder / "many", MANY_RUNS, 10)
         ingest_cpu_s(folder / "many", folder / "many.db")
-        engine = open_store(str(folder / "many.db"))
+        store = open_store(str(folder / "many.db"))
         took_ms = []
         for _ in range(2 * REPEAT + 1):
             began = time.perf_counter()
-            report = ingest_all(engine, folder / "many")
+            report = ingest_all(store, folder / "many")
             took_ms.append((time.perf_counter() - began) * 1000)
-        uids = [record.uid for record in open_runs(engine)]
-        keep_words(engine, {uid: Known(state=State.RUNNING, raw="RUNNING") for uid in uids}, at=0.0)
+        uids = [record.uid for record in open_runs(store)]
+        keep_words(store, {uid: Known(state=State.RUNNING, raw="RUNNING") for uid in uids}, at=0.0)
         loaded_ms = []
         for _ in range(2 * REPEAT + 1):
             began = time.perf_counter()
-            found, said = open_runs(engine), read_words(engine, uids)
+            found, said = open_runs(store), read_words(store, uids)
             loaded_ms.append((time.perf_counter() - began) * 1000)
             if not len(found) == len(said) == MANY_RUNS:
                 raise SystemExit(f"of {MANY_RUNS} runs only {len(found)} came back, with {len(said)} words")

@@ -17,7 +17,7 @@ FLOORS: dict[str, int] = {
     "operations": 3,
     **dict.fromkeys(("config", "images", "schedulers", "agent", "store", "analysis", "report"), 2),
     **dict.fromkeys(("spec", "workload", "precision", "manifest", "rundir", "journal", "records", "comparison"), 1),
-    **dict.fromkeys(("cluster", "states", "places", "codec", "quantities", "causes", "image", "webhook"), 1),
+    **dict.fromkeys(("cluster", "states", "places", "codec", "quantities", "causes", "image", "webhook", "lease"), 1),
     "container": 1,
     "errors": 0,
     "resources": 0,

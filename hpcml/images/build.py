@@ -19,9 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
+from hpcml import lease
 from hpcml.errors import ImageError
 from hpcml.image import Definition, ImageRecord
-from hpcml.images import lock
 from hpcml.images.cache import Cache, remove_tree, sha256_of
 from hpcml.images.registry import login_for
 from hpcml.images.runtime import (
@@ -75,24 +75,24 @@ def build(
     environ: Mapping[str, str],
     on_progress: OnProgress = lambda _: None,
     wait: bool = True,
-    patience: lock.Patience | None = None,
+    patience: lease.Patience | None = None,
 ) -> ImageRecord:
     """Return the image of *definition*, built now if it is not there; of several who ask, one builds.
 
     Raises `ImageError`, after which nothing is there but, for a build that failed, what it printed.
     """
-    patience = patience or lock.Patience()
+    patience = patience or lease.Patience()
     found = cache.find(definition.key)
     if found is not None:
         return found
     _check_place(cache)
     held = _await_lock(definition, cache, on_progress, patience, wait=wait)
-    with lock.kept_alive(held, patience), _signals_clean_up():
+    with lease.kept_alive(held, patience), _signals_clean_up():
         found = cache.find(definition.key)  # by the one we waited for
         if found is not None:
             return found
         chosen = chosen_place(environ, "TMPDIR")
-        lock.clear_dead(cache.locks)
+        lease.clear_dead(cache.locks)
         for path in cache.leftovers(Path(chosen) if chosen else None):
             remove_tree(path)
         on_progress(Progress(stage="preparing"))
@@ -101,14 +101,17 @@ def build(
 
 
 def _await_lock(
-    definition: Definition, cache: Cache, on_progress: OnProgress, patience: lock.Patience, *, wait: bool
-) -> lock.Lock:
-    for found in lock.wait_for(cache.locks, definition.key, patience=patience):
-        if isinstance(found, lock.Lock):
-            return found
-        if not wait:
-            raise ImageError(f"image {definition.key[:12]} is being built by {found}: try again later")
-        on_progress(Progress(stage="waiting", words=f"{found} builds it"))
+    definition: Definition, cache: Cache, on_progress: OnProgress, patience: lease.Patience, *, wait: bool
+) -> lease.Lock:
+    try:
+        for found in lease.wait_for(cache.locks, definition.key, patience=patience):
+            if isinstance(found, lease.Lock):
+                return found
+            if not wait:
+                raise ImageError(f"image {definition.key[:12]} is being built by {found}: try again later")
+            on_progress(Progress(stage="waiting", words=f"{found} builds it"))
+    except OSError as error:
+        raise _explain_os(error, cache) from error
     raise AssertionError("a lock that is waited for comes")
 
 
@@ -136,7 +139,7 @@ def _build(
     runtime: Runtime,
     environ: Mapping[str, str],
     on_progress: OnProgress,
-    held: lock.Lock,
+    held: lease.Lock,
 ) -> ImageRecord:
     began = time.monotonic()
     with _workplace(cache, definition.key, environ) as (folder, scratch):
@@ -166,7 +169,7 @@ def _build(
             raise _with_log(error, lines, cache, definition.key) from None
 
 
-def _require_still_ours(held: lock.Lock, definition: Definition) -> None:
+def _require_still_ours(held: lease.Lock, definition: Definition) -> None:
     if not held.is_ours:
         raise ImageError(
             f"image {definition.key[:12]}: another builder took us for dead (did this host sleep?): build again"

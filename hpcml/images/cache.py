@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpcml import lease
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, ImageError
 from hpcml.image import FORMAT, ImageRecord, key_of
-from hpcml.images import lock
 
 _CHUNK = 4 << 20
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -82,7 +82,7 @@ class Cache:
 
     def building(self, key: str) -> Path:
         """Where this process builds."""
-        owner = lock.Owner.ourselves()
+        owner = lease.Owner.ourselves()
         return self.root / f".building-{key}-{owner.host}-{owner.pid}"
 
     def find(self, key: str) -> ImageRecord | None:
@@ -173,7 +173,7 @@ class Cache:
         folders = list(self.root.glob(".building-*"))
         files = [path for suffix in ("sif", "def") for path in self.root.glob(f"*.{suffix}")]
         # Who is at work is asked after what there is: whatever a living builder has made, it has made under its lock.
-        held = {name: owner for name, owner in lock.owners(self.locks).items() if not owner.is_gone}
+        held = {name: owner for name, owner in lease.owners(self.locks).items() if not owner.is_gone}
         for path in folders:
             match = _BUILDING.fullmatch(path.name)
             holder = held.get(match["key"]) if match else None

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from hpcml import lease
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, ImageError
 from hpcml.image import FORMAT, ImageRecord, ImageUse, key_of
-from hpcml.images import lock
 from hpcml.images.cache import Cache, remove_tree, sha256_of
 
 _RECORD, _IMAGE = "record.json", "image.sif"  # the members of an exported image, in this order
@@ -69,9 +69,7 @@ def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
                 "hpcml cancel it first; nothing was removed"
             )
     for item in chosen:
-        held = lock.try_lock(cache.locks, item.record.key)
-        if isinstance(held, lock.Owner):
-            raise ImageError(f"image {item.record.key[:12]} is being built by {held}: try again later")
+        held = _locked(cache, item.record.key)
         try:
             cache.remove(item.record.key)
         except OSError as error:
@@ -88,11 +86,11 @@ def may_go(stocked: Sequence[Stocked], *, now: float, older_than_s: float) -> li
 def sweep(cache: Cache) -> int:
     """Remove what dead builds left, and the downloaded layers if nobody builds; return how many bytes that freed."""
     freed = 0
-    lock.clear_dead(cache.locks)
+    lease.clear_dead(cache.locks)
     for path in cache.leftovers():
         size_bytes = size_of(path)
         freed += size_bytes if remove_tree(path) else 0
-    if not any(not owner.is_gone for owner in lock.owners(cache.locks).values()) and cache.layers.exists():
+    if not any(not owner.is_gone for owner in lease.owners(cache.locks).values()) and cache.layers.exists():
         size_bytes = size_of(cache.layers)
         freed += size_bytes if remove_tree(cache.layers) else 0
     return freed
@@ -145,17 +143,25 @@ def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> 
         raise ImageError(f"{error.filename or cache.root}: {error.strerror}; nothing was imported") from error
 
 
+def _locked(cache: Cache, key: str) -> lease.Lock:
+    try:
+        held = lease.try_lock(cache.locks, key)
+    except OSError as error:
+        raise ImageError(f"{cache.locks} cannot be written: {error.strerror} (whose is it?)") from error
+    if isinstance(held, lease.Owner):
+        raise ImageError(f"image {key[:12]} is being built by {held}: try again later")
+    return held
+
+
 def _unpack(
     archive: tarfile.TarFile, record: ImageRecord, cache: Cache, source: Path, on_bytes: Callable[[int], None]
 ) -> ImageRecord:
     free = shutil.disk_usage(_nearest(cache.root)).free
     if free < record.size_bytes:
         raise ImageError(f"{cache.root} has not the {record.size_bytes} bytes that the image in {source} needs")
-    held = lock.try_lock(cache.locks, record.key)
-    if isinstance(held, lock.Owner):
-        raise ImageError(f"image {record.key[:12]} is being built by {held}: try again later")
+    held = _locked(cache, record.key)
     folder = cache.building(record.key)
-    with lock.kept_alive(held):
+    with lease.kept_alive(held):
         try:
             folder.mkdir(mode=0o700)
             member = archive.getmember(_IMAGE)

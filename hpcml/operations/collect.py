@@ -23,7 +23,7 @@ from hpcml.places import Places
 from hpcml.records import Known, RunRecord
 from hpcml.rundir import RunDir
 from hpcml.states import State
-from hpcml.store.engine import Engine, open_store
+from hpcml.store.engine import Store, open_store
 from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
 from hpcml.store.polls import read_words
 from hpcml.store.queries import get_run, open_runs
@@ -35,18 +35,18 @@ Ask = Callable[[Sequence[RunRecord]], Mapping[str, Known | None]]
 
 
 @contextmanager
-def opened(places: Places) -> Iterator[Engine]:
+def opened(places: Places) -> Iterator[Store]:
     """Open the store, made at first use, and close it again."""
     if places.store_url == str(places.home / "store.db"):
         try:
             places.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"HPCML_HOME={places.home} cannot be made: {error.strerror} (choose another)") from error
-    engine = open_store(places.store_url)
+    store = open_store(places.store_url)
     try:
-        yield engine
+        yield store
     finally:
-        engine.dispose()
+        store.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +57,17 @@ class Collected:
     runs: Sequence[RunRecord]
 
 
-def collect(engine: Engine, places: Places, ask: Ask | None = None) -> Collected:
+def collect(store: Store, places: Places, ask: Ask | None = None) -> Collected:
     """Bring every run directory below ``places.runs`` into the store; as often as you like.
 
     With *ask* the schedulers are asked for the runs that have not ended, or not settled; without it only this machine
     is looked at.
     """
-    report = ingest_all(engine, places.runs)
-    unfinished = open_runs(engine)
+    report = ingest_all(store, places.runs)
+    unfinished = open_runs(store)
     if not unfinished:
         return Collected(report=report, runs=())
-    before = read_words(engine, [record.uid for record in unfinished]) if ask is not None else {}
+    before = read_words(store, [record.uid for record in unfinished]) if ask is not None else {}
     known = ask(unfinished) if ask is not None else {}
     submitting = _submissions_under_way(places)
     now_known: list[RunRecord] = []
@@ -86,8 +86,8 @@ def collect(engine: Engine, places: Places, ask: Ask | None = None) -> Collected
             continue
         if _still_stands(record, run_dir):
             pronounce(record, verdict)
-        ingest_run(engine, run_dir)
-        now_known.append(get_run(engine, record.uid))
+        ingest_run(store, run_dir)
+        now_known.append(get_run(store, record.uid))
     return Collected(report=report, runs=now_known)
 
 

@@ -13,7 +13,7 @@ from hpcml.records import Known, Point, RunRecord, StoredEvent
 from hpcml.rundir import RunDir
 from hpcml.states import State
 from hpcml.store import queries
-from hpcml.store.engine import Engine
+from hpcml.store.engine import Store
 from hpcml.store.filters import Filter, parse_filter
 from hpcml.store.polls import read_words
 
@@ -81,7 +81,7 @@ def find(places: Places, references: Sequence[str]) -> list[tuple[RunRecord, Run
     return [(record, RunDir(Path(record.path))) for record in list_runs(places, Selection(references=references))]
 
 
-def select(store: Engine, selection: Selection) -> list[RunRecord]:
+def select(store: Store, selection: Selection) -> list[RunRecord]:
     """Return the selected runs as the store has them now."""
     if selection.references:
         found = {record.uid: record for record in (queries.get_run(store, word) for word in selection.references)}

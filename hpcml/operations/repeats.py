@@ -11,7 +11,7 @@ from hpcml.operations.retry import is_going_on
 from hpcml.places import Places
 from hpcml.spec import spec_hash
 from hpcml.states import State
-from hpcml.store.engine import Engine
+from hpcml.store.engine import Store
 from hpcml.store.queries import get_run, open_runs, runs_by_spec
 
 
@@ -43,6 +43,6 @@ def split_repeats(planned: Sequence[Planned], places: Places) -> tuple[list[Plan
     return missing, repeats
 
 
-def _goes_on(store: Engine, uid: str, state: State) -> bool:
+def _goes_on(store: Store, uid: str, state: State) -> bool:
     """Tell whether a run that left at a checkpoint is being queued again at this moment."""
     return state is State.TIMEOUT and is_going_on(store, get_run(store, uid), time.time())

@@ -24,7 +24,7 @@ from hpcml.records import RunRecord, StoredEvent
 from hpcml.rundir import RunDir
 from hpcml.schedulers.submitter import Job, Ticket
 from hpcml.states import State
-from hpcml.store.engine import Engine
+from hpcml.store.engine import Store
 from hpcml.store.ingest import ingest_run
 from hpcml.store.queries import events, find_runs, runs_by_spec
 from hpcml.workload import with_times
@@ -89,7 +89,7 @@ def candidates(
         return found
 
 
-def _not_done_since(store: Engine, records: Sequence[RunRecord]) -> list[RunRecord]:
+def _not_done_since(store: Store, records: Sequence[RunRecord]) -> list[RunRecord]:
     """Return those whose configuration no later run has completed, or is about to."""
     good = (State.COMPLETED, State.PENDING, State.RUNNING)
     known = runs_by_spec(store, {record.spec_hash for record in records})
@@ -114,13 +114,13 @@ def retry(places: Places, backends: Backends, chosen: Sequence[Candidate]) -> It
             yield from _queue(store, places, backends, together)
 
 
-def to_retry(store: Engine) -> list[RunRecord]:
+def to_retry(store: Store) -> list[RunRecord]:
     """Return the runs that ended by the cluster's fault and may be tried again without being asked."""
     ended = find_runs(store, states=(State.FAILED, State.NODE_FAIL, State.PREEMPTED, State.LOST))
     return [record for record in ended if _may_retry(record)]
 
 
-def retry_automatically(store: Engine, places: Places, backends: Backends, record: RunRecord) -> Retried | None:
+def retry_automatically(store: Store, places: Places, backends: Backends, record: RunRecord) -> Retried | None:
     """Try *record* again if the cluster failed it and schedule.retry allows one more; None where it does not."""
     if record.cause is None or not _may_retry(record) or _why_not_at_all(store, record):
         return None
@@ -137,7 +137,7 @@ def _may_retry(record: RunRecord) -> bool:
     return _retries(RunDir(Path(record.path))) < allowed
 
 
-def is_going_on(store: Engine, record: RunRecord, now: float) -> bool:
+def is_going_on(store: Store, record: RunRecord, now: float) -> bool:
     """Tell whether a run that left at a checkpoint is probably being queued again by its agent right now."""
     if record.state is not State.TIMEOUT or record.t_end is None:
         return False
@@ -152,7 +152,7 @@ def is_going_on(store: Engine, record: RunRecord, now: float) -> bool:
     return left and isinstance(allowed, int) and requeues < allowed
 
 
-def _why_not_at_all(store: Engine, record: RunRecord) -> str | None:
+def _why_not_at_all(store: Store, record: RunRecord) -> str | None:
     if record.state is State.COMPLETED:
         return "is COMPLETED: there is nothing to retry"
     if not record.state.is_final:
@@ -165,7 +165,7 @@ def _why_not_at_all(store: Engine, record: RunRecord) -> str | None:
 
 
 def _candidate(
-    store: Engine, record: RunRecord, cause: Cause, overrides: Mapping[str, str], *, is_wanted: bool
+    store: Store, record: RunRecord, cause: Cause, overrides: Mapping[str, str], *, is_wanted: bool
 ) -> Candidate:
     run_dir = RunDir(Path(record.path))
     count = _retries(run_dir)
@@ -211,7 +211,7 @@ def _amended(manifest: Manifest, changes: Mapping[str, str | None], *, has_start
     return replace(manifest, run=run, plan=with_times(manifest.plan, run))
 
 
-def _queue(store: Engine, places: Places, backends: Backends, together: Sequence[Candidate]) -> list[Retried]:
+def _queue(store: Store, places: Places, backends: Backends, together: Sequence[Candidate]) -> list[Retried]:
     """Write retries down and hand them to their schedulers; what another hpcml retries right now is left out."""
     jobs: list[Job] = []
     for candidate in together:

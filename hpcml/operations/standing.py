@@ -17,7 +17,7 @@ from hpcml.records import Known, RunRecord
 from hpcml.rundir import RunDir
 from hpcml.schedulers.submitter import Answers, Ticket
 from hpcml.states import State
-from hpcml.store.engine import Engine
+from hpcml.store.engine import Store
 from hpcml.store.polls import claim_poll, keep_words, last_poll, read_words, record_poll, wait_s
 
 POLL_INTERVAL_S = 60.0
@@ -51,7 +51,7 @@ def poll_interval_s(environ: Mapping[str, str]) -> float:
 class SchedulersAsked:
     """Asks the schedulers of the runs given to it, each if it is time to; what they say is kept in the store."""
 
-    engine: Engine
+    store: Store
     backends: Backends
     interval_s: float
     now: Callable[[], float] = time.time
@@ -69,9 +69,9 @@ class SchedulersAsked:
         self.problems = []
         fresh: dict[str, Known | None] = {}
         for scheduler, asked in tickets.items():
-            if claim_poll(self.engine, scheduler, now=self.now(), interval_s=self.interval_s):
+            if claim_poll(self.store, scheduler, now=self.now(), interval_s=self.interval_s):
                 fresh |= self._ask(scheduler, asked, [record for record in records if record.uid in asked])
-            poll = last_poll(self.engine, scheduler)
+            poll = last_poll(self.store, scheduler)
             if poll is not None and poll.problem is not None:
                 next_at = max(poll.next_at, poll.asked_at + wait_s(1, poll.failures, self.interval_s))
                 left_s = max(0.0, next_at - self.now())
@@ -93,7 +93,7 @@ class SchedulersAsked:
             return {}
         finally:
             record_poll(
-                self.engine,
+                self.store,
                 scheduler,
                 now=self.now(),
                 calls=calls,
@@ -103,7 +103,7 @@ class SchedulersAsked:
             )
         fresh = {uid: answers.known.get(ticket) for uid, ticket in asked.items() if ticket not in answers.unanswered}
         said = {uid: known for uid, known in fresh.items() if known is not None}
-        keep_words(self.engine, said, at=self.now())
+        keep_words(self.store, said, at=self.now())
         return fresh
 
     def _cancel_again(
@@ -152,17 +152,17 @@ def standings(
 ) -> tuple[list[Standing], list[str]]:
     """Return the runs named, or all that had not ended before this question, and who gave no answer."""
     with opened(places) as store:
-        asked = SchedulersAsked(engine=store, backends=backends, interval_s=interval_s)
+        asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
         return look(store, places, references, asked), asked.problems
 
 
-def look(store: Engine, places: Places, references: Sequence[str], asked: SchedulersAsked) -> list[Standing]:
+def look(store: Store, places: Places, references: Sequence[str], asked: SchedulersAsked) -> list[Standing]:
     """Return the standing of the runs named, or of all that had not ended before, after one question."""
     runs = collect(store, places, asked).runs
     return standing_of(store, select(store, Selection(references=references)) if references else runs)
 
 
-def standing_of(store: Engine, records: Sequence[RunRecord]) -> list[Standing]:
+def standing_of(store: Store, records: Sequence[RunRecord]) -> list[Standing]:
     """Return *records* with what was said of each last; of an end that is settled nothing more need be said."""
     words = read_words(store, [record.uid for record in records])
     standings: list[Standing] = []

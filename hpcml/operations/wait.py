@@ -14,7 +14,7 @@ from hpcml.operations.retry import Retried, is_going_on, retry_automatically, to
 from hpcml.operations.standing import SchedulersAsked, Standing, standing_of
 from hpcml.places import Places
 from hpcml.records import RunRecord
-from hpcml.store.engine import Engine
+from hpcml.store.engine import Store
 from hpcml.store.queries import get_run
 
 WAIT_PERIOD_S = 1.0
@@ -48,14 +48,14 @@ class TimeIsUpError(Exception):
 class Waiting:
     """What waiting needs."""
 
-    store: Engine
+    store: Store
     places: Places
     backends: Backends
     interval_s: float  # of one call of a scheduler's program
 
     def asked(self) -> SchedulersAsked:
         """Return who asks the schedulers."""
-        return SchedulersAsked(engine=self.store, backends=self.backends, interval_s=self.interval_s)
+        return SchedulersAsked(store=self.store, backends=self.backends, interval_s=self.interval_s)
 
 
 def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> Iterator[Ended | Retried | Silent]:
@@ -142,7 +142,7 @@ def retry_all(waiting: Waiting, records: Sequence[RunRecord]) -> tuple[list[str]
     return notes, is_any
 
 
-def _is_over(store: Engine, record: RunRecord) -> bool:
+def _is_over(store: Store, record: RunRecord) -> bool:
     return record.state.is_final and record.is_settled and not is_going_on(store, record, time.time())
 
 

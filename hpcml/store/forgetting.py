@@ -5,16 +5,16 @@ from __future__ import annotations
 from sqlalchemy import delete, select
 
 from hpcml.store import rows
-from hpcml.store.engine import Engine, writing
+from hpcml.store.engine import Store
 from hpcml.store.tables import METRIC, RUN, RUN_FACT, RUN_PARAM, RUN_TAG, SERIES, WORD
 
 
-def forget_run(engine: Engine, uid: str) -> bool:
+def forget_run(store: Store, uid: str) -> bool:
     """Remove all that the store has of the run *uid*; return whether there was anything.
 
     Its directory must be gone already: whatever still lies below the runs' folder, the next ingest brings back.
     """
-    with writing(engine) as connection, connection.begin():
+    with store.writing() as connection, connection.begin():
         connection.execute(delete(WORD).where(WORD.c.uid == uid))
         run_id = connection.execute(select(RUN.c.id).where(RUN.c.uid == uid)).scalar_one_or_none()
         if run_id is None:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, select
 
 from hpcml.errors import HpcmlError
 from hpcml.journal import Header, parse_chunk
 from hpcml.rundir import RunDir, find_run_dirs
 from hpcml.store import rows
 from hpcml.store.describing import Description, describe, manifest_stamp
-from hpcml.store.engine import reading, writing
+from hpcml.store.engine import Store
 from hpcml.store.intake import is_usable, storable, take_in
 from hpcml.store.tables import JOURNAL, RUN
 
@@ -46,20 +46,20 @@ class _Known:
     offsets: Mapping[str, int]  # journal file -> bytes read
 
 
-def ingest_run(engine: Engine, run_dir: RunDir, *, batch_bytes: int = _BATCH_BYTES) -> IngestReport:
+def ingest_run(store: Store, run_dir: RunDir, *, batch_bytes: int = _BATCH_BYTES) -> IngestReport:
     """Bring one run up to date; an unreadable directory raises `HpcmlError`."""
-    with reading(engine) as connection:
+    with store.reading() as connection:
         known = _known_runs(connection, path=_path(run_dir))
-    with writing(engine) as connection:
+    with store.writing() as connection:
         return _ingest(connection, run_dir, known.get(_path(run_dir)), batch_bytes)
 
 
-def ingest_all(engine: Engine, root: Path, *, batch_bytes: int = _BATCH_BYTES) -> IngestReport:
+def ingest_all(store: Store, root: Path, *, batch_bytes: int = _BATCH_BYTES) -> IngestReport:
     """Bring all runs below *root* up to date; an unreadable directory becomes a line of the report."""
-    with reading(engine) as connection:
+    with store.reading() as connection:
         known = _known_runs(connection)
     report = IngestReport()
-    with writing(engine) as connection:
+    with store.writing() as connection:
         for run_dir in find_run_dirs(root):
             try:
                 report += _ingest(connection, run_dir, known.get(_path(run_dir)), batch_bytes)

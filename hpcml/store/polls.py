@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from hpcml.records import Known
 from hpcml.states import State
-from hpcml.store.engine import Engine, reading, writing
+from hpcml.store.engine import Store
 from hpcml.store.intake import storable
 from hpcml.store.loading import chunked
 from hpcml.store.tables import POLL, WORD
@@ -35,15 +35,15 @@ class Poll:
     problem: str | None
 
 
-def claim_poll(engine: Engine, scheduler: str, *, now: float, interval_s: float) -> bool:
+def claim_poll(store: Store, scheduler: str, *, now: float, interval_s: float) -> bool:
     """Tell whether the caller is the one who may ask *scheduler* now; if so, it must then call `record_poll`.
 
     Atomic among all processes that use the store. A claim that is never recorded lapses after `CLAIM_LAPSES_S`.
     """
-    with reading(engine) as connection:
+    with store.reading() as connection:
         if not _is_due(connection, scheduler, now, interval_s):
             return False  # the usual answer waits for nobody who writes
-    with writing(engine) as connection, connection.begin():
+    with store.writing() as connection, connection.begin():
         if not _is_due(connection, scheduler, now, interval_s):
             return False
         claim = upsert(POLL).values(scheduler=scheduler, claimed_at=now, calls=0, failures=0)
@@ -52,7 +52,7 @@ def claim_poll(engine: Engine, scheduler: str, *, now: float, interval_s: float)
 
 
 def record_poll(
-    engine: Engine,
+    store: Store,
     scheduler: str,
     *,
     now: float,
@@ -65,7 +65,7 @@ def record_poll(
 
     Where no call was made and nothing went wrong, nothing was asked: the claim is given back, the rest stays.
     """
-    with writing(engine) as connection, connection.begin():
+    with store.writing() as connection, connection.begin():
         if calls == 0 and answered:
             connection.execute(update(POLL).where(POLL.c.scheduler == scheduler).values(claimed_at=None))
             return
@@ -83,9 +83,9 @@ def record_poll(
         connection.execute(new.on_conflict_do_update(index_elements=["scheduler"], set_=values))
 
 
-def last_poll(engine: Engine, scheduler: str) -> Poll | None:
+def last_poll(store: Store, scheduler: str) -> Poll | None:
     """Return when *scheduler* was last asked; None if it never was."""
-    with reading(engine) as connection:
+    with store.reading() as connection:
         row = connection.execute(select(POLL).where(POLL.c.scheduler == scheduler)).one_or_none()
     if row is None or row.asked_at is None:
         return None
@@ -98,7 +98,7 @@ def wait_s(calls: int, failures: int, interval_s: float) -> float:
     return max(plain, min(plain * 2.0 ** min(failures, 64), LONGEST_BACK_OFF_S))
 
 
-def keep_words(engine: Engine, words: Mapping[str, Known], *, at: float) -> None:
+def keep_words(store: Store, words: Mapping[str, Known], *, at: float) -> None:
     """Remember what the schedulers said *at* that time, by uid."""
     rows = []
     for uid, known in words.items():
@@ -107,16 +107,16 @@ def keep_words(engine: Engine, words: Mapping[str, Known], *, at: float) -> None
         rows.append({"uid": uid, "at": at, **said})
     if not rows:
         return
-    with writing(engine) as connection, connection.begin():
+    with store.writing() as connection, connection.begin():
         for chunk in chunked(list(words)):
             connection.execute(delete(WORD).where(WORD.c.uid.in_(chunk)))
         connection.execute(insert(WORD), rows)
 
 
-def read_words(engine: Engine, uids: Sequence[str]) -> dict[str, tuple[Known, float]]:
+def read_words(store: Store, uids: Sequence[str]) -> dict[str, tuple[Known, float]]:
     """Return the last word on each run of *uids*, and when it was said; a run without one is absent."""
     said: dict[str, tuple[Known, float]] = {}
-    with reading(engine) as connection:
+    with store.reading() as connection:
         for chunk in chunked(uids):
             for uid, at, state, *rest in connection.execute(select(WORD).where(WORD.c.uid.in_(chunk))):
                 raw, exit_code, reason, expected_start, is_live = rest

@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, func, select
 
 from hpcml.errors import StoreError
 from hpcml.records import Point, RunRecord, StoredEvent
 from hpcml.states import State
-from hpcml.store.engine import reading
+from hpcml.store.engine import Store
 from hpcml.store.filters import Filter, matches, sorted_by
 from hpcml.store.loading import (
     COLUMNS,
@@ -43,7 +43,7 @@ class Experiment:
 
 
 def find_runs(
-    engine: Engine,
+    store: Store,
     *,
     experiment: str | None = None,
     states: Collection[State] = (),
@@ -56,7 +56,7 @@ def find_runs(
 
     Empty *states* means any. *sort* is any word that a filter may begin with; runs without it come last.
     """
-    with reading(engine) as connection:
+    with store.reading() as connection:
         query = select_runs().order_by(RUN.c.uid.desc() if descending else RUN.c.uid)
         if experiment is not None:
             query = query.where(RUN.c.experiment == experiment)
@@ -72,20 +72,20 @@ def find_runs(
         return load_records(connection, [rows[run_id] for run_id in ids[:limit]])
 
 
-def open_runs(engine: Engine) -> list[RunRecord]:
+def open_runs(store: Store) -> list[RunRecord]:
     """Return the runs of which more is to come, by uid: they wait, run, or nobody has said yet why they ended."""
     waiting_or_running = [state.value for state in State if not state.is_final]
-    with reading(engine) as connection:
+    with store.reading() as connection:
         query = select_runs().where(RUN.c.state.in_(waiting_or_running) | ~RUN.c.is_settled)
         return load_records(connection, connection.execute(query.order_by(RUN.c.uid)).all())
 
 
-def get_run(engine: Engine, reference: str) -> RunRecord:
+def get_run(store: Store, reference: str) -> RunRecord:
     """Return the run that *reference* means: its uid, its name if no other run has it, or a unique end of its uid.
 
     An end has four characters or more.
     """
-    with reading(engine) as connection:
+    with store.reading() as connection:
         rows = connection.execute(select_runs().where(RUN.c.uid == reference)).all()
         named = [] if rows else connection.execute(select_runs().where(RUN.c.name == reference)).all()
         if not rows and not named and len(reference) < _SHORTEST_END:
@@ -107,10 +107,10 @@ def get_run(engine: Engine, reference: str) -> RunRecord:
         raise StoreError(f"no run is called {reference!r}{near or '; hpcml runs lists them'}")
 
 
-def runs_by_spec(engine: Engine, hashes: Collection[str]) -> dict[str, list[tuple[str, State]]]:
+def runs_by_spec(store: Store, hashes: Collection[str]) -> dict[str, list[tuple[str, State]]]:
     """Return the uids and states of the runs whose configuration has one of the *hashes*, oldest first."""
     found: defaultdict[str, list[tuple[str, State]]] = defaultdict(list)
-    with reading(engine) as connection:
+    with store.reading() as connection:
         for chunk in chunked(sorted(set(hashes))):
             query = select(RUN.c.spec_hash, RUN.c.uid, RUN.c.state).where(RUN.c.spec_hash.in_(chunk))
             for spec_hash, uid, state in connection.execute(query.order_by(RUN.c.uid)):
@@ -118,23 +118,23 @@ def runs_by_spec(engine: Engine, hashes: Collection[str]) -> dict[str, list[tupl
     return found
 
 
-def curve(engine: Engine, uid: str, metric: str) -> list[Point]:
+def curve(store: Store, uid: str, metric: str) -> list[Point]:
     """Return the run's curve by step; empty where it has none. An unknown run raises `StoreError`."""
-    with reading(engine) as connection:
+    with store.reading() as connection:
         _run_id(connection, uid)
         return load_curves(connection, [uid], metric).get(uid, [])
 
 
-def curves(engine: Engine, uids: Sequence[str], metric: str) -> dict[str, list[Point]]:
+def curves(store: Store, uids: Sequence[str], metric: str) -> dict[str, list[Point]]:
     """Return the curves of many runs, in the order of *uids*; a run without one has an empty list."""
-    with reading(engine) as connection:
+    with store.reading() as connection:
         found = load_curves(connection, list(dict.fromkeys(uids)), metric)
         return {uid: found.get(uid, []) for uid in uids}
 
 
-def events(engine: Engine, uid: str) -> list[StoredEvent]:
+def events(store: Store, uid: str) -> list[StoredEvent]:
     """Return everything that happened in the run, by time."""
-    with reading(engine) as connection:
+    with store.reading() as connection:
         run_id, clock_ms = _run_id(connection, uid)
         query = (
             select(EVENT.c.t_ms, JOURNAL.c.writer, JOURNAL.c.attempt, EVENT.c.name, EVENT.c.details)
@@ -150,12 +150,12 @@ def events(engine: Engine, uid: str) -> list[StoredEvent]:
         ]
 
 
-def experiments(engine: Engine) -> list[Experiment]:
+def experiments(store: Store) -> list[Experiment]:
     """Return all experiments by name."""
     columns = (RUN.c.experiment, RUN.c.state, func.count(), func.max(RUN.c.submitted_at))
     counts: dict[str, Counter[State]] = {}
     latest: dict[str, str | None] = {}
-    with reading(engine) as connection:
+    with store.reading() as connection:
         query = select(*columns).group_by(RUN.c.experiment, RUN.c.state).order_by(RUN.c.experiment, RUN.c.state)
         for name, state, count, submitted_at in connection.execute(query):
             counts.setdefault(name, Counter())[State(state)] = count

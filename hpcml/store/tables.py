@@ -20,11 +20,12 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    text,
     true,
 )
 
 APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
-REVISION = "0002"  # the newest of migrations/versions
+REVISION = "0003"  # the newest of migrations/versions
 
 METADATA = MetaData(
     naming_convention={
@@ -103,6 +104,19 @@ RUN_TAG = Table(
     sqlite_with_rowid=False,
 )
 
+# What people noted of a run, as its journals say.
+RUN_NOTE = Table(
+    "run_note",
+    METADATA,
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("at", Float, nullable=False),  # unix seconds
+    Column("author", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    PrimaryKeyConstraint("run_id", "position"),
+    sqlite_with_rowid=False,
+)
+
 # One file of a run: how far it was read. Rows and cursor change in one transaction, or not at all.
 JOURNAL = Table(
     "journal",
@@ -117,7 +131,10 @@ JOURNAL = Table(
     Column("t0", Float, nullable=False),
     Column("byte_offset", BigInteger, nullable=False),
     Column("events", Integer, nullable=False),
-    Column("bad_lines", Integer, nullable=False),
+    Column("bad_lines", Integer, nullable=False),  # lines that are no record: torn, zeroed, foreign
+    Column("next_seq", BigInteger, nullable=False, server_default=text("0")),  # the number that the next record has
+    Column("lost_records", BigInteger, nullable=False, server_default=text("0")),  # numbers that never came
+    Column("rank", Integer, nullable=False, server_default=text("0")),  # among the run's: of two, the higher is taken
     UniqueConstraint("run_id", "file"),
 )
 

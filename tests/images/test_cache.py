@@ -11,7 +11,7 @@ import pytest
 from hpcml.errors import ConfigError, ImageError
 from hpcml.image import ImageRecord, key_of
 from hpcml.images.cache import Cache, locate, remove_tree, sha256_of
-from hpcml.images.lock import Lock, try_lock
+from hpcml.lease import Lock, try_lock
 
 TEXT, DIGEST = "Bootstrap: docker\nFrom: x\n", f"sha256:{'ab' * 32}"
 
@@ -123,7 +123,7 @@ def test_what_a_dead_build_left_is_known_from_what_a_living_one_makes(tmp_path: 
     cache.building(living).mkdir()
     cache.image(living).touch()
     code = (
-        "from pathlib import Path; from hpcml.images.cache import Cache; from hpcml.images.lock import try_lock; "
+        "from pathlib import Path; from hpcml.images.cache import Cache; from hpcml.lease import try_lock; "
         f"cache = Cache(Path({str(tmp_path)!r})); try_lock(cache.locks, {dead!r}); cache.building({dead!r}).mkdir(); "
         f"cache.image({dead!r}).touch(); print(cache.building({dead!r}))"
     )

@@ -11,7 +11,7 @@ from hpcml.errors import ImageError
 from hpcml.image import ImageUse
 from hpcml.images import inventory
 from hpcml.images.cache import Cache
-from hpcml.images.lock import Lock, try_lock
+from hpcml.lease import Lock, try_lock
 from tests.images.test_cache import TEXT, filled
 
 DAY_S = 86_400.0

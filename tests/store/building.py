@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine
-
 from hpcml.manifest import Manifest, Plan, Provenance, write_manifest
 from hpcml.precision import Numerics, PrecisionName
 from hpcml.rundir import RunDir
@@ -31,6 +29,7 @@ from hpcml.spec import (
     Workload,
     spec_hash,
 )
+from hpcml.store.engine import Store
 
 T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
 
@@ -118,7 +117,7 @@ class Journal:
         self.write(json.dumps({"k": "e", "s": self._seq, "t": t_s, "n": name, "d": details}) + "\n")
 
 
-def contents(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
+def contents(store: Store) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything in the store, without the numbers that depend on the order of arrival."""
     queries = {
         "run": "SELECT uid, path, experiment, name, spec_hash, seed, precision, precision_effective, numerics,"
@@ -134,7 +133,7 @@ def contents(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:
         " total FROM summary JOIN run ON run.id = run_id JOIN metric ON metric.id = metric_id",
         "event": "SELECT journal.uid, ordinal, t_ms, name, details FROM event JOIN journal ON journal.id = journal_id",
     }
-    with engine.connect() as connection:
+    with store.reading() as connection:
         return {
             name: sorted((tuple(row) for row in connection.exec_driver_sql(query)), key=repr)
             for name, query in queries.items()

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
-from hpcml.store.engine import open_store
+from hpcml.store.engine import Store, open_store
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Engine]:
+def store(tmp_path: Path) -> Iterator[Store]:
     """An empty store."""
-    engine = open_store(str(tmp_path / "store.db"))
-    yield engine
-    engine.dispose()
+    store = open_store(str(tmp_path / "store.db"))
+    yield store
+    store.close()
 
 
 @pytest.fixture

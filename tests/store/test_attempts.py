@@ -4,11 +4,9 @@ import json
 import random
 from pathlib import Path
 
-from sqlalchemy import Engine
-
 from hpcml.rundir import RunDir
 from hpcml.states import State
-from hpcml.store.engine import open_store
+from hpcml.store.engine import Store, open_store
 from hpcml.store.ingest import ingest_all
 from hpcml.store.queries import curve, find_runs, get_run
 from tests.store.building import T0, Journal, contents, make_run_dir
@@ -40,7 +38,7 @@ def a_run_of_three_attempts(root: Path, uid: str = UID) -> RunDir:
     return run_dir
 
 
-def test_a_run_of_several_attempts_is_one_run_with_one_clock(store: Engine, runs: Path, tmp_path: Path) -> None:
+def test_a_run_of_several_attempts_is_one_run_with_one_clock(store: Store, runs: Path, tmp_path: Path) -> None:
     run_dir = a_run_of_three_attempts(runs)
     ingest_all(store, runs)
     running = get_run(store, UID)
@@ -60,7 +58,7 @@ def test_a_run_of_several_attempts_is_one_run_with_one_clock(store: Engine, runs
 
 
 def test_a_store_made_anew_gives_the_answers_of_one_that_heard_the_news_in_any_order(
-    store: Engine, runs: Path, tmp_path: Path
+    store: Store, runs: Path, tmp_path: Path
 ) -> None:
     a_finished_run(runs, UID[:-1] + "b")
     run_dir = a_run_of_three_attempts(runs)
@@ -81,7 +79,7 @@ def test_a_store_made_anew_gives_the_answers_of_one_that_heard_the_news_in_any_o
 
 
 def test_journals_of_several_attempts_that_arrive_line_by_line_give_the_same_store(
-    store: Engine, runs: Path, tmp_path: Path
+    store: Store, runs: Path, tmp_path: Path
 ) -> None:
     rng = random.Random(4)  # noqa: S311
     run_dir = a_run_of_three_attempts(runs)

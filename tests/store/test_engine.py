@@ -16,10 +16,9 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine
 
 from hpcml.errors import StoreError
-from hpcml.store.engine import open_store, reading
+from hpcml.store.engine import Store, open_store
 from hpcml.store.tables import METADATA, REVISION
 from hpcml.store.upgrade import alembic_config
 
@@ -28,7 +27,7 @@ import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 logging.getLogger("alembic").setLevel(logging.ERROR)
 import hpcml.store.upgrade
-from hpcml.store.engine import open_store, reading
+from hpcml.store.engine import Store, open_store
 print("ready", flush=True)
 for line in sys.stdin:
     with reading(open_store(line.strip())) as connection:
@@ -38,10 +37,10 @@ for line in sys.stdin:
 
 
 def test_a_new_store_is_its_owners_alone_and_has_the_newest_schema(tmp_path: Path) -> None:
-    engine = open_store(str(tmp_path / "new.db"))
+    store = open_store(str(tmp_path / "new.db"))
 
     assert stat.S_IMODE((tmp_path / "new.db").stat().st_mode) == 0o600
-    with reading(engine) as connection:
+    with store.reading() as connection:
         assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == REVISION
         assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
 
@@ -49,13 +48,13 @@ def test_a_new_store_is_its_owners_alone_and_has_the_newest_schema(tmp_path: Pat
 def test_path_and_url_mean_the_same_store(tmp_path: Path) -> None:
     by_path, by_url = open_store(str(tmp_path / "s 100%?.db")), open_store(f"sqlite:///{tmp_path}/t.db")
 
-    assert by_path.url.database == str(tmp_path / "s 100%?.db")
-    assert by_url.url.database == str(tmp_path / "t.db")
+    assert by_path.name == str(tmp_path / "s 100%?.db")
+    assert by_url.name == str(tmp_path / "t.db")
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix == ".db") == [".db", ".db"]
 
 
-def test_tables_and_migrations_agree(store: Engine) -> None:
-    with store.connect() as connection:
+def test_tables_and_migrations_agree(store: Store) -> None:
+    with store.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
     assert ScriptDirectory.from_config(alembic_config()).get_current_head() == REVISION
 
@@ -97,7 +96,7 @@ def test_a_first_user_killed_at_any_point_leaves_nothing_that_stops_the_next(tmp
         victim.kill()
         victim.communicate()
 
-        with reading(open_store(str(path))) as connection:
+        with open_store(str(path)).reading() as connection:
             assert connection.exec_driver_sql("SELECT count(*) FROM run_param").scalar() == 0
 
 
@@ -173,8 +172,8 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path, mode: str
 
 def test_a_store_of_a_newer_hpcml_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    engine = open_store(str(path))
-    with engine.connect() as connection, connection.begin():
+    store = open_store(str(path))
+    with store.writing() as connection, connection.begin():
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     before = path.read_bytes()
 
@@ -185,7 +184,7 @@ def test_a_store_of_a_newer_hpcml_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_torn_store_is_said_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    open_store(str(path)).dispose()
+    open_store(str(path)).close()
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
 
@@ -200,7 +199,7 @@ def test_a_torn_store_is_said_in_one_line(tmp_path: Path) -> None:
 def test_what_may_not_be_read_and_written_is_refused(file_mode: int, folder_mode: int, words: str) -> None:
     with tempfile.TemporaryDirectory() as folder:  # not below tmp_path, which root's tests close to everybody else
         path = Path(folder, "store.db")
-        open_store(str(path)).dispose()
+        open_store(str(path)).close()
         path.chmod(file_mode)
         Path(folder).chmod(folder_mode)
 

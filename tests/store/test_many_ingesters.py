@@ -6,8 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from sqlalchemy import Engine
-
+from hpcml.store.engine import Store
 from hpcml.store.ingest import ingest_all
 from hpcml.store.queries import find_runs
 from tests.store.building import Journal, contents, make_run_dir
@@ -62,7 +61,7 @@ def make_journals(runs: Path) -> list[Journal]:
 
 
 def test_killed_at_any_point_it_leaves_a_store_that_the_next_one_completes(
-    store: Engine, runs: Path, tmp_path: Path
+    store: Store, runs: Path, tmp_path: Path
 ) -> None:
     rng = random.Random(7)  # noqa: S311
     journals = make_journals(runs)
@@ -83,7 +82,7 @@ def test_killed_at_any_point_it_leaves_a_store_that_the_next_one_completes(
     assert contents(store) == fresh(tmp_path, runs)
 
 
-def test_several_ingesters_at_once_take_each_line_once(store: Engine, runs: Path, tmp_path: Path) -> None:
+def test_several_ingesters_at_once_take_each_line_once(store: Store, runs: Path, tmp_path: Path) -> None:
     rng = random.Random(8)  # noqa: S311
     journals = make_journals(runs)
     ingesters = [start_ingester(tmp_path, runs) for _ in range(3)]

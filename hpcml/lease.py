@@ -1,4 +1,4 @@
-"""A lock that needs no flock: one builder of an image among all hosts that share a file system.
+"""A lock that needs no flock: one holder among all processes on all hosts that share a file system.
 
 It is a folder, moved into place with its owner written inside: `rename` of a folder onto one that is not empty fails
 everywhere, so one of several comes first. The owner touches it as long as it lives. An owner is dead if its process is
@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from hpcml.errors import ImageError
 
 _OWNER = "owner.json"
 _FORGOTTEN_S = 3600
@@ -123,7 +121,10 @@ def clear_dead(folder: Path) -> None:
 
 
 def try_lock(folder: Path, name: str, *, patience: Patience | None = None) -> Lock | Owner:
-    """Take the lock if it is free or its owner is certainly dead; else return the owner."""
+    """Take the lock if it is free or its owner is certainly dead; else return the owner.
+
+    Raises `OSError` where *folder* cannot be written.
+    """
     owner = Owner.ourselves()
     while True:
         if _take(folder, name, owner):
@@ -169,7 +170,7 @@ def kept_alive(lock: Lock, patience: Patience | None = None) -> Iterator[Lock]:
         while not ended.wait(interval_s):
             lock.touch()
 
-    thread = threading.Thread(target=beat, name="image lock", daemon=True)
+    thread = threading.Thread(target=beat, name="lease", daemon=True)
     thread.start()
     try:
         yield lock
@@ -190,7 +191,7 @@ def _take(folder: Path, name: str, owner: Owner) -> bool:
         shutil.rmtree(ready, ignore_errors=True)
         if error.errno in _TAKEN:
             return False
-        raise ImageError(f"{folder} cannot be written: {error.strerror} (set HPCML_IMAGES to another place)") from error
+        raise
     return True
 
 
