@@ -64,7 +64,7 @@ def write_runs(root: Path, count: int, steps: int) -> None:
 
 
 def ingest_cpu_s(root: Path, path: Path) -> tuple[float, int]:
-    """Return the CPU time of bringing all below *root* into the store at *path*, which exists and is empty, and the points."""
+    """Return the CPU time of bringing all below *root* into the empty store at *path*, and the points."""
     store = open_store(str(path))
     began = time.process_time()
     report = ingest_all(store, root)

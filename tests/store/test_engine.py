@@ -27,10 +27,10 @@ import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 logging.getLogger("alembic").setLevel(logging.ERROR)
 import hpcml.store.upgrade
-from hpcml.store.engine import Store, open_store
+from hpcml.store.engine import open_store
 print("ready", flush=True)
 for line in sys.stdin:
-    with reading(open_store(line.strip())) as connection:
+    with open_store(line.strip()).reading() as connection:
         connection.exec_driver_sql("SELECT count(*) FROM run").scalar()
     print("opened", flush=True)
 """

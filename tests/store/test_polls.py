@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcml.records import Known
@@ -128,6 +128,7 @@ def test_a_scheduler_that_could_not_even_be_called_is_left_alone_for_a_while_too
     assert not claim(store, T + 119)
 
 
+@settings(deadline=None)
 @given(
     set_back_s=st.floats(0, 1e7),
     failures=st.integers(0, 5),
