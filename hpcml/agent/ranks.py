@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import zlib
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from hpcml.rundir import RunDir
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below the range from which Linux takes ports by itself
+_TRIES = 100
 
 
 def provide_client(run_dir: RunDir) -> None:
@@ -80,12 +82,19 @@ def _environ(wanted: Mapping[str, str], plan: Plan, environ: Mapping[str, str]) 
 def _rendezvous(uid: str, nodes: int, environ: Mapping[str, str]) -> dict[str, str]:
     """Return where the ranks meet: a free port on one node; on several, one that all compute alike.
 
-    That is another one for each run, job and start of the job, since a port may be held for minutes after its use.
+    That is another one for each run, job and start of the job, since a port may be held for minutes after its use. All
+    lie below those that the kernel hands out by itself, so that no connection takes it before the ranks do.
     """
     if nodes == 1:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     job = [environ.get(name, "") for name in ("SLURM_JOB_ID", "PBS_JOBID", "SLURM_RESTART_COUNT")]
     port = _FIRST_PORT + zlib.crc32("/".join([uid, *job]).encode()) % _PORTS
     return {"MASTER_ADDR": environ.get("HPCML_MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": str(port)}
+
+
+def _free_port() -> int:
+    for port in random.sample(range(_FIRST_PORT, _FIRST_PORT + _PORTS), _TRIES):  # of runs that start at once, too
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"none of {_TRIES} ports of this node is free")

@@ -64,7 +64,7 @@ def is_event(record: object, name: str) -> bool:
     return isinstance(record, Event) and record.name == name
 
 
-def wait_for(holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+def wait_for(holds: Callable[[], object], what: str, timeout_s: float = 300) -> None:
     end = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < end, f"{what}: waited {timeout_s:g} s for it"

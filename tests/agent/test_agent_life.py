@@ -75,7 +75,7 @@ def test_on_slurm_the_agent_waits_for_the_end_of_its_job(make_run: MakeRun, requ
     process.send_signal(signal.SIGTERM)
 
     assert waited
-    assert process.wait(20) == 75
+    assert process.wait(300) == 75
     assert told(run_dir, "attempt_interrupted") == []
     (started,) = told(run_dir, "attempt_started")
     assert (started["job_id"], started["job_name"], started["pack"]) == ("4711", "a.b", None)
@@ -154,7 +154,7 @@ def test_a_signal_from_outside_is_for_the_scheduler_to_explain(make_run: MakeRun
 
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(20) == 128 + signal.SIGTERM
+    assert process.wait(300) == 128 + signal.SIGTERM
     (end,) = told(run_dir, "attempt_interrupted")
     assert (end["state"], end["signal"], end["checkpointed"]) == ("CANCELLED", signal.SIGTERM, False)
     assert told(run_dir, "attempt_ended") == []
@@ -168,7 +168,7 @@ def test_a_checkpoint_left_on_preemption_is_kept_in_mind_and_not_queued_by_us(ma
 
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(20) == 1
+    assert process.wait(300) == 1
     assert told(run_dir, "attempt_interrupted")[0]["checkpointed"] is True
     assert told(run_dir, "submitted") == []
 
@@ -185,7 +185,7 @@ def test_on_this_machine_or_by_our_own_wish_a_signal_is_a_cancellation(
 
     process.send_signal(signal.SIGTERM)
 
-    process.wait(20)
+    process.wait(300)
     (end,) = told(run_dir, "attempt_ended")
     assert (end["state"], end["cause"]) == ("CANCELLED", "cancelled")
     assert not run_dir.cancel_mark.exists()
@@ -198,7 +198,7 @@ def test_the_mark_alone_ends_a_running_program(make_run: MakeRun) -> None:
 
     run_dir.cancel_mark.touch()
 
-    assert process.wait(20) != 0
+    assert process.wait(300) != 0
     assert told(run_dir, "attempt_ended")[0]["state"] == "CANCELLED"
     assert not run_dir.cancel_mark.exists()
 
@@ -215,7 +215,7 @@ def test_a_killed_agent_takes_its_workload_along(make_run: MakeRun, tmp_path: Pa
     process.kill()
     process.wait()
 
-    wait_for(lambda: is_gone(pid), "the end of the program", timeout_s=10)
+    wait_for(lambda: is_gone(pid), "the end of the program")
 
 
 def test_nobody_is_left_when_a_run_has_ended(make_run: MakeRun) -> None:
@@ -224,7 +224,7 @@ def test_nobody_is_left_when_a_run_has_ended(make_run: MakeRun) -> None:
 
     agent(str(run_dir.path), MARK=run_dir.uid)
 
-    wait_for(lambda: marked(f"MARK={run_dir.uid}") == [], "the end of all that the agent had started", timeout_s=10)
+    wait_for(lambda: marked(f"MARK={run_dir.uid}") == [], "the end of all that the agent had started")
 
 
 def marked(variable: str) -> list[str]:

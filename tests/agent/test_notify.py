@@ -98,7 +98,7 @@ def test_a_sweep_is_told_once_by_whichever_run_ends_last(make_run: MakeRun, serv
 
     agents: list[subprocess.Popen[bytes]] = [start_agent(str(run.path)) for run in runs]
     for process in agents:
-        process.wait(60)
+        process.wait(300)
     agent(str(runs[1].path))  # by hand, once more
 
     (taken,) = server.taken

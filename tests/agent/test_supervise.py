@@ -59,7 +59,7 @@ def run_ranks(tmp_path: Path, told: Told) -> Supervise:
     return run
 
 
-def wait_for(file: Path, timeout_s: float = 20.0) -> None:
+def wait_for(file: Path, timeout_s: float = 300) -> None:
     end = time.monotonic() + timeout_s
     while not file.exists():
         assert time.monotonic() < end, f"{file} did not appear"
@@ -167,7 +167,7 @@ def test_a_user_signal_reaches_the_workload_and_ends_nothing(run_ranks: Supervis
     program = (
         "import signal, time\ngot = []\n"
         "signal.signal(signal.SIGUSR1, lambda *_: got.append(1))\n"
-        f"{READY}\nend = time.monotonic() + 20\n"
+        f"{READY}\nend = time.monotonic() + 300\n"
         "while not got and time.monotonic() < end: time.sleep(0.01)\n"
         "raise SystemExit(0 if got else 9)\n"
     )
@@ -202,7 +202,7 @@ def test_what_a_workload_leaves_behind_is_ended(run_ranks: Supervise, tmp_path: 
 
     assert outcome.state is State.COMPLETED
     pid = int((tmp_path / "pid").read_text())
-    end = time.monotonic() + 10
+    end = time.monotonic() + 300
     while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
         assert time.monotonic() < end, "the process that was left behind still runs"
         time.sleep(0.01)

@@ -21,7 +21,7 @@ class Hpcml:
     environ: dict[str, str]
     cwd: Path
 
-    def __call__(self, *words: str, timeout_s: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*HPCML, *words],
             env={**self.environ, **variables},

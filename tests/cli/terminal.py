@@ -31,7 +31,7 @@ class OnTerminal:
         )
         os.close(terminal)
 
-    def until(self, text: str, *, timeout_s: float = 30) -> None:
+    def until(self, text: str, *, timeout_s: float = 300) -> None:
         """Read until *text* was shown."""
         deadline = time.monotonic() + timeout_s
         while text not in self.said:
@@ -44,7 +44,7 @@ class OnTerminal:
     def ctrl_c(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def end(self, *, timeout_s: float = 30) -> int:
+    def end(self, *, timeout_s: float = 300) -> int:
         """Read to the end and return the exit code."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None:

@@ -54,7 +54,7 @@ def test_logs_can_be_followed_to_the_end(hpcml: Hpcml) -> None:
     reading = hpcml.start("logs", uid, "-f")
 
     (hpcml.cwd / "finish").touch()
-    said, _ = reading.communicate(timeout=60)
+    said, _ = reading.communicate(timeout=300)
 
     assert said == "begin\nend\n"
     assert reading.returncode == 0

@@ -170,7 +170,7 @@ def test_two_who_retry_at_once_queue_one_attempt(hpcml: Hpcml) -> None:
     uid = the_run(hpcml)["uid"]
 
     both = [hpcml.start("retry", uid, "--cause", "program", "-y") for _ in range(2)]
-    ends = [(one.communicate(timeout=60), one.returncode) for one in both]
+    ends = [(one.communicate(timeout=300), one.returncode) for one in both]
 
     assert 0 in [code for _, code in ends], ends
     hpcml("wait")

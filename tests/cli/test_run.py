@@ -94,7 +94,7 @@ def test_a_sweep_runs_every_point_and_json_names_them(hpcml: Hpcml) -> None:
     assert {run["state"] for run in hpcml.runs()} == {"COMPLETED"}
 
 
-def wait_until_ended(hpcml: Hpcml, count: int, timeout_s: float = 60) -> None:
+def wait_until_ended(hpcml: Hpcml, count: int, timeout_s: float = 300) -> None:
     end = time.monotonic() + timeout_s
     while sum(run["state"] not in ("PENDING", "RUNNING") for run in hpcml.runs()) < count:
         assert time.monotonic() < end, hpcml.runs()
@@ -232,7 +232,7 @@ def test_a_program_that_hangs_ends_at_its_walltime(hpcml: Hpcml) -> None:
     assert (run["state"], run["reason"]) == ("TIMEOUT", "walltime of 2 s reached")
 
 
-def wait_for(file: Path, timeout_s: float = 60) -> None:
+def wait_for(file: Path, timeout_s: float = 300) -> None:
     end = time.monotonic() + timeout_s
     while not file.exists():
         assert time.monotonic() < end, f"{file} did not appear"
@@ -245,7 +245,7 @@ def test_ctrl_c_stops_watching_and_the_runs_go_on(hpcml: Hpcml) -> None:
     wait_for(hpcml.cwd / "started")
 
     watching.send_signal(signal.SIGINT)
-    said, _ = watching.communicate(timeout=60)
+    said, _ = watching.communicate(timeout=300)
 
     assert watching.returncode == 130
     assert "go on in the background" in said
@@ -262,7 +262,7 @@ def test_a_second_ctrl_c_cancels_what_runs_and_what_waits(hpcml: Hpcml) -> None:
     watching.send_signal(signal.SIGINT)
     time.sleep(1)
     watching.send_signal(signal.SIGINT)
-    said, _ = watching.communicate(timeout=60)
+    said, _ = watching.communicate(timeout=300)
 
     assert watching.returncode == 130
     assert "Cancelling 3 of 3 runs" in said
@@ -276,7 +276,7 @@ def test_ctrl_c_while_composing_leaves_nothing(hpcml: Hpcml) -> None:
     time.sleep(1.5)
 
     composing.send_signal(signal.SIGINT)
-    _, said = composing.communicate(timeout=60)
+    _, said = composing.communicate(timeout=300)
 
     assert composing.returncode == 130
     assert said.strip() == "hpcml: interrupted"
@@ -286,13 +286,13 @@ def test_ctrl_c_while_composing_leaves_nothing(hpcml: Hpcml) -> None:
 def test_ctrl_c_while_run_directories_are_written_leaves_none_or_runs_that_are_known(hpcml: Hpcml) -> None:
     folder = hpcml.home / "runs" / "default"
     writing = hpcml.start("run", "-m", program(SLEEPS), "seed=range(300)", "--detach")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not (folder.is_dir() and any(folder.iterdir())):
         assert time.monotonic() < end
         time.sleep(0.001)
 
     writing.send_signal(signal.SIGINT)
-    writing.communicate(timeout=60)
+    writing.communicate(timeout=300)
 
     runs = hpcml.runs()
     assert len(runs) == len(list(folder.iterdir())) in (0, 300)
@@ -317,7 +317,7 @@ def test_detached_runs_can_be_cancelled_by_the_end_of_their_id(hpcml: Hpcml) -> 
 
 def test_two_first_users_at_once_lose_nothing(hpcml: Hpcml) -> None:
     both = [hpcml.start("run", "-m", program(REPORTS), f"seed={first},{first + 1}") for first in (0, 2)]
-    ends = [(one.communicate(timeout=120), one.returncode) for one in both]
+    ends = [(one.communicate(timeout=300), one.returncode) for one in both]
 
     assert [code for _, code in ends] == [0, 0], ends
     runs = hpcml.runs()
@@ -332,7 +332,7 @@ def test_no_more_runs_at_once_than_cores(hpcml: Hpcml) -> None:
     words = ("run", "-m", program(code), f"resources.cpus_per_task={cores}")
     both = [hpcml.start(*words, f"seed={seeds}") for seeds in ("0,1", "2,3")]
     for one in both:
-        one.communicate(timeout=120)
+        one.communicate(timeout=300)
 
     spans = sorted(tuple(map(float, file.read_text().split())) for file in hpcml.cwd.iterdir())
     assert len(spans) == 4
@@ -352,7 +352,7 @@ def test_an_agent_that_was_killed_is_found_out_and_its_workload_ends_with_it(hpc
     ]
 
     os.kill(agent, signal.SIGKILL)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while hpcml.runs()[0]["state"] == "RUNNING":
         assert time.monotonic() < end
         time.sleep(0.2)

@@ -16,7 +16,7 @@ def talk(hpcml: Hpcml, words: list[str], *, prompt: str, answer: str) -> tuple[i
         [*HPCML, *words], env=hpcml.environ, cwd=hpcml.cwd, stdin=theirs, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
-    said, answered, end = "", False, time.monotonic() + 60
+    said, answered, end = "", False, time.monotonic() + 300
     while time.monotonic() < end:
         try:
             piece = os.read(ours, 4096).decode(errors="replace")
@@ -27,7 +27,7 @@ def talk(hpcml: Hpcml, words: list[str], *, prompt: str, answer: str) -> tuple[i
             os.write(ours, f"{answer}\n".encode())
             answered = True
     os.close(ours)
-    return process.wait(timeout=60), said
+    return process.wait(timeout=300), said
 
 
 def test_an_account_is_asked_for_once_and_remembered(hpcml: Hpcml, tmp_path: Path) -> None:

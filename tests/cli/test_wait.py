@@ -63,7 +63,7 @@ def test_ctrl_c_stops_waiting_and_the_runs_go_on(hpcml: Hpcml) -> None:
     assert ended in waiting.stdout.readline()  # so it waits by now
 
     waiting.send_signal(signal.SIGINT)
-    _, said = waiting.communicate(timeout=30)
+    _, said = waiting.communicate(timeout=300)
 
     assert waiting.returncode == 130
     assert "the runs go on" in said
@@ -78,7 +78,7 @@ def test_watching_in_a_pipe_tells_changes_and_ends_by_itself(hpcml: Hpcml) -> No
     time.sleep(3.0)
 
     (hpcml.cwd / "finish").touch()
-    said, errors = watching.communicate(timeout=30)
+    said, errors = watching.communicate(timeout=300)
 
     assert watching.returncode == 0, errors
     lines = said.splitlines()

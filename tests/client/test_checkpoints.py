@@ -80,7 +80,7 @@ def test_a_signal_makes_a_program_leave_at_a_checkpoint_from_which_it_goes_on(
 
     process.send_signal(number)
 
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=300)
     assert (process.returncode, stderr) == (75, "")
     (event,) = events(tmp_path, "checkpoint")
     step = event["step"]
@@ -88,7 +88,7 @@ def test_a_signal_makes_a_program_leave_at_a_checkpoint_from_which_it_goes_on(
     again = spawn(_LOOP, HPCML_RUN_DIR=str(tmp_path), HPCML_ATTEMPT="1")
     assert first_line(again) == f"from {step}"
     again.send_signal(number)
-    again.communicate(timeout=30)
+    again.communicate(timeout=300)
     assert again.returncode == 75
 
 
@@ -110,7 +110,7 @@ def test_by_hand_checkpoints_lie_where_the_author_says(tmp_path: Path) -> None:
 
     process.send_signal(signal.SIGTERM)
 
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 75
     assert [path.name.partition("-")[2] for path in (tmp_path / "mine").iterdir()] == ["attempt0"]
 
@@ -232,7 +232,7 @@ with hpcml_client.connect() as run:
 """
     process = spawn(script, HPCML_RUN_DIR=str(tmp_path))
 
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=300)
 
     assert (process.returncode, stdout) == (0, "False False 1\n"), stderr
     reason = "OSError: [Errno 27] File too large"
@@ -285,7 +285,7 @@ with hpcml_client.connect() as run:
 """
     process = spawn(script, HPCML_RUN_DIR=str(tmp_path))
 
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=300)
 
     assert (process.returncode, stdout) == (0, "False None\n"), stderr
     assert names(tmp_path) == []
@@ -404,7 +404,7 @@ with hpcml_client.connect() as run:
 """
     process = spawn(script, HPCML_RUN_DIR=str(tmp_path))
 
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=300)
 
     assert (stdout, stderr) == (f"{-signal.SIGTERM} True\n", "")
 
@@ -447,5 +447,5 @@ with hpcml_client.connect() as run:
 
     os.killpg(process.pid, signal.SIGTERM)
 
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     assert process.returncode == 75, stderr  # without it: RuntimeError, DataLoader worker is killed by signal

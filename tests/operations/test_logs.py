@@ -68,13 +68,13 @@ class Reading:
         self.refreshed += 1
 
     def has(self, text: bytes) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 300
         while text not in self.said:
             assert time.monotonic() < until, self.said
             time.sleep(0.02)
 
     def ends(self) -> bytes:
-        self._thread.join(timeout=20)
+        self._thread.join(timeout=300)
         assert not self._thread.is_alive()
         return self.said
 

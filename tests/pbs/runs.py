@@ -75,7 +75,7 @@ def output(job: Job, attempt: int = 0, rank: int = 0) -> str:
     return job.run_dir.stdout(attempt, rank).read_text()
 
 
-def until_final(submitter: PbsSubmitter, tickets: Collection[Ticket], *, timeout_s: float = 60) -> dict[Ticket, Known]:
+def until_final(submitter: PbsSubmitter, tickets: Collection[Ticket], *, timeout_s: float = 300) -> dict[Ticket, Known]:
     """Ask until every job has ended."""
     until = time.monotonic() + timeout_s
     while True:
@@ -86,7 +86,7 @@ def until_final(submitter: PbsSubmitter, tickets: Collection[Ticket], *, timeout
         time.sleep(0.2)
 
 
-def wait_for_start(job: Job, *, agents: int = 1, timeout_s: float = 30) -> None:
+def wait_for_start(job: Job, *, agents: int = 1, timeout_s: float = 300) -> None:
     """Wait until so many agents have started the run's program."""
     until = time.monotonic() + timeout_s
     while len(list(job.run_dir.logs.glob("*-rank*.out"))) < agents:

@@ -41,7 +41,7 @@ def status(hpcml: Hpcml, *words: str, **variables: str) -> list[dict[str, Any]]:
 
 
 def until(
-    hpcml: Hpcml, holds: Callable[[list[dict[str, Any]]], bool], *, timeout_s: float = 60
+    hpcml: Hpcml, holds: Callable[[list[dict[str, Any]]], bool], *, timeout_s: float = 300
 ) -> list[dict[str, Any]]:
     """Ask PBS again and again until *holds* of all runs."""
     deadline = time.monotonic() + timeout_s

@@ -83,7 +83,7 @@ def typed(words: list[str], cwd: Path, stdin: str = "") -> subprocess.CompletedP
 
 def ended(job_id: str, cwd: Path) -> dict[str, str]:
     """Wait for a job's end and return its attributes."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 300
     while time.monotonic() < until:
         lines = typed(["qstat", "-x", "-f", "-w", job_id], cwd).stdout.splitlines()
         said = dict(line.strip().partition(" = ")[::2] for line in lines)
@@ -94,7 +94,7 @@ def ended(job_id: str, cwd: Path) -> dict[str, str]:
 
 
 def appeared(path: Path) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 300
     while not path.exists():
         assert time.monotonic() < until, path
         time.sleep(0.02)

@@ -39,7 +39,7 @@ def submitted(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return found if isinstance(found, list) else [found]
 
 
-def states(hpcml: Hpcml, *, timeout_s: float = 60) -> list[str]:
+def states(hpcml: Hpcml, *, timeout_s: float = 300) -> list[str]:
     """Return the states of all runs once all have ended."""
     until = time.monotonic() + timeout_s
     while True:
@@ -102,7 +102,7 @@ def test_waiting_and_running_are_told_and_a_run_can_be_cancelled(hpcml: Hpcml, p
     (run,) = submitted(hpcml("run", *SALOMON, ACCOUNT, program("import time; time.sleep(60)"), "--detach", "--json"))
     (waiting,) = json.loads(hpcml("status", "--json").stdout)
     pbs.set()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while (running := json.loads(hpcml("status", "--json").stdout)[0])["state"] != "RUNNING":
         assert time.monotonic() < until, running
 

@@ -85,7 +85,7 @@ def test_what_ends_the_job_ends_the_agents_of_all_nodes(
     known = until_final(submitter, [ticket])[ticket]
 
     assert known.state is State.CANCELLED
-    gone_by = time.monotonic() + 10
+    gone_by = time.monotonic() + 300
     while left := subprocess.run(["pgrep", "-f", str(job.run_dir.path)], capture_output=True, check=False).stdout:
         assert time.monotonic() < gone_by, left
         time.sleep(0.1)
@@ -107,13 +107,13 @@ def test_a_signal_to_the_job_reaches_the_agents_of_all_nodes(
     lines = job.script.read_text().splitlines()
     job.script.write_text("\n".join([*lines[:-1], f"exec /bin/bash {shlex.quote(str(agent))}", ""]))
     (ticket,) = submitter.submit(batch_of([job]))
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while not all((folder / f"up-{rank}").exists() for rank in (0, 1)):
         assert time.monotonic() < until
         time.sleep(0.05)
 
     subprocess.run(["qsig", "-s", "SIGUSR1", ticket.job_id], check=True)
-    known = until_final(submitter, [ticket], timeout_s=20)[ticket]
+    known = until_final(submitter, [ticket])[ticket]
 
     assert all((folder / f"told-{rank}").exists() for rank in (0, 1))
     assert known.exit_code == "7"

@@ -27,7 +27,7 @@ def test_many_questions_from_many_processes_cost_pbs_one(hpcml: Hpcml, pbs: PbsD
     minute = {**hpcml.environ, "HPCML_POLL_INTERVAL_S": "60"}
 
     first = [Hpcml(environ=minute, cwd=hpcml.cwd).start("status", "--json") for _ in range(4)]
-    said = [json.loads(one.communicate(timeout=60)[0]) for one in first]
+    said = [json.loads(one.communicate(timeout=300)[0]) for one in first]
     again = status(hpcml, HPCML_POLL_INTERVAL_S="60")
 
     assert pbs.calls()["qstat"] == 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,16 +66,33 @@ def start_ranks(run_dir: Path, config: Mapping[str, Any], count: int, **environ:
     if count == 1:
         return [start(run_dir, config, **environ)]
     config["run"]["strategy"]["name"] = "ddp"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        environ |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    environ |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     return [start(run_dir, config, RANK=str(rank), LOCAL_RANK=str(rank), **environ) for rank in range(count)]
 
 
+def _free_port() -> int:
+    """Return a port below those that the kernel gives away by itself: nobody takes it between now and its use."""
+    while True:
+        port = random.randrange(10_000, 26_000)  # noqa: S311 - no secret
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def finish(ranks: list[subprocess.Popen[str]]) -> list[str]:
+    """Wait for all *ranks*, which must succeed, and return what each wrote to stderr; none is left behind."""
+    try:
+        said = [process.communicate(timeout=300)[1] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+    assert [process.returncode for process in ranks] == [0] * len(ranks), said
+    return said
+
+
 def run_whole(run_dir: Path, config: Mapping[str, Any]) -> Recorded:
-    process = start(run_dir, config)
-    _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 0, stderr
+    finish([start(run_dir, config)])
     return read_rank0(run_dir)
 
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from image_runs import RECIPE, Recorded, config_of, read_rank0, run_whole, start, start_ranks
+from image_runs import RECIPE, Recorded, config_of, finish, read_rank0, run_whole, start, start_ranks
 
 from hpcml.journal import Event, read_journal
 from hpcml.precision import effective_precision
@@ -95,10 +95,8 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     config = config_of("fp64", model__name="mnist_mlp")
     alone = run_whole(tmp_path / "one", config)
 
-    ranks = start_ranks(tmp_path / "two", config, 2)
+    finish(start_ranks(tmp_path / "two", config, 2))
 
-    ends = [process.communicate(timeout=120)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], ends
     together = read_rank0(tmp_path / "two")
     assert together.events["training"]["parameters"] == 12_730
     for name in ("loss", "val_loss"):
@@ -135,7 +133,7 @@ def test_mnist_files_are_trained_on(tmp_path: Path) -> None:
 def test_what_cannot_be_trained_is_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     process = start(tmp_path / "run", config_of(**changes))
 
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
 
     assert (process.returncode, stderr) == (2, f"image_classification: {reason}\n")
 
@@ -145,7 +143,7 @@ def test_a_missing_torch_is_said_in_one_line(tmp_path: Path) -> None:
 
     process = start(tmp_path / "run", config_of(), PYTHONPATH=str(tmp_path))
 
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     assert (process.returncode, stderr) == (
         2,
         "image_classification: torch is missing: pip install 'hpcml[torch]'\n",

@@ -30,7 +30,7 @@ def job_of(submitter: LocalSubmitter, folder: Path, text: str, index: int = 0) -
 
 
 def wait_for_end(submitter: LocalSubmitter, *tickets: Ticket) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while submitter.query(tickets).known:
         assert time.monotonic() < until
         time.sleep(0.1)
@@ -75,7 +75,7 @@ def test_a_start_that_goes_on_though_its_caller_was_killed_is_waited_for(
     write_batch(folder, local)
     start = [sys.executable, "-m", "hpcml.schedulers.local_start", str(folder)]
     process = subprocess.Popen(start, start_new_session=True)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 300
     while psutil.Process(process.pid).cmdline()[1:] != start[1:]:
         assert time.monotonic() < until
 
@@ -146,7 +146,7 @@ def test_a_killed_agent_frees_its_cores_when_its_program_is_gone_too(tmp_path: P
     killed = job_of(submitter, tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60")
     after = job_of(submitter, tmp_path, f"ps -o stat= -p $(cat {tmp_path}/pid) || echo gone", index=1)
     tickets = submitter.submit(batch_of([killed, after]))
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert time.monotonic() < until
         time.sleep(0.05)

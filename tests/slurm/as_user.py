@@ -128,7 +128,7 @@ def cancel(*tickets: Ticket) -> None:
     submitter(Path("/nowhere")).cancel(tickets)
 
 
-def wait_until_final(tickets: Sequence[Ticket], *, timeout_s: float = 60.0) -> list[Known]:
+def wait_until_final(tickets: Sequence[Ticket], *, timeout_s: float = 300) -> list[Known]:
     """Return what is known once all have ended."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -140,7 +140,7 @@ def wait_until_final(tickets: Sequence[Ticket], *, timeout_s: float = 60.0) -> l
         time.sleep(0.3)
 
 
-def wait_for_exit_code(ticket: Ticket, *, timeout_s: float = 60.0) -> Known:
+def wait_for_exit_code(ticket: Ticket, *, timeout_s: float = 300) -> Known:
     """Return what is known once the accounting, which is late, has told the exit code of an ended job."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -150,7 +150,7 @@ def wait_for_exit_code(ticket: Ticket, *, timeout_s: float = 60.0) -> Known:
         time.sleep(0.3)
 
 
-def wait_until_running(ticket: Ticket, *, timeout_s: float = 60.0) -> None:
+def wait_until_running(ticket: Ticket, *, timeout_s: float = 300) -> None:
     deadline = time.monotonic() + timeout_s
     while (known := query([ticket]).known.get(ticket)) is None or known.raw != "RUNNING":
         if time.monotonic() > deadline:

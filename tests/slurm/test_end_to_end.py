@@ -132,7 +132,7 @@ def test_a_script_submitted_again_by_hand_is_another_attempt_that_can_be_watched
 
     by_hand = hpcml.account.run(["sbatch", "--parsable", str(run_dir / "job.sh")], cwd=hpcml.project)
 
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 300
     while hpcml.runs()[0]["state"] != "RUNNING":
         assert time.monotonic() < deadline
         time.sleep(0.5)

@@ -40,7 +40,7 @@ def wrapped(slurm: Account, folder: Path) -> Callable[..., dict[str, str]]:
 
 
 def assert_one_job_for_each(hpcml: Hpcml, *, runs: int, jobs: int) -> None:
-    found = hpcml.runs_once_ended(timeout_s=150)
+    found = hpcml.runs_once_ended()
     assert [run["state"] for run in found] == ["COMPLETED"] * runs
     names = set()
     for run in found:

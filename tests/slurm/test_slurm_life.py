@@ -67,6 +67,11 @@ def jobs_below(hpcml: Hpcml) -> list[str]:
     return [line.split()[0] for line in shown.splitlines() if str(hpcml.project) in line]
 
 
+def until_gate(hpcml: Hpcml) -> str:
+    """Return a workload that lasts until `hpcml.write("gate", "")`, however slow this machine is."""
+    return f"workload.command=bash -c 'until [ -e {hpcml.project}/gate ]; do sleep 0.1; done'"
+
+
 def test_a_run_that_is_cancelled_from_outside_is_told_in_slurms_words(hpcml: Hpcml) -> None:
     hpcml.submit(SLEEP)
     (run,) = hpcml.until_running()
@@ -78,10 +83,11 @@ def test_a_run_that_is_cancelled_from_outside_is_told_in_slurms_words(hpcml: Hpc
 
 
 def test_one_element_of_an_array_cancelled_before_it_starts_leaves_the_others_alone(hpcml: Hpcml) -> None:
-    hpcml.submit("-m", "seed=0,1,2", "resources.array_parallelism=1", "workload.command=sleep 2")
+    hpcml.submit("-m", "seed=0,1,2", "resources.array_parallelism=1", until_gate(hpcml))
     waiting = next(run for run in hpcml.runs() if run["array_index"] == 2)
 
     scancel(hpcml, job_of(waiting))
+    hpcml.write("gate", "")
 
     states = {run["array_index"]: run["state"] for run in hpcml.runs_once_ended()}
     assert states == {0: "COMPLETED", 1: "COMPLETED", 2: "CANCELLED"}
@@ -111,7 +117,7 @@ def test_a_preempted_run_waits_is_not_submitted_again_and_completes(hpcml: Hpcml
 
     assert seen["state"] in ("PENDING", "RUNNING"), seen
     assert b"nothing to submit" in again.stdout, again.stderr
-    runs = hpcml.runs_once_ended(timeout_s=90)
+    runs = hpcml.runs_once_ended()
     assert {run["state"] for run in runs} == {"COMPLETED"}
     (requeued,) = [event for event in events(runs[0], "submitted") if event["attempt"] == 1]
     assert requeued["by"] == "collect"
@@ -120,7 +126,7 @@ def test_a_preempted_run_waits_is_not_submitted_again_and_completes(hpcml: Hpcml
 def test_a_run_that_is_out_of_time_without_a_checkpoint_is_a_timeout(hpcml: Hpcml) -> None:
     hpcml.submit("resources.walltime=1m", SLEEP)
 
-    (run,) = hpcml.runs_once_ended(timeout_s=100)
+    (run,) = hpcml.runs_once_ended()
 
     assert (run["state"], run["cause"], run["attempt"]) == ("TIMEOUT", "time_limit", 0)
 
@@ -128,16 +134,16 @@ def test_a_run_that_is_out_of_time_without_a_checkpoint_is_a_timeout(hpcml: Hpcm
 def test_a_run_whose_agent_hangs_is_a_timeout_in_slurms_words(hpcml: Hpcml) -> None:
     hpcml.submit("resources.walltime=1m", "workload.command=bash -c 'kill -STOP $PPID; sleep 200'")
 
-    (run,) = hpcml.runs_once_ended(timeout_s=150)
+    (run,) = hpcml.runs_once_ended()
 
     assert (run["state"], run["cause"]) == ("TIMEOUT", "time_limit"), run["reason"]
 
 
 def test_a_checkpointed_run_is_requeued_and_goes_on_as_the_same_run(hpcml: Hpcml) -> None:
     count = hpcml.write("count.py", COUNT)
-    hpcml.submit("resources.walltime=1m", f"workload.command=python3 {count} 250")
+    hpcml.submit("resources.walltime=1m", "schedule.max_requeues=20", f"workload.command=python3 {count} 250")
 
-    (run,) = hpcml.runs_once_ended(timeout_s=120)
+    (run,) = hpcml.runs_once_ended()
 
     assert run["state"] == "COMPLETED", run["reason"]
     assert run["attempt"] >= 1  # on a slow machine it takes another
@@ -146,7 +152,7 @@ def test_a_checkpointed_run_is_requeued_and_goes_on_as_the_same_run(hpcml: Hpcml
     first = (Path(run["path"]) / "logs" / "0-rank0.out").read_text()
     second = (Path(run["path"]) / "logs" / "1-rank0.out").read_text()
     assert first == "from 0\n"
-    assert second.startswith("from 1")
+    assert int(second.removeprefix("from ")) > 0  # how far it came says how fast this machine is
     assert [event["state"] for event in events(run, "attempt_ended")] == ["TIMEOUT"] * run["attempt"] + ["COMPLETED"]
 
 
@@ -154,7 +160,7 @@ def test_requeues_come_to_an_end(hpcml: Hpcml) -> None:
     leave = "workload.command=bash -c 'exit 75'"
     hpcml.submit("schedule.max_requeues=1", leave)
 
-    (run,) = hpcml.runs_once_ended(timeout_s=90)
+    (run,) = hpcml.runs_once_ended()
 
     assert (run["state"], run["attempt"]) == ("TIMEOUT", 1)
     assert "max_requeues=1" in run["reason"]
@@ -165,11 +171,11 @@ def test_a_recipe_that_was_requeued_ends_with_the_same_weights(hpcml: Hpcml) -> 
     words = ["model=mnist_cnn", "precision=amp", "training.steps=150", "training.eval_every=150", "resources.mem=2G"]
     hpcml.submit(*words, "experiment=whole", **environ)
     hpcml.submit(*words, "experiment=broken", **environ)
-    broken = hpcml.until(lambda runs: (runs[1]["metrics"].get("loss") or {"n": 0})["n"] > 20, timeout_s=120)[1]
+    broken = hpcml.until(lambda runs: (runs[1]["metrics"].get("loss") or {"n": 0})["n"] > 20)[1]
 
     scancel(hpcml, "--signal=USR1", "--batch", job_of(broken))
 
-    whole, broken = hpcml.runs_once_ended(timeout_s=150)
+    whole, broken = hpcml.runs_once_ended()
     assert (whole["state"], whole["attempt"]) == ("COMPLETED", 0), whole["reason"]
     assert (broken["state"], broken["attempt"]) == ("COMPLETED", 1), broken["reason"]
     ((last,), (also_last,)) = events(whole, "final"), events(broken, "final")
@@ -183,7 +189,7 @@ def test_ranks_on_two_nodes_train_together(hpcml: Hpcml) -> None:
     words += ["model=mnist_mlp", "training.steps=10", "resources.mem=3G", "resources.gpus_per_node=0"]
     hpcml.submit(*words, **environ)
 
-    (run,) = hpcml.runs_once_ended(timeout_s=120)
+    (run,) = hpcml.runs_once_ended()
 
     assert run["state"] == "COMPLETED", (run["reason"], hpcml("logs", "--err", run["uid"]).stdout)
     assert run["metrics"]["loss"]["n"] == 10
@@ -211,11 +217,12 @@ def test_the_arms_of_a_pack_take_turns_in_one_job(hpcml: Hpcml) -> None:
 
 
 def test_a_run_of_a_pack_is_cancelled_alone(hpcml: Hpcml) -> None:
-    hpcml.submit("-m", "precision=fp32,bf16", "schedule.pack=all", "workload.command=sleep 6")
+    hpcml.submit("-m", "precision=fp32,bf16", "schedule.pack=all", until_gate(hpcml))
     hpcml.until_running()
     waiting = next(run for run in hpcml.runs() if run["state"] == "PENDING")
 
     done = hpcml("cancel", waiting["uid"], "--yes")
+    hpcml.write("gate", "")
 
     assert done.returncode == 0, done.stderr.decode()
     states = {run["uid"]: run["state"] for run in hpcml.runs_once_ended()}
@@ -224,15 +231,16 @@ def test_a_run_of_a_pack_is_cancelled_alone(hpcml: Hpcml) -> None:
 
 
 def test_a_controller_restarted_during_a_sweep_changes_nothing(hpcml_alone: Hpcml) -> None:
-    hpcml_alone.submit("-m", "seed=range(6)", "resources.array_parallelism=2", "workload.command=sleep 1.5")
+    hpcml_alone.submit("-m", "seed=range(6)", "resources.array_parallelism=2", until_gate(hpcml_alone))
     cluster = hpcml_alone.account.cluster
     cluster.stop_controller()
     done = hpcml_alone("status")
     cluster.start_controller()
+    hpcml_alone.write("gate", "")
 
     assert done.returncode == 0, done.stderr.decode()
     assert b"warning" in done.stderr
-    assert [run["state"] for run in hpcml_alone.runs_once_ended(timeout_s=120)] == ["COMPLETED"] * 6
+    assert [run["state"] for run in hpcml_alone.runs_once_ended()] == ["COMPLETED"] * 6
     assert len(jobs_below(hpcml_alone)) == 6
 
 
@@ -258,15 +266,15 @@ def test_a_node_that_fails(hpcml_alone: Hpcml, *, requeue: bool) -> None:
     cluster.fail_node("gpu1")
     try:
         if requeue:
-            seen = hpcml_alone.until(lambda runs: runs[0]["attempt"] == 1, timeout_s=90)[0]
+            seen = hpcml_alone.until(lambda runs: runs[0]["attempt"] == 1)[0]
             assert seen["state"] in ("PENDING", "RUNNING")
         else:
-            (run,) = hpcml_alone.runs_once_ended(timeout_s=90)
+            (run,) = hpcml_alone.runs_once_ended()
             assert (run["state"], run["cause"]) == ("NODE_FAIL", "node_failure"), run["reason"]
     finally:
         cluster.restore_node("gpu1")
     if requeue:
-        (run,) = hpcml_alone.runs_once_ended(timeout_s=90)
+        (run,) = hpcml_alone.runs_once_ended()
         assert (run["state"], run["attempt"]) == ("COMPLETED", 1), run["reason"]
         return
     listed = hpcml_alone("retry", run["uid"], "--dry-run")

@@ -38,7 +38,7 @@ def counted(slurm: Account, folder: Path) -> tuple[dict[str, str], Counters]:
 
 
 def wait_for_accounting(account: Account, folder: Path, job_id: str, word: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while word.encode() not in account.run(["sacct", "-nXj", job_id, "-o", "State%20"], cwd=folder).stdout:
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -139,7 +139,7 @@ def test_what_left_the_queue_long_ago_is_found_in_the_accounting(slurm: Account,
     held, begun = (slurm.call(as_user.submit_and_find, folder, words)[1] for words in (HELD, "seed=1"))
 
     for job in (held, begun):
-        deadline = time.monotonic() + 30  # seconds late, and for one that never became eligible some more
+        deadline = time.monotonic() + 300  # seconds late, and for one that never became eligible some more
         while (found := slurm.call_in(empty, as_user.find_again, folder, job.batch)) is None:
             assert time.monotonic() < deadline
         assert found == job.tickets
@@ -171,7 +171,7 @@ def test_what_the_accounting_says_of_a_job_that_the_queue_has_not_is_no_answer(s
 def test_a_job_requeues_itself_and_keeps_its_id(slurm: Account, folder: Path) -> None:
     ticket, run_dir = slurm.call(as_user.submit_requeueing, folder, "")
 
-    (known,) = slurm.call(as_user.wait_until_final, [ticket], timeout_s=90)
+    (known,) = slurm.call(as_user.wait_until_final, [ticket])
 
     assert known.state is State.COMPLETED
     assert (run_dir / "requeued").read_text() == ""  # nothing is printed: it is the same job
@@ -181,7 +181,7 @@ def test_a_job_requeues_itself_and_keeps_its_id(slurm: Account, folder: Path) ->
 def test_an_array_element_requeues_itself_alone(slurm: Account, folder: Path) -> None:
     ticket, run_dir = slurm.call(as_user.submit_requeueing, folder, "--array=3")
 
-    (known,) = slurm.call(as_user.wait_until_final, [replace(ticket, array_index=3)], timeout_s=90)
+    (known,) = slurm.call(as_user.wait_until_final, [replace(ticket, array_index=3)])
 
     assert known.state is State.COMPLETED
     assert (run_dir / "restarts").read_text().split() == ["0", "1"]
@@ -211,7 +211,7 @@ def test_the_signal_to_the_batch_shell_reaches_what_it_became_on_every_node(
     several = ("strategy=ddp", "strategy.processes_per_node=1", f"resources.nodes={nodes}")
     words = ("resources.partition=qgpu", *(several if nodes > 1 else ()))
     ticket, run_dir = slurm.call(as_user.submit_listening, folder, "resources.walltime=10m", *words)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not all((folder / f"up-{node}").exists() for node in range(nodes)):
         assert time.monotonic() < deadline
         time.sleep(0.1)

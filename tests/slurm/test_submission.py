@@ -193,7 +193,7 @@ def test_a_preempted_run_waits_again_and_its_next_attempt_is_told_apart(slurm: A
     slurm.call(as_user.wait_until_running, first)
 
     ((second, _),) = slurm.call(as_user.submit, folder, ["sleep 1"], *there, "resources.partition=qgpu_exp")
-    known = slurm.call(as_user.wait_until_final, [first, second], timeout_s=90.0)
+    known = slurm.call(as_user.wait_until_final, [first, second])
 
     assert [item.state for item in known] == [State.COMPLETED, State.COMPLETED]
     assert sorted(path.name[0] for path in (run_dir / "logs").glob("*-agent.log")) == ["0", "1"]

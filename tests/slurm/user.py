@@ -58,7 +58,7 @@ class Hpcml:
         assert asked.returncode == 0, asked.stderr.decode()
         return self.runs()
 
-    def until(self, holds: Callable[[list[dict[str, Any]]], bool], *, timeout_s: float = 60) -> list[dict[str, Any]]:
+    def until(self, holds: Callable[[list[dict[str, Any]]], bool], *, timeout_s: float = 300) -> list[dict[str, Any]]:
         """Ask again and again until *holds* of all runs."""
         deadline = time.monotonic() + timeout_s
         while not holds(runs := self.status()):
@@ -66,7 +66,7 @@ class Hpcml:
             time.sleep(0.5)
         return runs
 
-    def runs_once_ended(self, *, timeout_s: float = 60) -> list[dict[str, Any]]:
+    def runs_once_ended(self, *, timeout_s: float = 300) -> list[dict[str, Any]]:
         return self.until(lambda runs: all(run["state"] not in _OPEN for run in runs), timeout_s=timeout_s)
 
     def until_running(self, count: int = 1) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ _APPLETS = (
     "grep",
     "head",
 )
-_START_TIMEOUT_S = 20
+_START_TIMEOUT_S = 180
 
 
 def missing() -> str | None:
@@ -95,7 +95,7 @@ def running(folder: Path, *, needs_login: bool) -> Iterator[Registry]:
         yield Registry(host=f"127.0.0.1:{port}", needs_login=needs_login, folder=folder)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(300)
 
 
 def make_base(folder: Path, *, words: str = "") -> Path:

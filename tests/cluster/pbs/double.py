@@ -55,7 +55,7 @@ class PbsDouble:
                 stdout=log,
                 stderr=log,
             )
-        until = time.monotonic() + 20
+        until = time.monotonic() + 300
         while not (self.state / "address").exists():
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < until, self.log()
@@ -65,7 +65,7 @@ class PbsDouble:
         """End the server and every job; an exception of the server is a failure of the test."""
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=300)
         assert "Traceback" not in self.log(), self.log()
 
     def log(self) -> str:

@@ -44,8 +44,8 @@ _NVIDIA_MAJOR = 195
 _UP = ("idle", "mixed", "allocated", "completing")
 _HOSTS = Path("/etc/hosts")
 _MARK = "# hpcml's Slurm test cluster"
-_START_TIMEOUT_S = 30
-_STOP_TIMEOUT_S = 15
+_START_TIMEOUT_S = 180
+_STOP_TIMEOUT_S = 60
 
 
 def missing() -> str | None:
@@ -99,7 +99,7 @@ class Cluster:
         if self.is_up():
             self._succeeds("scancel", "--user", USER)
             with suppress(RuntimeError):
-                self._wait("jobs to end", lambda: not self._output("squeue", "--noheader"), timeout_s=10)
+                self._wait("jobs to end", lambda: not self._output("squeue", "--noheader"), timeout_s=30)
         for node in configuration.NODES:
             self._end(f"slurmd-{node}", "slurmd")
         for name in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
@@ -257,15 +257,15 @@ class Cluster:
                 stderr=log,
                 env=self.environ,
                 check=True,
-                timeout=60,
+                timeout=180,
             )
 
     def _output(self, *argv: str) -> str:
-        done = subprocess.run(argv, capture_output=True, text=True, env=self.environ, check=False, timeout=30)
+        done = subprocess.run(argv, capture_output=True, text=True, env=self.environ, check=False, timeout=120)
         return done.stdout.strip()
 
     def _succeeds(self, *argv: str) -> bool:
-        done = subprocess.run(argv, capture_output=True, env=self.environ, check=False, timeout=30)
+        done = subprocess.run(argv, capture_output=True, env=self.environ, check=False, timeout=120)
         return done.returncode == 0
 
     def _wait(self, what: str, ready: Callable[[], bool], *, timeout_s: float = _START_TIMEOUT_S) -> None:
