@@ -53,7 +53,6 @@ def test_whoever_finds_out_that_an_agent_died_tells_it(
     run_dir = RunDir(Path(submitted["path"]))
     journals = [read_journal(path) for path in run_dir.journal_files()]
     (started,) = events(journals, "attempt_started")
-    (workload,) = events(journals, "workload_started")
 
     os.kill(int(started.details["pid"]), signal.SIGKILL)
     assert hpcml("wait", submitted["uid"]).returncode == 1
@@ -63,8 +62,6 @@ def test_whoever_finds_out_that_an_agent_died_tells_it(
     assert (message["event"], message["state"], message["run"]["uid"]) == ("run_ended", "LOST", submitted["uid"])
     told = list(events([read_journal(path) for path in run_dir.journal_files()], "notified"))
     assert [event.details for event in told] == [{"what": "run"}]
-    for pid in workload.details["pids"]:
-        os.kill(pid, signal.SIGKILL)
 
 
 def test_what_is_passed_over_counts_as_an_end_of_its_sweep(

@@ -1,0 +1,98 @@
+"""What GPUs can do at most: for the terminal, for Markdown, and for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hpcml.codec import Json
+from hpcml.hardware import PEAKS, Basis, GpuModel
+from hpcml.report.plain_text import markdown_table, safe, safe_markdown
+from hpcml.report.spreadsheet import csv_cell
+
+FOOTNOTE = "TFLOP/s (int8: TOP/s), dense; ~ no data sheet of the vendor settles it"
+_HEADINGS = ("GPU", "cc", "GB", "GB/s", "W", *PEAKS)
+_NAME = 0
+
+
+def gpus_table(models: Sequence[GpuModel], *, console: Console) -> Table:
+    """Return one line for each model; an empty cell: no such units, or no number."""
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    for column, heading in enumerate(_HEADINGS):
+        table.add_column(heading, no_wrap=True, justify="left" if column == _NAME else "right")
+    for model in models:
+        table.add_row(*(Text(safe(word)) for word in _words(model)))
+    return table
+
+
+def gpus_markdown(models: Sequence[GpuModel]) -> str:
+    """Return the same as Markdown."""
+    rows = [[safe_markdown(word) for word in _words(model)] for model in models]
+    return "\n".join([*markdown_table(_HEADINGS, rows, right=range(1, len(_HEADINGS))), "", FOOTNOTE, ""])
+
+
+def gpus_json(models: Sequence[GpuModel]) -> str:
+    """Return a JSON list with every field; `peak_tflops` has the numbers, `basis` what each rests on."""
+    return json.dumps([_as_json(model) for model in models], indent=2, allow_nan=False) + "\n"
+
+
+def gpus_csv(models: Sequence[GpuModel]) -> str:
+    """Return one line for each model; uncertain cells are named in the last column."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    plain = ("name", "architecture", "compute_capability", "sm_count", "boost_mhz", "tensor_mhz", "memory_gb")
+    plain = (*plain, "bandwidth_gbs", "tdp_w", "mig_instances", "nvlink_gbs")
+    writer.writerow([*plain, *(f"{name}_tflops" for name in PEAKS), "uncertain"])
+    for model in models:
+        fields = _as_json(model)
+        cells = [" ".join(map(str, value)) if isinstance(value := fields[name], list) else value for name in plain]
+        peaks = [model.peaks[name].tflops if name in model.peaks else None for name in PEAKS]
+        writer.writerow([csv_cell(cell) for cell in (*cells, *peaks, " ".join(_uncertain(model)))])
+    return out.getvalue()
+
+
+def _words(model: GpuModel) -> list[str]:
+    def word(name: str, value: float | None) -> str:
+        return "" if value is None else ("~" if name in model.uncertain else "") + f"{value:g}"
+
+    peaks = [model.peaks.get(name) for name in PEAKS]
+    return [
+        model.name,
+        ".".join(map(str, model.compute_capability)),
+        "/".join(map(str, model.memory_gb)),
+        word("bandwidth_gbs", model.bandwidth_gbs),
+        word("tdp_w", model.tdp_w),
+        *("" if peak is None else f"{'' if peak.basis is Basis.data_sheet else '~'}{peak.tflops:g}" for peak in peaks),
+    ]
+
+
+def _uncertain(model: GpuModel) -> list[str]:
+    return sorted({*model.uncertain, *(name for name, peak in model.peaks.items() if peak.basis is Basis.uncertain)})
+
+
+def _as_json(model: GpuModel) -> dict[str, Json]:
+    return {
+        "name": model.name,
+        "architecture": model.architecture,
+        "compute_capability": ".".join(map(str, model.compute_capability)),
+        "sm_count": model.sm_count,
+        "boost_mhz": model.boost_mhz,
+        "tensor_mhz": model.tensor_mhz,
+        "memory_gb": list(model.memory_gb),
+        "bandwidth_gbs": model.bandwidth_gbs,
+        "tdp_w": model.tdp_w,
+        "mig_instances": model.mig_instances,
+        "nvlink_gbs": model.nvlink_gbs,
+        "peak_tflops": {name: peak.tflops for name, peak in model.peaks.items()},
+        "basis": {name: peak.basis.value for name, peak in model.peaks.items()},
+        "uncertain": list(_uncertain(model)),
+        "source": model.source,
+        "note": model.note,
+    }
