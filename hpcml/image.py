@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 FORMAT = 1
+# What holds the login of a registry: for the process that downloads, and for no job but one that builds.
+LOGIN_VARIABLES = (
+    "NGC_API_KEY",
+    *(f"{name}_DOCKER_{word}" for name in ("APPTAINER", "SINGULARITY") for word in ("USERNAME", "PASSWORD")),
+)
 _KEY_DIGITS = 32  # 128 bits of SHA-256: no two definitions of one site will ever share them
 
 
@@ -34,6 +39,11 @@ def key_of(text: str, base_digest: str, architecture: str) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:_KEY_DIGITS]
 
 
+def without_login(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return *environ* for whoever needs no login of a registry."""
+    return {name: value for name, value in environ.items() if name not in LOGIN_VARIABLES}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRecord:
     """An image that has been built."""
@@ -58,9 +68,11 @@ class ImageRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageUse:
-    """A run that uses an image, or did."""
+    """A run that uses an image, or did; or a home of which only that much can be known."""
 
-    uid: str
+    uid: str | None  # None: what is there cannot be read from here, or is being submitted
     key: str
     has_ended: bool
     at: float | None  # unix seconds: when it ended, began, or was submitted, whichever is known and last
+    home: str | None = None  # HPCML_HOME of others; None: this one
+    user: str | None = None  # whose that is

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 FORMAT = 1
+USER = "user"  # the writer of what people say of a run, which changes nothing of how it went
+_SUM = b',"c":'  # behind it the sum of all that is before it
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -20,7 +23,7 @@ class Header:
     journal: str  # unique for each file ever written
     run: str  # the run's uid
     attempt: int
-    writer: str  # launch | agent | rank<r> | collect
+    writer: str  # launch | agent | rank<r> | collect | user
     host: str
     pid: int
     t0: float  # unix seconds; every `t_s` below counts from here, by a clock that never jumps
@@ -50,33 +53,32 @@ class Event:
 class Chunk:
     """What a stretch of a journal held. `end` is the offset after its last complete line."""
 
-    header: Header | None  # None unless the stretch began at offset 0
+    header: Header | None  # the first in a stretch that began at offset 0: its first line, unless that is damaged
     records: Sequence[Metrics | Event]
     lines: int
     bad_lines: int
     end: int
 
 
-def parse_chunk(data: bytes, *, offset: int) -> Chunk:
-    """Decode the complete lines of *data*, which begins at byte *offset* of its file.
+def parse_chunk(data: bytes, *, offset: int, journal: str | None = None) -> Chunk:
+    """Decode the complete lines of *data*, which begins at byte *offset* of its file, the one called *journal*.
 
     A line without its newline is left for the next time; a line that is no record (torn by a crash, zeroed by a
-    file system) is skipped and counted, and reading goes on behind it.
+    file system) is skipped and counted, and reading goes on behind it. A writer may repeat its header.
     """
     end = data.rfind(b"\n") + 1
     header: Header | None = None
     records: list[Metrics | Event] = []
     bad_lines = 0
     lines = data[:end].split(b"\n")[:-1]
-    for number, line in enumerate(lines):
+    for line in lines:
         parsed = _parse_line(line)
         if parsed is None:
             bad_lines += bool(line)  # an empty line is how a writer steps over its own torn one
         elif isinstance(parsed, Header):
-            if offset == 0 and number == 0:
-                header = parsed
-            else:
-                bad_lines += 1
+            if offset == 0 and header is None:
+                header, journal = parsed, journal or parsed.journal
+            bad_lines += journal is not None and parsed.journal != journal
         else:
             records.append(parsed)
     return Chunk(header=header, records=records, lines=len(lines), bad_lines=bad_lines, end=offset + end)
@@ -98,6 +100,8 @@ def events(chunks: Sequence[Chunk], name: str) -> Iterator[Event]:
 def _parse_line(line: bytes) -> Header | Metrics | Event | None:
     try:
         raw = json.loads(line)
+        if "c" in raw and crc32(line[: line.rfind(_SUM)]) != raw["c"]:
+            return None  # some byte is another than was written
         if "hpcml" in raw:
             return _header(raw)
         if raw["k"] == "m":

@@ -23,6 +23,7 @@ from pathlib import Path
 
 _OWNER = "owner.json"
 _FORGOTTEN_S = 3600
+_GONE = ".gone-"  # what nobody holds any more and somebody is removing
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -116,7 +117,7 @@ def clear_dead(folder: Path) -> None:
         if owner.is_gone:
             _clear(folder, name, owner)
     for path in folder.glob(".*"):  # of a process that died while it took or cleared a lock
-        if time.time() - _mtime(path) > _FORGOTTEN_S:
+        if path.name.startswith(_GONE) or time.time() - _mtime(path) > _FORGOTTEN_S:
             _discard(path)
 
 
@@ -216,7 +217,7 @@ def _clear(folder: Path, name: str, dead: Owner) -> bool:
 
 def _discard(path: Path) -> None:
     """Remove a lock so that it is gone at once and whole."""
-    away = path.parent / f".gone-{secrets.token_hex(8)}"
+    away = path.parent / f"{_GONE}{secrets.token_hex(8)}"
     with suppress(FileNotFoundError):
         path.rename(away)
     shutil.rmtree(away, ignore_errors=True)

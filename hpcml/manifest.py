@@ -13,6 +13,7 @@ from hpcml.precision import Numerics
 from hpcml.spec import Run
 
 FORMAT = 1
+IMPORTED = "imported"  # in place of the format, and of the scheduler: another tool ran it, and hpcml cannot again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class Image:
     path: str
     sha256: str | None = None  # None: of a folder, or not built yet
     key: str | None = None  # in the cache of images; None: one of the user's own
+    built_by: str | None = None  # the run that builds it, where that has to succeed before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class Plan:
     env_prefixes: list[str] = field(default_factory=list)  # before the names of variables that are for inside
     passed_on: list[str] = field(default_factory=list)  # which of the agent's own variables go inside: SLURM_*
     runtime_environment: dict[str, str] = field(default_factory=dict)  # of what starts the image
+    needs_login: bool = False  # of a registry: of all jobs, only one that builds an image may find it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.errors import ConfigError
+
+_SERVER = re.compile(r"(--store=)?postgres\S*://")
+_BEFORE_HOST = re.compile(r"(?<=://)([^:/@?]*):[^?]*@")  # to the last @: one in a password should be written %40
+_IN_OPTIONS = re.compile(r"([?&](?:ssl)?password=)[^&]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,15 @@ class Places:
         return self.home / "runs"
 
     @property
+    def elsewhere(self) -> Path:
+        """Links to folders of run directories that lie elsewhere and were given to ``hpcml ingest``."""
+        return self.home / "elsewhere"
+
+    def tends(self, run_dir: str | Path) -> bool:
+        """Tell whether the run in *run_dir* is this user's to watch, retry and end, and not one only read in here."""
+        return Path(run_dir).is_relative_to(self.runs)
+
+    @property
     def submissions(self) -> Path:
         """What local submissions leave: batches and the queue's own log."""
         return self.home / "submissions"
@@ -30,6 +44,11 @@ class Places:
     def open_submissions(self) -> Path:
         """One file for each submission that goes on, or that was interrupted and waits to be finished."""
         return self.submissions / "open"
+
+    @property
+    def checksums(self) -> Path:
+        """The SHA-256 of images that were read, and what tells that they are still the same."""
+        return self.home / "checksums"
 
     @property
     def code(self) -> Path:
@@ -50,3 +69,10 @@ def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | 
         chosen = f"{base}/hpcml"
     root = Path(chosen).expanduser().absolute()
     return Places(home=root, store_url=store or environ.get("HPCML_STORE") or str(root / "store.db"))
+
+
+def without_password(word: str) -> str:
+    """Return *word* as it may be shown and written down: where it is a server's URL, its password replaced."""
+    if not _SERVER.match(word):
+        return word
+    return _IN_OPTIONS.sub(r"\1***", _BEFORE_HOST.sub(r"\1:***@", word))

@@ -48,6 +48,15 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What somebody noted of a run."""
+
+    at: float  # unix seconds
+    author: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """One run as the store knows it. Everything measured is None until it is."""
 
@@ -78,7 +87,10 @@ class RunRecord:
     numerics: str  # native | emulated: as reported, else as planned; unproven: a user's program that reported none
     git_commit: str | None
     git_dirty: bool | None
+    bad_lines: int = 0  # of its journals, which could not be read
+    lost_records: int = 0  # that were written down nowhere, or in such a line
     tags: Sequence[str] = ()
+    notes: Sequence[Note] = ()  # by time
     params: Mapping[str, Any] = field(default_factory=dict)  # the whole spec, flat: "model.name" -> "mnist_cnn"
     facts: Mapping[str, Any] = field(default_factory=dict)  # where it ran and with what: hostname, gpu_model, torch ...
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from pathlib import Path
 _UID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/i/l: these are read aloud and typed; in sorting order
 _ORDER_DIGITS = 3  # 29,791 runs of one submission keep their order
 _CHANCE_DIGITS = 5
+REMOVED = ".removed-"  # before the name of a run that is being removed
+_BY_USER = re.compile(r"-user(-\d+)?\.jsonl$")
 
 
 def new_uid(now: datetime, index: int) -> str:
@@ -107,6 +111,11 @@ class RunDir:
         """What the agent of a node itself had to say: empty unless something is odd."""
         return self.logs / f"{attempt}-agent{node or ''}.log"
 
+    @property
+    def being_removed(self) -> Path:
+        """Where the run lies while it is removed: under no name of a run, and in the same file system."""
+        return self.path.with_name(f"{REMOVED}{self.path.name}")
+
     def journal_files(self) -> list[Path]:
         """All journals present, in the order of their names, which begin with the attempt."""
         return sorted(self.journals.glob("*.jsonl"))
@@ -117,7 +126,29 @@ def run_dir_of(manifest: Path) -> RunDir:
     return RunDir(manifest.parent.parent if manifest.parent.name == "retries" else manifest.parent)
 
 
-def find_run_dirs(root: Path) -> Iterator[RunDir]:
-    """Yield every run below *root*, oldest first within an experiment."""
-    for manifest in sorted(root.glob("*/*/run.json")):
-        yield RunDir(manifest.parent)
+def is_by_user(journal: Path) -> bool:
+    """Tell by its name whether a journal holds what people say of the run, and nothing of how it goes."""
+    return _BY_USER.search(journal.name) is not None
+
+
+def find_run_dirs(root: Path, *, depth: int = 2) -> Iterator[RunDir]:
+    """Yield every run at most so deep below *root*, oldest first within an experiment; *root* itself may be one.
+
+    Names that begin with a dot are passed over, and so is a run that is being removed.
+    """
+    for path in _with_manifest(str(root), depth):
+        yield RunDir(Path(path))
+
+
+def _with_manifest(folder: str, depth: int) -> Iterator[str]:
+    # as text, not as paths: this is done for a thousand runs before each answer
+    if os.path.isfile(f"{folder}/run.json"):  # noqa: PTH113
+        yield folder
+    elif depth > 0:
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        except OSError:
+            return  # gone, or not for us to see
+        for name in names:
+            yield from _with_manifest(f"{folder}/{name}", depth - 1)

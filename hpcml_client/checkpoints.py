@@ -64,7 +64,7 @@ class Checkpoints:
         self._not_before = self._tried_at
         self._answered = False
         self._said = False
-        self._notice = Notice()
+        self._notice = Notice(client.sync)  # the program may not live much longer
         if files is not None:
             self._notice.listen()
 

@@ -178,6 +178,11 @@ class Client:
                 return os.path.relpath(real, root)
         return name
 
+    def sync(self) -> None:
+        """Have all that was reported put on the disk now; it is also done every 20 seconds."""
+        if self._journal is not None:
+            self._journal.sync()
+
     def close(self) -> None:
         """Put everything on the disk, and the signal handlers back; also done when the program ends."""
         atexit.unregister(self.close)

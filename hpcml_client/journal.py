@@ -14,6 +14,7 @@ import time
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
+from zlib import crc32
 
 if TYPE_CHECKING:
     from typing import Self
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 VERSION = "0.1.0"
 _SYNC_EVERY_S = 20.0  # what a crashed node may lose; a killed process loses nothing
+_SYNCED = frozenset(("checkpoint", "signal", "warned"))  # what follows may well be the end: on the disk at once
+_HEADER_EVERY_BYTES = 1 << 20  # so that a file whose beginning was damaged still says whose it is
 _RETRY_EVERY_S = 5.0  # between attempts to create a file that could not be created
 _CACHED_NAMES = 4096  # a program that makes up names for ever must not fill the memory
 _DEEPEST = 16  # of nested details; what lies deeper, or in a circle, is written as text
@@ -31,6 +34,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 class JournalWriter:
     """Appends records to a file of its own; never lets an I/O error reach the program that it records.
 
+    The file is synced every 20 seconds, at checkpoints and signals, and when it is closed.
     Any thread may write, signal handlers too. A forked child gets a file of its own with its first record. What
     could not be written is counted, said once on stderr, and journalled as ``journal_gap`` once writing works again.
     """
@@ -81,7 +85,7 @@ class JournalWriter:
 
     def event(self, name: str, details: Optional[Mapping[str, Any]] = None) -> None:
         """Append something that happened; what JSON does not know is written as text."""
-        self._append(_event_body(name, details or {}))
+        self._append(_event_body(name, details or {}), is_synced=name in _SYNCED)
 
     def sync(self) -> None:
         """Have the operating system put everything on the disk now."""
@@ -119,10 +123,13 @@ class JournalWriter:
         self._numbers = itertools.count()  # atomic, unlike `+= 1`: a signal handler must not use a number twice
         self._dropped = 0
         self._torn = False
+        self._header_line = b""
+        self._since_header = 0  # bytes; so many more make it worth repeating
+        self._header_due = 0
         self._retry_at = 0.0
         self._sync_at = self._now() + _SYNC_EVERY_S
 
-    def _append(self, body: str) -> None:
+    def _append(self, body: str, *, is_synced: bool = False) -> None:
         with self._lock:
             # What is lost uses up its number: a reader sees a hole, and behind it how many records fell in.
             seq = next(self._numbers)
@@ -131,17 +138,25 @@ class JournalWriter:
                 return
             if self._dropped:
                 self._report_gap()
-            if self._now() >= self._sync_at:
+            if self._since_header >= _HEADER_EVERY_BYTES:
+                self._repeat_header()
+            if is_synced or self._now() >= self._sync_at:
                 self._sync()
 
     def _report_gap(self) -> None:
         if self._write(next(self._numbers), _event_body("journal_gap", {"dropped": self._dropped})):
             self._dropped = 0
 
+    def _repeat_header(self) -> None:
+        self._since_header, self._header_due = 0, _HEADER_EVERY_BYTES
+        self._put(self._header_line)
+
     def _write(self, seq: int, body: str) -> bool:
-        line = '%s{"s":%d,"t":%.6f,%s}\n' % ("\n" if self._torn else "", seq, self._now() - self._t0, body)
+        return self._put(_checked('{"s":%d,"t":%.6f,%s' % (seq, self._now() - self._t0, body)))
+
+    def _put(self, line: bytes) -> bool:
         try:
-            _write_whole(self._fd, line)
+            self._since_header += _write_whole(self._fd, b"\n" + line if self._torn else line)
         except OSError as error:
             self._torn = True
             self._warn(f"cannot write {self._path}: {error}; records are being lost")
@@ -177,15 +192,16 @@ class JournalWriter:
             except FileExistsError:
                 count += 1
                 path = f"{stem}-{count}.jsonl"
+        self._header_line = self._header(host, pid)
         try:
-            _write_whole(fd, self._header(host, pid))
+            _write_whole(fd, self._header_line)
         except OSError:
             os.close(fd)
             os.unlink(path)  # without its header nobody knows whose it is
             raise
         self._fd, self._path = fd, path
 
-    def _header(self, host: str, pid: int) -> str:
+    def _header(self, host: str, pid: int) -> bytes:
         header = {
             "hpcml": FORMAT,
             "journal": uuid.uuid4().hex,
@@ -197,7 +213,7 @@ class JournalWriter:
             "t0": self._t0_unix,
             "versions": {"python": platform.python_version(), "hpcml_client": VERSION},
         }
-        return json.dumps(header, separators=(",", ":")) + "\n"
+        return _checked(json.dumps(header, separators=(",", ":"))[:-1])
 
     def _encode_name(self, name: str) -> str:
         if len(self._encoded) >= _CACHED_NAMES:
@@ -209,6 +225,8 @@ class JournalWriter:
         self._sync_at = self._now() + _SYNC_EVERY_S
         if self._fd is None:
             return
+        if self._since_header > self._header_due:
+            self._repeat_header()
         try:
             os.fdatasync(self._fd)
         except OSError as error:
@@ -243,12 +261,18 @@ def _weakly(journal: JournalWriter) -> Callable[[], None]:
     return start_over
 
 
-def _write_whole(fd: Optional[int], line: str) -> None:
+def _checked(line: str) -> bytes:
+    """Return *line*, which lacks its closing brace, with a sum by which a reader notices what became of it."""
     data = line.encode("ascii")
+    return b'%b,"c":%d}\n' % (data, crc32(data))
+
+
+def _write_whole(fd: Optional[int], data: bytes) -> int:
     assert fd is not None  # noqa: S101 - our own logic
     written = os.write(fd, data)
     if written != len(data):
         raise OSError(f"only {written} of {len(data)} bytes were taken")
+    return written
 
 
 def _event_body(name: str, details: Mapping[str, Any]) -> str:

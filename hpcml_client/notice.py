@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import weakref
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 _ASKING = (signal.SIGUSR1, signal.SIGTERM)  # its time is nearly over; it is being ended
 
@@ -14,8 +14,9 @@ _ASKING = (signal.SIGUSR1, signal.SIGTERM)  # its time is nearly over; it is bei
 class Notice:
     """Catches SIGUSR1 and SIGTERM from `listen` until `stop`, so that they no longer end the program."""
 
-    def __init__(self) -> None:
+    def __init__(self, when_given: Optional[Callable[[], object]] = None) -> None:
         self.given = False
+        self._when_given = when_given  # called in the signal handler
         self._before: Dict[int, Any] = {}  # by signal: the handler that was there
 
     def listen(self) -> None:
@@ -52,6 +53,8 @@ class Notice:
 
     def _note(self, number: int, frame: object) -> None:
         self.given = True
+        if self._when_given is not None:
+            self._when_given()
         before = self._before.get(number)
         if callable(before):
             before(number, frame)

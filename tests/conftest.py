@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from hpcml.config.compose import compose_from_cli
 from hpcml.manifest import Provenance
 from hpcml.spec import Run
+from hpcml.store.engine import open_store
+from tests.cluster.postgres.server import Server, missing, running
 
 ComposeOne = Callable[..., Run]
+EMPTY_STORE = "empty_store"  # a database to copy
 ORIGIN = Provenance(
     command_line=["hpcml", "run"],
     submitted_at="2026-11-21T08:30:15+00:00",
@@ -43,3 +47,29 @@ def hpcml_environ(tmp_path: Path) -> dict[str, str]:
     runtime.mkdir(mode=0o700)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "XDG_", "SUBMITIT_"))}
     return {**kept, "HOME": str(home), "HPCML_HOME": str(home / "hpcml"), "XDG_RUNTIME_DIR": str(runtime)}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server that has an empty store to copy."""
+    if reason := missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with running() as server:
+        server.sql(f"CREATE DATABASE {EMPTY_STORE}")
+        open_store(server.url(EMPTY_STORE)).close()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def new_database(postgres: Server) -> Callable[[str], str]:
+    """Make a database, from a template if one is named, and return its name."""
+    numbers = itertools.count()
+
+    def make(template: str = "template0") -> str:
+        name = f"db{next(numbers)}"
+        postgres.sql(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
+
+    return make

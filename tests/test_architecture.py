@@ -15,9 +15,14 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS: dict[str, int] = {
     "cli": 4,
     "operations": 3,
-    **dict.fromkeys(("config", "images", "schedulers", "agent", "store", "analysis", "report"), 2),
+    **dict.fromkeys(("config", "images", "schedulers", "agent", "store", "analysis", "report", "interop"), 2),
     **dict.fromkeys(("spec", "workload", "precision", "manifest", "rundir", "journal", "records", "comparison"), 1),
-    **dict.fromkeys(("cluster", "states", "places", "codec", "quantities", "causes", "image", "webhook", "lease"), 1),
+    **dict.fromkeys(
+        ("cluster", "states", "places", "codec", "quantities", "causes", "image", "webhook", "lease", "hardware"), 1
+    ),
+    "answers": 1,
+    "record_keys": 1,
+    "api": 4,
     "container": 1,
     "errors": 0,
     "resources": 0,
@@ -25,6 +30,7 @@ FLOORS: dict[str, int] = {
 OWNERS: dict[str, set[str]] = {
     "sqlalchemy": {"store"},
     "alembic": {"store"},
+    "psycopg": {"store"},
     "hydra": {"config"},
     "omegaconf": {"config"},
     "submitit": {"schedulers"},
@@ -34,6 +40,11 @@ OWNERS: dict[str, set[str]] = {
     "plotly": {"report"},
     "jinja2": {"report"},
     "scipy": {"analysis"},
+    "mlflow": {"interop/mlflow_runs.py"},
+    "tensorboard": {"interop/tensorboard_events.py"},
+    "prometheus_client": {"interop/openmetrics_text.py"},
+    "rocrate": {"interop/process_run_crate.py"},
+    "pyarrow": {"interop/parquet_files.py"},
     "torch": set(),
 }
 SCHEDULER_WORDS = ("sbatch", "qsub", "sacct", "qstat")

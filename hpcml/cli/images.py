@@ -70,14 +70,15 @@ _WhereAndPlaces = tuple[_Where, Places]
 @images.command()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also what runs of other people, which cannot be read, may need.")
 @click.pass_obj
-def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, yes: bool) -> int:
+def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, yes: bool, force: bool) -> int:
     """Remove images; never one that a run needs which has not ended."""
     from hpcml.operations import images as act
 
     where, places = given
     cache = where.cache()
-    return 0 if _remove(cache, act.choose(act.stock(cache, places), keys), yes=yes) else 1
+    return 0 if _remove(cache, act.choose(act.stock(cache, places), keys), yes=yes, force=force) else 1
 
 
 @images.command()
@@ -94,7 +95,10 @@ def prune(given: _WhereAndPlaces, older_than: str, *, dry_run: bool, yes: bool) 
 
     where, places = given
     cache = where.cache()
-    chosen = act.may_go(act.stock(cache, places), older_than, now=time.time())
+    stocked, now = act.stock(cache, places), time.time()
+    chosen = act.may_go(stocked, older_than, now=now)
+    for line in act.kept_for_others(stocked, older_than, now=now):
+        click.echo(f"kept: {line}", err=True)
     if dry_run:
         _tell(chosen)
         return 0
@@ -111,10 +115,12 @@ def verify(given: _WhereAndPlaces, keys: tuple[str, ...]) -> int:
     """Read images to the last byte and compare their SHA-256; the exit code is 1 if one has changed."""
     from hpcml.operations import images as act
 
-    outcomes = act.verify(given[0].cache(), keys)
-    for record, wrong in outcomes:
+    where, places = given
+    is_bad = False
+    for record, wrong in act.verify(where.cache(), keys, places):
         click.echo(f"{record.key[:12]}  {record.base}  {wrong or 'as it was built'}")
-    return 1 if any(wrong for _, wrong in outcomes) else 0
+        is_bad = is_bad or wrong is not None
+    return 1 if is_bad else 0
 
 
 @images.command()
@@ -142,16 +148,17 @@ def import_(given: _WhereAndPlaces, file: Path) -> None:
     click.echo(f"{record.key[:12]}  {record.base}  {record.path}")
 
 
-def _remove(cache: Cache, chosen: list[Stocked], *, yes: bool) -> bool:
+def _remove(cache: Cache, chosen: list[Stocked], *, yes: bool, force: bool = False) -> bool:
     from hpcml.cli.terminal import confirm
     from hpcml.operations import images as act
 
+    act.refuse_needed(chosen, force=force)  # before a question is asked
     _tell(chosen)
     count = f"{len(chosen)} image{'s' if len(chosen) != 1 else ''}"
     if not yes and not confirm(f"Remove {count}?", otherwise="-y removes without a question"):
         click.echo("nothing was removed", err=True)
         return False
-    act.remove(cache, chosen)
+    act.remove(cache, chosen, force=force)
     return True
 
 

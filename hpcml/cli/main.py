@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 
@@ -19,13 +20,26 @@ COMMANDS = {
     "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
     "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
     "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
+    "best": ("hpcml.cli.best:best", "List the runs that did best by a metric."),
+    "curves": ("hpcml.cli.curves:curves", "Show how a metric went in runs."),
+    "diff": ("hpcml.cli.diff:diff", "Show in what two runs differ."),
+    "query": ("hpcml.cli.query:query", "Answer a SELECT over the store's views."),
+    "ui": ("hpcml.cli.ui:ui", "Look through the store in a browser, with Datasette."),
     "compare": ("hpcml.cli.compare:compare", "Compare runs that differ in one setting, with intervals and verdicts."),
     "build": ("hpcml.cli.build:build", "Build the image of a configuration."),
     "images": ("hpcml.cli.images:images", "List, remove, check and move images."),
     "cluster": ("hpcml.cli.cluster:cluster", "List, show and make profiles of clusters."),
+    "gpus": ("hpcml.cli.gpus:gpus", "Show what GPUs can do at most, in each precision."),
     "doctor": ("hpcml.cli.doctor:doctor", "Look at what a run needs, here and on a cluster."),
     "cancel": ("hpcml.cli.cancel:cancel", "Stop runs, whether they run or wait."),
     "retry": ("hpcml.cli.retry:retry", "Try failed runs again, as their causes ask for."),
+    "tag": ("hpcml.cli.tag:tag", "Give runs tags, and take them away."),
+    "note": ("hpcml.cli.note:note", "Note something of a run."),
+    "rm": ("hpcml.cli.rm:rm", "Remove runs, and what nothing needs any more; asks before."),
+    "import": ("hpcml.cli.import_:import_", "Import the runs of an MLflow file store."),
+    "export": ("hpcml.cli.export:export", "Export runs for other tools."),
+    "ingest": ("hpcml.cli.ingest:ingest", "Read run directories that lie elsewhere, now and from now on."),
+    "store": ("hpcml.cli.store:store", "Say where the store is; check it, back it up, make it small."),
     "sync": ("hpcml.cli.sync:sync", "Finish what was interrupted, and bring the run directories into the store."),
 }
 _INTERRUPTED = 130
@@ -68,6 +82,8 @@ pass_places = click.make_pass_decorator(Places)
 
 def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
+    logging.basicConfig(format="hpcml: %(levelname)s: %(message)s", level=logging.WARNING)
+    logging.addLevelName(logging.WARNING, "warning")
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
     except HpcmlError as error:

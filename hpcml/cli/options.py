@@ -18,7 +18,10 @@ def selecting(command: Command) -> Command:
     for option in (
         click.option("--submission", metavar="ID", help="Only runs that were submitted together."),
         click.option(
-            "--where", multiple=True, metavar="COND", help="precision=tf32, val_accuracy>0.9, model~cnn; repeat."
+            "--where",
+            multiple=True,
+            metavar="COND",
+            help="'precision=tf32 and (val_accuracy>0.9 or tag=paper)'; of several all hold.",
         ),
         click.option(
             "--state", "states", multiple=True, metavar="STATE", help="COMPLETED, FAILED, ...; may be repeated."

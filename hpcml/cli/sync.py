@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcml.cli.main import pass_places
 from hpcml.places import Places
 
+if TYPE_CHECKING:
+    from hpcml.operations.synchronise import Synchronised
+
 
 @click.command()
+@click.option("--all", "is_anew", is_flag=True, help="Read every journal again, from its beginning.")
+@click.option("--watch", "is_watched", is_flag=True, help="Go on doing so every few seconds; Ctrl-C ends it.")
 @pass_places
-def sync(places: Places) -> int:
+def sync(places: Places, is_anew: bool, is_watched: bool) -> int:  # noqa: FBT001 - click's way
     """Finish interrupted submissions, ask the schedulers, retry what schedule.retry allows, read all run folders."""
-    from hpcml.cli.hints import warn
     from hpcml.operations.backends import Backends
     from hpcml.operations.machine import look_around
     from hpcml.operations.standing import poll_interval_s
-    from hpcml.operations.synchronise import synchronise
+    from hpcml.operations.synchronise import keep_synchronised
 
     interval_s = poll_interval_s(os.environ)
     backends = Backends(places=places, machine=look_around(os.environ))
-    done = synchronise(places, backends, interval_s)
+    told: set[str] = set()
+    for done in keep_synchronised(places, backends, interval_s, is_anew=is_anew):
+        is_first = not told
+        told = _tell(done, told, is_brief=not is_first)
+        if not is_watched:
+            break
+    return 3 if done.waiting else 0
+
+
+def _tell(done: Synchronised, told: set[str], *, is_brief: bool) -> set[str]:
+    """Print what was done; briefly: only what is new and was not among what was *told*. Return what was told now."""
+    from hpcml.cli.hints import warn
+
+    report = done.report
     for line in done.lines:
         click.echo(line)
-    report = done.report
-    click.echo(f"{report.runs} runs, {report.new_points} new points, {report.bad_lines} unreadable lines")
+    if not is_brief or report.new_points or report.bad_lines or report.lost_records:
+        missing = f"{report.bad_lines} unreadable lines, {report.lost_records} lost records"
+        click.echo(f"{report.runs} runs, {report.new_points} new points, {missing}")
     for problem in report.problems:
-        click.echo(f"hpcml: {problem}", err=True)
+        if problem not in told:
+            click.echo(f"hpcml: {problem}", err=True)
     for warning in done.warnings:
-        warn(warning)
-    return 3 if done.waiting else 0
+        if warning not in told:
+            warn(warning)
+    return {"", *report.problems, *done.warnings}

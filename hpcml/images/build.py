@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections import deque
@@ -22,8 +21,9 @@ from types import FrameType
 from hpcml import lease
 from hpcml.errors import ImageError
 from hpcml.image import Definition, ImageRecord
-from hpcml.images.cache import Cache, remove_tree, sha256_of
-from hpcml.images.registry import login_for
+from hpcml.images.cache import Cache, draft_of, remove_tree, sha256_of
+from hpcml.images.guarded import await_end, guarded
+from hpcml.images.logins import login_for
 from hpcml.images.runtime import (
     Runtime,
     build_command,
@@ -33,15 +33,7 @@ from hpcml.images.runtime import (
     secrets_in,
 )
 
-_GRACE_S = 20  # to remove its temporary files, which only it knows
 _KEPT_LINES = 2000
-# Reads a word; if there comes an end instead, asks the process group $1 to leave, and makes it after $2 seconds.
-_GUARD = """
-read -r word && exit
-kill -TERM "-$1"
-while [ "$2" -gt 0 ] && kill -0 "-$1"; do sleep 1; set -- "$1" $(($2 - 1)); done
-kill -KILL "-$1"
-"""
 _ROOM = 5  # layers, unpacked, and packed again: 3 to 5 times what is downloaded
 _LEAST_ROOM = 32 << 20
 _FULL = ("No space left on device", "no space left on device", "Disk quota exceeded", "disk quota exceeded")
@@ -93,7 +85,9 @@ def build(
             return found
         chosen = chosen_place(environ, "TMPDIR")
         lease.clear_dead(cache.locks)
+        cleaning = Progress(stage="waiting", words="a build that was killed is cleaning up")
         for path in cache.leftovers(Path(chosen) if chosen else None):
+            await_end(path, on_wait=lambda: on_progress(cleaning))
             remove_tree(path)
         on_progress(Progress(stage="preparing"))
         _check_room(definition, cache, environ)
@@ -147,16 +141,17 @@ def _build(
         lines: deque[str] = deque(maxlen=_KEPT_LINES)
         try:
             recipe.write_text(definition.text, encoding="utf-8")
-            # The login: read from the text of the definition, whose host the digest was asked of.
+            login = login_for(definition.base.partition("/")[0], environ)  # the host that the digest was asked of
+            secrets = [*secrets_in(environ), *([login.password] if login else [])]
             variables = build_environment(
                 environ,
                 scratch=scratch,
                 layers=cache.layers,
-                login=login_for(definition.base.partition("/")[0], environ),
+                login=login,
                 plain_http=definition.plain_http,
             )
             command = build_command(runtime, image, recipe, is_root=os.geteuid() == 0)
-            code = _run(command, folder, variables, secrets_in(environ), lines, on_progress)
+            code = _run(command, folder, variables, secrets, lines, on_progress)
             if code != 0:
                 raise _explain(lines, code, cache, runtime)
             record = _describe(definition, image, runtime, environ, time.monotonic() - began)
@@ -178,7 +173,7 @@ def _require_still_ours(held: lease.Lock, definition: Definition) -> None:
 
 def _check_place(cache: Cache) -> None:
     """Notice before building what Apptainer notices after it: that the image cannot be put where it belongs."""
-    probe = cache.root / f".probe-{socket.gethostname()}-{os.getpid()}"
+    probe = draft_of(cache.layers, "probe")
     try:
         cache.layers.mkdir(parents=True, exist_ok=True)
         probe.touch()
@@ -231,21 +226,9 @@ def _run(
     on_progress: OnProgress,
 ) -> int:
     """Run a build to its end; it ends with us, however we end."""
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,  # Ctrl-C is for us: we end it, and wait until it has cleaned up
-    )
-    assert process.stdout is not None
     stage = "preparing"
-    guard = _guard(process.pid)
-    try:
+    with guarded(command, folder=folder, environ=environ) as process:
+        assert process.stdout is not None
         for raw in process.stdout:
             line = raw.rstrip()
             for secret in secrets:
@@ -254,37 +237,6 @@ def _run(
             stage = next((word for sign, word in _STAGES if sign in line), stage)
             on_progress(Progress(stage=stage, words=_NOISE.sub("", line)))
         return process.wait()
-    finally:
-        process.stdout.close()
-        _end(process)
-        guard.communicate(b"done\n")
-
-
-def _guard(group: int) -> subprocess.Popen[bytes]:
-    """Start a process that ends *group* if we die without a word.
-
-    The kernel's own death signal (prctl) is lost where Apptainer enters a user namespace.
-    """
-    words = ["/bin/sh", "-c", _GUARD, "hpcml-image-guard", str(group), str(_GRACE_S)]
-    nowhere = subprocess.DEVNULL
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=nowhere,
-        stderr=nowhere,
-        env={"PATH": os.defpath},  # without the key of the registry
-        start_new_session=True,
-    )
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-    with suppress(ProcessLookupError):  # what it has left of its session
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _describe(

@@ -9,8 +9,9 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from hpcml.image import FORMAT, ImageRecord, key_of
 
 _CHUNK = 4 << 20
 _KEY = re.compile(r"[0-9a-f]{32}")
+_DRAFT = re.compile(r"\.(?:[0-9a-f]{32}\.(?:json|def)|probe)-(?P<host>.+)-(?P<pid>\d+)")  # there for milliseconds
+_DRAFT_S = 3600.0  # after which one of another host is nobody's any more
 _BUILDING = re.compile(r"\.?building-(?P<key>[0-9a-f]{32})-(?P<host>.+)-(?P<pid>\d+)")
 
 
@@ -58,6 +61,11 @@ class Cache:
     def locks(self) -> Path:
         """Who builds what."""
         return self.root / "locks"
+
+    @property
+    def claims(self) -> Path:
+        """Which homes use which images."""
+        return self.root / "uses"
 
     @property
     def layers(self) -> Path:
@@ -131,14 +139,14 @@ class Cache:
             raise ImageError(f"{what} in {self.root} has a key that begins with {reference!r}: hpcml images lists them")
         return found[0]
 
-    def verify(self, record: ImageRecord) -> str | None:
-        """Read the whole image; return what is wrong with it, or None."""
+    def verify(self, record: ImageRecord, checksum: Callable[[Path], str] | None = None) -> str | None:
+        """Return what is wrong with the image, or None; *checksum* is asked for its SHA-256, or all of it is read."""
         path = Path(record.path)
         if record.key != key_of(record.definition, record.base_digest, record.architecture):
             return "its record is not of its definition"
         try:
             size_bytes = path.stat().st_size
-            actual = sha256_of(path)
+            actual = (checksum or sha256_of)(path)
         except OSError as error:
             return f"cannot be read: {error.strerror}"
         if size_bytes != record.size_bytes:
@@ -157,12 +165,28 @@ class Cache:
         self._write_record(final)
         return final
 
+    @contextmanager
+    def hidden(self, key: str) -> Iterator[None]:
+        """Let nobody find an image; it is back after an exception."""
+        record = self.record(key)
+        away = draft_of(record, record.name)
+        record.rename(away)
+        try:
+            yield
+        except BaseException:
+            away.rename(record)
+            raise
+        away.unlink(missing_ok=True)
+
     def remove(self, key: str) -> None:
         """Remove an image; nobody sees it half removed."""
         self.record(key).unlink(missing_ok=True)
         self.image(key).unlink(missing_ok=True)
         self.definition(key).unlink(missing_ok=True)
         self.failure(key).unlink(missing_ok=True)
+        for path in self.claims.glob(f"{key}.*.json"):
+            with suppress(OSError):  # somebody else's, in a folder where each removes their own
+                path.unlink(missing_ok=True)
 
     def leftovers(self, elsewhere: Path | None = None) -> Iterator[Path]:
         """Yield what builds that died have left: their folders, and images that were never recorded.
@@ -171,6 +195,7 @@ class Cache:
         only if its process is gone from this host.
         """
         folders = list(self.root.glob(".building-*"))
+        drafts = [path for path in self.root.glob(".*") if _is_forgotten_draft(path)]
         files = [path for suffix in ("sif", "def") for path in self.root.glob(f"*.{suffix}")]
         # Who is at work is asked after what there is: whatever a living builder has made, it has made under its lock.
         held = {name: owner for name, owner in lease.owners(self.locks).items() if not owner.is_gone}
@@ -186,6 +211,7 @@ class Cache:
         for path in files:
             if _KEY.fullmatch(path.stem) and path.stem not in held and not self.record(path.stem).exists():
                 yield path
+        yield from drafts
 
     def _write_record(self, record: ImageRecord) -> None:
         _write(self.record(record.key), json.dumps({"format": FORMAT, **encode(record)}, indent=2) + "\n")
@@ -222,9 +248,26 @@ def _open_folders(path: Path) -> None:
             Path(folder).chmod(0o700)
 
 
+def draft_of(path: Path, name: str) -> Path:
+    """Return a name beside *path* for what this process has for a moment; if it is killed then, others clean up."""
+    return path.with_name(f".{name}-{socket.gethostname()}-{os.getpid()}")
+
+
+def _is_forgotten_draft(path: Path) -> bool:
+    match = _DRAFT.fullmatch(path.name)
+    if match is None:
+        return False
+    if match["host"] == socket.gethostname():
+        return not Path(f"/proc/{match['pid']}").exists()
+    try:
+        return time.time() - path.stat().st_mtime > _DRAFT_S
+    except OSError:
+        return False
+
+
 def _write(path: Path, text: str) -> None:
     """Write a file that is there whole or not at all, also after the machine has failed."""
-    draft = path.with_name(f".{path.name}-{os.getpid()}")
+    draft = draft_of(path, path.name)
     try:
         with draft.open("w", encoding="utf-8") as file:
             file.write(text)

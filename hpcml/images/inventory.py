@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Collection, Sequence
@@ -17,6 +19,7 @@ from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, ImageError
 from hpcml.image import FORMAT, ImageRecord, ImageUse, key_of
 from hpcml.images.cache import Cache, remove_tree, sha256_of
+from hpcml.images.claims import Claim, claims_in
 
 _RECORD, _IMAGE = "record.json", "image.sif"  # the members of an exported image, in this order
 _MOST_RECORD_BYTES = 4 << 20
@@ -29,11 +32,12 @@ class Stocked:
     record: ImageRecord
     uses: Sequence[ImageUse]
     is_whole: bool  # whether the file is as it was recorded, by its size and date
+    claims: Collection[Claim] = ()  # as they were when this was found out
 
     @property
-    def open_runs(self) -> list[str]:
-        """The runs that have not ended and need it."""
-        return [use.uid for use in self.uses if not use.has_ended]
+    def needed(self) -> list[ImageUse]:
+        """The uses that have not ended, or are not known to."""
+        return [use for use in self.uses if not use.has_ended]
 
     @property
     def last_used_at(self) -> float | None:
@@ -47,30 +51,60 @@ class Stocked:
         return max(came, self.last_used_at or came)
 
 
-def stock(cache: Cache, uses: Collection[ImageUse]) -> list[Stocked]:
-    """Return all images, oldest first."""
+def stock(cache: Cache, uses: Collection[ImageUse], claims: Collection[Claim] = ()) -> list[Stocked]:
+    """Return all images, oldest first; *claims* were read before *uses* were found out."""
     return [
         Stocked(
             record=record,
             uses=[use for use in uses if use.key == record.key],
             is_whole=_looks_whole(record),
+            claims=[claim for claim in claims if claim.key == record.key],
         )
         for record in cache.records()
     ]
 
 
-def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
-    """Remove images; one that a run still needs, or that is being built, refuses all."""
+def why_needed(item: Stocked) -> str | None:
+    """Return in words who needs an image; None if nobody does. What is certain goes first."""
+    needed = sorted(item.needed, key=lambda use: (use.uid is None, use.home is not None))
+    if not needed:
+        return None
+    first, more = needed[0], f" and {len(needed) - 1} more" if len(needed) > 1 else ""
+    name = f"image {item.record.key[:12]}"
+    if first.uid is not None:
+        where, then = (f" of {first.home}", "") if first.home else ("", ": hpcml cancel it first")
+        return f"{name} is needed by run {first.uid}{where}{more}, which has not ended{then}"
+    if first.home is None:
+        return f"{name} is needed by what is being submitted at this moment{more}"
+    return (
+        f"{name} may be needed by runs of {first.home}{more} (user {first.user}), which cannot be read: ask for "
+        "hpcml images there, or use --force"
+    )
+
+
+def refuse_needed(chosen: Sequence[Stocked], *, force: bool = False) -> None:
+    """Raise `ImageError` if somebody needs one of the images.
+
+    With *force* what cannot be read is not waited for: a home that is gone would keep its images for ever.
+    """
     for item in chosen:
-        if item.open_runs:
-            more = f" and {len(item.open_runs) - 1} more" if len(item.open_runs) > 1 else ""
-            raise ImageError(
-                f"image {item.record.key[:12]} is needed by run {item.open_runs[0]}{more}, which has not ended: "
-                "hpcml cancel it first; nothing was removed"
-            )
+        asked = item if not force else replace(item, uses=[use for use in item.uses if use.uid is not None])
+        if why := why_needed(asked):
+            raise ImageError(f"{why}; nothing was removed")
+
+
+def remove(cache: Cache, chosen: Sequence[Stocked], *, force: bool = False) -> None:
+    """Remove images; one that somebody needs, or that is being built, refuses all."""
+    refuse_needed(chosen, force=force)
     for item in chosen:
         held = _locked(cache, item.record.key)
         try:
+            with cache.hidden(item.record.key):  # who claims it from now on sees that it is gone
+                if _keys_of(claims_in(cache, item.record.key)) != _keys_of(item.claims):
+                    raise ImageError(
+                        f"image {item.record.key[:12]}: a run that uses it is being submitted at this moment; "
+                        "it was not removed"
+                    )
             cache.remove(item.record.key)
         except OSError as error:
             raise ImageError(f"{error.filename} cannot be removed: {error.strerror} (whose is it?)") from error
@@ -80,7 +114,7 @@ def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
 
 def may_go(stocked: Sequence[Stocked], *, now: float, older_than_s: float) -> list[Stocked]:
     """Return the images that no open run needs and that nobody has used for so long."""
-    return [item for item in stocked if not item.open_runs and now - item.idle_since >= older_than_s]
+    return [item for item in stocked if not item.needed and now - item.idle_since >= older_than_s]
 
 
 def sweep(cache: Cache) -> int:
@@ -107,23 +141,33 @@ def size_of(path: Path) -> int:
 
 def export(cache: Cache, record: ImageRecord, target: Path, *, on_bytes: Callable[[int], None]) -> None:
     """Write an image with all that is known of it into the new tar file *target*."""
+    _refuse_target(target)
     if wrong := cache.verify(record):
         raise ImageError(f"image {record.key[:12]} {wrong}: it is not exported; hpcml images rm it and build it again")
     draft = target.with_name(f".{target.name}.part")
     words = json.dumps({"format": FORMAT, **encode(record)}, indent=2).encode()
     try:
-        if target.exists():
-            raise ImageError(f"{target} exists: choose another name")
         with tarfile.open(draft, "w") as archive:
             _add(archive, _RECORD, len(words), io.BytesIO(words))
             with Path(record.path).open("rb") as file:
                 _add(archive, _IMAGE, record.size_bytes, _Counted(file, on_bytes))
         draft.rename(target)
     except OSError as error:
-        raise ImageError(f"{target} cannot be written: {error.strerror}: choose a place with room") from error
+        hint = ": choose a place with room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise ImageError(f"{target} cannot be written: {error.strerror}{hint}") from error
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def _refuse_target(target: Path) -> None:
+    """Notice before an image is read what would be noticed after it."""
+    if target.exists():
+        raise ImageError(f"{target} exists: choose another name")
+    if not target.parent.is_dir():
+        raise ImageError(f"{target} cannot be written: there is no folder {target.parent}")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise ImageError(f"{target} cannot be written: {os.strerror(errno.EACCES)}")
 
 
 def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
@@ -141,6 +185,10 @@ def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> 
         ) from error
     except OSError as error:
         raise ImageError(f"{error.filename or cache.root}: {error.strerror}; nothing was imported") from error
+
+
+def _keys_of(claims: Collection[Claim]) -> set[tuple[str, float]]:
+    return {(claim.home, claim.at) for claim in claims}
 
 
 def _locked(cache: Cache, key: str) -> lease.Lock:

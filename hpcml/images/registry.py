@@ -24,6 +24,7 @@ from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined
 
 from hpcml.container import Container
 from hpcml.errors import ConfigError, ImageError, require
+from hpcml.images.logins import login_for, takes_the_ngc_key
 
 _TIMEOUT_S = 30
 _MOST_BYTES = 8 << 20  # of a manifest or a token: real ones have some kilobytes
@@ -34,9 +35,12 @@ _ACCEPT = (
 _HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
 _NGC = "nvcr.io"
-_NGC_USER = "$oauthtoken"  # literally
 _NAME = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+)(:\d+)?")
+
+
+class UnreachableError(ImageError):
+    """A registry could not be asked; what it has is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,32 +96,6 @@ class Base:
 
     digest: str
     size_bytes: int  # of the compressed layers, which is what is downloaded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Login:
-    """Whom a registry is told that we are; never printed."""
-
-    user: str
-    password: str
-
-
-def login_for(host: str, environ: Mapping[str, str]) -> Login | None:
-    """Return the login for *host*: what Apptainer would take, else NGC_API_KEY, which goes to NGC alone.
-
-    HPCML_NGC_REGISTRY names one more host that may have the key: a mirror of NGC.
-    """
-    for prefix in ("APPTAINER", "SINGULARITY"):
-        user, password = (environ.get(f"{prefix}_DOCKER_{word}") for word in ("USERNAME", "PASSWORD"))
-        if user and password:
-            return Login(user=user, password=password)
-    key = environ.get("NGC_API_KEY")
-    return Login(user=_NGC_USER, password=key) if key and takes_the_ngc_key(host, environ) else None
-
-
-def takes_the_ngc_key(host: str, environ: Mapping[str, str]) -> bool:
-    """Tell whether *host* is NGC, or what the user has named as its mirror."""
-    return host in (_NGC, environ.get("HPCML_NGC_REGISTRY"))
 
 
 def resolve(reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64") -> str:
@@ -189,7 +167,7 @@ class _Client:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise ImageError(
+            raise UnreachableError(
                 f"{self._reference.host} does not answer as a registry does (a login page of the network?): "
                 "check container.registry and the proxy"
             )
@@ -249,10 +227,12 @@ class _Client:
                 + (" (https://catalog.ngc.nvidia.com lists them)" if reference.host == _NGC else "")
             )
         if refused.code == http.HTTPStatus.TOO_MANY_REQUESTS:
-            return ImageError(f"{reference.host} has had too many requests from here: log in, or try again later")
+            return UnreachableError(f"{reference.host} has had too many requests from here: log in, or try again later")
         if refused.code == http.HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-            return ImageError(f"the proxy to {reference.host} wants a login: put it into https_proxy")
-        return ImageError(f"{reference.host} answers {refused.code} {refused.reason} for {reference.name}: try later")
+            return UnreachableError(f"the proxy to {reference.host} wants a login: put it into https_proxy")
+        return UnreachableError(
+            f"{reference.host} answers {refused.code} {refused.reason} for {reference.name}: try later"
+        )
 
     def _login_needed(self) -> ImageError:
         return ImageError(f"{self._reference.for_people} needs a login: {self._how_to_log_in()}")
@@ -267,21 +247,25 @@ class _Client:
     def _how_to_log_in(self) -> str:
         if self._is_ngc:
             return "set NGC_API_KEY to a key made on https://ngc.nvidia.com (docs/containers.md)"
-        return "set APPTAINER_DOCKER_USERNAME and APPTAINER_DOCKER_PASSWORD"
+        return (
+            f"apptainer registry login docker://{self._reference.host}, or set APPTAINER_DOCKER_USERNAME and _PASSWORD"
+        )
 
-    def _unreachable(self, url: str, error: Exception) -> ImageError:
+    def _unreachable(self, url: str, error: Exception) -> UnreachableError:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         host = urllib.parse.urlsplit(url).hostname or self._reference.host
         proxy = self._proxies.get(urllib.parse.urlsplit(url).scheme)
         if proxy and not proxy_bypass_environment(host, self._proxies):
             where = urllib.parse.urlsplit(proxy)
             shown = f"{where.hostname}:{where.port}" if where.hostname else "the proxy"  # never its password
-            return ImageError(
+            return UnreachableError(
                 f"{host} cannot be reached through the proxy {shown} ({_plain(reason)}): check https_proxy"
             )
         if isinstance(reason, ssl.SSLError):
-            return ImageError(f"{host} cannot be trusted ({_plain(reason)}): a proxy that reads along? (SSL_CERT_FILE)")
-        return ImageError(
+            return UnreachableError(
+                f"{host} cannot be trusted ({_plain(reason)}): a proxy that reads along? (SSL_CERT_FILE)"
+            )
+        return UnreachableError(
             f"{host} cannot be reached ({_plain(reason)}): build where there is a network (a login node), set "
             "https_proxy, or bring the image with hpcml images import"
         )

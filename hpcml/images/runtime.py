@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 from spython.utils import run_command
 
 from hpcml.errors import ImageError
-from hpcml.images.registry import Login
+from hpcml.image import LOGIN_VARIABLES, without_login
+from hpcml.images.logins import Login
 
 NAMES = ("apptainer", "singularity")
-_SECRETS = ("NGC_API_KEY", *(f"{name.upper()}_DOCKER_{word}" for name in NAMES for word in ("USERNAME", "PASSWORD")))
+_STARTER = b"#!/usr/bin/env run-singularity\n"
+_HEAD_BYTES = 2048
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
 
 
@@ -47,22 +49,25 @@ def find_runtime(environ: Mapping[str, str], wanted: str | None = None, *, modul
     raise ImageError(f"{' and '.join(names)} not found on PATH: {hint}; images can be built elsewhere and imported")
 
 
+def looks_like_an_image(path: Path) -> bool:
+    """Tell whether a file begins as one that can be started: SIF, or the squashfs or ext3 of older Singularities."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    begins = (0, len(_STARTER))  # an older image may begin with a line that makes it a command
+    return head[32:41] == b"SIF_MAGIC" or any(
+        head[first : first + 4] == b"hsqs" or head[first + 1080 : first + 1082] == b"\x53\xef" for first in begins
+    )
+
+
 def inspect_definition(runtime: Runtime, image: Path, environ: Mapping[str, str]) -> str | None:
     """Return the definition that *image* itself says it was built from; None if it cannot be read as an image."""
-    answer = run_command(
-        [runtime.path, "inspect", "--deffile", str(image)], quiet=True, environ=without_secrets(environ)
-    )
+    answer = run_command([runtime.path, "inspect", "--deffile", str(image)], quiet=True, environ=without_login(environ))
     return "".join(answer["message"][:1]) if answer["return_code"] == 0 else None
-
-
-def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return *environ* for a program that needs no login."""
-    return {name: value for name, value in environ.items() if name not in _SECRETS}
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:
     """Return the values that nothing may print: keys, and the passwords of proxies, which a build sees."""
-    keys = [environ.get(name) for name in _SECRETS if not name.endswith("USERNAME")]
+    keys = [environ.get(name) for name in LOGIN_VARIABLES if not name.endswith("USERNAME")]
     passwords = [_password_in(value) for name, value in environ.items() if name.lower().endswith("_proxy")]
     return [value for value in (*keys, *passwords) if value]
 
@@ -82,7 +87,7 @@ def build_environment(
     Where the user has chosen places, those stay: APPTAINER_TMPDIR on a local disk helps where the file system of the
     images does not know other owners of files.
     """
-    found = without_secrets(environ)
+    found = without_login(environ)
     words = {"TMPDIR": str(scratch), "CACHEDIR": str(layers)}
     if plain_http:
         words["NOHTTPS"] = "1"
@@ -108,7 +113,7 @@ def build_command(runtime: Runtime, image: Path, definition: Path, *, is_root: b
 
 def _version(path: str, environ: Mapping[str, str]) -> str:
     try:
-        answer = run_command([path, "--version"], quiet=True, environ=without_secrets(environ))
+        answer = run_command([path, "--version"], quiet=True, environ=without_login(environ))
     except OSError as error:
         raise ImageError(f"{path} cannot be started: {error.strerror}") from error
     match = _VERSION.search("".join(answer["message"]))

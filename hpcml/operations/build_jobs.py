@@ -14,7 +14,7 @@ from hpcml.codec import encode
 from hpcml.container import Container
 from hpcml.operations.backends import Backends
 from hpcml.operations.images import Wanted
-from hpcml.operations.launch import launch
+from hpcml.operations.launch import Launched, launch
 from hpcml.operations.plan import Planned
 from hpcml.places import Places
 from hpcml.precision import Numerics, PrecisionName
@@ -32,14 +32,14 @@ class BuildJobs:
     backends: Backends
     command_line: Sequence[str]
     tell: Callable[[str], None]
-    _jobs: dict[tuple[str, str], str] = field(default_factory=dict)
+    _jobs: dict[tuple[str, str], Launched] = field(default_factory=dict)
 
-    def job_for(self, wanted: Wanted, item: Planned) -> str:
-        """Return the id of the job that builds the image for *item*, submitted now if nobody has."""
+    def job_for(self, wanted: Wanted, item: Planned) -> Launched:
+        """Return the run that builds the image for *item*, submitted now if it was not yet."""
         asked = (wanted.definition.key, item.run.cluster.name)
         if asked not in self._jobs:
             (launched,) = launch([_planned(wanted, item, self.places)], self.places, self.backends, self.command_line)
-            self._jobs[asked] = launched.ticket.job_id
+            self._jobs[asked] = launched
             self.tell(
                 f"{wanted.definition.base} is built by {launched.ticket.scheduler} job {launched.ticket.job_id}, "
                 f"run {launched.run_dir.uid}; what needs it begins afterwards"
@@ -58,7 +58,7 @@ def _planned(wanted: Wanted, item: Planned, places: Places) -> Planned:
     run = _build_run(wanted, item.run, places)
     software = Software(python=sys.executable, recipes=places.home, cwd=places.home)
     plan = build_plan(run, run.profile_device(), software, cpus_per_task=run.resources.cpus_per_task)
-    return Planned(run=run, plan=plan, overrides=(), user_config=item.user_config)
+    return Planned(run=run, plan=replace(plan, needs_login=True), overrides=(), user_config=item.user_config)
 
 
 def _build_run(wanted: Wanted, needs_it: Run, places: Places) -> Run:

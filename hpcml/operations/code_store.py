@@ -46,7 +46,7 @@ def keep(root: Path, files: Sequence[File], links: Sequence[Link] = ()) -> Path:
     try:
         entries = [(file, _digest_of(file.source)) for file in files]
         kept = root / _name(entries, links)
-        if kept.is_dir():
+        if is_there(kept):
             return kept
         with new_folder(root) as fresh:
             copied = [(file, _copy(file, fresh / file.path)) for file in files]
@@ -82,9 +82,18 @@ def put(fresh: Path, kept: Path) -> Path:
     try:
         fresh.rename(kept)
     except OSError:
-        if not kept.is_dir():
+        if not is_there(kept):
             raise
     return kept
+
+
+def is_there(kept: Path) -> bool:
+    """Tell whether the copy exists, and show by its time that somebody wants it: `hpcml rm` then leaves it."""
+    try:
+        os.utime(kept)
+    except OSError:
+        return kept.is_dir()  # another's, perhaps
+    return True
 
 
 def _name(entries: Sequence[tuple[File, bytes]], links: Sequence[Link]) -> str:

@@ -13,8 +13,9 @@ from hpcml.records import Known, Point, RunRecord, StoredEvent
 from hpcml.rundir import RunDir
 from hpcml.states import State
 from hpcml.store import queries
+from hpcml.store.conditions import Condition, Either, parse_condition
 from hpcml.store.engine import Store
-from hpcml.store.filters import Filter, parse_filter
+from hpcml.store.filters import Filter
 from hpcml.store.polls import read_words
 
 
@@ -37,10 +38,11 @@ class Selection:
         return not (self.references or self.experiment or self.states or self.where or self.submission)
 
 
-def list_runs(places: Places, selection: Selection) -> list[RunRecord]:
-    """Return the selected runs, oldest first unless sorted otherwise."""
+def list_runs(places: Places, selection: Selection, *, columns: Sequence[str] = ()) -> list[RunRecord]:
+    """Return the selected runs, oldest first unless sorted otherwise; a column that no run ever had is refused."""
     with opened(places) as store:
         collect(store, places)
+        queries.check_keys(store, columns)
         return select(store, selection)
 
 
@@ -82,13 +84,15 @@ def find(places: Places, references: Sequence[str]) -> list[tuple[RunRecord, Run
 
 
 def select(store: Store, selection: Selection) -> list[RunRecord]:
-    """Return the selected runs as the store has them now."""
-    if selection.references:
-        found = {record.uid: record for record in (queries.get_run(store, word) for word in selection.references)}
-        return list(found.values())
-    filters = [parse_filter(text) for text in selection.where]
+    """Return the selected runs as the store has them now: the named ones, less those that miss a condition."""
+    named = {record.uid: record for record in (queries.get_run(store, word) for word in selection.references)}
+    if named and selection == Selection(references=selection.references):
+        return list(named.values())
+    filters: list[Condition] = [parse_condition(text) for text in selection.where]
     if selection.submission is not None:
         filters.append(Filter(key="submission", op="=", value=selection.submission))
+    if named:
+        filters.append(Either(of=tuple(Filter(key="uid", op="=", value=uid) for uid in named)))
     return queries.find_runs(
         store,
         experiment=selection.experiment,

@@ -13,6 +13,7 @@ from hpcml.container import Bind, Container, ContainerBuild, ContainerKind
 from hpcml.errors import ConfigError
 from hpcml.images import releases
 from hpcml.images.command import ENV_PREFIXES, PASSED_ON, RUNTIME_ENVIRONMENT, exec_argv, gpu_for, wrapped
+from hpcml.images.runtime import looks_like_an_image
 from hpcml.manifest import Image, Plan
 from hpcml.precision import environment
 from hpcml.rundir import RunDir
@@ -118,6 +119,8 @@ def _check_own(container: Container) -> None:
         raise ConfigError(f"container.path={path} is {what}: choose container={other}")
     if not os.access(path, os.R_OK):
         raise ConfigError(f"container.path={path} cannot be read")
+    if is_file and not looks_like_an_image(path):
+        raise ConfigError(f"container.path={path} is no image that Apptainer can start (no SIF, squashfs or ext3)")
 
 
 def _binds(plan: Plan, run: Run, run_dir: RunDir, folder: Path, code: Path | None, client: Path | None) -> list[Bind]:

@@ -23,6 +23,7 @@ from hpcml.places import Places
 from hpcml.schedulers.presence import find_programs
 from hpcml.schedulers.submitter import Ticket
 from hpcml.spec import Schedule
+from hpcml.store.opening import place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +63,19 @@ def _home(places: Places) -> Check:
 
 
 def _store(places: Places) -> Check:
-    if not Path(places.store_url).exists() and "://" not in places.store_url:
-        return Check(what="store", verdict="ok", found=f"{places.store_url} (made at first use)")
     try:
-        with opened(places):
-            return Check(what="store", verdict="ok", found=places.store_url)
+        placement = place_of(places.store_url)
+        if placement is not None and not placement.path.exists():
+            found, verdict = f"{placement.path} {placement} (made at first use)", "ok"
+        else:
+            with opened(places) as store:
+                found = f"{store.name} {store.used}"
+                verdict = "warn" if store.is_read_only else "ok"
     except HpcmlError as error:
         return Check(what="store", verdict="fail", found=str(error))
+    if placement is not None and placement.is_doubtful:
+        found, verdict = f"{found}; SQLite's locks may not hold there: use it from one machine only", "warn"
+    return Check(what="store", verdict=verdict, found=found)
 
 
 def _gpus(machine: Machine) -> Check:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcml.cluster import Cluster
 from hpcml.config import profiles
 from hpcml.container import Container, ContainerKind
-from hpcml.errors import HpcmlError, ImageError
-from hpcml.image import Definition, ImageRecord, ImageUse
+from hpcml.errors import ConfigError, ImageError
+from hpcml.image import Definition, ImageRecord
 from hpcml.images import build as builder
 from hpcml.images import cache as caches
 from hpcml.images import definition as definitions
 from hpcml.images import inventory, registry
 from hpcml.images.cache import Cache
+from hpcml.images.checksums import Checksums
+from hpcml.images.claims import claims_in
 from hpcml.images.inventory import Stocked
 from hpcml.images.runtime import find_runtime
-from hpcml.manifest import read_raw
-from hpcml.operations.collect import collect, opened
 from hpcml.operations.containers import with_tag
+from hpcml.operations.image_uses import uses
 from hpcml.places import Places
 from hpcml.quantities import parse_walltime_s
-from hpcml.records import RunRecord
 from hpcml.resources import resource_dir
-from hpcml.rundir import find_run_dirs
 from hpcml.spec import Run
-from hpcml.store import queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +87,24 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
         return wanted(registry.Base(digest=known.base_digest, size_bytes=0), note)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What is known of an image without its registry."""
+
+    base: str
+    folder: Path
+    of_this_tag: Sequence[ImageRecord]  # that were built from the tag, however else
+
+
+def place_of(container: Container, cluster: Cluster, environ: Mapping[str, str]) -> Place:
+    """Return where the image of *container* would be, and what of its tag is there."""
+    base = registry.Reference.of(with_tag(container, cluster)).for_people
+    cache = Cache(caches.locate(environ, site=cluster.scratch))
+    return Place(
+        base=base, folder=cache.root, of_this_tag=[record for record in cache.records() if record.base == base]
+    )
+
+
 def build(
     wanted: Wanted, environ: Mapping[str, str], *, on_progress: builder.OnProgress, wait: bool = True
 ) -> ImageRecord:
@@ -114,13 +129,22 @@ def cache_at(environ: Mapping[str, str], project: Path, *, folder: str | None, c
 
 
 def stock(cache: Cache, places: Places) -> list[Stocked]:
-    """Return all images, and the runs kept here that use them."""
-    return inventory.stock(cache, uses(places))
+    """Return all images, and the runs that use them, here and in other homes."""
+    claims = claims_in(cache)
+    return inventory.stock(cache, uses(cache, places), claims)
 
 
-def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
-    """Remove images; refused whole if a run that has not ended needs one of them."""
-    inventory.remove(cache, chosen)
+def refuse_needed(chosen: Sequence[Stocked], *, force: bool = False) -> None:
+    """Raise `ImageError` if a run that has not ended needs one of the images."""
+    inventory.refuse_needed(chosen, force=force)
+
+
+def remove(cache: Cache, chosen: Sequence[Stocked], *, force: bool = False) -> None:
+    """Remove images; refused whole if a run that has not ended needs one of them.
+
+    With *force* also what may be needed by homes that cannot be read.
+    """
+    inventory.remove(cache, chosen, force=force)
 
 
 def choose(stocked: Sequence[Stocked], references: Sequence[str]) -> list[Stocked]:
@@ -137,7 +161,10 @@ def choose(stocked: Sequence[Stocked], references: Sequence[str]) -> list[Stocke
 
 def may_go(stocked: Sequence[Stocked], older_than: str, *, now: float) -> list[Stocked]:
     """Return what nobody needs and nobody has used for *older_than*: 30d, 12h."""
-    age_s = 0 if older_than in ("0", "0d", "0s") else parse_walltime_s(older_than, field="--older-than")
+    try:
+        age_s = 0 if older_than in ("0", "0d", "0s") else parse_walltime_s(older_than, field="--older-than")
+    except ConfigError:
+        raise ConfigError(f"--older-than={older_than} is no age: write 30d, 12h or 0") from None
     return inventory.may_go(stocked, now=now, older_than_s=age_s)
 
 
@@ -146,10 +173,19 @@ def sweep(cache: Cache) -> int:
     return inventory.sweep(cache)
 
 
-def verify(cache: Cache, references: Sequence[str]) -> list[tuple[ImageRecord, str | None]]:
-    """Read the named images, or all, to the last byte; return what is wrong with each."""
+def kept_for_others(stocked: Sequence[Stocked], older_than: str, *, now: float) -> list[str]:
+    """Return a line for each image that would go, but that homes which cannot be read may need."""
+    free = [replace(item, uses=[use for use in item.uses if use.uid is not None]) for item in stocked]
+    old = {item.record.key for item in may_go(free, older_than, now=now)}
+    return [why for item in stocked if item.record.key in old and (why := inventory.why_needed(item))]
+
+
+def verify(cache: Cache, references: Sequence[str], places: Places) -> Iterator[tuple[ImageRecord, str | None]]:
+    """Read the named images, or all, to the last byte; yield what is wrong with each."""
     records = [cache.get(reference) for reference in references] if references else cache.records()
-    return [(record, cache.verify(record)) for record in records]
+    checksums = Checksums(places.checksums)
+    for record in records:
+        yield record, cache.verify(record, checksums.take)
 
 
 def export(cache: Cache, reference: str, target: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
@@ -162,38 +198,6 @@ def export(cache: Cache, reference: str, target: Path, *, on_bytes: Callable[[in
 def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
     """Take an exported image into the cache."""
     return inventory.bring_in(cache, source, on_bytes=on_bytes)
-
-
-def uses(places: Places) -> list[ImageUse]:
-    """Return which runs kept here use images: each says so in its run.json."""
-    named = dict(_images_named(places))
-    if not named:
-        return []
-    with opened(places) as store:
-        collect(store, places)
-        still_open = {record.uid for record in queries.open_runs(store)}
-        records = {record.uid: record for record in queries.find_runs(store)}
-    return [_use(uid, key, records.get(uid), still_open) for uid, key in named.items()]
-
-
-def _use(uid: str, key: str, record: RunRecord | None, still_open: Collection[str]) -> ImageUse:
-    if record is None:  # of a store that could not take it: better kept than gone
-        return ImageUse(uid=uid, key=key, has_ended=False, at=None)
-    submitted = datetime.fromisoformat(record.submitted_at).timestamp() if record.submitted_at else None
-    return ImageUse(uid=uid, key=key, has_ended=uid not in still_open, at=record.t_end or record.t_start or submitted)
-
-
-def _images_named(places: Places) -> list[tuple[str, str]]:
-    found = []
-    for run_dir in find_run_dirs(places.runs):
-        try:
-            plan = read_raw(run_dir.manifest).get("plan")
-        except HpcmlError:
-            continue  # torn: `hpcml sync` says so
-        image = plan.get("image") if isinstance(plan, dict) else None
-        if isinstance(image, dict) and isinstance(image.get("key"), str):
-            found.append((run_dir.uid, image["key"]))
-    return found
 
 
 def _kept(

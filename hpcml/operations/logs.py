@@ -39,11 +39,20 @@ class Wanted:
 
 def find_log(run_dir: RunDir, wanted: Wanted) -> Path | None:
     """Return the file that is *wanted*; None where nothing was printed there yet."""
+    _check_there(run_dir)
     attempts = _attempts(run_dir, wanted.suffix)
     chosen = wanted.attempt if wanted.attempt is not None else max(attempts, default=None)
     if chosen is None or chosen not in attempts:
         return None
     return run_dir.logs / f"{chosen}{wanted.suffix}"
+
+
+def _check_there(run_dir: RunDir) -> None:
+    if not run_dir.path.is_dir():
+        raise ConfigError(
+            f"what run {run_dir.uid} printed is in {run_dir.path}, which is not to be seen from here: "
+            "ask whoever submitted it, or look there"
+        )
 
 
 def no_log(run_dir: RunDir, wanted: Wanted) -> ConfigError:
@@ -93,6 +102,7 @@ def follow(
 
     *note* is told what is waited for; *refresh* has the schedulers asked, which alone know of a run whose agent died.
     """
+    _check_there(run_dir)
     life = _Life(Watcher(run_dir), refresh)
     path = _once_there(run_dir, wanted, life, note)
     while path is not None:

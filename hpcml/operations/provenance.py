@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hpcml import __version__
 from hpcml.manifest import Provenance
+from hpcml.places import without_password
 
 _GIT_TIMEOUT_S = 30
 _DIFF_LIMIT_BYTES = 10 << 20
@@ -55,10 +56,10 @@ def describe(
 ) -> Provenance:
     """Return everything about this call that a run records."""
     return Provenance(
-        command_line=list(command_line),
+        command_line=[without_password(word) for word in command_line],
         submitted_at=now.isoformat(timespec="seconds"),
         submitted_from=socket.gethostname(),
-        user=_user(),
+        user=user_name(),
         cwd=str(folder),
         hpcml_version=__version__,
         python=platform.python_version(),
@@ -79,7 +80,8 @@ def _git(folder: Path, *words: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return who is at work here."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in many containers

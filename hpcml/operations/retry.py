@@ -12,11 +12,12 @@ from typing import Any
 from hpcml.causes import Cause
 from hpcml.cluster import Resources
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.manifest import Manifest, read_manifest, write_manifest
+from hpcml.manifest import IMPORTED, Manifest, read_manifest, write_manifest
 from hpcml.operations import launch, recover
 from hpcml.operations.backends import Backends
 from hpcml.operations.collect import collect, opened
 from hpcml.operations.consult import Selection, select
+from hpcml.operations.image_uses import claim_all
 from hpcml.operations.queues import refuse_impossible
 from hpcml.operations.retry_policy import AUTOMATIC, Failure, NoRetry, Retry, decide
 from hpcml.places import Places
@@ -26,6 +27,7 @@ from hpcml.schedulers.submitter import Job, Ticket
 from hpcml.states import State
 from hpcml.store.engine import Store
 from hpcml.store.ingest import ingest_run
+from hpcml.store.missing import runs_below
 from hpcml.store.queries import events, find_runs, runs_by_spec
 from hpcml.workload import with_times
 
@@ -70,13 +72,18 @@ def candidates(
     """
     named_cause = None if cause is None else _cause(cause)
     Resources(**dict[str, Any](overrides))  # a walltime that is none is refused before anything is looked at
-    with opened(places) as store:
+    with opened(places, to_write=True) as store:
         collect(store, places)
         found: list[Candidate] = []
         chosen = select(store, selection)
         if selection.is_empty and named_cause is None:
             chosen = _not_done_since(store, chosen)
+        ours = runs_below(store, places.runs)
         for record in chosen:
+            if record.uid not in ours:
+                if selection.references:
+                    raise ConfigError(f"run {record.uid} is not below {places.runs}: whoever submitted it can retry it")
+                continue
             if refusal := _why_not_at_all(store, record):
                 if selection.references:
                     raise ConfigError(f"run {record.uid} {refusal}")
@@ -114,15 +121,21 @@ def retry(places: Places, backends: Backends, chosen: Sequence[Candidate]) -> It
             yield from _queue(store, places, backends, together)
 
 
-def to_retry(store: Store) -> list[RunRecord]:
+def to_retry(store: Store, places: Places) -> list[RunRecord]:
     """Return the runs that ended by the cluster's fault and may be tried again without being asked."""
     ended = find_runs(store, states=(State.FAILED, State.NODE_FAIL, State.PREEMPTED, State.LOST))
-    return [record for record in ended if _may_retry(record)]
+    ours = runs_below(store, places.runs)
+    return [record for record in ended if record.uid in ours and _may_retry(record)]
 
 
 def retry_automatically(store: Store, places: Places, backends: Backends, record: RunRecord) -> Retried | None:
     """Try *record* again if the cluster failed it and schedule.retry allows one more; None where it does not."""
-    if record.cause is None or not _may_retry(record) or _why_not_at_all(store, record):
+    if (
+        record.cause is None
+        or not places.tends(record.path)
+        or not _may_retry(record)
+        or _why_not_at_all(store, record)
+    ):
         return None
     candidate = _candidate(store, record, Cause(record.cause), {}, is_wanted=False)
     if candidate.manifest is None:
@@ -155,6 +168,8 @@ def is_going_on(store: Store, record: RunRecord, now: float) -> bool:
 def _why_not_at_all(store: Store, record: RunRecord) -> str | None:
     if record.state is State.COMPLETED:
         return "is COMPLETED: there is nothing to retry"
+    if record.scheduler == IMPORTED:
+        return "was imported: the tool that ran it can run it again"
     if not record.state.is_final:
         return f"is {record.state.value}: it can be retried once it has ended"
     if not record.is_settled:
@@ -224,6 +239,7 @@ def _queue(store: Store, places: Places, backends: Backends, together: Sequence[
     if not jobs:
         return []
     attempt, why = together[0].record.attempt + 1, why_of(together[0])
+    claim_all([job.manifest.plan.image for job in jobs if job.manifest.plan.image is not None], places)
     tickets = launch.submit_retries(jobs, places, backends, attempt=attempt, why=why)
     for job in jobs:
         ingest_run(store, job.run_dir)

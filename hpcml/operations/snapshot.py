@@ -141,7 +141,7 @@ def _checked_out(folder: Path, code: Code, places: Places) -> _Tree:
         )
     digest = hashlib.sha256(b"git\0" + commit.encode() + b"\0" + code.diff).hexdigest()[:16]
     kept = places.code / digest
-    if kept.is_dir():
+    if code_store.is_there(kept):
         return _Tree(top, kept)
     try:
         with code_store.new_folder(places.code) as fresh:

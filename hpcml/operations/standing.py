@@ -17,6 +17,7 @@ from hpcml.records import Known, RunRecord
 from hpcml.rundir import RunDir
 from hpcml.schedulers.submitter import Answers, Ticket
 from hpcml.states import State
+from hpcml.store import homes
 from hpcml.store.engine import Store
 from hpcml.store.polls import claim_poll, keep_words, last_poll, read_words, record_poll, wait_s
 
@@ -69,9 +70,10 @@ class SchedulersAsked:
         self.problems = []
         fresh: dict[str, Known | None] = {}
         for scheduler, asked in tickets.items():
-            if claim_poll(self.store, scheduler, now=self.now(), interval_s=self.interval_s):
+            desk = self._desk(scheduler)
+            if claim_poll(self.store, desk, now=self.now(), interval_s=self.interval_s):
                 fresh |= self._ask(scheduler, asked, [record for record in records if record.uid in asked])
-            poll = last_poll(self.store, scheduler)
+            poll = last_poll(self.store, desk)
             if poll is not None and poll.problem is not None:
                 next_at = max(poll.next_at, poll.asked_at + wait_s(1, poll.failures, self.interval_s))
                 left_s = max(0.0, next_at - self.now())
@@ -94,7 +96,7 @@ class SchedulersAsked:
         finally:
             record_poll(
                 self.store,
-                scheduler,
+                self._desk(scheduler),
                 now=self.now(),
                 calls=calls,
                 answered=answered,
@@ -105,6 +107,11 @@ class SchedulersAsked:
         said = {uid: known for uid, known in fresh.items() if known is not None}
         keep_words(self.store, said, at=self.now())
         return fresh
+
+    def _desk(self, scheduler: str) -> str:
+        """Return what polls of *scheduler* go by: where several users fill the store, each asks for his own runs."""
+        home = homes.mark_of(self.backends.places.runs) if self.store.is_shared else None
+        return scheduler if home is None else f"{scheduler} for {home}"
 
     def _cancel_again(
         self, scheduler: str, asked: Mapping[str, Ticket], answers: Answers, records: Sequence[RunRecord]

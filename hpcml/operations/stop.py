@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcml.errors import HpcmlError
+from hpcml.errors import ConfigError, HpcmlError
 from hpcml.operations import follow, notify
 from hpcml.operations.backends import Backends
 from hpcml.operations.collect import collect, opened
@@ -20,6 +20,7 @@ from hpcml.records import RunRecord
 from hpcml.rundir import RunDir
 from hpcml.schedulers.submitter import Ticket
 from hpcml.states import State
+from hpcml.store.missing import runs_below
 from hpcml.store.queries import open_runs
 from hpcml_client.journal import JournalWriter
 
@@ -48,10 +49,14 @@ class Stopped:
 
 def plan_stop(places: Places, selection: Selection) -> Wish:
     """Return what stopping the selected runs would mean; nothing has happened yet."""
-    with opened(places) as store:
+    with opened(places, to_write=True) as store:
         collect(store, places)
         chosen = select(store, selection)
-        unended = open_runs(store)
+        unended = open_runs(store, places.runs)
+        ours = runs_below(store, places.runs)
+    for record in chosen:
+        if record.uid not in ours and selection.references and _goes_on(record):
+            raise ConfigError(f"run {record.uid} is not below {places.runs}: whoever submitted it can cancel it")
     open_uids = {record.uid for record in unended}
     wanted = [record for record in chosen if record.uid in open_uids]
     wanted_uids = {record.uid for record in wanted}
@@ -94,6 +99,10 @@ def stop(wish: Wish, backends: Backends) -> Iterator[Stopped]:
                 outcome[uid] = Stopped(uid=uid, was_open=True, trouble=str(error))
     yield from outcome.values()
     yield from (Stopped(uid=record.uid, was_open=False) for record in wish.ended)
+
+
+def _goes_on(record: RunRecord) -> bool:
+    return not record.state.is_final or not record.is_settled
 
 
 def _tell_of_end(record: RunRecord) -> None:

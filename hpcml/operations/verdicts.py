@@ -23,6 +23,7 @@ class Circumstances:
     quiet_s: float = float("inf")  # since anything was written into its journals
     ran_as: str | None = None  # the job that its last attempt says it started in
     was_final_before: bool = False  # the word before this one said that the job had ended, too
+    not_built_by: str | None = None  # the run that was to build its image, and has failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +53,7 @@ def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -
         return None
     if not record.is_settled:
         return _settled(record, known)
-    if record.is_shared and record.state is State.PENDING:
-        return _its_turn_never_came(record, known, about)
-    return _ended(record, known, about)
+    return _never_began(record, known, about) if record.state is State.PENDING else _ended(record, known, about)
 
 
 def _requeued(record: RunRecord, known: Known, about: Circumstances) -> Verdict | None:
@@ -98,6 +97,19 @@ def _settled(record: RunRecord, known: Known) -> Verdict:
     details: dict[str, Any] = {"state": state.value, "raw": known.raw, "reason": reason}
     if is_others:
         details["cause"] = Cause.CANCELLED.value
+    return _verdict(record, "ended_by_scheduler", details)
+
+
+def _never_began(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
+    if about.not_built_by is not None and not about.is_cancelled:
+        return _without_image(record, known, about.not_built_by)
+    return _its_turn_never_came(record, known, about) if record.is_shared else _ended(record, known, about)
+
+
+def _without_image(record: RunRecord, known: Known, builder: str) -> Verdict:
+    state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
+    reason = f"{_said(record, known)}; its image was not built: hpcml logs --err {builder}"
+    details = {"state": state.value, "raw": known.raw, "reason": reason, "cause": Cause.CONTAINER.value}
     return _verdict(record, "ended_by_scheduler", details)
 
 

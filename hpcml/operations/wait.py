@@ -71,7 +71,7 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
         began = time.monotonic()
         open_now = {record.uid for record in collect(store, waiting.places, asked).runs if not _is_over(store, record)}
         if left is None:
-            chosen = {record.uid for record in to_retry(store)} | open_now
+            chosen = {record.uid for record in to_retry(store, waiting.places)} | open_now
             if not selection.is_empty:
                 chosen = {record.uid for record in select(store, selection)}
             left = dict.fromkeys(sorted(chosen))
@@ -104,7 +104,7 @@ def watch(waiting: Waiting, references: Sequence[str]) -> Iterator[tuple[list[St
     With each comes what there is to say: who gave no answer, and what was retried.
     """
     asked, store = waiting.asked(), waiting.store
-    shown: dict[str, None] = {} if references else {record.uid: None for record in to_retry(store)}
+    shown: dict[str, None] = {} if references else {record.uid: None for record in to_retry(store, waiting.places)}
     given_up: set[str] = set()  # looked at once after their end, and not retried
     if references:
         collect(store, waiting.places)

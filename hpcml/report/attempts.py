@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpcml.journal import USER
 from hpcml.records import StoredEvent
 from hpcml.states import DECISIVE, State, state_after
 
@@ -26,7 +27,7 @@ class Attempt:
 
 def attempts_of(events: Sequence[StoredEvent]) -> list[Attempt]:
     """Return the attempts of the run that told *events*, in their order."""
-    numbers = sorted({event.attempt for event in events})
+    numbers = sorted({event.attempt for event in events if event.writer != USER})
     return [_attempt(number, [event for event in events if event.attempt == number]) for number in numbers]
 
 

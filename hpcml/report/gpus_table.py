@@ -47,8 +47,8 @@ def gpus_csv(models: Sequence[GpuModel]) -> str:
     """Return one line for each model; uncertain cells are named in the last column."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    plain = ("name", "architecture", "compute_capability", "sm_count", "boost_mhz", "tensor_mhz", "memory_gb")
-    plain = (*plain, "bandwidth_gbs", "tdp_w", "mig_instances", "nvlink_gbs")
+    plain: tuple[str, ...] = ("name", "architecture", "compute_capability", "sm_count", "boost_mhz", "tensor_mhz")
+    plain = (*plain, "memory_gb", "bandwidth_gbs", "tdp_w", "mig_instances", "nvlink_gbs")
     writer.writerow([*plain, *(f"{name}_tflops" for name in PEAKS), "uncertain"])
     for model in models:
         fields = _as_json(model)

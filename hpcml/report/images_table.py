@@ -30,8 +30,9 @@ def images_table(listed: Sequence[Listed], *, console: Console, now: float) -> T
     for record, uses, is_whole in listed:
         built = datetime.fromisoformat(record.built_at).timestamp()
         used = _last_use(uses)
-        open_runs = sum(not use.has_ended for use in uses)
-        runs = f"{len(uses)} ({open_runs} open)" if open_runs else str(len(uses))
+        known = [use for use in uses if use.uid is not None]
+        notes = [*_counted(sum(not use.has_ended for use in known), "open"), *_others(uses)]
+        runs = f"{len(known)} ({', '.join(notes)})" if notes else str(len(known))
         cells = (
             record.key[:_SHORT_KEY],
             record.base,
@@ -75,9 +76,20 @@ def _as_json(record: ImageRecord, uses: Sequence[ImageUse], is_whole: bool) -> J
         **encode(record),
         "is_whole": is_whole,
         "last_used_at": None if used is None else datetime.fromtimestamp(used, tz=UTC).isoformat(timespec="seconds"),
-        "runs": [use.uid for use in uses],
-        "open_runs": [use.uid for use in uses if not use.has_ended],
+        "runs": [use.uid for use in uses if use.uid is not None],
+        "open_runs": [use.uid for use in uses if use.uid is not None and not use.has_ended],
+        "homes": [encode(use) for use in uses if use.uid is None and use.home is not None],
     }
+
+
+def _counted(count: int, what: str) -> list[str]:
+    return [f"{count} {what}"] if count else []
+
+
+def _others(uses: Sequence[ImageUse]) -> list[str]:
+    """Name whose runs may be open where nobody can look."""
+    users = sorted({use.user or "?" for use in uses if use.uid is None and use.home is not None and not use.has_ended})
+    return [f"of {', '.join(users)}: unknown"] if users else []
 
 
 def _last_use(uses: Sequence[ImageUse]) -> float | None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.precision import Numerics
-from hpcml.records import Known, RunRecord, StoredEvent
+from hpcml.records import Known, Note, RunRecord, StoredEvent
 from hpcml.report.attempts import Attempt, attempts_of
 from hpcml.report.plain_text import duration, json_ready, number, safe
 from hpcml.report.run_words import is_native, job_words, last_value, metric_words, title
@@ -36,6 +36,9 @@ def run_details(
     """
     parts: list[RenderableType] = [Text(safe(f"{run.uid}  {title(run)}".rstrip()), style="bold")]
     parts += [_pairs({**dict(_outcome(run)), "code": code, "scheduler said": _said(word, zone)})]
+    if run.notes:
+        parts += [_title("notes"), _indent(_notes(run.notes, zone))]
+    parts += _section("missing", dict(_missing(run)))
     parts += _section("precision", dict(_precision(run)))
     parts += _section("times", dict(_times(run, zone)))
     attempts = attempts_of(events)
@@ -82,6 +85,11 @@ def _outcome(run: RunRecord) -> Iterator[tuple[str, object]]:
     yield "submission", run.submission
     yield "directory", run.path
     yield "git commit", None if run.git_commit is None else f"{run.git_commit}{' + changes' * bool(run.git_dirty)}"
+
+
+def _missing(run: RunRecord) -> Iterator[tuple[str, object]]:
+    yield "lost records", run.lost_records or None
+    yield "unreadable lines", run.bad_lines or None
 
 
 def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
@@ -160,6 +168,16 @@ def _events(events: Sequence[StoredEvent]) -> Table:
         details = ", ".join(f"{key}={_value(value)}" for key, value in event.details.items())
         when = f"{event.t_s:.1f}s"
         table.add_row(*(Text(safe(word)) for word in (when, f"{event.attempt}/{event.writer}", event.name, details)))
+    return table
+
+
+def _notes(notes: Sequence[Note], zone: tzinfo | None) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold", style="dim")
+    table.add_column(overflow="fold")
+    for note in notes:
+        table.add_row(*(Text(safe(word)) for word in (_moment(note.at, zone), note.author, note.text)))
     return table
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 
 from hpcml.precision import Numerics
+from hpcml.record_keys import begun_at
 from hpcml.records import MetricSummary, RunRecord
-from hpcml.report.plain_text import number
+from hpcml.report.plain_text import number, safe
 
 
 def short_uid(uid: str) -> str:
@@ -18,6 +18,11 @@ def short_uid(uid: str) -> str:
 def title(run: RunRecord) -> str:
     """Return the run's name, else its model's."""
     return run.name or str(run.params.get("model.name") or "")
+
+
+def tags_line(run: RunRecord) -> str:
+    """Return which tags the run has, in a line."""
+    return safe(f"{run.uid}  {', '.join(run.tags) or 'no tags'}")
 
 
 def precision_words(run: RunRecord) -> str:
@@ -46,13 +51,7 @@ def metric_words(value: float | None) -> str:
 
 def submitted_at(run: RunRecord) -> float | None:
     """Return when the run was submitted, else when it started, in unix seconds."""
-    if run.submitted_at is not None:
-        try:
-            moment = datetime.fromisoformat(run.submitted_at)
-        except ValueError:
-            return run.t_start
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    return run.t_start
+    return begun_at(run.submitted_at, run.t_start)
 
 
 def is_native(run: RunRecord) -> bool:

@@ -98,22 +98,31 @@ def runs_json(runs: Sequence[RunRecord]) -> str:
 
 def runs_csv(runs: Sequence[RunRecord]) -> str:
     """Return one line for each run: what it is, how it ended, every setting, every fact, every metric's last value."""
+    target = io.StringIO()
+    writer = csv.writer(target, lineterminator="\n")
+    headings, rows = run_columns(runs)
+    writer.writerow([csv_cell(heading) for heading in headings])
+    for values in rows:
+        writer.writerow([csv_cell(value) for value in values])
+    return target.getvalue()
+
+
+def run_columns(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]]]:
+    """Return headings, and each run's values under them; lists as JSON, None for what a run has not."""
     plain: tuple[str, ...] = ("uid", "experiment", "name", "state", "cause", "reason", "exit_code", "attempt")
     plain = (*plain, "scheduler", "job_id", "submission")
     more = ("submitted_at", "t_start", "t_end", "wall_s", "precision_effective", "numerics", "git_commit", "git_dirty")
     settings = sorted({key for run in runs for key in run.params} - {"experiment", "name"})
     facts = sorted({key for run in runs for key in run.facts})
     metrics = sorted({key for run in runs for key in run.metrics})
-    target = io.StringIO()
-    writer = csv.writer(target, lineterminator="\n")
-    headings = (*plain, *more, *settings, *(f"facts.{key}" for key in facts), *(f"metrics.{key}" for key in metrics))
-    writer.writerow([csv_cell(heading) for heading in headings])
+    rows = []
     for run in runs:
-        values: list[object] = [getattr(run, key) for key in (*plain, *more)]
-        values += [_field(run.params.get(key)) for key in settings] + [_field(run.facts.get(key)) for key in facts]
+        now = {**run.params, "tags": list(run.tags)}  # the tags that it has now
+        values: list[object] = [encode(getattr(run, key)) for key in (*plain, *more)]
+        values += [_field(now.get(key)) for key in settings] + [_field(run.facts.get(key)) for key in facts]
         values += [key_metric(run, key)[1] for key in metrics]
-        writer.writerow([csv_cell(value) for value in values])
-    return target.getvalue()
+        rows.append(values)
+    return [*plain, *more, *settings, *(f"facts.{key}" for key in facts), *(f"metrics.{key}" for key in metrics)], rows
 
 
 def record_json(run: RunRecord) -> Json:

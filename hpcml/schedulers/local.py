@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from hpcml.errors import SubmissionError
+from hpcml.image import without_login
 from hpcml.schedulers import batches
 from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.local_queue import TICKET, LocalBatch, Queued, pack_file, write_batch
@@ -107,6 +109,7 @@ def _start_queue(folder: Path) -> str:
     with (folder / "queue.log").open("ab") as log:
         subprocess.run(  # not by `call`: it finishes its work though we be killed meanwhile
             [sys.executable, "-m", _STARTER, str(folder)],
+            env=without_login(os.environ),  # it lives on as a queue
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.codec import decode, encode
+from hpcml.image import without_login
 from hpcml.rundir import run_dir_of
 from hpcml.schedulers.script import REQUEUE, agent_array_command, requeue_command
 from hpcml.schedulers.slots import Claim, Need, Pool, claim
@@ -103,7 +104,7 @@ def _start_agent(
     # submitit empties CUDA_VISIBLE_DEVICES and marks its own job; a run gets the GPUs that it claimed and no marks,
     # nor those of a job array that somebody works in: they would tell the agent which runs of its file are its own
     foreign = ("SUBMITIT_", "SLURM_ARRAY_", "PBS_ARRAY_")
-    inherited = {name: value for name, value in environ.items() if not name.startswith(foreign)}
+    inherited = {name: value for name, value in without_login(environ).items() if not name.startswith(foreign)}
     own = {
         "CUDA_VISIBLE_DEVICES": ",".join(held.gpus),
         REQUEUE: shlex.join(requeue_command("local", is_shared=False)),

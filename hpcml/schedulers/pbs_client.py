@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hpcml.errors import HpcmlError, SubmissionError
+from hpcml.image import without_login
 from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call
 from hpcml.schedulers.pbs_answers import JobId, find_submitted_id, one_line, parse_id, parse_jobs, parse_unknown
 
@@ -28,12 +30,13 @@ def submit(argv: Sequence[str], *, name: str, timeout_s: float = SUBMIT_TIMEOUT_
     """Run qsub once and return the full id; *name* must be this submission's alone.
 
     Where qsub's answer got lost, PBS is asked for a job of that name: nothing is ever submitted twice. Raises
-    `SubmissionError` with PBS's own words.
+    `SubmissionError` with PBS's own words. The login of a registry is kept from qsub, which a site's or a user's `-V`
+    would make hand it on to the job, and show it to everybody who asks for the job with qstat.
     """
     answer: Answer | None = None
     for attempt in range(_RETRIES + 1):
         try:
-            answer = call(argv, timeout_s=timeout_s)
+            answer = call(argv, timeout_s=timeout_s, environ={**without_login(os.environ), "LC_ALL": "C"})
         except NoAnswerError as error:
             return _look_for(qselect, name, str(error), error)
         if answer.returncode == 0 or not _says(answer, _NOT_HEARD) or attempt == _RETRIES:

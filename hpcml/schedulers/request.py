@@ -42,6 +42,8 @@ class Request:
     extra_directives: tuple[str, ...]  # the site's, then the user's; templates filled in
     cluster: Cluster
     warning_s: int | None = None  # before the end of the walltime, if the workload is to be warned then
+    needs_login: bool = False  # the job finds the login of a registry in its environment, where that is handed on
+    ends_with_dependency: bool = False  # once what it waits for has failed, it shall not wait for ever
 
 
 def request_for_pack(pack: Sequence[Job]) -> Request:
@@ -84,6 +86,8 @@ def request_for(manifest: Manifest) -> Request:
         extra_directives=(),
         cluster=site,
         warning_s=_warning_s(manifest),
+        needs_login=plan.needs_login,
+        ends_with_dependency=plan.image is not None and plan.image.built_by is not None,
     )
     site_lines = tuple(fill(template, request) for template in site.directives)
     return replace(request, extra_directives=(*site_lines, *wanted.extra_directives))

@@ -14,6 +14,7 @@ from submitit.core.utils import FailedSubmissionError
 from submitit.slurm.slurm import SlurmJob
 
 from hpcml.errors import SubmissionError
+from hpcml.image import without_login
 from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.slurm_query import find_by_name, one_line
@@ -49,9 +50,11 @@ _KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_EXPORT", "SL
 def submission_environ(environ: Mapping[str, str], request: Request) -> dict[str, str]:
     """Return what sbatch gets and the job inherits: nothing of an outer job, and nothing that outvotes the script.
 
-    A site's or a user's SBATCH_ACCOUNT and the like stay where the request leaves the choice open.
+    A site's or a user's SBATCH_ACCOUNT and the like stay where the request leaves the choice open. The login of a
+    registry is for a job that builds an image, and for no other.
     """
-    kept = {name: value for name, value in environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SUBMITIT_"))}
+    inherited = environ if request.needs_login else without_login(environ)
+    kept = {name: value for name, value in inherited.items() if not name.startswith(("SLURM_", "SBATCH_", "SUBMITIT_"))}
     kept |= {name: environ[name] for name in _KEPT if name in environ}
     defaults = [name for name, field in _SETTINGS.items() if getattr(request, field) is None]
     return kept | {name: environ[name] for name in defaults if name in environ}

@@ -64,6 +64,7 @@ def _directives(request: Request, array_size: int | None) -> Iterator[tuple[str,
     yield "exclude", request.exclude
     yield "exclusive", "" if request.exclusive else None
     yield "dependency", request.dependency
+    yield "kill-on-invalid-dep", "yes" if request.dependency and request.ends_with_dependency else None
     yield "mail-user", request.mail_user
     yield "mail-type", request.mail_type
     if array_size is not None:

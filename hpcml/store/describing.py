@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from hpcml.errors import HpcmlError
 from hpcml.manifest import read_raw
 from hpcml.precision import Numerics
 from hpcml.rundir import RunDir
+from hpcml.store.homes import home_of
 from hpcml.store.intake import storable
 
 _UNPROVEN = "unproven"  # stands for the numerics of a program that may have computed in any way
@@ -32,7 +34,7 @@ class Description:
 def manifest_stamp(run_dir: RunDir) -> str:
     """Return what changes whenever run.json does, without reading it."""
     try:
-        status = run_dir.manifest.stat()
+        status = os.stat(f"{run_dir.path}/run.json")  # noqa: PTH116 - as text: for every run, before each answer
     except OSError as error:
         raise HpcmlError(f"{run_dir.manifest} cannot be read: {error.strerror}") from error
     return f"{status.st_size}-{status.st_mtime_ns}"
@@ -49,6 +51,7 @@ def describe(run_dir: RunDir) -> Description:
         columns = {
             "path": str(run_dir.path.absolute()),
             "manifest_stamp": stamp,
+            "home": home_of(run_dir.path.absolute()),
             "experiment": str(run["experiment"]),
             "name": _text(run.get("name")),
             "spec_hash": str(raw["spec_hash"]),

@@ -1,16 +1,19 @@
-"""Conditions on runs, as words and as values: pure."""
+"""One condition on runs, and what meets it: pure."""
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from hpcml.errors import StoreError
-from hpcml.precision import ALIASES
+from hpcml.states import State
+from hpcml.store.times import Span, moment_of, parse_duration_s, parse_moment
 
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -19,8 +22,9 @@ _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 OPERATORS = ("=", "!=", "~", *_ORDER)
-_PRECISIONS = ("precision", "precision.name", "precision_effective")  # keys of what may be typed as an alias
-_WORDS = re.compile(r"\s*([^=!<>~\s]+)\s*(!=|<=|>=|==|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+MOMENTS = ("submitted_at", "t_start", "t_end")  # keys under which a time is found: ISO 8601 or unix seconds
+AGE = "age"  # seconds since a run was submitted, else since it started
+Meets = Callable[[object], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +33,7 @@ class Filter:
 
     key: str
     op: str
-    value: str  # as typed; it becomes a number where it is compared with one
+    value: str  # as typed; it becomes a number or a time where it is compared with one
 
     def __post_init__(self) -> None:
         if self.op not in OPERATORS:
@@ -37,41 +41,34 @@ class Filter:
         if self.op == "~":
             try:
                 re.compile(self.value)
-            except re.error as error:
-                raise StoreError(f"filter {self}: {self.value!r} is no regular expression: {error}") from error
+            except (re.error, RecursionError, OverflowError) as error:
+                raise StoreError(f"filter {str(self)!r}: {self.value!r} is no regular expression: {error}") from error
+        if self.key == "state" and self.op in ("=", "!=") and self.value.upper() not in State.__members__:
+            near = difflib.get_close_matches(self.value.upper(), State.__members__) or State.__members__
+            raise StoreError(f"filter {str(self)!r}: {self.value!r} is no state: choose {', '.join(near)}")
 
     def __str__(self) -> str:
         return f"{self.key}{self.op}{self.value}"
 
 
-def parse_filter(text: str) -> Filter:
-    """Return the condition in ``precision=tf32`` or ``val_accuracy>0.9``."""
-    match = _WORDS.fullmatch(text)
-    if match is None:
-        raise StoreError(f"filter {text!r} is no condition: write it as precision=tf32 or 'val_accuracy>0.9'")
-    key, op, value = match[1], "=" if match[2] == "==" else match[2], match[3]
-    if key in _PRECISIONS and op in ("=", "!=") and value.casefold() in ALIASES:
-        value = ALIASES[value.casefold()].name  # the store has the name that the alias stands for
-    return Filter(key=key, op=op, value=value)
+def meets(condition: Filter, *, now: datetime) -> Meets:
+    """Return what tells whether a run that has some value under the key meets *condition*; None is what it has not.
 
-
-def matches(condition: Filter, stored: object) -> bool:
-    """Whether a run that has *stored* under the key meets *condition*; None is what it has not.
-
-    Numbers compare as numbers, texts without regard to case, and of a list one item is enough. What is None meets
-    only ``=none`` and each ``!=`` but that.
+    Numbers compare as numbers, times as times, texts without regard to case, and of a list one item is enough. What is
+    None, or an empty list, meets only ``=none`` and each ``!=`` but that. *now* gives times without a zone theirs.
     """
-    if isinstance(stored, list):
-        if condition.op == "!=":
-            return all(matches(condition, item) for item in stored)
-        return any(matches(condition, item) for item in stored)
-    if condition.op in ("=", "!="):
-        return _equal(stored, condition.value) is (condition.op == "=")
-    if stored is None:
-        return False
     if condition.op == "~":
-        return re.search(condition.value, _text(stored)) is not None
-    return _in_order(condition, stored)
+        expression = re.compile(condition.value)
+        one: Meets = lambda stored: stored is not None and expression.search(_text(stored)) is not None  # noqa: E731
+    elif condition.key in MOMENTS:
+        one = _meets_moment(condition, now)
+    elif condition.op in ("=", "!="):
+        is_equal = _equal_to(condition)
+        one = lambda stored: is_equal(stored) is (condition.op == "=")  # noqa: E731
+    else:
+        one = _meets_order(condition)
+    of_all = all if condition.op == "!=" else any
+    return lambda stored: of_all(map(one, stored or [None])) if isinstance(stored, list) else one(stored)
 
 
 def sorted_by(values: Mapping[int, object], ids: list[int], *, descending: bool) -> list[int]:
@@ -82,38 +79,70 @@ def sorted_by(values: Mapping[int, object], ids: list[int], *, descending: bool)
         is_text = not isinstance(value, int | float)
         return is_text, _text(value) if is_text else value
 
-    having = [run_id for run_id in ids if not _is_missing(values.get(run_id))]
-    lacking = [run_id for run_id in ids if _is_missing(values.get(run_id))]
+    having = [run_id for run_id in ids if not is_missing(values.get(run_id))]
+    lacking = [run_id for run_id in ids if is_missing(values.get(run_id))]
     return sorted(having, key=place, reverse=descending) + lacking
 
 
-def _is_missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
+    """Whether *value* has no place in any order."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _equal(stored: object, wanted: str) -> bool:
-    if stored is None:
-        return wanted.casefold() in ("none", "null", "")
-    if isinstance(stored, int | float) and not isinstance(stored, bool):
-        number = _number(wanted)
-        return number is not None and stored == number
-    return _text(stored).casefold() == wanted.casefold()
+def _is_none(word: str) -> bool:
+    return word.casefold() in ("none", "null", "")
 
 
-def _in_order(condition: Filter, stored: object) -> bool:
-    if isinstance(stored, int | float):
-        number = _number(condition.value)
-        if number is None:
-            raise StoreError(f"filter {condition}: {condition.key} is a number, {condition.value!r} is none")
-        return _ORDER[condition.op](stored, number)
-    return _ORDER[condition.op](_text(stored), condition.value)
+def _equal_to(condition: Filter) -> Meets:
+    wanted, number = condition.value.casefold(), _number(condition)
+    wants_none = _is_none(condition.value)
+
+    def is_equal(stored: object) -> bool:
+        if stored is None:
+            return wants_none
+        if isinstance(stored, int | float) and not isinstance(stored, bool):
+            return number is not None and stored == number
+        return _text(stored).casefold() == wanted
+
+    return is_equal
 
 
-def _number(text: str) -> float | None:
+def _meets_order(condition: Filter) -> Meets:
+    compare, number = _ORDER[condition.op], _number(condition)
+
+    def is_in_order(stored: object) -> bool:
+        if stored is None:
+            return False
+        if isinstance(stored, int | float):
+            if number is None:
+                raise StoreError(f"filter {str(condition)!r}: {condition.key} is a number, {condition.value!r} is none")
+            return compare(stored, number)
+        return compare(_text(stored), condition.value)
+
+    return is_in_order
+
+
+def _meets_moment(condition: Filter, now: datetime) -> Meets:
+    """Compare with the beginning of what was typed; equal is all that lies within it: a day, a minute."""
+    if condition.op in ("=", "!=") and _is_none(condition.value):
+        return lambda stored: (stored is None) is (condition.op == "=")
+    span: Span = parse_moment(condition.value, now=now, where=f"filter {str(condition)!r}")
+
+    def is_there(stored: object) -> bool:
+        at = moment_of(stored)
+        if condition.op in ("=", "!="):
+            return (at is not None and span.begin_s <= at < span.end_s) is (condition.op == "=")
+        return at is not None and _ORDER[condition.op](at, span.begin_s)
+
+    return is_there
+
+
+def _number(condition: Filter) -> float | None:
     try:
-        return float(text)
+        return float(condition.value)
     except ValueError:
-        return None
+        # 2h30m, where the key says that its numbers are seconds
+        return parse_duration_s(condition.value) if condition.key == AGE or condition.key.endswith("_s") else None
 
 
 def _text(value: object) -> str:

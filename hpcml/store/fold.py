@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcml.causes import Cause
+from hpcml.journal import USER
 from hpcml.precision import effective_precision
 from hpcml.states import DECISIVE, UNSETTLED, State, state_after
 from hpcml.store.curves import Precedence
@@ -76,6 +77,7 @@ class RunFacts:
 
 def fold(journals: Sequence[JournalStart], happenings: Iterable[Happening]) -> RunFacts:
     """Return what is known. The latest attempt decides, and within it an outcome is never taken back."""
+    journals = [journal for journal in journals if journal.writer != USER]
     known = [happening for happening in happenings if happening.name in FOLDED]
     starts = _starts(journals, known)
     outcome = _outcome(known)

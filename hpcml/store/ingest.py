@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, select, update
 
-from hpcml.errors import HpcmlError
-from hpcml.journal import Header, parse_chunk
+from hpcml.errors import HpcmlError, StoreError
+from hpcml.journal import Chunk, Header, parse_chunk
 from hpcml.rundir import RunDir, find_run_dirs
+from hpcml.store import cursors as cursor_rows
 from hpcml.store import rows
+from hpcml.store.copies import takes_over
 from hpcml.store.describing import Description, describe, manifest_stamp
 from hpcml.store.engine import Store
-from hpcml.store.intake import is_usable, storable, take_in
+from hpcml.store.homes import check_home
+from hpcml.store.intake import Stretch, is_usable, storable, take_in
+from hpcml.store.locks import hold_run
+from hpcml.store.paths import is_below
+from hpcml.store.summaries import Touched, without_summary, write_summaries
 from hpcml.store.tables import JOURNAL, RUN
 
 _BATCH_BYTES = 8 << 20  # of journals in one transaction: about a second during which nobody else can write
+_HEADER_WITHIN = 4 << 20  # bytes, in which a header is looked for if the first line is damaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
-    """What an ingest found. `new_points` and `bad_lines` count what this one read, not what others had read before."""
+    """What an ingest found. All but `runs` counts what this one read, not what others had read before."""
 
     runs: int = 0  # looked at and now in the store as their directories say
     new_points: int = 0
     bad_lines: int = 0
+    lost_records: int = 0
     problems: tuple[str, ...] = ()  # one line for each run or journal that was left out
 
     def __add__(self, other: IngestReport) -> IngestReport:
@@ -34,6 +44,7 @@ class IngestReport:
             runs=self.runs + other.runs,
             new_points=self.new_points + other.new_points,
             bad_lines=self.bad_lines + other.bad_lines,
+            lost_records=self.lost_records + other.lost_records,
             problems=self.problems + other.problems,
         )
 
@@ -42,54 +53,125 @@ class IngestReport:
 class _Known:
     """What the store has of a run directory; where this equals what is there, nothing is opened."""
 
+    uid: str
     stamp: str
     offsets: Mapping[str, int]  # journal file -> bytes read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """How run directories are read this time."""
+
+    roots: Sequence[Path] = ()  # of two copies of a run the one in the earlier counts
+    batch_bytes: int = _BATCH_BYTES
+    is_anew: bool = False  # from the beginning, whatever the store has
 
 
 def ingest_run(store: Store, run_dir: RunDir, *, batch_bytes: int = _BATCH_BYTES) -> IngestReport:
     """Bring one run up to date; an unreadable directory raises `HpcmlError`."""
     with store.reading() as connection:
-        known = _known_runs(connection, path=_path(run_dir))
+        known = _known_runs(connection, RUN.c.path == _path(run_dir)).get(_path(run_dir))
+    problems: list[str] = []
+    if not _has_news(run_dir, known, problems):
+        return IngestReport(runs=1, problems=tuple(problems))
     with store.writing() as connection:
-        return _ingest(connection, run_dir, known.get(_path(run_dir)), batch_bytes)
+        return _ingest(connection, run_dir, _Reading(batch_bytes=batch_bytes))
 
 
-def ingest_all(store: Store, root: Path, *, batch_bytes: int = _BATCH_BYTES) -> IngestReport:
-    """Bring all runs below *root* up to date; an unreadable directory becomes a line of the report."""
+def ingest_all(store: Store, *roots: Path, batch_bytes: int = _BATCH_BYTES, is_anew: bool = False) -> IngestReport:
+    """Bring all runs below *roots* up to date; an unreadable directory becomes a line of the report.
+
+    *is_anew* reads all from the beginning, as if the store had nothing of them. Where nothing is new, nothing is
+    written.
+    """
+    reading = _Reading(roots=[root.absolute() for root in roots], batch_bytes=batch_bytes, is_anew=is_anew)
     with store.reading() as connection:
-        known = _known_runs(connection)
-    report = IngestReport()
+        known = _known_runs(connection, is_below(*reading.roots))
+    problems: list[str] = []
+    runs, changed = 0, []
+    for run_dir in _each_once(roots):
+        try:
+            if is_anew or _has_news(run_dir, known.get(_path(run_dir)), problems):
+                changed.append(run_dir)
+            else:
+                runs += 1
+        except HpcmlError as error:
+            problems.append(str(error))
+    report = IngestReport(runs=runs, problems=tuple(problems))
+    if not changed:
+        return report
     with store.writing() as connection:
-        for run_dir in find_run_dirs(root):
+        for run_dir in changed:
             try:
-                report += _ingest(connection, run_dir, known.get(_path(run_dir)), batch_bytes)
-            except HpcmlError as error:  # not what ails the store itself: that would befall all other runs, too
+                report += _ingest(connection, run_dir, reading)
+            except StoreError:
+                raise  # what ails the store itself would befall all other runs, too
+            except HpcmlError as error:
                 report += IngestReport(problems=(str(error),))
     return report
 
 
-def _ingest(connection: Connection, run_dir: RunDir, known: _Known | None, batch_bytes: int) -> IngestReport:
-    if known is not None and known == _Known(stamp=manifest_stamp(run_dir), offsets=_sizes(run_dir)):
-        return IngestReport(runs=1)
+def _each_once(roots: Sequence[Path]) -> Iterator[RunDir]:
+    seen: set[str] = set()
+    for root in roots:
+        for run_dir in find_run_dirs(root):
+            if (path := str(run_dir.path)) not in seen:
+                seen.add(path)
+                yield run_dir
+
+
+def _has_news(run_dir: RunDir, known: _Known | None, problems: list[str]) -> bool:
+    """Tell whether there is anything to write, without writing; what is left out is added to *problems*."""
+    if known is None or known.stamp != manifest_stamp(run_dir):
+        return True
+    sizes = _sizes(run_dir)
+    if known.offsets == sizes:
+        return False
+    if any(sizes.get(file, -1) < offset for file, offset in known.offsets.items()):
+        return True
+    for file, size in sizes.items():
+        offset = known.offsets.get(file, 0)
+        if size > offset and b"\n" in _read(run_dir.journals / file, offset, 1):
+            if file in known.offsets:
+                return True
+            problem = _find_header(run_dir.journals / file, known.uid)
+            if not isinstance(problem, str):
+                return True
+            problems.append(problem)
+    return False
+
+
+def _ingest(connection: Connection, run_dir: RunDir, reading: _Reading) -> IngestReport:
     described = describe(run_dir)
-    report, is_complete = IngestReport(runs=1), False
+    report, is_complete, is_anew = IngestReport(runs=1), False, reading.is_anew
     while not is_complete:
         with connection.begin():
-            batch, is_complete = _ingest_batch(connection, run_dir, described, batch_bytes)
-        report += batch
+            hold_run(connection, described.uid)
+            check_home(connection, described.uid, run_dir.path.absolute())
+            is_anew |= _take_over(connection, run_dir, described, reading.roots)
+            if is_anew:
+                connection.execute(update(RUN).where(RUN.c.uid == described.uid).values(manifest_stamp=""))
+            batch, is_complete = _ingest_batch(connection, run_dir, described, reading.batch_bytes, is_anew=is_anew)
+        report, is_anew = report + batch, False
     return replace(report, problems=tuple(dict.fromkeys(report.problems)))  # each batch met them again
 
 
+def _take_over(connection: Connection, run_dir: RunDir, described: Description, roots: Sequence[Path]) -> bool:
+    before = connection.execute(select(RUN.c.path).where(RUN.c.uid == described.uid)).scalar_one_or_none()
+    return before is not None and takes_over(run_dir.path.absolute(), Path(before), described.uid, roots)
+
+
 def _ingest_batch(
-    connection: Connection, run_dir: RunDir, described: Description, budget: int
+    connection: Connection, run_dir: RunDir, described: Description, budget: int, *, is_anew: bool
 ) -> tuple[IngestReport, bool]:
     """Read a bounded stretch; return what it held, and whether nothing is left."""
     run_id, has_news = rows.ensure_run(connection, described)
-    cursors, sizes = rows.read_cursors(connection, run_id), _sizes(run_dir)
-    if _is_replaced(run_dir, cursors, sizes):
+    cursors, sizes = cursor_rows.read_cursors(connection, run_id), _sizes(run_dir)
+    if is_anew or _is_replaced(run_dir, described.uid, cursors, sizes):
         rows.forget_journals(connection, run_id)
         cursors, has_news = {}, True
-    report, touched, is_complete = IngestReport(), rows.Touched(), True
+    without = without_summary(connection, run_id)
+    report, touched, is_complete, is_any_added = IngestReport(), Touched(), True, False
     for file, size in sizes.items():
         cursor = cursors.get(file)
         offset = cursor.byte_offset if cursor else 0
@@ -99,70 +181,100 @@ def _ingest_batch(
             is_complete = False
             break
         data = _read(run_dir.journals / file, offset, budget)
-        chunk = parse_chunk(data, offset=offset)
-        if chunk.end == offset:
+        if b"\n" not in data:
             continue  # no line is complete yet
         if cursor is None:
-            problem = _problem(chunk.header, described.uid)
-            if problem is not None or chunk.header is None:
-                report += IngestReport(problems=(f"{run_dir.journals / file} {problem}: left out",))
+            header = _find_header(run_dir.journals / file, described.uid)
+            if isinstance(header, str):
+                report += IngestReport(problems=(header,))
                 continue
-            cursor, has_news = rows.add_journal(connection, run_id, file, chunk.header), True
+            cursor, is_any_added = cursor_rows.add_journal(connection, run_id, file, header), True
+        chunk = parse_chunk(data, offset=offset, journal=cursor.uid)
         stretch = take_in(chunk.records, t0=cursor.t0, epoch_ms=described.epoch_ms)
-        bad_lines = chunk.bad_lines + stretch.bad_lines
         touched.add(stretch.points, rows.write_stretch(connection, run_id, cursor, stretch))
-        rows.move_cursor(connection, cursor, to=chunk.end, events=len(stretch.events), bad_lines=bad_lines)
+        report += _move_on(connection, cursor, chunk, stretch)
         has_news = has_news or bool(stretch.events)
-        report += IngestReport(new_points=sum(map(len, stretch.points.values())), bad_lines=bad_lines)
         budget -= chunk.end - offset
         is_complete = is_complete and offset + len(data) >= size
-    rows.write_summaries(connection, run_id, touched)
-    if has_news:
-        rows.refold(connection, run_id, described.epoch_ms)
+    if is_any_added:
+        cursor_rows.rank_journals(connection, run_id)
+    write_summaries(connection, run_id, touched, without=without, is_complete=is_complete)
+    if has_news or is_any_added:
+        rows.refold(connection, run_id, described)
     return report, is_complete
 
 
-def _known_runs(connection: Connection, *, path: str | None = None) -> dict[str, _Known]:
-    query = select(RUN.c.path, RUN.c.manifest_stamp, JOURNAL.c.file, JOURNAL.c.byte_offset).outerjoin(
-        JOURNAL, JOURNAL.c.run_id == RUN.c.id
-    )
-    known: dict[str, tuple[str, dict[str, int]]] = {}
-    for at, stamp, file, byte_offset in connection.execute(query if path is None else query.where(RUN.c.path == path)):
-        offsets = known.setdefault(at, (stamp, {}))[1]
+def _move_on(connection: Connection, cursor: cursor_rows.Cursor, chunk: Chunk, stretch: Stretch) -> IngestReport:
+    bad_lines = chunk.bad_lines + stretch.bad_lines
+    lost = cursor_rows.move_cursor(connection, cursor, to=chunk.end, stretch=stretch, bad_lines=bad_lines)
+    new_points = sum(map(len, stretch.points.values()))
+    return IngestReport(new_points=new_points, bad_lines=bad_lines, lost_records=lost)
+
+
+def _known_runs(connection: Connection, which: ColumnElement[bool]) -> dict[str, _Known]:
+    columns = (RUN.c.path, RUN.c.uid, RUN.c.manifest_stamp, JOURNAL.c.file, JOURNAL.c.byte_offset)
+    query = select(*columns).outerjoin(JOURNAL, JOURNAL.c.run_id == RUN.c.id)
+    known: dict[str, _Known] = {}
+    offsets: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for at, uid, stamp, file, byte_offset in connection.execute(query.where(which)):
+        if at not in known:
+            known[at] = _Known(uid=uid, stamp=stamp, offsets=offsets[at])
         if file is not None:
-            offsets[file] = byte_offset
-    return {at: _Known(stamp=stamp, offsets=offsets) for at, (stamp, offsets) in known.items()}
+            offsets[at][file] = byte_offset
+    return known
 
 
 def _path(run_dir: RunDir) -> str:
-    return storable(str(run_dir.path.absolute()))
+    return storable(os.path.abspath(run_dir.path))  # noqa: PTH100 - the same, in a fifth of the time
 
 
 def _sizes(run_dir: RunDir) -> dict[str, int]:
+    """Return the size of each journal, in the order of their names; none where the folder is gone."""
     try:
-        return {path.name: path.stat().st_size for path in run_dir.journal_files()}
+        with os.scandir(f"{run_dir.path}/journal") as entries:
+            found = [(entry.name, entry.stat().st_size) for entry in entries if entry.name.endswith(".jsonl")]
+        return dict(sorted(found))
+    except FileNotFoundError:
+        return {}
     except OSError as error:
         raise HpcmlError(f"{run_dir.journals} cannot be read: {error.strerror}") from error
 
 
-def _is_replaced(run_dir: RunDir, cursors: Mapping[str, rows.Cursor], sizes: Mapping[str, int]) -> bool:
+def _is_replaced(
+    run_dir: RunDir, uid: str, cursors: Mapping[str, cursor_rows.Cursor], sizes: Mapping[str, int]
+) -> bool:
     """Whether a journal that was read is gone, has become shorter, or is another file of the same name."""
     for file, cursor in cursors.items():
         size = sizes.get(file, -1)
         if size < cursor.byte_offset:
             return True
         if size > cursor.byte_offset:
-            head = _read(run_dir.journals / file, 0, 1)
-            header = parse_chunk(head[: head.find(b"\n") + 1], offset=0).header
-            if header is None or storable(header.journal) != cursor.uid:
+            header = _find_header(run_dir.journals / file, uid)
+            if isinstance(header, str) or storable(header.journal) != cursor.uid:
                 return True
     return False
 
 
-def _problem(header: Header | None, uid: str) -> str | None:
-    if header is None or not is_usable(header):
-        return "begins with no header that this hpcml can read"
-    return None if header.run == uid else f"belongs to run {header.run}"
+def _find_header(path: Path, uid: str) -> Header | str:
+    """Return the header of the journal *path* of run *uid*, or in one line what is wrong.
+
+    It is the first line. Where that is damaged, the first copy of it that the writer left further on.
+    """
+    first = _header_in(_read(path, 0, 1).partition(b"\n")[0])
+    if first is not None and first.run == uid:
+        return first
+    lines = _read(path, 0, _HEADER_WITHIN).split(b"\n")[1:-1]
+    for line in lines:
+        later = _header_in(line) if b'"hpcml"' in line else None
+        if later is not None and later.run == uid:
+            return later
+    problem = "begins with no header that this hpcml can read" if first is None else f"belongs to run {first.run}"
+    return f"{path} {problem}: left out"
+
+
+def _header_in(line: bytes) -> Header | None:
+    header = parse_chunk(line + b"\n", offset=0).header
+    return header if header is not None and is_usable(header) else None
 
 
 def _read(path: Path, offset: int, limit: int) -> bytes:

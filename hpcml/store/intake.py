@@ -19,6 +19,8 @@ class Stretch:
 
     events: Sequence[tuple[int, str, str]]  # t_ms, name, details as JSON
     points: Mapping[str, dict[int, tuple[int, float]]]  # metric -> step -> (t_ms, value)
+    records: int  # that were taken in
+    last_seq: int | None  # the number of the last of them
     bad_lines: int  # records whose numbers no table can hold
 
 
@@ -27,12 +29,14 @@ def take_in(records: Iterable[Metrics | Event], *, t0: float, epoch_ms: int) -> 
     base_ms = t0 * 1000 - epoch_ms
     events: list[tuple[int, str, str]] = []
     points: defaultdict[str, dict[int, tuple[int, float]]] = defaultdict(dict)
-    bad_lines = 0
+    taken = bad_lines = 0
+    last_seq: int | None = None
     for record in records:
         exact_ms = base_ms + record.t_s * 1000
-        if not -_INTEGERS < exact_ms < _INTEGERS:  # false for nan, too
+        if not (-_INTEGERS < exact_ms < _INTEGERS and 0 <= record.seq < _INTEGERS - 1):  # false for nan, too
             bad_lines += 1
-        elif isinstance(record, Event):
+            continue
+        if isinstance(record, Event):
             events.append((round(exact_ms), storable(record.name), json.dumps(record.details)))
         elif -_INTEGERS <= record.step < _INTEGERS:
             step, t_ms = record.step, round(exact_ms)
@@ -40,7 +44,15 @@ def take_in(records: Iterable[Metrics | Event], *, t0: float, epoch_ms: int) -> 
                 points[name][step] = (t_ms, value)
         else:
             bad_lines += 1
-    return Stretch(events=events, points={storable(name): of for name, of in points.items()}, bad_lines=bad_lines)
+            continue
+        taken, last_seq = taken + 1, record.seq
+    return Stretch(
+        events=events,
+        points={storable(name): of for name, of in points.items()},
+        records=taken,
+        last_seq=last_seq,
+        bad_lines=bad_lines,
+    )
 
 
 def is_usable(header: Header) -> bool:
@@ -49,5 +61,5 @@ def is_usable(header: Header) -> bool:
 
 
 def storable(text: str) -> str:
-    """Return *text* without the half characters that JSON can name and UTF-8 cannot write."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Return *text* without what JSON can name and not every database can keep: half characters, and NUL."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")

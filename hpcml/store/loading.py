@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, Table, select
+from sqlalchemy import Connection, Row, Select, Table, func, select
 
-from hpcml.records import MetricSummary, Point, RunRecord
+from hpcml.records import MetricSummary, Note, Point, RunRecord
 from hpcml.states import State
 from hpcml.store.curves import Points, Precedence, Tally, merge
-from hpcml.store.tables import JOURNAL, METRIC, POINT, RUN, RUN_FACT, RUN_PARAM, RUN_TAG, SERIES, SUMMARY
+from hpcml.store.tables import JOURNAL, METRIC, POINT, RUN, RUN_FACT, RUN_NOTE, RUN_PARAM, RUN_TAG, SERIES, SUMMARY
 
 _MAX_VARIABLES = 900  # SQLite before 3.32 takes 999 in one statement
 
@@ -32,16 +32,28 @@ def select_runs() -> Select[*tuple[Any, ...]]:
     return select(RUN.c.id, *(RUN.c[name] for name in COLUMNS))
 
 
+def load_runs(connection: Connection, ids: Sequence[int]) -> list[RunRecord]:
+    """Return the runs with these numbers in their order, whole."""
+    rows: dict[int, RunRow] = {}
+    for chunk in chunked(ids):
+        rows |= {row.id: row for row in connection.execute(select_runs().where(RUN.c.id.in_(chunk)))}
+    return load_records(connection, [rows[run_id] for run_id in ids])
+
+
 def load_records(connection: Connection, rows: Sequence[RunRow]) -> list[RunRecord]:
     """Return the runs of *rows* in their order, whole."""
     ids = [row.id for row in rows]
     params, facts = _load_json(connection, RUN_PARAM, ids), _load_json(connection, RUN_FACT, ids)
     tags, metrics = _load_tags(connection, ids), _load_summaries(connection, ids)
+    notes, missing = _load_notes(connection, ids), _load_missing(connection, ids)
     return [
         RunRecord(
             **{name: getattr(row, name) for name in COLUMNS if name != "state"},
             state=State(row.state),
             tags=tuple(tags[row.id]),
+            notes=tuple(notes[row.id]),
+            bad_lines=missing[row.id][0],
+            lost_records=missing[row.id][1],
             params=params[row.id],
             facts=facts[row.id],
             metrics=metrics[row.id],
@@ -86,51 +98,24 @@ def load_points(connection: Connection, series_ids: Sequence[int]) -> dict[int, 
     return points
 
 
-def values_under(connection: Connection, key: str) -> Mapping[int, Any] | None:
-    """Return, by run id, what all runs have under *key*; None where no run ever had such a thing.
-
-    In this order: the tags, a parameter, a group's name, a metric's last value, a fact.
-    """
-    if key in ("tag", "tags"):
-        return _load_tags(connection, connection.execute(select(RUN.c.id)).scalars().all())
-    for name in (key, f"{key}.name"):
-        if params := _json_under(connection, RUN_PARAM, name):
-            return params
-    last = select(SUMMARY.c.run_id, SUMMARY.c.last).join(METRIC, METRIC.c.id == SUMMARY.c.metric_id)
-    if metrics := {int(run_id): value for run_id, value in connection.execute(last.where(METRIC.c.name == key))}:
-        return metrics
-    return _json_under(connection, RUN_FACT, key) or None
-
-
-def known_keys(connection: Connection) -> set[str]:
-    """Return every word that a filter may begin with."""
-    params = set(connection.execute(select(RUN_PARAM.c.key).distinct()).scalars())
-    groups = {key.removesuffix(".name") for key in params if key.endswith(".name")}
-    facts = connection.execute(select(RUN_FACT.c.key).distinct()).scalars()
-    metrics = connection.execute(select(METRIC.c.name)).scalars()
-    return {*COLUMNS, "tag", *params, *groups, *facts, *metrics}
-
-
-def _json_under(connection: Connection, table: Table, key: str) -> dict[int, Any]:
-    rows = connection.execute(select(table.c.run_id, table.c.value).where(table.c.key == key))
-    return {run_id: json.loads(value) for run_id, value in rows}
-
-
 def _load_json(connection: Connection, table: Table, ids: Sequence[int]) -> defaultdict[int, dict[str, Any]]:
     """Return what *table* has of each run: a hundred rows a run, so that this is where listing spends its time."""
     found: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     query = select(table.c.run_id, table.c.key, table.c.value).order_by(table.c.run_id, table.c.key)
     scalars: dict[str, Any] = {}  # of many runs most settings are alike
+    empty: dict[str, type[list[Any] | dict[str, Any]]] = {"[]": list, "{}": dict}  # the most frequent of the others
     for chunk in chunked(ids):
         cursor = connection.execute(query.where(table.c.run_id.in_(chunk))).cursor
         assert cursor is not None
         for run_id, key, value in iter(cursor.fetchone, None):  # the driver's tuples: a third of the time
             if value in scalars:
                 found[run_id][key] = scalars[value]
-                continue
-            found[run_id][key] = decoded = json.loads(value)
-            if not isinstance(decoded, dict | list):  # those are each run's own
-                scalars[value] = decoded
+            elif value in empty:
+                found[run_id][key] = empty[value]()
+            else:
+                found[run_id][key] = decoded = json.loads(value)
+                if not isinstance(decoded, dict | list):  # those are each run's own
+                    scalars[value] = decoded
     return found
 
 
@@ -140,6 +125,31 @@ def _load_tags(connection: Connection, ids: Sequence[int]) -> dict[int, list[str
     for chunk in chunked(ids):
         for run_id, tag in connection.execute(query.where(RUN_TAG.c.run_id.in_(chunk))):
             found[run_id].append(tag)
+    return found
+
+
+def _load_notes(connection: Connection, ids: Sequence[int]) -> defaultdict[int, list[Note]]:
+    found: defaultdict[int, list[Note]] = defaultdict(list)
+    columns = (RUN_NOTE.c.run_id, RUN_NOTE.c.at, RUN_NOTE.c.author, RUN_NOTE.c.text)
+    query = select(*columns).order_by(RUN_NOTE.c.run_id, RUN_NOTE.c.position)
+    for chunk in chunked(ids):
+        for run_id, at, author, text in connection.execute(query.where(RUN_NOTE.c.run_id.in_(chunk))):
+            found[run_id].append(Note(at=at, author=author, text=text))
+    return found
+
+
+def _load_missing(connection: Connection, ids: Sequence[int]) -> defaultdict[int, tuple[int, int]]:
+    """Return how many lines of each run's journals were unreadable, and how many records are not there."""
+    found: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    sums = (func.sum(JOURNAL.c.bad_lines), func.sum(JOURNAL.c.lost_records))
+    query = (
+        select(JOURNAL.c.run_id, *sums)
+        .where((JOURNAL.c.bad_lines > 0) | (JOURNAL.c.lost_records > 0))
+        .group_by(JOURNAL.c.run_id)
+    )
+    for chunk in chunked(ids):
+        for run_id, bad_lines, lost_records in connection.execute(query.where(JOURNAL.c.run_id.in_(chunk))):
+            found[run_id] = (int(bad_lines), int(lost_records))
     return found
 
 

@@ -1,23 +1,23 @@
-"""The file system a path lies on, and whether SQLite may share memory between processes there."""
+"""The file system a path lies on, and whether it is one of this machine alone."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# Write-ahead logging needs memory shared by all who use the file, hence one machine (sqlite.org/wal.html). What is
-# not known to be local (nfs, lustre, gpfs, beegfs, cifs, fuse.*, 9p, afs, ceph ...) counts as a network.
+MOUNTS = Path("/proc/self/mounts")
+# What is not known to be local (nfs, lustre, gpfs, beegfs, cifs, fuse.*, 9p, afs, ceph ...) counts as a network.
 _LOCAL = frozenset(
     "bcachefs btrfs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs tmpfs xfs zfs".split()  # noqa: SIM905 - a table
 )
 
 
-def journal_mode_for(path: Path, *, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """Return SQLite's journal mode for a store in *path*: ``wal`` on a local file system, else ``delete``."""
-    return "wal" if file_system_of(path, mounts=mounts) in _LOCAL else "delete"
+def is_local(kind: str | None) -> bool:
+    """Whether only this machine's processes can be at work on a file system of this type."""
+    return kind in _LOCAL
 
 
-def file_system_of(path: Path, *, mounts: Path) -> str | None:
+def file_system_of(path: Path, *, mounts: Path = MOUNTS) -> str | None:
     """Return the type of the file system that *path* lies on, as the kernel names it; None where it does not tell."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from hpcml.records import Known
 from hpcml.states import State
 from hpcml.store.engine import Store
 from hpcml.store.intake import storable
 from hpcml.store.loading import chunked
+from hpcml.store.locks import hold_scheduler, hold_words
 from hpcml.store.tables import POLL, WORD
 
 LONGEST_BACK_OFF_S = 16 * 60.0
@@ -44,10 +44,10 @@ def claim_poll(store: Store, scheduler: str, *, now: float, interval_s: float) -
         if not _is_due(connection, scheduler, now, interval_s):
             return False  # the usual answer waits for nobody who writes
     with store.writing() as connection, connection.begin():
+        hold_scheduler(connection, scheduler)
         if not _is_due(connection, scheduler, now, interval_s):
             return False
-        claim = upsert(POLL).values(scheduler=scheduler, claimed_at=now, calls=0, failures=0)
-        connection.execute(claim.on_conflict_do_update(index_elements=["scheduler"], set_={"claimed_at": now}))
+        _write(connection, scheduler, {"claimed_at": now}, {"calls": 0, "failures": 0})
         return True
 
 
@@ -66,6 +66,7 @@ def record_poll(
     Where no call was made and nothing went wrong, nothing was asked: the claim is given back, the rest stays.
     """
     with store.writing() as connection, connection.begin():
+        hold_scheduler(connection, scheduler)
         if calls == 0 and answered:
             connection.execute(update(POLL).where(POLL.c.scheduler == scheduler).values(claimed_at=None))
             return
@@ -79,8 +80,7 @@ def record_poll(
             "failures": failures,
             "problem": None if problem is None else storable(problem),
         }
-        new = upsert(POLL).values(scheduler=scheduler, **values)
-        connection.execute(new.on_conflict_do_update(index_elements=["scheduler"], set_=values))
+        _write(connection, scheduler, values, {})
 
 
 def last_poll(store: Store, scheduler: str) -> Poll | None:
@@ -108,6 +108,7 @@ def keep_words(store: Store, words: Mapping[str, Known], *, at: float) -> None:
     if not rows:
         return
     with store.writing() as connection, connection.begin():
+        hold_words(connection)
         for chunk in chunked(list(words)):
             connection.execute(delete(WORD).where(WORD.c.uid.in_(chunk)))
         connection.execute(insert(WORD), rows)
@@ -132,6 +133,15 @@ def read_words(store: Store, uids: Sequence[str]) -> dict[str, tuple[Known, floa
                     at,
                 )
     return said
+
+
+def _write(
+    connection: Connection, scheduler: str, values: Mapping[str, object], at_first: Mapping[str, object]
+) -> None:
+    """Set *values*; where the scheduler is new, *at_first* too. Nobody else writes its row meanwhile."""
+    done = connection.execute(update(POLL).where(POLL.c.scheduler == scheduler).values(**values))
+    if done.rowcount == 0:
+        connection.execute(insert(POLL).values(scheduler=scheduler, **at_first, **values))
 
 
 def _is_due(connection: Connection, scheduler: str, now: float, interval_s: float) -> bool:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from pathlib import Path
 
 from sqlalchemy import Connection, func, select
 
 from hpcml.errors import StoreError
 from hpcml.records import Point, RunRecord, StoredEvent
 from hpcml.states import State
+from hpcml.store.conditions import Condition, Every, meeting
 from hpcml.store.engine import Store
-from hpcml.store.filters import Filter, matches, sorted_by
-from hpcml.store.loading import (
-    COLUMNS,
-    RunRow,
-    chunked,
-    known_keys,
-    load_curves,
-    load_records,
-    select_runs,
-    values_under,
-)
+from hpcml.store.filters import sorted_by
+from hpcml.store.keyed import Keyed, near
+from hpcml.store.loading import chunked, load_curves, load_records, load_runs, select_runs
+from hpcml.store.paths import is_below
 from hpcml.store.tables import EVENT, JOURNAL, RUN
 
 _SHOWN = 5  # candidates in an error's one line
@@ -47,36 +41,48 @@ def find_runs(
     *,
     experiment: str | None = None,
     states: Collection[State] = (),
-    filters: Sequence[Filter] = (),
+    filters: Sequence[Condition] = (),
     sort: str | None = None,
     descending: bool = False,
     limit: int | None = None,
 ) -> list[RunRecord]:
     """Return the runs that meet all conditions, by *sort* or else by uid, which is by time.
 
-    Empty *states* means any. *sort* is any word that a filter may begin with; runs without it come last.
+    Empty *states* means any. *sort* is any word that a condition may begin with; runs without it come last.
     """
+    now = datetime.now()  # noqa: DTZ005 - without a zone: this machine's, with its rules of summer time
     with store.reading() as connection:
-        query = select_runs().order_by(RUN.c.uid.desc() if descending else RUN.c.uid)
+        query = select(RUN.c.id).order_by(RUN.c.uid.desc() if descending else RUN.c.uid)
         if experiment is not None:
             query = query.where(RUN.c.experiment == experiment)
         if states:
             query = query.where(RUN.c.state.in_([state.value for state in states]))
-        rows = {row.id: row for row in connection.execute(query)}
-        ids = list(rows)
-        for condition in filters:
-            values = _values(connection, condition.key, rows)
-            ids = [run_id for run_id in ids if matches(condition, values.get(run_id))]
+        ids = list(connection.execute(query).scalars())
+        values = Keyed(connection, now=now.timestamp())
+        found = meeting(Every(of=tuple(filters)), ids, values, now=now)
+        ids = [run_id for run_id in ids if run_id in found]
         if sort is not None:
-            ids = sorted_by(_values(connection, sort, rows), ids, descending=descending)
-        return load_records(connection, [rows[run_id] for run_id in ids[:limit]])
+            ids = sorted_by(values(sort), ids, descending=descending)
+        return load_runs(connection, ids[:limit])
 
 
-def open_runs(store: Store) -> list[RunRecord]:
-    """Return the runs of which more is to come, by uid: they wait, run, or nobody has said yet why they ended."""
+def check_keys(store: Store, keys: Collection[str]) -> None:
+    """Raise `StoreError` where no run ever had anything under one of *keys*."""
+    with store.reading() as connection:
+        values = Keyed(connection, now=0.0)
+        for key in keys:
+            values(key)
+
+
+def open_runs(store: Store, *roots: Path) -> list[RunRecord]:
+    """Return the runs of which more is to come, by uid: they wait, run, or nobody has said yet why they ended.
+
+    With *roots* only those that lie below one of them.
+    """
     waiting_or_running = [state.value for state in State if not state.is_final]
     with store.reading() as connection:
         query = select_runs().where(RUN.c.state.in_(waiting_or_running) | ~RUN.c.is_settled)
+        query = query.where(is_below(*roots)) if roots else query
         return load_records(connection, connection.execute(query.order_by(RUN.c.uid)).all())
 
 
@@ -94,7 +100,7 @@ def get_run(store: Store, reference: str) -> RunRecord:
             )
         if not rows and len(named) != 1 and len(reference) >= _SHORTEST_END:
             uid = RUN.c.uid
-            ends = uid.startswith(reference, autoescape=True) | uid.endswith(reference, autoescape=True)
+            ends = uid.istartswith(reference, autoescape=True) | uid.iendswith(reference, autoescape=True)
             rows = connection.execute(select_runs().where(ends).order_by(uid)).all()
         rows = rows or sorted(named, key=lambda row: str(row.uid))
         if len(rows) == 1:
@@ -103,8 +109,8 @@ def get_run(store: Store, reference: str) -> RunRecord:
             shown = ", ".join(row.uid for row in rows[:_SHOWN]) + (", ..." if len(rows) > _SHOWN else "")
             raise StoreError(f"{reference!r} means {len(rows)} runs: {shown}; give more of the uid")
         words = connection.execute(select(RUN.c.uid, RUN.c.name)).all()
-        near = _near(reference, {word for row in words for word in row if word})
-        raise StoreError(f"no run is called {reference!r}{near or '; hpcml runs lists them'}")
+        candidates = near(reference, {word for row in words for word in row if word})
+        raise StoreError(f"no run is called {reference!r}{candidates or '; hpcml runs lists them'}")
 
 
 def runs_by_spec(store: Store, hashes: Collection[str]) -> dict[str, list[tuple[str, State]]]:
@@ -171,19 +177,3 @@ def _run_id(connection: Connection, uid: str) -> tuple[int, int]:
     if row is None:
         raise StoreError(f"no run has the uid {uid!r}")
     return row.id, row.clock_ms
-
-
-def _values(connection: Connection, key: str, rows: Mapping[int, RunRow]) -> Mapping[int, Any]:
-    if key in COLUMNS:
-        return {run_id: getattr(row, key) for run_id, row in rows.items()}
-    values = values_under(connection, key)
-    if values is not None:
-        return values
-    if not connection.execute(select(RUN.c.id).limit(1)).all():
-        return {}  # an empty store knows no metric yet, and no run meets anything
-    raise StoreError(f"no run has anything called {key!r}{_near(key, known_keys(connection))}")
-
-
-def _near(word: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, sorted(known), n=_SHOWN) or sorted(k for k in known if word and word in k)
-    return f"; did you mean {', '.join(near[:_SHOWN])}?" if near else ""

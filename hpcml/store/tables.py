@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
-REVISION = "0003"  # the newest of migrations/versions
+REVISION = "0004"  # the newest of migrations/versions
 
 METADATA = MetaData(
     naming_convention={
@@ -42,6 +42,7 @@ RUN = Table(
     Column("id", Integer, primary_key=True),
     Column("uid", Text, nullable=False, unique=True),
     Column("path", Text, nullable=False),
+    Column("home", Text),  # which hpcml home its directory belongs to (homes.py); NULL: none that is known
     Column("manifest_stamp", Text, nullable=False),  # size and time of the run.json that was read
     Column("experiment", Text, nullable=False, index=True),
     Column("name", Text, index=True),
@@ -132,8 +133,9 @@ JOURNAL = Table(
     Column("byte_offset", BigInteger, nullable=False),
     Column("events", Integer, nullable=False),
     Column("bad_lines", Integer, nullable=False),  # lines that are no record: torn, zeroed, foreign
-    Column("next_seq", BigInteger, nullable=False, server_default=text("0")),  # the number that the next record has
-    Column("lost_records", BigInteger, nullable=False, server_default=text("0")),  # numbers that never came
+    Column("records", BigInteger, nullable=False, server_default=text("0")),
+    Column("next_seq", BigInteger, nullable=False, server_default=text("0")),  # the last record's number, plus one
+    Column("lost_records", BigInteger, nullable=False, server_default=text("0")),  # next_seq - records: never came
     Column("rank", Integer, nullable=False, server_default=text("0")),  # among the run's: of two, the higher is taken
     UniqueConstraint("run_id", "file"),
 )

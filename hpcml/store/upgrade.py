@@ -9,6 +9,8 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
+from hpcml.store.views import create_views, drop_views
+
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -25,7 +27,9 @@ def known_revisions() -> set[str]:
 
 
 def upgrade(connection: Connection) -> None:
-    """Run the missing migrations on *connection*, which is inside a transaction and stays in it."""
+    """Run the missing migrations on *connection*, which is inside a transaction and stays in it; the views are new."""
     config = alembic_config()
     config.attributes["connection"] = connection
+    drop_views(connection)
     command.upgrade(config, "head")
+    create_views(connection)

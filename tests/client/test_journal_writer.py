@@ -145,8 +145,8 @@ def test_a_journal_cut_at_any_byte_loses_only_the_torn_line(tmp_path: Path) -> N
 
     for cut in range(len(data) + 1):
         chunk = parse_chunk(data[:cut], offset=0)
-        complete = data[:cut].count(b"\n")
-        assert len(chunk.records) == max(0, complete - 1)
+        complete = data[:cut].count(b"\n")  # header, three records, and the header once more at the end
+        assert len(chunk.records) == min(max(0, complete - 1), 3)
         assert chunk.bad_lines == 0
 
 
@@ -341,4 +341,4 @@ def test_a_record_costs_microseconds(tmp_path: Path) -> None:
             costs.append(time.perf_counter() - began)
 
     assert statistics.median(costs) < 100e-6  # ten times what was measured: this machine may be busy
-    assert json.loads(Path(journal.path or "").read_text().splitlines()[-1])["v"] == values
+    assert json.loads(Path(journal.path or "").read_text().splitlines()[2000])["v"] == values

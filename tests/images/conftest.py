@@ -61,5 +61,7 @@ def closed_registry(tmp_path_factory: pytest.TempPathFactory, base_layout: Path)
 def user(account: Account) -> Iterator[ImageUser]:
     """The user with an empty folder and no images."""
     folder = account.new_folder()
-    yield ImageUser(account=account, folder=folder, environ={"PATH": f"{account.python.parent}:{PATH}"})
+    found = ImageUser(account=account, folder=folder, environ={"PATH": f"{account.python.parent}:{PATH}"})
+    yield found
+    found.end_all()
     shutil.rmtree(folder, ignore_errors=True)

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.container import Bind
 from tests.cluster.apptainer.registry import PATH
 from tests.cluster.slurm.account import USER, Account
+from tests.images.user import LONGEST_S
 
 BUSYBOX = Path("/bin/busybox")
 # As NVIDIA's PyTorch image does, and worse.
@@ -27,6 +28,7 @@ class Inside:
     account: Account
     folder: Path
     image: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -39,7 +41,7 @@ class Inside:
 
     def start(self, argv: Sequence[str]) -> subprocess.Popen[str]:
         """Start the words in a session of their own, as the agent does."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             argv,
             cwd=self.folder,
             env={**self.account.environ, **self.environ},
@@ -52,6 +54,17 @@ class Inside:
             group=USER,
             extra_groups=[],
         )
+        self.started.append(process)
+        return process
+
+    def end_all(self) -> None:
+        """End what was started and runs on, as it does where a test has failed, and forget it."""
+        for process in self.started:
+            process.kill()
+            process.wait(LONGEST_S)
+            if process.stdout is not None:
+                process.stdout.close()
+        self.started.clear()
 
 
 def bind(source: str, destination: str | None = None, *, read_only: bool = False) -> Bind:
@@ -130,7 +143,7 @@ def wait_for(process: subprocess.Popen[str], word: str) -> str:
     """Return what *process* prints up to the line *word*."""
     assert process.stdout is not None
     lines = [""]
-    impatience = threading.Timer(30, process.kill)  # which ends a wait for a line that never comes
+    impatience = threading.Timer(LONGEST_S, process.kill)  # which ends a wait for a line that never comes
     impatience.start()
     for line in process.stdout:
         lines.append(line)

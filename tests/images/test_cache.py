@@ -173,3 +173,18 @@ def test_the_home_is_never_taken_silently(environ: dict[str, str], site: str | N
         locate(environ, site=site)
 
     assert "\n" not in str(refused.value)
+
+
+def test_what_a_process_had_for_a_moment_when_it_was_killed_is_cleaned_up(tmp_path: Path) -> None:
+    cache, record = filled(tmp_path)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    host, pid = os.uname().nodename, int(dead.stdout)
+    forgotten = [f".{record.key}.json-{host}-{pid}", f".{record.key}.def-{host}-{pid}", f".probe-{host}-{pid}"]
+    others = [f".probe-{host}-{os.getpid()}", ".probe-elsewhere-1", ".of-the-user"]
+    for name in (*forgotten, *others):
+        (tmp_path / name).touch()
+    old = f".{record.key}.json-elsewhere-2"
+    (tmp_path / old).touch()
+    os.utime(tmp_path / old, (1, 1))
+
+    assert sorted(path.name for path in cache.leftovers()) == sorted([*forgotten, old])

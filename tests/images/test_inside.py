@@ -30,6 +30,7 @@ from tests.images.inside import (
     session,
     wait_for,
 )
+from tests.images.user import LONGEST_S
 
 TF32 = environment(PrecisionName.tf32)
 FP32 = environment(PrecisionName.fp32)
@@ -68,6 +69,7 @@ def inside(
     built = user(["apptainer", "build", str(user.image), base])
     assert built.returncode == 0, built.stderr
     yield user
+    user.end_all()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -243,7 +245,7 @@ def test_a_warning_and_the_end_arrive_once_and_75_comes_back(inside: Inside, to:
     os.kill(target, signal.SIGUSR1)
     wait_for(process, "USR1")
     os.kill(target, signal.SIGTERM)
-    rest, _ = process.communicate(timeout=30)
+    rest, _ = process.communicate(timeout=LONGEST_S)
 
     assert rest.split() == ["TERM"]
     assert process.returncode == 75
@@ -258,7 +260,7 @@ def test_the_end_sent_to_the_group_reaches_the_program_and_spares_its_files(insi
     wait_for(process, "ready")
 
     os.killpg(process.pid, signal.SIGTERM)
-    rest, _ = process.communicate(timeout=30)
+    rest, _ = process.communicate(timeout=LONGEST_S)
 
     assert "read" in rest.split()  # what serves the image's files is in the session, but in a group of its own
     assert process.returncode == 75
@@ -270,7 +272,7 @@ def test_who_catches_the_warning(inside: Inside) -> None:
     wait_for(process, "ready")
     found = session(process.pid)
     os.kill(process.pid, signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=LONGEST_S)
 
     assert found["starter"].pid == process.pid
     assert {name for name, each in found.items() if each.catches_usr1} == {"starter", "sh"}
@@ -286,7 +288,7 @@ def test_a_program_without_a_handler_would_die_of_the_warning_passed_on(inside: 
 
     assert not session(process.pid)["sleep"].catches_usr1
     os.kill(process.pid, signal.SIGUSR1)  # why nobody may send it to the starter
-    process.communicate(timeout=30)
+    process.communicate(timeout=LONGEST_S)
 
     assert process.returncode == -signal.SIGUSR1
 
@@ -297,13 +299,13 @@ def test_the_program_ends_with_the_runtime_and_what_it_started_is_left_in_its_se
     wait_for(process, "ready")
 
     process.kill()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LONGEST_S
     while "sh" in session(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     left = session(process.pid)
     for each in left.values():
         os.kill(each.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=LONGEST_S)
 
     assert "sh" not in left  # asked of the kernel: PR_SET_PDEATHSIG
     assert {"sleep", "squashfuse_ll"} <= set(left)  # which only who knows the session can end

@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from hpcml.errors import ConfigError, HpcmlError, ImageError
-from hpcml.images.registry import Reference, ask, login_for, resolve
+from hpcml.images.logins import login_for
+from hpcml.images.registry import Reference, ask, resolve
 from tests.cluster.apptainer.registry import KEY, Registry
 
 MANIFEST = json.dumps({"schemaVersion": 2, "layers": [{"size": 700}, {"size": 300}]}).encode()
@@ -95,7 +96,7 @@ def test_the_ngc_key_goes_to_ngc_alone() -> None:
     assert login_for("nvcr.io", environ) is not None
     assert login_for("docker.io", environ) is None
     assert login_for("nvcr.io.example.org", environ) is None
-    assert "k" not in repr(login_for("nvcr.io", environ)).replace("hpcml.images.registry.Login", "").split("at 0x")[0]
+    assert "k" not in repr(login_for("nvcr.io", environ)).replace("hpcml.images.logins.Login", "").split("at 0x")[0]
 
 
 def test_a_token_is_fetched_as_ngc_wants_it_and_not_sent_elsewhere() -> None:

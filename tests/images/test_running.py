@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 
+from hpcml.images.cache import Cache
+from hpcml.images.checksums import Checksums
+from hpcml.images.claims import claim
 from tests.cluster.apptainer.registry import PATH, Registry
 from tests.cluster.slurm.account import USER, Account
 from tests.images.inside import OF_THE_IMAGE, definition, make_tree
-from tests.images.user import ImageUser, one_line
+from tests.images.user import LONGEST_S, ImageUser, one_line
 from tests.images.watching import await_silence, processes_of
 
 pytestmark = pytest.mark.apptainer
@@ -97,7 +100,7 @@ def started(user: ImageUser, image: Path, python: list[str], *words: str) -> tup
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     folder = Path(found["path"])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONGEST_S
     while not (folder / "ready").exists():
         assert time.monotonic() < deadline, [path.read_text() for path in (folder / "logs").glob("*")]
         time.sleep(0.1)
@@ -105,7 +108,7 @@ def started(user: ImageUser, image: Path, python: list[str], *words: str) -> tup
 
 
 def ended(user: ImageUser) -> dict[str, Any]:
-    done = user("wait", "--timeout", "60s")
+    done = user("wait", "--timeout", f"{LONGEST_S}s")
     found = json.loads(user("runs", "--json").stdout)
     assert [run["state"] in ("PENDING", "RUNNING") for run in found] == [False], done.stderr
     record: dict[str, Any] = found[0]
@@ -205,8 +208,9 @@ def test_nothing_is_left_of_a_run_whose_agent_is_killed(user: ImageUser, image: 
         (["+container=sif", "container.path=/nowhere/a.sif"], "container.path=/nowhere/a.sif does not exist"),
         (["+container=sif", "container.path=/tmp"], "is a folder: choose container=sandbox"),
         (["+container=sif", "container.path=/bin/sh", "container.runtime=singularity"], "there is no singularity"),
+        (["+container=sif", "container.path=/bin/sh"], "is no image that Apptainer can start"),
         (
-            ["+container=sif", "container.path=/bin/sh", "container.binds=['/etc:/tmp']", "workload.cwd=/tmp"],
+            ["+container=sandbox", "container.path=/usr", "container.binds=['/etc:/tmp']", "workload.cwd=/tmp"],
             "is to show /etc",
         ),
         (["+container=ngc_pytorch", "container.build=job"], "container.build=job: cluster=local is this one machine"),
@@ -281,6 +285,49 @@ def test_an_image_that_was_changed_is_not_used(user: ImageUser, registry: Regist
     assert done.returncode == 4, done.stderr
     assert f"image {listed['key'][:12]} has SHA-256" in one_line(done)
     assert not (user.folder / "hpcml" / "runs").exists()
+
+
+def test_an_image_is_read_once_and_again_when_it_has_changed(user: ImageUser, image: Path) -> None:
+    own = user.folder / "own.sif"
+    user.account.run(["cp", str(image), str(own)], cwd=user.folder)
+    words = ["run", "+container=sif", f"container.path={own}", "workload.command=true"]
+    memory = user.folder / "hpcml" / "checksums"
+
+    first = user(*words)  # of a file that is too young to be remembered
+    remembered = Checksums(memory, young_s=-1e9).take(own)
+    subprocess.run(["chown", "-R", f"{USER}:", memory], check=True)
+    second = user(*words)
+    status = own.stat()
+    with own.open("r+b") as file:
+        file.seek(status.st_size - 1)
+        file.write(b"!")
+    os.utime(own, ns=(status.st_atime_ns, status.st_mtime_ns))
+    third = user(*words)
+
+    assert [done.returncode for done in (first, second)] == [0, 0], first.stderr + second.stderr
+    assert [f"{own}: checking" in done.stderr for done in (first, second, third)] == [True, False, True]
+    runs = json.loads(user("runs", "--json").stdout)
+    sums = [run["facts"]["image_sha256"] for run in sorted(runs, key=lambda run: run["uid"])]
+    assert sums[:2] == [remembered] * 2
+    assert sums[2] == subprocess.check_output(["sha256sum", own], text=True).split()[0] != remembered
+
+
+def test_an_image_that_runs_of_a_closed_home_may_need_is_removed_by_force_only(
+    user: ImageUser, registry: Registry, tmp_path: Path
+) -> None:
+    assert user.build(registry).returncode == 0
+    (listed,) = user.listed()
+    closed = tmp_path / "of root"
+    closed.mkdir(mode=0o700)
+    (closed / "runs").mkdir()
+    claim(Cache(user.images), listed["key"], closed, at=time.time())
+
+    refused = user("images", "rm", "-y", listed["key"])
+    forced = user("images", "rm", "-y", "--force", listed["key"])
+
+    assert refused.returncode == 4
+    assert f"may be needed by runs of {closed} (user root), which cannot be read" in one_line(refused)
+    assert user.listed() == [], forced.stderr
 
 
 def test_a_retry_says_that_its_image_is_gone(user: ImageUser, registry: Registry) -> None:

@@ -5,8 +5,15 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import ImageError
-from hpcml.images.registry import Login
-from hpcml.images.runtime import Runtime, build_command, build_environment, find_runtime, secrets_in
+from hpcml.images.logins import Login
+from hpcml.images.runtime import (
+    Runtime,
+    build_command,
+    build_environment,
+    find_runtime,
+    looks_like_an_image,
+    secrets_in,
+)
 
 
 def program(folder: Path, name: str, *lines: str) -> Path:
@@ -99,3 +106,23 @@ def test_what_must_not_be_printed_includes_the_passwords_of_proxies() -> None:
     environ = {"NGC_API_KEY": "a", "APPTAINER_DOCKER_PASSWORD": "b", "HTTPS_PROXY": "http://me:c@proxy:1", "X": "d"}
 
     assert secrets_in(environ) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("head", "is_one"),
+    [
+        (b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\0", True),
+        (b"hsqs" + bytes(100), True),
+        (b"#!/usr/bin/env run-singularity\nhsqs" + bytes(100), True),
+        (bytes(1080) + b"\x53\xef" + bytes(100), True),
+        (b"#!/usr/bin/env run-singularity\n" + bytes(1080) + b"\x53\xef", True),
+        (b"", False),
+        (b"root:x:0:0::/root:/bin/sh\n" * 100, False),
+        (b"\x7fELF" + bytes(2000), False),
+        (b"PK\x03\x04" + bytes(2000), False),
+    ],
+)
+def test_an_image_is_known_by_how_it_begins(tmp_path: Path, head: bytes, is_one: bool) -> None:  # noqa: FBT001
+    (tmp_path / "x").write_bytes(head)
+
+    assert looks_like_an_image(tmp_path / "x") == is_one

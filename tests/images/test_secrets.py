@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.apptainer.registry import KEY, Registry
-from tests.images.user import ImageUser
+from tests.images.user import ImageUser, one_line
 from tests.images.watching import LONGEST_S, await_command
 
 pytestmark = pytest.mark.apptainer
@@ -49,3 +49,26 @@ def test_the_key_is_in_no_argument_and_in_no_environment_but_the_registry_client
     others = [words for pid, words in knowing.items() if pid != builder.pid and "pptainer" not in words]
     assert others == []
     assert "/bin/sh -ex /.post.script" in found.values()
+
+
+def test_a_login_that_apptainer_has_stored_is_taken_and_printed_nowhere(
+    user: ImageUser, closed_registry: Registry
+) -> None:
+    without = user.build(closed_registry)
+    login = ["apptainer", "registry", "login", "--username", "$oauthtoken", "--password-stdin"]
+    stored = user.account.run(
+        [*login, f"docker://{closed_registry.host}"], cwd=user.folder, environ=user.variables(), input=KEY.encode()
+    )
+    holding = {path for path in user.everything_written() if path.name == "config.json"}
+
+    built = user.build(closed_registry, "container.post=['env']")
+    told = user.build(closed_registry, f"container.post=['echo {KEY}; exit 4']")
+
+    assert without.returncode == 4
+    assert f"apptainer registry login docker://{closed_registry.host}" in one_line(without)
+    assert stored.returncode == 0, stored.stderr
+    assert built.returncode == 0, built.stderr
+    assert "***" in told.stderr
+    for done in (without, built, told):
+        assert KEY not in done.stdout + done.stderr
+    assert {path for path in user.everything_written() if KEY.encode() in path.read_bytes()} <= holding

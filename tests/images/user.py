@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.apptainer.registry import Registry
 from tests.cluster.slurm.account import Account
 
+LONGEST_S = 300  # for what will happen: a loaded machine needs its time
 START = "from hpcml.cli.main import main; main()"
 
 
@@ -21,6 +23,7 @@ class ImageUser:
     account: Account
     folder: Path
     environ: dict[str, str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def images(self) -> Path:
@@ -37,8 +40,9 @@ class ImageUser:
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(self.account.python), "-c", START, *words],
+        # Whoever runs these tests in the background ignores SIGINT, and so would all that they start.
+        process = subprocess.Popen(
+            ["env", "--default-signal=INT", str(self.account.python), "-c", START, *words],
             cwd=self.folder,
             env={**self.account.environ, **self.variables(**variables)},
             stdout=subprocess.PIPE,
@@ -48,6 +52,18 @@ class ImageUser:
             group="hpcuser",
             extra_groups=[],
         )
+        self.started.append(process)
+        return process
+
+    def end_all(self) -> None:
+        """End what was started and runs on, as it does where a test has failed, and forget it."""
+        for process in self.started:
+            process.kill()
+            process.wait(LONGEST_S)
+            for pipe in filter(None, (process.stdout, process.stderr)):
+                with suppress(OSError):
+                    pipe.close()
+        self.started.clear()
 
     def build(self, registry: Registry, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return self("build", *self.build_words(registry, *words), **variables)

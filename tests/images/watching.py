@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.images.user import ImageUser
+from tests.images.user import LONGEST_S, ImageUser
 
-LONGEST_S = 60
+__all__ = ["LONGEST_S", "await_command", "await_line", "await_silence", "processes_of", "small_disk"]
 
 
 @contextmanager
@@ -40,24 +41,51 @@ def processes_of(user: ImageUser) -> dict[int, str]:
 
 
 def await_command(user: ImageUser, command: str) -> dict[int, str]:
-    """Return what works for the user as soon as *command* runs in a build."""
+    """Return what works for the user as soon as *command* runs in a build that was started."""
     deadline = time.monotonic() + LONGEST_S
     while command not in (found := processes_of(user)).values():
-        assert time.monotonic() < deadline
+        for builder in user.started:
+            assert builder.poll() is None, (command, builder.returncode, _rest(builder))
+        assert time.monotonic() < deadline, (command, found)
         time.sleep(0.05)
     return found
 
 
 def await_silence(user: ImageUser) -> None:
-    deadline = time.monotonic() + 20
+    """Wait until nothing works for the user any more."""
+    deadline = time.monotonic() + LONGEST_S
     while found := processes_of(user):
-        assert time.monotonic() < deadline, found
+        assert time.monotonic() < deadline, {pid: (words, _state(pid)) for pid, words in found.items()}
         time.sleep(0.1)
 
 
 def await_line(builder: subprocess.Popen[str], word: str) -> None:
+    """Read what *builder* says until a line with *word*; one that says something else is shown whole."""
     assert builder.stderr is not None
-    for line in builder.stderr:
-        if word in line:
-            return
-    raise AssertionError(f"{word} never came")
+    impatience = threading.Timer(LONGEST_S, builder.kill)  # which ends a wait for a line that never comes
+    impatience.start()
+    said: list[str] = []
+    try:
+        for line in builder.stderr:
+            said.append(line)
+            if word in line:
+                return
+    finally:
+        impatience.cancel()
+    builder.wait(LONGEST_S)
+    raise AssertionError(f"{word!r} never came; exit status {builder.returncode}: {''.join(said)}")
+
+
+def _rest(builder: subprocess.Popen[str]) -> tuple[str, str]:
+    return builder.communicate(timeout=LONGEST_S)
+
+
+def _state(pid: int) -> str:
+    """Return what a process waits in, for a message."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        return " ".join(line for line in status.splitlines() if line.startswith(("State", "PPid"))) + (
+            f" in {Path(f'/proc/{pid}/exe').readlink()}"
+        )
+    except OSError as error:
+        return str(error)

@@ -25,7 +25,7 @@ def sif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (programs / "apptainer").write_text("#!/bin/sh\n")
     (programs / "apptainer").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    (tmp_path / "a.sif").touch()
+    (tmp_path / "a.sif").write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0")
     return tmp_path / "a.sif"
 
 

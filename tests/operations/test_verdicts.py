@@ -161,3 +161,22 @@ def test_a_run_whose_turn_in_a_shared_job_never_came_did_not_use_up_its_own_time
 
     assert ended(verdict)[0] == state
     assert "turn had not come" in ended(verdict)[1]
+
+
+def test_a_run_whose_image_was_not_built_says_who_was_to_build_it() -> None:
+    word = says("CANCELLED", reason="DependencyNeverSatisfied")
+    about = Circumstances(not_built_by="20261121-075900-22222222")
+
+    verdict = by_scheduler(WAITS, word, about)
+
+    state, reason = ended(verdict)
+    assert state == "CANCELLED"
+    assert reason == (
+        "slurm says CANCELLED (DependencyNeverSatisfied); its image was not built: "
+        "hpcml logs --err 20261121-075900-22222222"
+    )
+    assert verdict is not None
+    assert verdict.details["cause"] == "container"
+    by_us = by_scheduler(WAITS, word, replace(about, is_cancelled=True))
+    assert "image" not in ended(by_us)[1]
+    assert "image" not in ended(by_scheduler(RUNS, says("CANCELLED by 1001"), about))[1]

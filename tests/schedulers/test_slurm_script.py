@@ -182,3 +182,18 @@ def test_a_users_default_account_counts_where_none_is_asked_for() -> None:
 
     assert submission_environ(environ, request()) == environ
     assert submission_environ(environ, request(account="other")) == {"SBATCH_PARTITION": "p"}
+
+
+def test_the_login_of_a_registry_is_for_a_job_that_builds_alone() -> None:
+    environ = {"HOME": "/home/me", "NGC_API_KEY": "k", "APPTAINER_DOCKER_PASSWORD": "p"}
+
+    assert submission_environ(environ, request()) == {"HOME": "/home/me"}
+    assert submission_environ(environ, request(needs_login=True)) == environ
+
+
+def test_a_job_that_waits_for_its_image_ends_if_that_is_not_built() -> None:
+    waits = request(dependency="afterok:1", ends_with_dependency=True)
+
+    assert {"--dependency=afterok:1", "--kill-on-invalid-dep=yes"} <= set(directives(waits))
+    assert "--kill-on-invalid-dep=yes" not in directives(replace(waits, dependency=None))  # a retry, years later
+    assert "--kill-on-invalid-dep=yes" not in directives(request(dependency="afterok:1"))

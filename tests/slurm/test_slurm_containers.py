@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.apptainer import registry as registries
-from tests.cluster.apptainer.registry import PATH, Registry
+from tests.cluster.apptainer.registry import KEY, PATH, Registry
 from tests.cluster.slurm.account import Account
 from tests.slurm.user import Hpcml, events, torch_folder
 
@@ -38,13 +38,24 @@ with hpcml_client.connect() as run:
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory, account: Account) -> Iterator[Registry]:  # noqa: ARG001
+def layout(tmp_path_factory: pytest.TempPathFactory, account: Account) -> Path:  # noqa: ARG001 - the cluster runs
     if reason := registries.missing():
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    layout = registries.make_base(tmp_path_factory.mktemp("base"), words="the base of a run\n")
+    return registries.make_base(tmp_path_factory.mktemp("base"), words="the base of a run\n")
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory, layout: Path) -> Iterator[Registry]:
     with registries.running(tmp_path_factory.mktemp("registry"), needs_login=False) as found:
+        found.push(layout, "base", "nvidia/pytorch:24.12-py3")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def closed_registry(tmp_path_factory: pytest.TempPathFactory, layout: Path) -> Iterator[Registry]:
+    with registries.running(tmp_path_factory.mktemp("closed"), needs_login=True) as found:
         found.push(layout, "base", "nvidia/pytorch:24.12-py3")
         yield found
 
@@ -90,7 +101,7 @@ def test_a_recipe_runs_in_an_image_that_was_built_for_it(hpcml: Hpcml, registry:
         *words(registry, f"{torch}:/opt/torch:ro"), *small, "+workload.env.PYTHONPATH=/opt/torch", "resources.mem=2G"
     )
     waiting = images(hpcml)
-    runs = hpcml.runs_once_ended(timeout_s=150)
+    runs = hpcml.runs_once_ended()
 
     assert len(submitted) == 2
     assert len(waiting) == 1  # for both
@@ -116,7 +127,7 @@ def test_a_run_in_an_image_is_warned_requeued_and_goes_on(hpcml: Hpcml, registry
     warned = hpcml.account.run(["scancel", "--signal=USR1", "--batch", run["job_id"]], cwd=hpcml.project)
 
     assert warned.returncode == 0, warned.stderr
-    (run,) = hpcml.runs_once_ended(timeout_s=120)
+    (run,) = hpcml.runs_once_ended()
     assert (run["state"], run["attempt"]) == ("COMPLETED", 1), run["reason"]
     assert (Path(run["path"]) / "logs" / "1-rank0.out").read_text() not in ("", "from 0\n")
 
@@ -139,7 +150,7 @@ def test_an_image_that_nobody_may_build_is_asked_for_by_its_command(hpcml: Hpcml
 def test_a_job_builds_the_image_and_the_runs_begin_after_it(hpcml: Hpcml, registry: Registry) -> None:
     (submitted,) = hpcml.submit(*words(registry), "container.build=job", "workload.command='test -e /etc/words'")
 
-    built, run = build_first(hpcml.runs_once_ended(timeout_s=120))
+    built, run = build_first(hpcml.runs_once_ended())
 
     assert built["experiment"] == "images"
     assert (built["state"], run["state"]) == ("COMPLETED", "COMPLETED"), (built["reason"], run["reason"])
@@ -152,14 +163,39 @@ def test_a_job_builds_the_image_and_the_runs_begin_after_it(hpcml: Hpcml, regist
     assert run["facts"]["image_sha256"] == image["sha256"]
 
 
-def test_runs_do_not_begin_if_the_job_could_not_build(hpcml: Hpcml, registry: Registry) -> None:
-    hpcml.submit(
-        *words(registry), "container.build=job", "container.post=['exit 3']", "workload.command='test -e /etc/words'"
-    )
+@pytest.mark.parametrize("sweep", [("seed=0",), ("-m", "seed=0,1,2")])
+def test_runs_whose_image_could_not_be_built_end_and_say_so(
+    hpcml: Hpcml, registry: Registry, sweep: tuple[str, ...]
+) -> None:
+    post = f"container.post=['exit {len(sweep)}']"  # its own image for each
+    hpcml.submit(*words(registry), "container.build=job", post, "workload.command='test -e /etc/words'", *sweep)
 
-    built, run = build_first(hpcml.until(lambda runs: build_first(runs)[0]["state"] == "FAILED", timeout_s=120))
+    runs = hpcml.runs_once_ended()
 
-    assert "exit status 3" in hpcml("logs", "--err", built["uid"]).stdout.decode()
-    assert run["state"] in ("PENDING", "CANCELLED")
-    assert hpcml("cancel", "-y", run["uid"]).returncode == 0
+    (built,) = [run for run in runs if run["experiment"] == "images"]
+    waiting = [run for run in runs if run["uid"] != built["uid"]]
+    assert built["state"] == "FAILED"
+    assert f"exit status {len(sweep)}" in hpcml("logs", "--err", built["uid"]).stdout.decode()
+    assert len(waiting) == (1 if sweep == ("seed=0",) else 3)
+    for run in waiting:  # Slurm would leave them in the queue for ever: DependencyNeverSatisfied
+        assert (run["state"], run["cause"]) == ("CANCELLED", "container"), run["reason"]
+        assert f"its image was not built: hpcml logs --err {built['uid']}" in run["reason"]
     assert images(hpcml) == []
+
+
+def test_a_job_finds_no_login_of_a_registry_but_the_one_that_builds(hpcml: Hpcml, closed_registry: Registry) -> None:
+    login = {"NGC_API_KEY": KEY, "HPCML_NGC_REGISTRY": closed_registry.host, "OF_MINE": "kept"}
+    look = "workload.command='sh -c \"cat /etc/words; env\"'"
+
+    done = hpcml.run("--json", *words(closed_registry), "container.build=job", look, **login)
+    plain = hpcml.run("--json", "workload.command=env", **login)
+    runs = hpcml.runs_once_ended()
+
+    assert (done.returncode, plain.returncode) == (0, 0), (done.stderr, plain.stderr)
+    logs = {run["uid"]: hpcml("logs", run["uid"]).stdout.decode() for run in runs}
+    assert [run["state"] for run in runs] == ["COMPLETED"] * 3, [(run["reason"], logs[run["uid"]]) for run in runs]
+    (free,) = [run for run in runs if run["uid"] == json.loads(plain.stdout)[0]["uid"]]
+    assert "OF_MINE=kept" in logs[free["uid"]]
+    assert "the base of a run" in logs[json.loads(done.stdout)[0]["uid"]]  # so the job that built it had the key
+    written = [path for path in hpcml.project.rglob("*") if path.is_file()]
+    assert not [path for path in written if KEY.encode() in path.read_bytes()]

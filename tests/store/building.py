@@ -96,7 +96,7 @@ class Journal:
     def __init__(self, run_dir: RunDir, *, writer: str = "rank0", attempt: int = 1, t0: float = T0) -> None:
         self.path = run_dir.journals / f"{attempt}-node7-{writer}.jsonl"
         self.uid = f"{run_dir.uid}/{self.path.name}/{t0}"
-        self._seq = 0
+        self._seq = -1
         header = {"hpcml": 1, "journal": self.uid, "run": run_dir.uid, "attempt": attempt, "writer": writer}
         self.write(json.dumps({**header, "host": "node7", "pid": 4711, "t0": t0}) + "\n")
 
@@ -126,7 +126,9 @@ def contents(store: Store) -> dict[str, list[tuple[Any, ...]]]:
         "param": "SELECT uid, key, value FROM run_param JOIN run ON run.id = run_id",
         "fact": "SELECT uid, key, value FROM run_fact JOIN run ON run.id = run_id",
         "tag": "SELECT uid, position, tag FROM run_tag JOIN run ON run.id = run_id",
-        "journal": "SELECT uid, writer, attempt, host, t0, byte_offset, events, bad_lines FROM journal",
+        "note": "SELECT uid, position, at, author, text FROM run_note JOIN run ON run.id = run_id",
+        "journal": "SELECT uid, writer, attempt, host, t0, byte_offset, events, bad_lines, records, next_seq,"
+        " lost_records, rank FROM journal",
         "point": "SELECT journal.uid, metric.name, step, t_ms, value FROM point JOIN series ON series.id = series_id"
         " JOIN journal ON journal.id = journal_id JOIN metric ON metric.id = metric_id",
         "summary": "SELECT uid, metric.name, n, n_nonfinite, first, last, last_step, min, min_step, max, max_step,"
@@ -135,6 +137,13 @@ def contents(store: Store) -> dict[str, list[tuple[Any, ...]]]:
     }
     with store.reading() as connection:
         return {
-            name: sorted((tuple(row) for row in connection.exec_driver_sql(query)), key=repr)
+            # a yes or no is a number in SQLite
+            name: sorted(
+                (
+                    tuple(int(value) if isinstance(value, bool) else value for value in row)
+                    for row in connection.exec_driver_sql(query)
+                ),
+                key=repr,
+            )
             for name, query in queries.items()
         }

@@ -1,4 +1,4 @@
-"""Fixtures of the store's tests."""
+"""Fixtures of the store's tests. What a test asks of `store` is asked of each kind of store that there is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ from pathlib import Path
 import pytest
 
 from hpcml.store.engine import Store, open_store
+from tests.cluster.postgres.server import Server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where an empty store is, or will be."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "store.db")
+        return
+    postgres: Server = request.getfixturevalue("postgres")
+    name = request.getfixturevalue("new_database")("empty_store")
+    yield postgres.url(name)
+    postgres.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(store_url: str) -> Iterator[Store]:
     """An empty store."""
-    store = open_store(str(tmp_path / "store.db"))
+    store = open_store(store_url)
     yield store
     store.close()
 

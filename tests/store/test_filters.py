@@ -1,62 +1,28 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+import time
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.precision import ALIASES, PrecisionName
-from hpcml.store.filters import Filter, matches, parse_filter, sorted_by
+from hpcml.store.conditions import parse_condition
+from hpcml.store.filters import Filter, meets, sorted_by
+
+NOW = datetime.fromisoformat("2026-11-21T12:00:00+01:00")
 
 
-@pytest.mark.parametrize(
-    ("text", "key", "op", "value"),
-    [
-        ("precision=tf32", "precision", "=", "tf32"),
-        ("val_accuracy > 0.9", "val_accuracy", ">", "0.9"),
-        ("val_accuracy>=0.9", "val_accuracy", ">=", "0.9"),
-        ("seed!=3", "seed", "!=", "3"),
-        ("seed==3", "seed", "=", "3"),
-        ("name~^base.*=1$", "name", "~", "^base.*=1$"),
-        ("train/loss<1e-3", "train/loss", "<", "1e-3"),
-        ("tag=a b", "tag", "=", "a b"),
-        ("name=", "name", "=", ""),
-    ],
-)
-def test_a_condition_is_read_as_it_is_written(text: str, key: str, op: str, value: str) -> None:
-    assert parse_filter(text) == Filter(key=key, op=op, value=value)
-
-
-@pytest.mark.parametrize("key", ["precision", "precision.name", "precision_effective"])
-def test_a_precision_is_found_under_the_name_it_was_launched_with(key: str) -> None:
-    assert matches(parse_filter(f"{key}=amp"), "amp_fp16")
-    assert matches(parse_filter(f"{key}=AMP"), "amp_fp16")
-    assert not matches(parse_filter(f"{key}!=amp"), "amp_fp16")
-    assert not matches(parse_filter(f"{key}=amp"), "amp_bf16")
-    assert matches(parse_filter(f"{key}~amp"), "amp_bf16")  # an expression is left as it is
-
-
-def test_other_keys_know_no_such_names() -> None:
-    assert matches(parse_filter("name=amp"), "amp")
-
-
-def test_every_other_name_of_a_precision_is_known() -> None:
-    configured = {path.stem for path in (Path(__file__).parents[2] / "conf" / "precision").glob("*.yaml")}
-
-    assert configured - set(PrecisionName.__members__) == set(ALIASES)
-
-
-@pytest.mark.parametrize("text", ["", "precision", "=tf32", "a b=3", ">3"])
-def test_what_is_no_condition_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(StoreError, match="precision=tf32"):
-        parse_filter(text)
+def matches(text: str, stored: object) -> bool:
+    condition = parse_condition(text)
+    assert isinstance(condition, Filter)
+    return meets(condition, now=NOW)(stored)
 
 
 def test_a_broken_expression_is_refused_before_it_is_used() -> None:
     with pytest.raises(StoreError, match="no regular expression"):
-        parse_filter("name~(")
+        parse_condition("name~(")
 
 
 @pytest.mark.parametrize(
@@ -80,10 +46,30 @@ def test_a_broken_expression_is_refused_before_it_is_used() -> None:
         ("k=b", ["a", "b"]),
         ("k!=c", ["a", "b"]),
         ("k!=c", []),
+        ("submitted_at>2026-11-01", "2026-11-01T00:00:01+01:00"),
+        ("submitted_at>=2026-11-01", "2026-10-31T23:00:00+00:00"),
+        ("submitted_at=2026-11-01", "2026-11-01T22:59:59+00:00"),
+        ("submitted_at='2026-11-01 08:30'", "2026-11-01T07:30:59+00:00"),
+        ("submitted_at=2026-11", "2026-11-30T22:00:00Z"),
+        ("submitted_at=2026", "2026-11-30T22:00:00Z"),
+        ("submitted_at<2026-11-01T08:30:00Z", "2026-11-01T08:29:59+00:00"),
+        ("submitted_at=today", "2026-11-21T00:00:00+01:00"),
+        ("submitted_at=yesterday", "2026-11-20T23:59:59+01:00"),
+        ("submitted_at!=today", None),
+        ("submitted_at=none", None),
+        ("t_start<now", NOW.timestamp() - 1),
+        ("t_start>2026-11-21", NOW.timestamp()),
+        ("t_end>=1780000000", 1_780_000_000.0),
+        ("age<7d", 6 * 86400.0),
+        ("age>=1.5h", 5400.0),
+        ("wall_s>2h30m", 9001.0),
+        ("wall_s<01:00:00", 3599.0),
+        ("wall_s>=1w", 604_800.0),
+        ("state=Failed", "FAILED"),
     ],
 )
 def test_what_meets_a_condition(text: str, stored: Any) -> None:  # noqa: ANN401
-    assert matches(parse_filter(text), stored)
+    assert matches(text, stored)
 
 
 @pytest.mark.parametrize(
@@ -98,15 +84,53 @@ def test_what_meets_a_condition(text: str, stored: Any) -> None:  # noqa: ANN401
         ("k<3", math.nan),
         ("k!=b", ["a", "b"]),
         ("k=a", []),
+        ("submitted_at=2026-11-01", "2026-11-01T23:00:00+00:00"),
+        ("submitted_at<2026-11-01", "2026-11-01T00:00:00+01:00"),
+        ("submitted_at>2026-11-01", None),
+        ("submitted_at>2026-11-01", "some day"),
+        ("submitted_at!=none", None),
+        ("submitted_at=today", "2026-11-20T23:59:59+01:00"),
+        ("age<7d", 7 * 86400.0),
+        ("age<7d", None),
     ],
 )
 def test_what_does_not(text: str, stored: Any) -> None:  # noqa: ANN401
-    assert not matches(parse_filter(text), stored)
+    assert not matches(text, stored)
 
 
 def test_a_number_is_not_ordered_against_a_word() -> None:
     with pytest.raises(StoreError, match="val_accuracy is a number"):
-        matches(parse_filter("val_accuracy>high"), 0.5)
+        matches("val_accuracy>high", 0.5)
+
+
+@pytest.mark.parametrize("word", ["soon", "2026-13", "2026-02-30", "2026-11-01 25:00", "7d", "9999"])
+def test_what_is_no_time_is_refused_with_an_example(word: str) -> None:
+    with pytest.raises(StoreError, match=f"filter 't_start>{word}': '{word}' is no time: "):
+        matches(f"t_start>{word}", 1.0)
+
+
+@pytest.mark.parametrize("text", ["age<soon", "wall_s>2x"])
+def test_what_is_no_span_of_time_is_refused(text: str) -> None:
+    with pytest.raises(StoreError, match="is a number"):
+        matches(text, 1.0)
+
+
+def test_an_hour_of_summer_is_an_hour_of_summer_in_winter_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Prague")
+    time.tzset()
+    winter = datetime(2026, 12, 1, 12)  # noqa: DTZ001 - this machine's zone
+    condition = Filter(key="submitted_at", op="=", value="2026-07-01 12:00")
+
+    is_met = meets(condition, now=winter)("2026-07-01T10:00:00+00:00")
+
+    monkeypatch.undo()
+    time.tzset()
+    assert is_met
+
+
+def test_an_unknown_state_is_refused_with_what_is_near() -> None:
+    with pytest.raises(StoreError, match="'faild' is no state: choose FAILED"):
+        parse_condition("state=faild")
 
 
 def test_runs_without_a_value_come_last_in_either_direction() -> None:

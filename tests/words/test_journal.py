@@ -1,4 +1,5 @@
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -27,7 +28,7 @@ def metric(step: int, text: str = "0.5") -> bytes:
         b"17",
         b"null",
         b"\xff\xfe",
-        HEADER.strip(),
+        HEADER.strip().replace(b'"j"', b'"another"'),
     ],
 )
 def test_a_line_that_is_no_record_is_counted_and_stepped_over(line: bytes) -> None:
@@ -35,6 +36,39 @@ def test_a_line_that_is_no_record_is_counted_and_stepped_over(line: bytes) -> No
 
     assert [record.step for record in chunk.records if isinstance(record, Metrics)] == [0, 1]
     assert chunk.bad_lines == 1
+
+
+def summed(line: bytes) -> bytes:
+    return line[:-2] + f',"c":{crc32(line[:-2])}}}\n'.encode()
+
+
+def test_a_line_whose_sum_is_wrong_is_bad_and_a_line_without_one_is_believed() -> None:
+    whole = HEADER + summed(metric(0)) + metric(1) + summed(metric(2)).replace(b"0.5", b"0.7")
+    chunk = parse_chunk(summed(HEADER) + whole, offset=0)
+
+    assert [record.step for record in chunk.records if isinstance(record, Metrics)] == [0, 1]
+    assert chunk.bad_lines == 1
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_no_flipped_bit_makes_another_value(bit: int) -> None:
+    line = summed(metric(7, "0.123456789"))
+    for at in range(len(line)):
+        flipped = line[:at] + bytes([line[at] ^ 1 << bit]) + line[at + 1 :]
+        for record in parse_chunk(HEADER + flipped, offset=0).records:
+            assert isinstance(record, Metrics)
+            assert (record.step, record.values) == (7, {"loss": 0.123456789})
+
+
+def test_a_header_that_is_repeated_stands_in_for_one_that_was_damaged() -> None:
+    whole = parse_chunk(HEADER + metric(0) + HEADER + metric(1), offset=0)
+    damaged = parse_chunk(b"\0" * 50 + HEADER[50:] + metric(0) + HEADER + metric(1), offset=0)
+    later = parse_chunk(HEADER + metric(1), offset=100, journal="j")
+
+    assert (whole.bad_lines, damaged.bad_lines, later.bad_lines) == (0, 1, 0)
+    assert whole.header == damaged.header
+    assert whole.records == damaged.records
+    assert later.header is None
 
 
 def test_a_journal_cut_at_any_byte_gives_its_complete_lines() -> None:

@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 _COPIED = ("hpcml", "hpcml_client", "conf", "recipes", "containers", "tests/images", "tests/slurm", "tests/cluster")
-_LONGEST_S = 180
+_LONGEST_S = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,10 @@ class Account:
 
 
 def prepare(cluster: Cluster) -> Account:
-    """Return the account with a copy of the sources as they are now; its Python is kept for the next time."""
-    sources = cluster.root / "sources" / str(os.getpid())
-    shutil.rmtree(sources, ignore_errors=True)
+    """Return the account with its own copy of the sources as they are now; its Python is kept for the next time."""
+    (cluster.root / "sources").mkdir(mode=0o755, exist_ok=True)
+    sources = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=cluster.root / "sources"))
+    sources.chmod(0o755)
     for name in _COPIED:
         shutil.copytree(REPOSITORY / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
     return Account(cluster=cluster, python=_python(cluster), sources=sources)

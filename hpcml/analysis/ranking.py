@@ -1,0 +1,59 @@
+"""Which runs did best by one metric: pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from hpcml.analysis.objective import Yardstick, find_yardstick
+from hpcml.answers import Ranked, Ranking
+from hpcml.record_keys import value_of
+from hpcml.records import RunRecord
+
+At = Literal["last", "best"]
+
+
+def rank(
+    runs: Sequence[RunRecord],
+    *,
+    metric: str | None,
+    goal: str | None,
+    at: At,
+    by: Sequence[str] = (),
+    count: int,
+    now: float,
+) -> Ranking:
+    """Return the best *count* of *runs*, or of each group of those that are alike in all of *by*.
+
+    Of runs with the same value the older stands first. Raises `ComparisonError` where the metric is not clear.
+    """
+    yardstick = find_yardstick(runs, metric, goal)
+    found = [(run, *_value(run, yardstick, at)) for run in runs]
+    having = [(run, value, step) for run, value, step in found if value is not None and math.isfinite(value)]
+    sign = -1 if yardstick.higher_is_better else 1
+    having.sort(key=lambda each: (sign * each[1], each[0].uid))
+    groups: dict[str, list[Ranked]] = {}
+    for run, value, step in having:
+        group = [value_of(run, key, now=now) for key in by]
+        members = groups.setdefault(repr(group), [])
+        if len(members) < count:
+            members.append(Ranked(place=len(members) + 1, group=tuple(group), value=value, step=step, run=run))
+    return Ranking(
+        metric=yardstick.metric,
+        goal=yardstick.goal,
+        at=at,
+        by=tuple(by),
+        ranked=[each for members in groups.values() for each in members],
+        candidates=len(having),
+        without=len(runs) - len(having),
+    )
+
+
+def _value(run: RunRecord, yardstick: Yardstick, at: At) -> tuple[Any, int | None]:
+    summary = run.metrics.get(yardstick.metric)
+    if summary is None:
+        return None, None
+    if at == "last":
+        return summary.last, summary.last_step
+    return (summary.max, summary.max_step) if yardstick.higher_is_better else (summary.min, summary.min_step)

@@ -1,0 +1,39 @@
+"""``hpcml curves``."""
+
+from __future__ import annotations
+
+import click
+
+from hpcml.cli.main import pass_places
+from hpcml.cli.options import form, selecting
+from hpcml.places import Places
+
+
+@click.command()
+@click.argument("references", metavar="[RUN]...", nargs=-1)
+@click.option("--metric", metavar="NAME", help="Default: the objective that the runs were configured with.")
+@click.option(
+    "--points",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="At most so many of each run's, evenly chosen; default: all.",
+)
+@selecting
+@form("json", "csv", "md")
+@pass_places
+def curves(places: Places, /, metric: str | None, points: int | None, form: str | None, **selection: object) -> None:
+    """Show how a metric went in runs: its shape here, its points as CSV or JSON."""
+    from hpcml.cli.terminal import console, show
+    from hpcml.operations import consult, questions
+    from hpcml.report import curves_table as report
+
+    chosen = consult.Selection(**selection)  # type: ignore[arg-type] # click's own types
+    found = questions.curves_of(places, chosen, metric=metric, points=points)
+    if form == "json":
+        click.echo(report.curves_json(found), nl=False)
+    elif form == "csv":
+        click.echo(report.curves_csv(found), nl=False)
+    elif form == "md":
+        click.echo(report.curves_markdown(found), nl=False)
+    else:
+        show(report.curves_table(found, console=console()))

@@ -1,0 +1,45 @@
+"""``hpcml export``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from hpcml.cli.main import pass_places
+from hpcml.cli.options import selecting
+from hpcml.places import Places
+
+_FORMS = ("csv", "json", "parquet", "mlflow", "tensorboard", "openmetrics", "rocrate")
+
+
+@click.command()
+@click.argument("references", metavar="[RUN]...", nargs=-1)
+@click.option("--to", "form", type=click.Choice(_FORMS), required=True, help="The format.")
+@click.option("-o", "out", metavar="WHERE", help="A folder, a file (json, openmetrics) or MLflow's address.")
+@click.option("--artifacts", "with_artifacts", is_flag=True, help="mlflow, rocrate: logs and artifacts go along.")
+@click.option("--license", "license_", metavar="TEXT", help="rocrate: a URL or words.")
+@selecting
+@pass_places
+def export(
+    places: Places,
+    /,
+    *,
+    form: str,
+    out: str | None,
+    with_artifacts: bool,
+    license_: str | None,
+    **selection: object,
+) -> None:
+    """Export runs, all or the selected: as tables, for MLflow, TensorBoard or Prometheus, or as an RO-Crate."""
+    from hpcml.cli.hints import warn
+    from hpcml.operations import exchange
+    from hpcml.operations.consult import Selection
+
+    wish = exchange.Wish(form=exchange.Form(form), out=out, with_artifacts=with_artifacts, license=license_)
+    wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
+    done = exchange.export(places, wanted, wish, os.environ, sys.stdout)
+    for remark in done.remarks:
+        warn(remark)
+    click.echo(done.line, err=True)

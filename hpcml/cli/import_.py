@@ -1,0 +1,39 @@
+"""``hpcml import``."""
+
+from __future__ import annotations
+
+import click
+
+from hpcml.cli.main import pass_places
+from hpcml.places import Places
+
+
+@click.command("import")
+@click.argument("source", metavar="MLRUNS")
+@click.option("--experiment", metavar="NAME", help="Only this experiment of MLflow's.")
+@click.option("--map", "names", multiple=True, metavar="THEIRS=OURS", help="lr=training.learning_rate; repeat.")
+@click.option("--artifacts", "with_artifacts", is_flag=True, help="Copy their files, too.")
+@click.option("-n", "--dry-run", "is_dry", is_flag=True, help="Say what would be imported.")
+@pass_places
+def import_(places: Places, /, **wish: object) -> int:
+    """Import the runs of an MLflow file store, the folder mlruns/; again, to fetch what came since."""
+    from hpcml.cli.hints import warn
+    from hpcml.operations.importing import Wish, import_runs
+    from hpcml.report.import_lines import import_lines
+
+    wanted = Wish(**wish)  # type: ignore[arg-type] # click's own types
+    report = import_runs(places, wanted)
+    line, remarks = import_lines(
+        created=report.created,
+        updated=report.updated,
+        unchanged=report.unchanged,
+        own=report.own,
+        points=report.points,
+        remarks=report.remarks,
+    )
+    for remark in remarks:
+        warn(remark)
+    for problem in report.problems:
+        click.echo(f"hpcml: left out: {problem}", err=True)
+    click.echo(f"nothing was written; it would be: {line}" if wanted.is_dry else line)
+    return 1 if report.problems else 0

@@ -1,0 +1,36 @@
+"""``hpcml ingest``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcml.cli.main import pass_places
+from hpcml.places import Places
+
+
+@click.command()
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.option("--forget", "is_forgotten", is_flag=True, help="Read these folders no more, and drop their runs.")
+@pass_places
+def ingest(places: Places, paths: tuple[str, ...], is_forgotten: bool) -> None:  # noqa: FBT001 - click's way
+    """Read run directories from elsewhere, now and from now on; they stay there. Without a PATH: list these folders."""
+    from hpcml.operations import adoption, elsewhere
+
+    if not paths:
+        if is_forgotten:
+            raise click.UsageError("--forget which? hpcml ingest lists the folders that were given")
+        for folder in elsewhere.folders(places):
+            click.echo(folder)
+        return
+    if is_forgotten:
+        for path in paths:
+            click.echo(f"{path}: read no more; {adoption.disown(places, Path(path))} runs taken out of the store")
+        return
+    found, report = adoption.adopt(places, [Path(path) for path in paths])
+    for given in found:
+        click.echo(f"{given.folder}: {given.runs} runs{'' if given.is_new else ', read already'}")
+    click.echo(f"{report.new_points} new points")
+    for problem in report.problems:
+        click.echo(f"hpcml: {problem}", err=True)

@@ -1,0 +1,79 @@
+"""``hpcml store``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from hpcml.cli.options import form
+from hpcml.places import Places
+
+
+@click.group(invoke_without_command=True)
+@form("json")
+@click.pass_context
+def store(context: click.Context, form: str | None) -> None:
+    """Say where the experiment store is, how it is used there and how much is in it."""
+    places = context.find_object(Places)
+    assert places is not None
+    context.obj = places
+    if context.invoked_subcommand is None:
+        from hpcml.operations import upkeep
+        from hpcml.report import upkeep_lines as report
+
+        kept = upkeep.look(places)
+        if form == "json":
+            click.echo(report.kept_json(kept), nl=False)
+        else:
+            _tell(report.kept_lines(kept))
+
+
+@store.command()
+@click.pass_obj
+def check(places: Places) -> int:
+    """Look for damage, and for what contradicts itself or a journal; the exit code is 1 if there is any."""
+    from hpcml.operations import upkeep
+    from hpcml.report import upkeep_lines as report
+
+    name, problems = upkeep.check(places)
+    _tell(report.check_lines(name, problems))
+    return 1 if problems else 0
+
+
+@store.command()
+@click.pass_obj
+def vacuum(places: Places) -> None:
+    """Give back what is free in the file."""
+    from hpcml.operations import upkeep
+    from hpcml.report import upkeep_lines as report
+
+    _tell(report.rewritten_lines(upkeep.vacuum(places)))
+
+
+@store.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.pass_obj
+def backup(places: Places, file: Path | None) -> None:
+    """Copy the store, while it is in use, into FILE or a file beside it."""
+    from hpcml.operations import upkeep
+    from hpcml.report.images_table import size
+
+    written, count = upkeep.back_up(places, file)
+    click.echo(f"wrote {written}: {size(count)}")
+
+
+@store.command()
+@click.pass_obj
+def compact(places: Places) -> None:
+    """Make the store as small as it can be; no value is lost, and all backups but the newest go."""
+    from hpcml.operations import upkeep
+    from hpcml.report import upkeep_lines as report
+
+    _tell(report.rewritten_lines(upkeep.compact(places)))
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)

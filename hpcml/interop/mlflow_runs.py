@@ -1,0 +1,320 @@
+"""Runs into MLflow, as often as one likes: what is there already stays, what is new is added.
+
+A run is found again by its tag ``hpcml.uid``, which it gets in the call that creates it. MLflow never takes a value of
+a metric back, so a step that a later attempt did again is there twice; its times tell which is the later one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcml.codec import encode
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.interop.exported import WholeRun, clean, json_ready
+from hpcml.interop.optional import needing
+from hpcml.interop.output import file_name
+from hpcml.manifest import read_raw
+from hpcml.rundir import RunDir
+from hpcml.states import State
+
+UID = "hpcml.uid"
+_DONE = "hpcml.exported"  # what was exported, in one word: where it is still that, nothing is looked at
+_TAG = "hpcml.tag."  # and the tag: so that one can be taken back
+_FOLDER = "hpcml"  # of the artifacts
+# What MLflow takes in one call, and how long its words may be (mlflow.utils.validation).
+_BATCH = 1000
+_BATCH_PARAMS = 100
+_LONGEST_KEY, _LONGEST_PARAM, _LONGEST_TAG = 250, 6000, 5000
+_UNSAFE = re.compile(r"[^A-Za-z0-9_\-. :/]")
+_STATUS: Mapping[State, str] = {
+    State.PENDING: "SCHEDULED",
+    State.RUNNING: "RUNNING",
+    State.COMPLETED: "FINISHED",
+    State.CANCELLED: "KILLED",
+}
+
+
+@dataclass(slots=True)
+class Told:
+    """What an export to MLflow did."""
+
+    created: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    points: int = 0
+    remarks: list[str] = field(default_factory=list)  # what MLflow has not as it is here, a line each
+
+
+class MlflowTarget:
+    """A tracking server, or what stands in its place."""
+
+    def __init__(self, uri: str) -> None:
+        with needing("mlflow", extra="mlflow"):
+            from mlflow.exceptions import MlflowException  # noqa: PLC0415 - an extra
+            from mlflow.tracking import MlflowClient  # noqa: PLC0415
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells on stderr how it makes its tables
+        self._uri = uri
+        self._error = MlflowException
+        self._runs: dict[str, dict[str, Any]] = {}  # experiment id -> uid -> run
+        self._experiments: dict[str, str] = {}
+        with self._one_line():
+            self._client = MlflowClient(tracking_uri=uri)
+
+    def put(self, run: WholeRun, told: Told, *, artifacts: Sequence[tuple[Path, str]]) -> None:
+        """Bring MLflow's copy of *run* up to date; of *artifacts* each is a file and its folder."""
+        with self._one_line():
+            record = run.record
+            known = self._known_runs(record.experiment)
+            theirs = known.get(record.uid)
+            if theirs is not None and theirs.info.lifecycle_stage != "active":
+                told.remarks.append(f"run {record.uid} was deleted in MLflow: left out")
+                return
+            stamp = _stamp(run, artifacts)
+            if theirs is not None and theirs.data.tags.get(_DONE) == stamp:
+                told.unchanged += 1
+                return
+            if theirs is None:
+                theirs = self._create(run)
+                told.created += 1
+            else:
+                told.updated += 1
+            run_id = str(theirs.info.run_id)
+            self._params(run, run_id, theirs.data.params, told)
+            self._metrics(run, run_id, theirs.data.metrics, told)
+            self._tags(run, run_id, theirs.data.tags, told)
+            self._artifacts(run, run_id, artifacts)
+            self._status(run, run_id)
+            self._client.set_tag(run_id, _DONE, stamp)  # last: whoever is killed before has not finished
+
+    def _create(self, run: WholeRun) -> Any:  # noqa: ANN401 - of a library without types
+        record = run.record
+        provenance = _provenance(run)
+        about = {
+            UID: record.uid,
+            "mlflow.user": str(provenance.get("user") or "unknown"),
+            "mlflow.source.type": "JOB",
+            "mlflow.source.name": " ".join(map(str, provenance.get("command_line") or ["hpcml"])),
+        }
+        return self._client.create_run(
+            self._experiments[record.experiment],
+            start_time=run.unix_ms(0.0) if record.t_start is None else round(record.t_start * 1000),
+            tags={key: _cut(value, _LONGEST_TAG) for key, value in about.items()},
+            run_name=clean(record.name or record.uid),
+        )
+
+    def _params(self, run: WholeRun, run_id: str, known: Mapping[str, str], told: Told) -> None:
+        from mlflow.entities import Param  # noqa: PLC0415 - an extra
+
+        params: list[Any] = []
+        keys = _Keys()
+        cut: list[str] = []
+        for key, value in run.record.params.items():
+            text = value if isinstance(value, str) else json.dumps(json_ready(value))
+            if len(clean(text)) > _LONGEST_PARAM:
+                cut.append(key)
+            name, told_value = keys.name(key), _cut(text, _LONGEST_PARAM)
+            if name in known and known[name] != told_value:
+                told.remarks.append(f"run {run.record.uid}: MLflow keeps {name}={known[name]}")  # it never changes one
+            elif name not in known:
+                params.append(Param(name, told_value))
+        for start in range(0, len(params), _BATCH_PARAMS):
+            self._client.log_batch(run_id, params=params[start : start + _BATCH_PARAMS])
+        if cut:
+            told.remarks.append(f"run {run.record.uid}: cut after {_LONGEST_PARAM} characters: {', '.join(cut)}")
+        told.remarks += [f"MLflow calls {key!r} {name!r}" for key, name in keys.renamed.items()]
+
+    def _metrics(self, run: WholeRun, run_id: str, known: Mapping[str, float], told: Told) -> None:
+        from mlflow.entities import Metric  # noqa: PLC0415 - an extra
+
+        keys = _Keys()
+        waiting: list[Any] = []
+
+        def flush() -> None:
+            if waiting:
+                self._client.log_batch(run_id, metrics=waiting)
+                told.points += len(waiting)
+                waiting.clear()
+
+        for metric, points in run.curves.items():
+            name = keys.name(metric)
+            there: set[tuple[int, int]] = set()
+            if name in known:
+                there = {(at.step, at.timestamp) for at in self._client.get_metric_history(run_id, name)}
+            for point in points:
+                at_ms = run.unix_ms(point.t_s)
+                if (point.step, at_ms) not in there:
+                    waiting.append(Metric(name, point.value, at_ms, point.step))
+                if len(waiting) == _BATCH:
+                    flush()
+        flush()
+        told.remarks += [f"MLflow calls {metric!r} {name!r}" for metric, name in keys.renamed.items()]
+
+    def _tags(self, run: WholeRun, run_id: str, known: Mapping[str, str], told: Told) -> None:
+        from mlflow.entities import RunTag  # noqa: PLC0415 - an extra
+
+        record = run.record
+        fields = (
+            *("state", "cause", "reason", "exit_code", "attempt", "wall_s", "spec_hash", "submission", "path"),
+            *("scheduler", "job_id", "precision", "precision_effective", "numerics", "git_dirty"),
+        )
+        about: dict[str, object] = {f"hpcml.{name}": encode(getattr(record, name)) for name in fields}
+        about |= {f"hpcml.fact.{key}": value for key, value in record.facts.items()}
+        about["mlflow.source.git.commit"] = record.git_commit
+        about["mlflow.note.content"] = "\n\n".join(f"{note.author}: {note.text}" for note in record.notes) or None
+        about |= {f"{_TAG}{tag}": "true" for tag in record.tags}
+        keys = _Keys()
+        tags = {
+            keys.name(key): _cut(value if isinstance(value, str) else json.dumps(json_ready(value)), _LONGEST_TAG)
+            for key, value in about.items()
+            if value is not None
+        }
+        news = [RunTag(key, value) for key, value in tags.items() if known.get(key) != value]
+        for start in range(0, len(news), _BATCH_PARAMS):
+            self._client.log_batch(run_id, tags=news[start : start + _BATCH_PARAMS])
+        for key in known:
+            if key.startswith(_TAG) and key not in tags:
+                self._client.delete_tag(run_id, key)
+        told.remarks += [f"MLflow calls {key!r} {name!r}" for key, name in keys.renamed.items()]
+
+    def _artifacts(self, run: WholeRun, run_id: str, artifacts: Sequence[tuple[Path, str]]) -> None:
+        run_dir = RunDir(Path(run.record.path))
+        for path in (run_dir.manifest, run_dir.git_diff):
+            if path.is_file():
+                self._client.log_artifact(run_id, str(path), _FOLDER)
+        environment = {"facts": dict(run.record.facts), "packages": _provenance(run).get("packages") or {}}
+        self._client.log_dict(run_id, json_ready(environment), f"{_FOLDER}/environment.json")
+        for path, folder in artifacts:
+            self._client.log_artifact(run_id, str(path), None if folder == "." else folder)
+
+    def _status(self, run: WholeRun, run_id: str) -> None:
+        record = run.record
+        status = _STATUS.get(record.state, "FAILED")
+        if not record.state.is_final:
+            self._client.update_run(run_id, status=status)
+            return
+        last_s = max((point.t_s for points in run.curves.values() for point in points), default=0.0)
+        ended_ms = run.unix_ms(last_s) if record.t_end is None else round(record.t_end * 1000)
+        self._client.set_terminated(run_id, status=status, end_time=ended_ms)
+
+    def _known_runs(self, experiment: str) -> dict[str, Any]:
+        """Return the runs of ours that MLflow has of an experiment, which is made where there is none."""
+        if experiment not in self._experiments:
+            self._experiments[experiment] = self._experiment_id(experiment)
+        experiment_id = self._experiments[experiment]
+        if experiment_id not in self._runs:
+            self._runs[experiment_id] = {run.data.tags[UID]: run for run in self._every_run(experiment_id)}
+        return self._runs[experiment_id]
+
+    def _experiment_id(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifact_location=_beside_database(self._uri, name)))
+            except self._error:  # another export was faster
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        if found.lifecycle_stage != "active":
+            raise ConfigError(f"experiment {name} was deleted in MLflow: restore it there, or delete it for good")
+        return str(found.experiment_id)
+
+    def _every_run(self, experiment_id: str) -> Iterator[Any]:
+        from mlflow.entities import ViewType  # noqa: PLC0415 - an extra
+
+        token: str | None = None
+        while True:
+            page = self._client.search_runs(
+                [experiment_id],
+                f'tags."{UID}" LIKE "%"',
+                run_view_type=ViewType.ALL,
+                max_results=_BATCH,
+                page_token=token,
+            )
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    @contextmanager
+    def _one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except HpcmlError:
+            raise
+        except Exception as error:
+            if not (isinstance(error, self._error | OSError | ImportError) or _is_a_librarys(error)):
+                raise  # our own bug
+            text = " ".join(str(error).split())
+            raise HpcmlError(f"MLflow at {_without_password(self._uri)}: {_without_password(text)}") from error
+
+
+class _Keys:
+    """Names as MLflow takes them; two that would become one stay two."""
+
+    def __init__(self) -> None:
+        self.renamed: dict[str, str] = {}
+
+    def name(self, key: str) -> str:
+        """Return *key*, or what it is called where MLflow does not take it."""
+        safe = _UNSAFE.sub("_", key)
+        parts = safe.split("/")
+        is_path = all(part not in ("", ".", "..") and part == part.strip() for part in parts)
+        if safe == key and is_path and len(key) <= _LONGEST_KEY:
+            return key
+        digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:8]
+        stem = "/".join(part for part in parts if part.strip(". "))[: _LONGEST_KEY - len(digest) - 1].strip("/ ")
+        self.renamed[key[:80]] = name = f"{stem}-{digest}"
+        return name
+
+
+def _stamp(run: WholeRun, artifacts: Sequence[tuple[Path, str]]) -> str:
+    """Return what changes whenever there is something new to export."""
+    record = run.record
+    known = [
+        encode(record),
+        {name: [len(points), points[-1].step, points[-1].t_s] for name, points in run.curves.items() if points},
+        sorted(f"{folder}/{path.name}" for path, folder in artifacts),
+    ]
+    return hashlib.sha256(json.dumps(json_ready(known), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _provenance(run: WholeRun) -> dict[str, Any]:
+    try:
+        found = read_raw(RunDir(Path(run.record.path)).manifest).get("provenance")
+    except HpcmlError:
+        return {}  # its directory is gone; what the store knows of it is still told
+    return found if isinstance(found, dict) else {}
+
+
+def _cut(text: str, longest: int) -> str:
+    plain = clean(text)
+    return plain if len(plain) <= longest else f"{plain[: longest - 3]}..."
+
+
+def _beside_database(uri: str, experiment: str) -> str | None:
+    """Return where the artifacts of an experiment go that a file of SQLite knows; else MLflow or its server decides.
+
+    MLflow itself would put them below whatever folder one happens to be in.
+    """
+    scheme, _, path = uri.partition(":///")
+    if not (scheme == "sqlite" or scheme.startswith("sqlite+")) or not path:
+        return None
+    folder = Path(path.partition("?")[0]).absolute().parent / "mlartifacts"
+    return (folder / file_name(experiment, set())).as_uri()
+
+
+def _is_a_librarys(error: Exception) -> bool:
+    """Whether MLflow let an error through of what it is made of, say of its database's driver."""
+    return type(error).__module__.partition(".")[0] in ("sqlalchemy", "alembic", "requests", "urllib3")
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"(://[^\s:/@]*):[^\s/@]+@", r"\1:***@", text)

@@ -1,0 +1,144 @@
+"""Runs as tables, the same for every format that knows tables: pure.
+
+``runs`` has a row for each run, ``metrics`` for each curve in a few numbers, ``points`` for each value, ``events``
+for each event. Names of columns are stable; new ones may come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from hpcml.codec import encode
+from hpcml.interop.exported import Export, WholeRun, clean, json_ready, last_value
+from hpcml.records import MetricSummary, RunRecord
+
+Kind = Literal["text", "integer", "real", "boolean", "json"]
+_MAPPINGS = ("params", "facts", "metrics")  # of a record: a column for each key
+_KIND_OF_TYPE: Mapping[str, Kind] = {
+    "str": "text",
+    "State": "text",
+    "int": "integer",
+    "float": "real",
+    "bool": "boolean",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column and what its cells are; a cell of kind json is text in JSON."""
+
+    name: str
+    kind: Kind
+
+
+METRICS = (
+    Column(name="uid", kind="text"),
+    Column(name="metric", kind="text"),
+    *(
+        Column(name=field.name, kind=_KIND_OF_TYPE[str(field.type).partition(" ")[0]])
+        for field in fields(MetricSummary)
+        if field.name != "name"
+    ),
+)
+POINTS = (
+    Column(name="uid", kind="text"),
+    Column(name="metric", kind="text"),
+    Column(name="step", kind="integer"),
+    Column(name="t_s", kind="real"),
+    Column(name="value", kind="real"),
+)
+EVENTS = (
+    Column(name="uid", kind="text"),
+    Column(name="t_s", kind="real"),
+    Column(name="attempt", kind="integer"),
+    Column(name="writer", kind="text"),
+    Column(name="name", kind="text"),
+    Column(name="details", kind="json"),
+)
+
+
+def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
+    """Return the columns of ``runs``, and its rows: the fields of a run, then its settings, facts and last values."""
+    records = export.records
+    plain = [field for field in fields(RunRecord) if field.name not in _MAPPINGS]
+    columns = [
+        Column(name=field.name, kind=_KIND_OF_TYPE.get(str(field.type).partition(" ")[0], "json")) for field in plain
+    ]
+    columns.append(Column(name="t_zero", kind="real"))
+    params, facts = _keys(record.params for record in records), _keys(record.facts for record in records)
+    metrics = _keys(record.metrics for record in records)
+    columns += [Column(name=f"params.{key}", kind=_kind(r.params.get(key) for r in records)) for key in params]
+    columns += [Column(name=f"facts.{key}", kind=_kind(r.facts.get(key) for r in records)) for key in facts]
+    columns += [Column(name=f"metrics.{name}", kind="real") for name in metrics]
+
+    def rows() -> Iterator[list[Any]]:
+        for record in records:
+            values: list[Any] = [encode(getattr(record, field.name)) for field in plain]
+            values.append(export.t_zero.get(record.uid))
+            values += [record.params.get(key) for key in params]
+            values += [record.facts.get(key) for key in facts]
+            values += [last_value(record, name) if name in record.metrics else None for name in metrics]
+            yield [cell(value, column.kind) for value, column in zip(values, columns, strict=True)]
+
+    return columns, rows()
+
+
+def metrics_rows(records: Sequence[RunRecord]) -> Iterator[list[Any]]:
+    """Return the rows of ``metrics``."""
+    for record in records:
+        for name, summary in record.metrics.items():
+            values = [getattr(summary, column.name) for column in METRICS[2:]]
+            yield [record.uid, clean(name), *values]
+
+
+def points_rows(run: WholeRun) -> Iterator[list[Any]]:
+    """Return the rows of ``points`` that are this run's, by metric and step."""
+    for name, points in run.curves.items():
+        metric = clean(name)
+        for point in points:
+            yield [run.record.uid, metric, point.step, point.t_s, point.value]
+
+
+def events_rows(run: WholeRun) -> Iterator[list[Any]]:
+    """Return the rows of ``events`` that are this run's, by time."""
+    for event in run.events:
+        details = cell(dict(event.details), "json")
+        yield [run.record.uid, event.t_s, event.attempt, event.writer, clean(event.name), details]
+
+
+def cell(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - a value of any kind
+    """Return *value* as a cell of a column of *kind*; None stays None."""
+    if value is None:
+        return None
+    if kind == "json":
+        return json.dumps(json_ready(value), sort_keys=True)
+    if kind == "text":
+        return clean(str(value))
+    return float(value) if kind == "real" else value
+
+
+def _keys(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
+    return sorted({key for mapping in mappings for key in mapping})
+
+
+def _kind(values: Iterable[Any]) -> Kind:
+    """Return what a column of *values* is: of one kind, or JSON where they are of several."""
+    kinds: set[Kind] = {_kind_of(value) for value in values if value is not None}
+    if kinds == {"integer", "real"}:
+        return "real"
+    if len(kinds) > 1:
+        return "json"
+    return next(iter(kinds), "text")
+
+
+def _kind_of(value: object) -> Kind:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer" if -(2**63) <= value < 2**63 else "json"
+    if isinstance(value, float):
+        return "real"
+    return "text" if isinstance(value, str) else "json"

@@ -1,0 +1,232 @@
+"""Runs removed on request: moved aside, forgotten, then deleted, so that none is ever half there.
+
+What is moved aside bears a name that says so, and keeps it until the store has forgotten the run and the last file is
+gone. Whoever is killed in between has it finished by the next `hpcml sync` or `hpcml rm`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.errors import ConfigError
+from hpcml.operations import elsewhere, tending
+from hpcml.operations.collect import collect, opened
+from hpcml.operations.consult import Selection, select
+from hpcml.operations.watcher import Watcher
+from hpcml.places import Places
+from hpcml.records import RunRecord
+from hpcml.rundir import REMOVED, RunDir
+from hpcml.store.engine import Store
+from hpcml.store.forgetting import forget_runs
+from hpcml.store.missing import runs_below, without_directory
+from hpcml.store.queries import open_runs
+
+_GOES_ON_S = 60.0  # from the last word of an attempt that left at a checkpoint to the first of the next, elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doomed:
+    """A run that would be removed. `size_bytes` None: its files stay, or are gone already; the store forgets it."""
+
+    record: RunRecord
+    size_bytes: int | None
+    is_gone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What became of one run. `trouble`: what is in the way, in one line."""
+
+    uid: str
+    was_deleted: bool
+    trouble: str | None = None
+
+
+def plan_removal(places: Places, selection: Selection, *, gone: bool = False, forget: bool = False) -> list[Doomed]:
+    """Return what removing the selected runs would mean; nothing has happened yet. One that must stay refuses all.
+
+    *gone*: of these only runs whose directories are gone. *forget*: leave the directories, which lie elsewhere.
+    """
+    with opened(places, to_write=True) as store:
+        collect(store, places)
+        chosen = select(store, selection)
+        if gone:
+            without = set(without_directory(store, elsewhere.roots(places)))
+            chosen = [record for record in chosen if record.uid in without]
+        stands = _Standing(
+            runs=places.runs,
+            ours=frozenset(runs_below(store, places.runs)),
+            elsewhere={uid: root for root in elsewhere.folders(places) for uid in runs_below(store, root)},
+            unended=frozenset(record.uid for record in open_runs(store)),
+            submitted=_submissions_under_way(places),
+        )
+    refused = [
+        reason
+        for record in chosen
+        if (reason := stands.why_known(record) if forget else stands.why_not(record, is_gone=gone)) is not None
+    ]
+    if refused:
+        more = f"; {len(refused) - 1} more must stay" if len(refused) > 1 else ""
+        raise ConfigError(f"{refused[0]}{more}; nothing was removed")
+    return [_doomed(record, is_gone=gone or not _is_there(record), forget=forget) for record in chosen]
+
+
+def remove(places: Places, doomed: Sequence[Doomed]) -> Iterator[Removed]:
+    """Remove all of *doomed*; what has begun to go on meanwhile stays."""
+    going = [item for item in doomed if item.size_bytes is not None]
+    with opened(places, to_write=True) as store:
+        finish_removals(places, store)
+        troubles = {item.record.uid: _move_aside(RunDir(Path(item.record.path))) for item in going}
+        forget_runs(store, [item.record.uid for item in doomed if troubles.get(item.record.uid) is None])
+    for item in doomed:
+        trouble = troubles.get(item.record.uid)
+        if trouble is None and item.size_bytes is not None:
+            trouble = delete_tree(RunDir(Path(item.record.path)).being_removed)
+        yield Removed(uid=item.record.uid, was_deleted=item.size_bytes is not None, trouble=trouble)
+
+
+def finish_removals(places: Places, store: Store) -> int:
+    """Finish what processes that were killed have left; return how many runs that were."""
+    aside = sorted(places.runs.glob(f"*/{REMOVED}*"))
+    uids = [path.name.removeprefix(REMOVED) for path in aside]
+    forget_runs(store, [uid for path, uid in zip(aside, uids, strict=True) if not path.with_name(uid).exists()])
+    return sum(delete_tree(path) is None for path in aside)
+
+
+def delete_tree(path: Path) -> str | None:
+    """Delete *path* with all that is in it; return in one line what could not be, None where nothing is left."""
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        _open_up(path)
+        shutil.rmtree(path, ignore_errors=True)
+    try:
+        if path.exists():
+            shutil.rmtree(path)
+    except FileNotFoundError:
+        return None  # somebody else is at it
+    except OSError as error:
+        return f"what is left of it in {path} cannot be deleted: {error.filename}: {error.strerror}"
+    return None
+
+
+def _open_up(path: Path) -> None:
+    """Give us all rights in *path* and every folder below, which a program may have made read-only."""
+    with suppress(OSError):
+        path.chmod(0o700)
+    for parent, folders, _ in os.walk(path):  # from above, so that what was just opened is looked into
+        for folder in folders:
+            if not Path(parent, folder).is_symlink():
+                with suppress(OSError):
+                    Path(parent, folder).chmod(0o700)
+
+
+def size_of(folder: Path) -> int:
+    """Return how many bytes the files below *folder* hold; what cannot be looked at counts nothing."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += Path(parent, name).lstat().st_size
+    return total
+
+
+def _doomed(record: RunRecord, *, is_gone: bool, forget: bool) -> Doomed:
+    size_bytes = None if is_gone or forget else size_of(Path(record.path))
+    return Doomed(record=record, size_bytes=size_bytes, is_gone=is_gone)
+
+
+def _is_there(record: RunRecord) -> bool:
+    return os.path.lexists(record.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """What decides whether a run may go: where it lies, for whom, and whether it has ended."""
+
+    runs: Path
+    ours: Collection[str]  # in *runs*, of this home; the same path may be another folder, to others in a shared store
+    elsewhere: Mapping[str, Path]  # in folders that are read besides
+    unended: Collection[str]
+    submitted: str  # names what is being submitted, or retried, at this moment
+
+    def why_not(self, record: RunRecord, *, is_gone: bool) -> str | None:
+        """Return why *record* and its directory must stay, None where they may go."""
+        path, place = Path(record.path), self.elsewhere.get(record.uid)
+        is_ours = record.uid in self.ours
+        if not is_ours and place is None:
+            return f"run {record.uid} lies in {path}, which is not read from here: --forget takes it out of the store"
+        if is_gone or not _is_there(record):
+            return None
+        if path.parent.parent != self.runs or path.is_symlink():
+            return f"run {record.uid} lies in {path}: hpcml removes runs from {self.runs} alone"
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            return f"run {record.uid}: {path.parent} is read-only"
+        return self._why_unended(record) or _goes_on(RunDir(path))
+
+    def _why_unended(self, record: RunRecord) -> str | None:
+        if record.uid in self.unended:
+            return f"run {record.uid} has not ended ({record.state.value}): hpcml cancel {record.uid} ends it"
+        if record.uid in self.submitted:
+            return f"run {record.uid} is being submitted again, or was when that was interrupted: hpcml sync"
+        return None
+
+    def why_known(self, record: RunRecord) -> str | None:
+        """Return why the store would not forget *record* for long, None where it would."""
+        place = self.elsewhere.get(record.uid)
+        if record.uid in self.ours and _is_there(record):
+            return f"run {record.uid} lies in {self.runs}, whose runs are always read: give no --forget"
+        if place is not None:
+            return f"run {record.uid} lies in {place}, which is read again and again: hpcml ingest --forget {place}"
+        return None
+
+
+def _submissions_under_way(places: Places) -> str:
+    texts: list[str] = []
+    for path in places.open_submissions.glob("*.json"):
+        with suppress(FileNotFoundError):  # finished at this moment
+            texts.append(path.read_text(encoding="utf-8"))
+    return "\n".join(texts)
+
+
+def _goes_on(run_dir: RunDir) -> str | None:
+    """Return who is still at work in a run that has ended, as the run's own journals tell; None where nobody is."""
+    try:
+        at_work = _at_work(run_dir)
+    except FileNotFoundError:  # another hpcml removes it at this moment
+        return None
+    return at_work if run_dir.manifest.exists() else None
+
+
+def _at_work(run_dir: RunDir) -> str | None:
+    seen = Watcher(run_dir).look()
+    if not seen.is_over:
+        return f"run {run_dir.uid} has begun again ({seen.state.value})"
+    started = tending.last_start(run_dir)
+    if started is not None and tending.is_here(started) and tending.is_alive(started):
+        return f"run {run_dir.uid} has ended, but its agent is still at work: try again in a moment"
+    journals = (path.stat().st_mtime for path in run_dir.journal_files())
+    if seen.may_go_on and time.time() - max(journals, default=0.0) < _GOES_ON_S:
+        return f"run {run_dir.uid} left at a checkpoint and may be queued again: try again in a minute"
+    return None
+
+
+def _move_aside(run_dir: RunDir) -> str | None:
+    """Give the directory the name of what is being removed; return what is in the way, None where nothing is."""
+    goes_on = _goes_on(run_dir)
+    if goes_on is not None:
+        return goes_on
+    try:
+        if run_dir.being_removed.exists() and (left := delete_tree(run_dir.being_removed)) is not None:
+            return left
+        run_dir.path.rename(run_dir.being_removed)
+    except FileNotFoundError:
+        return None  # another hpcml was faster
+    except OSError as error:
+        return f"{run_dir.path} cannot be moved aside: {error.strerror}"
+    return None

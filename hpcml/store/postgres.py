@@ -1,0 +1,272 @@
+"""A store on a PostgreSQL server: reached by its URL, filled by several users at once, or refused in one line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, ProgrammingError
+
+from hpcml.errors import StoreError
+from hpcml.store.engine import Store
+from hpcml.store.locks import WRITE, hold_schema, share_schema
+from hpcml.store.tables import REVISION
+
+log = logging.getLogger(__name__)
+
+_SCHEMES = ("postgresql", "postgresql+psycopg", "postgres")
+_CONNECT_TIMEOUT_S = 15
+_MARK = "hpcml store"  # the comment on alembic_version: other programs have a table of that name, too
+
+# Whoever vanishes without a word, because its machine lost power or it was stopped, must not hold up the others.
+_SESSION = (
+    "SET lock_timeout = '60s'",
+    "SET idle_in_transaction_session_timeout = '10min'",
+    "SET tcp_keepalives_idle = 60",
+    "SET tcp_keepalives_interval = 15",
+    "SET tcp_keepalives_count = 4",
+)
+_FOUND = """
+SELECT current_schema(), getdatabaseencoding(), obj_description(version.oid, 'pg_class') = %s,
+  EXISTS (SELECT FROM pg_class WHERE relnamespace = home.oid AND relkind IN ('r', 'p', 'v', 'm', 'f'))
+FROM (SELECT (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AS oid) AS home
+LEFT JOIN pg_class AS version ON version.relnamespace = home.oid AND version.relname = 'alembic_version'
+"""
+_MAY_WRITE = """
+SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'
+  AND has_table_privilege('run', 'INSERT')
+"""
+_ADVICE: Mapping[str, str] = {  # by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html)
+    "28P01": "is the password right? It is read from ~/.pgpass (chmod 600) or PGPASSWORD",
+    "28000": "its administrator decides who may connect, and from where (pg_hba.conf)",
+    "3D000": "create the database (createdb), or name another",
+    "42501": "ask its owner for the rights, or for membership in the role that owns the tables",
+    "25006": "this server only answers: write to its primary",
+    "53300": "try again later, or ask its administrator for more connections",
+    "55P03": "somebody else has kept it from being written for a minute: try again",
+    "40P01": "try again",
+    "57014": "try again",
+    "57P01": "the server was stopped: try again once it runs",
+    "53100": "its disk is full: nothing of this was written, and the run directories have it all",
+}
+# A refused connection has no SQLSTATE in the driver, only the server's words, in its own language.
+_BY_WORDS: Mapping[str, str] = {
+    "password authentication failed": "28P01",
+    "no password supplied": "28P01",
+    "pg_hba.conf": "28000",
+    "Peer authentication failed": "28000",
+    "too many clients": "53300",
+    "remaining connection slots": "53300",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What lies in the schema that the URL leads to."""
+
+    schema: str | None
+    encoding: str
+    is_ours: bool
+    has_tables: bool
+
+
+class PostgresStore(Store):
+    """A database, or a schema of one, that many users on many hosts fill at the same time."""
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self._engine = _make_engine(url)
+        self._schema: str | None = None
+        self._is_read_only = False
+
+    @classmethod
+    def open(cls, url: str) -> PostgresStore:
+        """Return the store at *url*, its tables made or upgraded where needed."""
+        store = cls(parsed(url))
+        try:
+            with store.translated():
+                store._bring_up_to_date()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return _shown(self._url)
+
+    @property
+    def used(self) -> str:
+        """The server's version, and the schema."""
+        version = ".".join(map(str, self._engine.dialect.server_version_info or ()))
+        rights = ", read only" if self._is_read_only else ""
+        return f"PostgreSQL {version}, schema {self._schema}{rights}"
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the role of the URL, or the server, lets nothing be written."""
+        return self._is_read_only
+
+    @property
+    def is_shared(self) -> bool:
+        """It is, since anybody with an account may."""
+        return True
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection that sees one state of the store from beginning to end."""
+        reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        with self.translated(), reader.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Give a connection of which each ``begin()`` keeps the schema; what it writes it must lock (locks.py)."""
+        if self._is_read_only:
+            raise StoreError(f"the store {self.name} may only be read with these rights")
+        # not the server's default, which may be another: what a lock was waited for must then be seen
+        writer = self._engine.execution_options(isolation_level="READ COMMITTED", **{WRITE: True})
+        with self.translated(), writer.connect() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._engine.dispose()
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn what the server complains of into one line; what is our own bug stays as it is."""
+        import psycopg  # noqa: PLC0415 - as everything of this module, only for who uses it
+
+        try:
+            yield
+        except DBAPIError as error:
+            told = error.orig
+            state = getattr(told, "sqlstate", None)
+            if state not in _ADVICE and isinstance(error, IntegrityError | ProgrammingError):
+                raise
+            raise self._explained(told) from error
+        except psycopg.Error as error:  # from COPY, which goes past SQLAlchemy
+            if error.sqlstate not in _ADVICE and isinstance(error, psycopg.IntegrityError | psycopg.ProgrammingError):
+                raise
+            raise self._explained(error) from error
+
+    def _explained(self, told: BaseException | None) -> StoreError:
+        primary = getattr(getattr(told, "diag", None), "message_primary", None)
+        words = " ".join(str(primary or told).split())
+        state = getattr(told, "sqlstate", None)
+        state = state or next((code for part, code in _BY_WORDS.items() if part in words), None)
+        if state is None and f'database "{self._url.database}" does not exist' in words:
+            state = "3D000"
+        advice = _ADVICE.get(state or "")
+        if advice is None and primary is None:
+            advice = "is the server running, and may it be reached from here?"
+        return StoreError(f"the store {self.name} cannot be used: {words}{f'; {advice}' if advice else ''}")
+
+    def _bring_up_to_date(self) -> None:
+        with self._engine.connect() as connection, connection.begin():
+            if self._revision(connection) == REVISION:
+                self._is_read_only = not connection.exec_driver_sql(_MAY_WRITE).scalar_one()
+                return
+        # Imported here, since Alembic would double the start-up time of every command that finds nothing to upgrade.
+        from hpcml.store.upgrade import known_revisions, upgrade  # noqa: PLC0415
+
+        with self._engine.connect() as connection, connection.begin():
+            hold_schema(connection)
+            revision = self._revision(connection)  # again: somebody else may have been faster
+            if revision == REVISION:
+                return
+            if revision is not None and revision not in known_revisions():
+                raise StoreError(
+                    f"the store {self.name} was written by a newer hpcml (schema {revision}): update hpcml"
+                )
+            if revision is not None:
+                _keep_readers_out(connection)
+            upgrade(connection)
+            connection.exec_driver_sql(f"COMMENT ON TABLE alembic_version IS '{_MARK}'")
+            log.info("upgraded %s from schema %s to %s", self.name, revision, REVISION)
+
+    def _revision(self, connection: Connection) -> str | None:
+        """Return the schema's version, None where nothing is there; what is not ours, or cannot be, is refused."""
+        found = _Found(*connection.exec_driver_sql(_FOUND, (_MARK,)).one())
+        if found.schema is None:
+            raise StoreError(f"the store {self.name} has no schema to write to: create the one in its search_path")
+        self._schema = found.schema
+        if found.encoding != "UTF8":
+            raise StoreError(
+                f"the store {self.name} is encoded in {found.encoding}, which cannot hold all names: "
+                "create a database with ENCODING 'UTF8' TEMPLATE template0"
+            )
+        if found.is_ours:
+            revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
+            return None if revision is None else str(revision)
+        if found.has_tables:
+            raise StoreError(
+                f"the store {self.name} has tables of another program in schema {found.schema}: it was left as it is; "
+                "give hpcml a database of its own, or a schema (?options=-csearch_path%3Dhpcml)"
+            )
+        return None
+
+
+def parsed(url: str) -> URL:
+    """Return *url* for the one driver that is used here; what is no URL raises `StoreError` and is not repeated."""
+    try:
+        import psycopg  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise StoreError("a store on PostgreSQL needs a driver: pip install 'hpcml[postgres]'") from error
+    scheme, _, rest = url.partition("://")
+    if scheme not in _SCHEMES:
+        raise StoreError(f"the store {scheme}://... names another driver: write postgresql://USER@HOST:PORT/DATABASE")
+    if rest.partition("?")[0].count("@") > 1:
+        raise StoreError(f"the store {scheme}://... has more than one @: write that of a password as %40")
+    try:
+        made = make_url(url)
+    except (ArgumentError, ValueError) as error:  # a port that is no number, and what else looks like no URL
+        raise StoreError(f"the store {scheme}://... is no URL: write postgresql://USER@HOST:PORT/DATABASE") from error
+    return made.set(drivername="postgresql+psycopg")
+
+
+def _shown(url: URL) -> str:
+    """Return *url* without secrets; they may be in its options, too."""
+    shown = URL.create("postgresql", url.username, None, url.host, url.port, url.database)
+    places = [f"{name}={value}" for name, value in sorted(url.query.items()) if name in ("host", "service")]
+    return shown.render_as_string() + (f"?{'&'.join(places)}" if places else "")
+
+
+def _make_engine(url: URL) -> Engine:
+    given: dict[str, Any] = {} if "connect_timeout" in url.query else {"connect_timeout": _CONNECT_TIMEOUT_S}
+    engine = create_engine(
+        url,
+        pool_size=1,  # one connection for as long as this process needs it: to make one takes many round trips
+        pool_pre_ping=True,  # a wait may take days, in which the server is started anew
+        use_native_hstore=False,  # else it asks the server for a type that is not used
+        connect_args={**given, "client_encoding": "utf8", "fallback_application_name": "hpcml"},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: object) -> None:  # noqa: ANN401 - psycopg's, whose import costs time
+        with connection.cursor() as cursor:
+            cursor.execute("; ".join(_SESSION))
+        connection.commit()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        if connection.get_execution_options().get(WRITE, False):
+            share_schema(connection)
+
+    return engine
+
+
+def _keep_readers_out(connection: Connection) -> None:
+    """Wait for all who read: `run` first, as they do, so that nobody waits for somebody who waits for them."""
+    names = connection.exec_driver_sql(
+        "SELECT quote_ident(relname) FROM pg_class JOIN pg_namespace AS home ON home.oid = relnamespace "
+        "WHERE nspname = current_schema() AND relkind = 'r' ORDER BY relname <> 'run', relname"
+    ).scalars()
+    connection.exec_driver_sql(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE")

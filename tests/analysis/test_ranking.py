@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from recorded_runs import run as recorded
+
+from hpcml.analysis.contrast import contrast
+from hpcml.analysis.ranking import rank
+from hpcml.answers import Ranking
+from hpcml.errors import ComparisonError
+from hpcml.records import MetricSummary, RunRecord
+from hpcml.states import State
+
+NOW = 1_795_000_000.0
+
+
+def a_run(uid: str = "aaaaaa", **fields: Any) -> RunRecord:  # noqa: ANN401
+    return replace(recorded(uid=uid), **{"params": {}, "facts": {}, **fields})
+
+
+def summary(name: str, last: float | None, low: float = 0.0, high: float = 1.0, n_nonfinite: int = 0) -> MetricSummary:
+    ends = {"first": 0.5, "last_step": 9, "min": low, "min_step": 3, "max": high, "max_step": 5, "mean": 0.5}
+    return MetricSummary(name=name, n=10, n_nonfinite=n_nonfinite, last=last, **ends)  # type: ignore[arg-type]
+
+
+def run(letter: str, accuracy: float | None, **changes: Any) -> RunRecord:  # noqa: ANN401
+    metrics = {"accuracy": summary("accuracy", accuracy, high=0.9 if accuracy is None else accuracy + 0.01)}
+    objective = {"objective.metric": "accuracy", "objective.goal": "max"}
+    return a_run(uid=letter * 6, metrics=metrics, params={**objective, **changes.pop("params", {})}, **changes)
+
+
+def ranked(ranking: Ranking) -> str:
+    return "".join(each.run.uid[0] for each in ranking.ranked)
+
+
+def best(runs: list[RunRecord], **how: Any) -> Ranking:  # noqa: ANN401
+    wanted: dict[str, Any] = {"metric": None, "goal": None, "at": "last", "count": 10, "now": NOW}
+    return rank(runs, **{**wanted, **how})
+
+
+def test_the_objective_of_the_runs_decides_and_the_older_of_two_equal_ones_stands_first() -> None:
+    ranking = best([run("a", 0.7), run("c", 0.9), run("b", 0.9)])
+
+    assert ranked(ranking) == "bca"
+    assert (ranking.metric, ranking.goal, ranking.candidates, ranking.without) == ("accuracy", "max", 3, 0)
+    assert [(each.place, each.value, each.step) for each in ranking.ranked] == [(1, 0.9, 9), (2, 0.9, 9), (3, 0.7, 9)]
+
+
+def test_the_goal_can_be_turned_and_the_number_limited() -> None:
+    assert ranked(best([run("a", 0.7), run("b", 0.9), run("c", 0.8)], goal="min", count=2)) == "ac"
+
+
+def test_a_run_that_ended_without_a_finite_value_is_counted_and_not_ranked() -> None:
+    lost = replace(run("x", None), metrics={})
+
+    ranking = best([run("a", None), run("b", math.inf), run("c", 0.1), lost])
+
+    assert ranked(ranking) == "c"
+    assert (ranking.candidates, ranking.without) == (1, 3)
+
+
+def test_the_best_value_ever_counts_only_when_asked_for() -> None:
+    runs = [
+        a_run(uid="aaaaaa", metrics={"loss": summary("loss", 0.5, low=0.1)}),
+        a_run(uid="bbbbbb", metrics={"loss": summary("loss", 0.4, low=0.3)}),
+    ]
+
+    assert ranked(best(runs, metric="loss")) == "ba"
+    by_best = best(runs, metric="loss", at="best")
+    assert [(each.run.uid[0], each.value, each.step) for each in by_best.ranked] == [("a", 0.1, 3), ("b", 0.3, 3)]
+
+
+def test_groups_come_in_the_order_of_their_best_and_are_limited_each() -> None:
+    runs = [
+        run("a", 0.9, params={"model.name": "small"}, seed=1),
+        run("b", 0.8, params={"model.name": "small"}, seed=2),
+        run("c", 0.95, params={"model.name": "large"}, seed=1),
+        run("d", 0.5, seed=3),
+    ]
+
+    ranking = best(runs, by=("model",), count=1)
+
+    assert ranked(ranking) == "cad"
+    assert [each.group for each in ranking.ranked] == [("large",), ("small",), (None,)]
+    assert ranked(best(runs, by=("model", "seed"), count=1)) == "cabd"
+
+
+def test_a_metric_that_nobody_recorded_is_refused() -> None:
+    with pytest.raises(ComparisonError, match="accuracy"):
+        best([run("a", 0.7)], metric="acuracy")
+
+
+def test_two_runs_are_told_apart_by_settings_environment_and_outcome() -> None:
+    first = run("a", 0.9, params={"seed": 1, "x": True, "only": 3}, facts={"gpu": "A100", "cores": 8}, git_commit="c1")
+    second = run("b", 0.8, params={"seed": 2, "x": 1}, facts={"gpu": "A100"}, git_commit="c1", state=State.FAILED)
+
+    differences = contrast(first, second, codes=("/code/1", "/code/2"))
+
+    assert [(each.section, each.key, each.first, each.second) for each in differences.contrasts] == [
+        ("settings", "only", 3, None),
+        ("settings", "seed", 1, 2),
+        ("settings", "x", True, 1),
+        ("environment", "code", "/code/1", "/code/2"),
+        ("environment", "cores", 8, None),
+        ("outcome", "state", State.COMPLETED, State.FAILED),
+        ("outcome", "metrics.accuracy", 0.9, 0.8),
+    ]
+    everything = contrast(first, second, codes=("/code/1", "/code/2"), everything=True)
+    assert len(everything.contrasts) == len(differences.contrasts) + differences.alike
+    assert [each for each in everything.contrasts if each.differs] == differences.contrasts
+
+
+def test_a_run_does_not_differ_from_itself_even_where_it_ended_without_a_number() -> None:
+    strange = a_run(metrics={"loss": summary("loss", None, n_nonfinite=1)}, params={"lr": math.nan})
+
+    assert contrast(strange, strange).contrasts == []

@@ -1,0 +1,174 @@
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import Hpcml, program, said_in_one_line
+from tests.cli.test_doctor import verdicts
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount, or become somebody else")
+
+
+@pytest.fixture
+def done_run(hpcml: Hpcml) -> str:
+    """The uid of a run that completed."""
+    done = hpcml("run", program("pass"))
+    assert done.returncode == 0, done.stderr
+    (record,) = hpcml.runs()
+    return str(record["uid"])
+
+
+def test_it_says_where_it_is_how_it_is_used_and_what_is_in_it(hpcml: Hpcml, done_run: str) -> None:
+    assert done_run
+
+    lines = hpcml("store").stdout.splitlines()
+    told = json.loads(hpcml("store", "--json", HPCML_STORE_MODE="published").stdout)
+
+    assert lines[0] == str(hpcml.home / "store.db")
+    assert "direct: " in lines[1]
+    assert "1 run, " in lines[2]
+    assert set(told) == {"name", "used", "size_bytes", "runs", "points"}
+    assert (told["name"], told["runs"]) == (lines[0], 1)
+    assert "published: HPCML_STORE_MODE says so" in told["used"]
+
+
+def test_a_published_store_serves_a_life_as_well_as_any_other(hpcml: Hpcml) -> None:
+    with_mode = replace(hpcml, environ={**hpcml.environ, "HPCML_STORE_MODE": "published"})
+
+    done = with_mode("run", "-m", program("pass"), "seed=1,2")
+
+    assert done.returncode == 0, done.stderr
+    assert [record["state"] for record in with_mode.runs()] == ["COMPLETED", "COMPLETED"]
+    assert with_mode("sync").returncode == 0
+    assert with_mode("store", "check").returncode == 0
+    assert not list(hpcml.home.glob("store.db-*"))
+
+
+def test_a_mode_that_is_none_is_refused(hpcml: Hpcml) -> None:
+    done = hpcml("runs", HPCML_STORE_MODE="wal")
+
+    assert done.returncode == 2
+    assert "HPCML_STORE_MODE='wal' is none of auto, direct, published" in said_in_one_line(done)
+
+
+def test_check_finds_nothing_then_damage_and_the_way_out_works(hpcml: Hpcml, done_run: str) -> None:
+    store = hpcml.home / "store.db"
+    good = hpcml("store", "check")
+    assert (good.returncode, good.stdout) == (0, f"nothing is wrong with {store}\n")
+    before = hpcml("runs", "--json").stdout
+    with sqlite3.connect(store) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    content = store.read_bytes()
+    store.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+
+    bad = hpcml("store", "check")
+    refused = hpcml("runs")
+
+    assert bad.returncode == 1
+    assert "hpcml sync makes it anew" in bad.stdout.splitlines()[-1]
+    assert refused.returncode == 2
+    assert "hpcml store check" in said_in_one_line(refused)
+    for file in hpcml.home.glob("store.db*"):
+        file.unlink()
+    assert hpcml("sync").returncode == 0
+    assert hpcml("runs", "--json").stdout == before
+    assert done_run in before
+
+
+def test_check_needs_a_store(hpcml: Hpcml) -> None:
+    done = hpcml("store", "check")
+
+    assert done.returncode == 2
+    assert "there is no store at" in said_in_one_line(done) or "does not exist" in said_in_one_line(done)
+
+
+def test_backup_vacuum_and_compact_say_what_they_did(hpcml: Hpcml, done_run: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+
+    written = hpcml("store", "backup", str(copy))
+    again = hpcml("store", "backup", str(copy))
+    beside = hpcml("store", "backup")
+
+    assert written.stdout.startswith(f"wrote {copy}: ")
+    assert again.returncode == 2
+    assert "is there already" in said_in_one_line(again)
+    assert f"wrote {hpcml.home}/store.db.backup-" in beside.stdout
+    assert [record["uid"] for record in json.loads(hpcml("--store", str(copy), "runs", "--json").stdout)] == [done_run]
+    for act in ("vacuum", "compact"):
+        done = hpcml("store", act)
+        assert done.returncode == 0, done.stderr
+        assert ", now " in done.stdout.splitlines()[-1]
+    assert [record["uid"] for record in hpcml.runs()] == [done_run]
+
+
+def test_a_server_is_looked_after_by_its_own_tools(hpcml: Hpcml) -> None:
+    done = hpcml("--store", "mysql://ada:secret@db/x", "store", "check")
+
+    assert done.returncode == 2
+    assert "secret" not in said_in_one_line(done)
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that everybody may enter, unlike those of pytest."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@as_root
+@pytest.mark.parametrize("mode", ["direct", "published"])
+def test_a_colleagues_store_is_shown_as_it_was_and_nothing_else(
+    hpcml: Hpcml, done_run: str, shared_folder: Path, mode: str
+) -> None:
+    theirs = shared_folder / "store.db"
+    shutil.copyfile(hpcml.home / "store.db", theirs)
+    assert hpcml("--store", str(theirs), "runs", HPCML_STORE_MODE=mode).returncode == 0
+    theirs.chmod(0o644)
+    before = theirs.read_bytes()
+    subprocess.run(["mount", "--bind", str(shared_folder), str(shared_folder)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(shared_folder)], check=True)
+        runs = hpcml("--store", str(theirs), "runs", "--json")
+        shown = hpcml("--store", str(theirs), "show", done_run)
+        refused = [hpcml("--store", str(theirs), *words) for words in (["cancel", done_run], ["sync"], ["status"])]
+        doctor = verdicts(hpcml, HPCML_STORE=str(theirs))[1]["store"]
+    finally:
+        subprocess.run(["umount", "-l", str(shared_folder)], check=True)
+
+    assert [record["uid"] for record in json.loads(runs.stdout)] == [done_run]
+    assert said_in_one_line(runs) == (
+        f"hpcml: warning: the store {theirs} is read-only for you: it is shown as it was at its last ingest"
+    )
+    assert (shown.returncode, len(shown.stderr.splitlines())) == (0, 1)
+    for done in refused:
+        assert done.returncode == 2
+        assert "is read-only for you" in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+    assert doctor[0] == "warn"
+    assert "read-only for you" in doctor[1]
+    assert theirs.read_bytes() == before
+
+
+@as_root
+def test_the_doctor_says_on_what_it_lies_and_how_it_is_used_there(hpcml: Hpcml, tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "hpcml-test", str(tmp_path / "small")], check=True)
+    try:
+        found = verdicts(hpcml, HPCML_STORE=str(tmp_path / "small" / "store.db"))[1]["store"]
+        forced = verdicts(hpcml, HPCML_STORE=str(tmp_path / "small" / "store.db"), HPCML_STORE_MODE="published")
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path / "small")], check=True)
+
+    assert found[0] == "ok"
+    assert "on tmpfs, direct: tmpfs is a file system of this machine (made at first use)" in found[1]
+    assert "on tmpfs, published: HPCML_STORE_MODE says so" in forced[1]["store"][1]
+    assert forced[1]["store"][0] == "ok"

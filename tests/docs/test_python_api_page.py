@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import files_of
+
+from tests.store.building import Journal, make_run_dir
+
+
+def test_the_example_of_the_python_api_runs_as_it_stands(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
+    if "CI" not in os.environ:
+        pytest.importorskip("pandas", reason="the example makes a frame")
+    for seed, letter in enumerate("ab"):
+        run_dir = make_run_dir(Path(hpcml_environ["HPCML_HOME"]) / "runs", f"20260528-202640-{letter * 8}", seed=seed)
+        journal, agent = Journal(run_dir), Journal(run_dir, writer="agent")
+        for step in range(3):
+            journal.metrics(step, step, val_accuracy=0.9 + seed / 100)
+        agent.event("attempt_ended", 10.0, state="COMPLETED", exit_code=0, wall_s=10.0)
+    for name, text in files_of("python-api.md").items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, "look.py"],
+        cwd=tmp_path,
+        env={**hpcml_environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.stdout.splitlines() == [
+        "2 runs",
+        "1 COMPLETED 0.91",
+        "0 COMPLETED 0.9",
+        "{'tf32': 2}",
+        "[0, 1, 2]",
+        "6",
+    ], done.stderr

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+from report_values import EVIL, run, summary
+from rich.console import Console, RenderableType
+
+from hpcml.answers import Contrast, Curves, Differences, Ranked, Ranking, Rows
+from hpcml.records import Point
+from hpcml.report import curves_table, differences_table, query_table, ranking_table
+from hpcml.report.runs_columns import keys_in, rows_of
+from hpcml.report.sparkline import axes, sparkline
+from hpcml.report.value_table import value_csv, value_json, value_markdown, value_table, value_words
+
+
+def console(width: int = 100) -> Console:
+    return Console(file=io.StringIO(), width=width, force_terminal=False)
+
+
+def printed(renderable: RenderableType, width: int = 100) -> list[str]:
+    screen = console(width)
+    screen.print(renderable)
+    assert isinstance(screen.file, io.StringIO)
+    return [line.rstrip() for line in screen.file.getvalue().splitlines()]
+
+
+def points(*values: float) -> list[Point]:
+    return [Point(step=step, t_s=step / 2, value=value) for step, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("value", "heading", "words"),
+    [
+        (None, "", ""),
+        (True, "", "true"),
+        (3, "", "3"),
+        (0.123456789, "", "0.123457"),
+        (1e-9, "", "1.0000e-09"),
+        (math.nan, "", "nan"),
+        (90.0, "wall_s", "1m30s"),
+        (["a", "b"], "tags", "a, b"),
+        (["a", 1], "betas", '["a", 1]'),
+        ({"b": 1, "a": [2]}, "", '{"a": [2], "b": 1}'),
+    ],
+)
+def test_values_are_words_for_people(value: object, heading: str, words: str) -> None:
+    assert value_words(value, heading) == words
+
+
+def test_a_moment_is_shown_as_one() -> None:
+    assert value_words(1_795_252_440.0, "t_start").startswith("2026-11-2")
+
+
+ROWS = [["a", 1, None], ["b,c", 0.25, [1, "x"]]]
+
+
+def test_rows_are_aligned_and_none_is_empty() -> None:
+    assert printed(value_table(["name", "value", "more"], ROWS, console=console())) == [
+        "name     value  more",
+        "a            1",
+        'b,c   0.250000  [1, "x"]',
+    ]
+
+
+def test_rows_for_programs_are_whole() -> None:
+    assert value_csv(["name", "value", "more"], [["b,c", 1 / 3, [1, "x"]], [True, math.inf, None]]) == (
+        'name,value,more\n"b,c",0.3333333333333333,"[1, ""x""]"\ntrue,inf,\n'
+    )
+    assert json.loads(value_json(["a", "b"], [[1, math.nan], ["x", None]])) == [
+        {"a": 1, "b": "nan"},
+        {"a": "x", "b": None},
+    ]
+    assert value_markdown(["a|", "b"], [["x", 1.5]]).splitlines() == [
+        "| a\\| | b |",
+        "| --- | ---: |",
+        "| x | 1.50000 |",
+    ]
+
+
+@pytest.mark.parametrize("standing", [True, False])
+def test_texts_from_users_stay_in_their_line(standing: bool) -> None:  # noqa: FBT001
+    lines = printed(value_table([EVIL, "b"], [[EVIL, 1]], console=console(), standing=standing))
+
+    assert len(lines) == 2
+    assert not set("".join(lines)) & {"\x1b", "\r", "\u202e"}
+    assert len(list(csv.reader(io.StringIO(value_csv([EVIL], [[EVIL]]))))) == 2
+
+
+def test_a_row_too_wide_for_the_terminal_stands_as_a_block_and_a_long_text_is_cut_in_a_line() -> None:
+    wide = Rows(columns=("uid", "words", "nothing"), rows=[("u1", "w" * 70, None), ("u2", "short", None)])
+
+    assert printed(query_table.rows_table(wide, console=console(30)), 30)[:3] == [
+        "row 1",
+        "uid    u1",
+        f"words  {'w' * 23}",
+    ]
+    lines = printed(query_table.rows_table(wide, console=console(80)), 80)
+    assert lines[1] == f"u1   {'w' * 59}…"
+    assert printed(query_table.rows_table(wide, console=console(100)), 100)[1] == f"u1   {'w' * 70}"
+    assert "w" * 70 in query_table.rows_csv(wide)
+
+
+def test_a_terminal_gets_no_more_rows_than_it_can_show_and_programs_get_all() -> None:
+    many = Rows(columns=("n",), rows=[(n,) for n in range(1500)])
+
+    assert len(printed(query_table.rows_table(many, console=console()))) == 1001
+    assert query_table.rows_remark(many) == "500 more rows: --csv, --json and --md give all"
+    assert len(json.loads(query_table.rows_json(many))) == 1500
+    assert query_table.rows_remark(Rows(columns=("n",), rows=[])) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"),
+        ([7, 0], "█   ▁"),
+        ([1, 1, 1], "▅ ▅  ▅"),
+        ([0, math.nan, math.inf, 8], "▁ ! ! █"),
+        ([-1e308, 1e308], "▁   █"),
+        ([], ""),
+    ],
+)
+def test_a_curve_is_a_line_as_high_as_its_values(values: list[float], line: str) -> None:
+    curve = points(*values)
+    steps, ends = axes([curve])
+
+    assert sparkline(curve, width=8, steps=steps, values=ends) == line
+
+
+def test_a_curve_keeps_to_its_place_on_axes_that_several_share() -> None:
+    assert sparkline(points(0, 0)[1:], width=4, steps=(0, 3), values=(0.0, 1.0)) == " ▁"
+    assert sparkline(points(1.0) * 50, width=1, steps=(0, 0), values=(0.0, 1.0)) == "█"
+
+
+def curves() -> Curves:
+    ended = run(uid="20260528-202640-bbbbbb", metrics={"loss": summary("loss", None)})
+    return Curves(
+        metric="loss",
+        runs=[run(uid="20260528-202640-aaaaaa", metrics={"loss": summary("loss", 0.1)}), ended],
+        points={"20260528-202640-aaaaaa": points(4.0, 2.0, 0.0), "20260528-202640-bbbbbb": points(4.0, math.nan)},
+    )
+
+
+def test_curves_are_drawn_and_their_points_told() -> None:
+    lines = printed(curves_table.curves_table(curves(), console=console()))
+
+    assert lines[0].split() == ["run", "name", "precision", "seed", "loss", "first", "last", "min", "max"]
+    assert lines[1].startswith("aaaaaa")
+    assert "█" in lines[1]
+    assert "nan" in lines[2]
+    assert len(lines) == 3
+    told = json.loads(curves_table.curves_json(curves()))
+    assert told["metric"] == "loss"
+    assert told["curves"][1] == {
+        "uid": "20260528-202640-bbbbbb",
+        "points": [{"step": 0, "t_s": 0.0, "value": 4.0}, {"step": 1, "t_s": 0.5, "value": "nan"}],
+    }
+    assert curves_table.curves_csv(curves()).splitlines()[:2] == [
+        "uid,step,t_s,loss",
+        "20260528-202640-aaaaaa,0,0.0,4.0",
+    ]
+    assert len(curves_table.curves_markdown(curves()).splitlines()) == 4
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_width_folds_a_curve_that_has_room(width: int) -> None:
+    assert len(printed(curves_table.curves_table(curves(), console=console(width)), width)) == 3 or width < 80
+
+
+def test_thinned_curves_keep_their_ends_and_only_points_that_were_there() -> None:
+    whole = Curves(metric="x", runs=[], points={"a": points(*range(1000)), "b": points(1.0)})
+
+    thin = whole.thinned(7)
+
+    assert [p.step for p in thin.points["a"]] == [0, 166, 333, 499, 666, 832, 999]
+    assert thin.points["b"] == whole.points["b"]
+    assert [p.step for p in whole.thinned(1).points["a"]] == [999]
+    assert whole.thinned(5000) == whole
+
+
+def ranking() -> Ranking:
+    ranked = [Ranked(place=1, group=("cnn", None), value=0.95, step=9, run=run(uid="20260528-202640-aaaaaa"))]
+    return Ranking(
+        metric="val_accuracy", goal="max", at="last", by=("model", "note"), ranked=ranked, candidates=3, without=2
+    )
+
+
+def test_a_ranking_reads_in_every_form() -> None:
+    lines = printed(ranking_table.ranking_table(ranking(), console=console(140)), 140)
+
+    assert lines[0].split()[:4] == ["model", "note", "run", "experiment"]
+    assert lines[1].split()[:3] == ["1", "cnn", "aaaaaa"]
+    assert ranking_table.ranking_remark(ranking()).startswith("3 runs with val_accuracy; 2 without; max of the value")
+    told = json.loads(ranking_table.ranking_json(ranking()))
+    assert (told["by"], told["candidates"]) == (["model", "note"], 3)
+    assert told["ranked"][0]["group"] == {"model": "cnn", "note": None}
+    (line,) = csv.DictReader(io.StringIO(ranking_table.ranking_csv(ranking())))
+    assert (line["group.model"], line["value"], line["uid"]) == ("cnn", "0.95", "20260528-202640-aaaaaa")
+    assert "20260528-202640-aaaaaa" in ranking_table.ranking_markdown(ranking())
+
+
+def test_differences_read_in_every_form() -> None:
+    first, second = run(uid="20260528-202640-aaaaaa"), run(uid="20260528-202640-bbbbbb", name=EVIL)
+    contrasts = [
+        Contrast(section="settings", key="seed", first=1, second=2),
+        Contrast(section="outcome", key="wall_s", first=90.0, second=None),
+    ]
+    differences = Differences(first=first, second=second, contrasts=contrasts, alike=7)
+
+    text = "\n".join(printed(differences_table.differences_table(differences, console=console())))
+
+    assert text.index("settings") < text.index("seed") < text.index("outcome") < text.index("1m30s")
+    assert text.endswith("7 more are alike")
+    assert "environment" not in text
+    assert json.loads(differences_table.differences_json(differences)) == {
+        "first": first.uid,
+        "second": second.uid,
+        "alike": 7,
+        "settings": {"seed": [1, 2]},
+        "environment": {},
+        "outcome": {"wall_s": [90.0, None]},
+    }
+    assert differences_table.differences_csv(differences).splitlines()[2] == "outcome,wall_s,90.0,"
+    assert differences_table.differences_markdown(differences).count("\n") == 4
+    same = Differences(first=first, second=first, contrasts=[], alike=7)
+    assert printed(differences_table.differences_table(same, console=console())) == ["the two do not differ"]
+
+
+def test_columns_are_what_was_asked_for() -> None:
+    keys = keys_in(" uid, state,,model.name ,metrics.val_accuracy.max,age,nothing")
+
+    assert keys == ["uid", "state", "model.name", "metrics.val_accuracy.max", "age", "nothing"]
+    recorded = run(uid="u", submitted_at="2026-05-28T20:26:40+00:00", params={"model.name": "cnn"})
+    assert rows_of([recorded], keys, now=1_780_000_010.0) == [["u", recorded.state, "cnn", 0.99, 10.0, None]]
+    assert keys_in(None) == keys_in("") == []

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from hpcml.errors import StoreError
+from hpcml.rundir import RunDir
+from hpcml.store.engine import Store, open_store
+from hpcml.store.ingest import ingest_all
+from hpcml.store.maintenance import compact, counts, faults, size_of, torn_parts, vacuum
+from tests.store.building import contents
+from tests.store.test_ingest import UID, a_finished_run, fresh
+from tests.store.test_many_ingesters import make_journals, write_some
+
+
+@pytest.fixture(params=["direct", "published"])
+def file_store(request: pytest.FixtureRequest, tmp_path: Path, runs: Path) -> Store:
+    """A store in a file, with a run in it."""
+    a_finished_run(runs)
+    store = open_store(str(tmp_path / "store.db"), request.param)
+    ingest_all(store, runs)
+    return store
+
+
+def test_there_is_nothing_wrong_with_a_store_that_is_as_it_was_made(file_store: Store) -> None:
+    assert torn_parts(file_store.name) == []
+    assert list(faults(file_store)) == []
+
+
+def test_every_kind_of_store_is_looked_over(store: Store, runs: Path) -> None:
+    a_finished_run(runs)
+    ingest_all(store, runs)
+    assert list(faults(store)) == []
+
+    RunDir(runs / "default" / UID).journal_files()[0].unlink()
+    with store.writing() as connection, connection.begin():
+        connection.exec_driver_sql("INSERT INTO point (series_id, step, t_ms, value) VALUES (4711, 1, 1, 1)")
+
+    assert "1 points belong to no series" in list(faults(store))
+    assert any("is gone" in line for line in faults(store))
+
+
+def test_what_contradicts_itself_is_told(file_store: Store) -> None:
+    broken = sqlite3.connect(file_store.name)  # without foreign keys, and past every lease
+    broken.execute("DELETE FROM series")
+    broken.execute("INSERT INTO metric (name) VALUES ('nobody''s')")
+    broken.execute("INSERT INTO run_fact (run_id, key, value) VALUES (4711, 'a', '1')")
+    broken.commit()
+    broken.close()
+
+    told = list(faults(file_store))
+
+    assert any("points belong to no series" in line for line in told)
+    assert any("nobody's" in line for line in told)
+    assert "a row of run_fact belongs to a run that is not there" in told
+    assert torn_parts(file_store.name) == []
+
+
+def test_journals_that_shrank_or_went_are_told(file_store: Store, runs: Path) -> None:
+    first, second, *_ = RunDir(runs / "default" / UID).journal_files()
+    os.truncate(first, 10)
+    second.unlink()
+
+    told = list(faults(file_store))
+
+    assert sum(str(first) in line and "10 bytes" in line and "became shorter" in line for line in told) == 1
+    assert sum(str(second) in line and "is gone" in line for line in told) == 1
+
+
+def test_a_run_that_is_gone_as_a_whole_is_no_fault(file_store: Store, runs: Path) -> None:
+    (runs / "default").rename(runs / "elsewhere")
+
+    assert list(faults(file_store)) == []
+
+
+def test_torn_pages_are_told_without_opening_the_store(file_store: Store) -> None:
+    path = Path(file_store.name)
+    content = path.read_bytes()
+    path.write_bytes(content[: 8 * 4096] + b"\xff" * 4096 + content[9 * 4096 :])
+    for side in ("-wal", "-shm"):
+        Path(f"{path}{side}").unlink(missing_ok=True)
+
+    assert torn_parts(str(path))
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    assert torn_parts(str(path))
+
+
+def test_there_must_be_a_store_to_be_checked(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no store at"):
+        torn_parts(str(tmp_path / "store.db"))
+    (tmp_path / "notes.txt").write_text("notes")
+    with pytest.raises(StoreError, match="no database"):
+        torn_parts(str(tmp_path / "notes.txt"))
+    assert torn_parts("postgresql://db/hpcml") == []
+
+
+@pytest.mark.parametrize("mode", ["direct", "published"])
+@pytest.mark.parametrize("act", [vacuum, compact])
+def test_a_store_becomes_smaller_and_says_the_same(tmp_path: Path, runs: Path, mode: str, act: object) -> None:
+    journals = make_journals(runs)
+    store = open_store(str(tmp_path / "store.db"), mode)
+    write_some(journals, 0, random.Random(4))  # noqa: S311
+    ingest_all(store, runs)
+    with store.writing() as connection, connection.begin():
+        connection.exec_driver_sql("CREATE TABLE large AS SELECT randomblob(1000000) AS blob")
+        connection.exec_driver_sql("DROP TABLE large")
+    before = size_of(store)
+
+    assert callable(act)
+    act(store)
+
+    after = size_of(store)
+    assert before is not None
+    assert after is not None
+    assert after < before - 900_000
+    assert contents(store) == fresh(tmp_path, runs)
+    assert counts(store) == (4, len(contents(store)["point"]))
+    write_some(journals, 60, random.Random(5))  # noqa: S311
+    ingest_all(store, runs)
+    assert list(faults(store)) == []
+
+
+def test_compact_leaves_the_newest_backup(file_store: Store, tmp_path: Path) -> None:
+    for day in (1, 2):
+        (tmp_path / f"store.db.backup-0001-2026010{day}-000000").touch()
+        os.utime(tmp_path / f"store.db.backup-0001-2026010{day}-000000", (day, day))
+
+    assert [file.name for file in compact(file_store)] == ["store.db.backup-0001-20260101-000000"]
