@@ -21,6 +21,8 @@ Verdict = Literal[
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
 MIXED = "mixed"  # stands for the numerics of a row whose runs differ in it
 
+_LISTED = 6  # values of one setting, in a line that people read
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
@@ -102,8 +104,12 @@ class Discrepancy:
     occurrences: tuple[Occurrence, ...]
 
     def __str__(self) -> str:
-        parts = (f"{o.value} ({o.n_runs} run{'s'[: o.n_runs != 1]}: {', '.join(o.levels)})" for o in self.occurrences)
-        return f"{self.key}: {'; '.join(parts)}"
+        parts = [
+            f"{o.value} ({o.n_runs} run{'s'[: o.n_runs != 1]}: {', '.join(o.levels)})"
+            for o in self.occurrences[:_LISTED]
+        ]
+        more = len(self.occurrences) - len(parts)
+        return f"{self.key}: {'; '.join([*parts, *([f'and {more} more values'] if more else [])])}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

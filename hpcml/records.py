@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcml.states import State
 
@@ -38,8 +38,7 @@ class MetricSummary:
     mean: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(NamedTuple):
     """One value of a curve; `value` is nan or infinite where the workload said so."""
 
     step: int

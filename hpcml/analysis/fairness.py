@@ -20,6 +20,7 @@ _NOTED_FACTS = (
     "image_sha256",
 )
 
+_PLAIN = (str, int, float, bool, type(None))
 _Read = Callable[[RunRecord], object]
 
 
@@ -74,7 +75,7 @@ def _fact(key: str) -> _Read:
 def _discrepancy(
     factor: Factor, key: str, kind: Literal["setting", "fact"], read: _Read, runs: Sequence[RunRecord]
 ) -> Discrepancy | None:
-    if key == factor.key:
+    if key == factor.key or _are_alike(map(read, runs)):
         return None
     levels: dict[str, list[str]] = defaultdict(list)
     for run in runs:
@@ -87,6 +88,14 @@ def _discrepancy(
         for value, of in sorted(levels.items(), key=lambda item: (-len(item[1]), item[0]))
     )
     return Discrepancy(key=key, kind=kind, occurrences=occurrences)
+
+
+def _are_alike(values: Iterable[object]) -> bool:
+    """Whether all *values* are one plain value, as nearly all settings of nearly all comparisons are."""
+    values = iter(values)
+    first = next(values, None)
+    kind = type(first)
+    return kind in _PLAIN and all(type(value) is kind and value == first for value in values)
 
 
 def _differs_within_a_level(factor: Factor, read: _Read, runs: Sequence[RunRecord]) -> bool:

@@ -83,8 +83,7 @@ def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dic
             by_run[uid, clock_ms].append((rank, points[series_id]))
         for (uid, clock_ms), of_run in by_run.items():
             curves[uid] = [
-                Point(step=step, t_s=(t_ms - clock_ms) / 1000, value=value)
-                for step, (t_ms, value) in merge(of_run).items()
+                Point(step, (t_ms - clock_ms) / 1000, value) for step, (t_ms, value) in merge(of_run).items()
             ]
     return curves
 
