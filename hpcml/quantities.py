@@ -1,4 +1,4 @@
-"""Walltime and memory as people write them, turned into one unit."""
+"""Walltime, intervals and memory as people write them, turned into one unit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from hpcml.errors import ConfigError
 _DAYS_FORM = re.compile(r"(?P<days>\d+)-(?P<hours>\d{1,2})(:(?P<minutes>\d{2}))?(:(?P<seconds>\d{2}))?")
 _CLOCK_FORM = re.compile(r"(?P<hours>\d+):(?P<minutes>\d{2}):(?P<seconds>\d{2})")
 _UNIT_FORM = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m(?:in)?)?(?:(?P<seconds>\d+)s)?")
+_INTERVAL_FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m)")
 _MEMORY_FORM = re.compile(r"(?P<number>\d+)\s*(?P<unit>[KMGT])(?:i?B)?", re.IGNORECASE)
+_INTERVALS_S = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _SECONDS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
@@ -39,6 +41,14 @@ def format_walltime(seconds: int) -> str:
     minutes, rest_s = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02d}:{minutes:02d}:{rest_s:02d}"
+
+
+def parse_interval_s(text: str, *, field: str) -> float:
+    """Return seconds from ``1s``, ``500ms``, ``0.5s`` or ``2m``."""
+    match = _INTERVAL_FORM.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{field}={text!r} is no interval: write 1s, 500ms or 2m")
+    return float(match["number"]) * _INTERVALS_S[match["unit"]]
 
 
 def parse_memory_mb(text: str, *, field: str = "resources.mem") -> int:

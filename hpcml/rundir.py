@@ -80,6 +80,11 @@ class RunDir:
         return self.path / "journal"
 
     @property
+    def telemetry(self) -> Path:
+        """The folder of what each node's sampler has measured: journals too, but not of what the run said."""
+        return self.path / "telemetry"
+
+    @property
     def client_path(self) -> Path:
         """The folder on the workload's PYTHONPATH; it holds `hpcml_client` and nothing else."""
         return self.path / "pythonpath"

@@ -13,7 +13,7 @@ from hpcml.codec import encode, flatten
 from hpcml.container import Container, ContainerKind, identifies_container
 from hpcml.errors import ConfigError, require
 from hpcml.precision import Device, Numerics, PrecisionName, decide_numerics
-from hpcml.quantities import parse_memory_mb, parse_walltime_s
+from hpcml.quantities import parse_interval_s, parse_memory_mb, parse_walltime_s
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _WORDS_FOR_PEOPLE = frozenset({"name", "tags"})
@@ -238,6 +238,25 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What is measured beside the program, by a process of its own on each node."""
+
+    enabled: bool = True
+    interval: str = "1s"  # between samples: NVML's calls take a lock that the program needs, too
+    network: bool = False  # what the node's cards and InfiniBand ports carry
+    pcie: bool = False  # what the GPUs' PCIe and NVLink carry
+
+    def __post_init__(self) -> None:
+        seconds = parse_interval_s(self.interval, field="telemetry.interval")
+        require(0.1 <= seconds <= 600, f"telemetry.interval={self.interval} must lie between 100ms and 10m")
+
+    @property
+    def interval_s(self) -> float:
+        """The interval in seconds."""
+        return parse_interval_s(self.interval, field="telemetry.interval")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One training in one precision with one seed on one cluster. A `Run` that exists is valid."""
 
@@ -253,6 +272,7 @@ class Run:
     objective: Objective
     workload: Workload
     schedule: Schedule = field(default_factory=Schedule)
+    telemetry: Telemetry = field(default_factory=Telemetry)
     seed: int = 0
     experiment: str = "default"
     name: str | None = None
@@ -334,7 +354,7 @@ class Run:
 
 
 def identifies(key: str) -> bool:
-    """Tell whether the setting *key* is part of what a run is: words for people, placement and scheduling are not.
+    """Tell whether the setting *key* is part of what a run is: words, placement, schedule and telemetry are not.
 
     Of a cluster only its name is: the rest describes it, and may be corrected.
     """
@@ -342,7 +362,7 @@ def identifies(key: str) -> bool:
         return key == "cluster.name"
     if key.startswith("container."):
         return identifies_container(key)
-    return not key.startswith("schedule.") and key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
+    return not key.startswith(("schedule.", "telemetry.")) and key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
 
 
 def changes_results(key: str) -> bool:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import psutil
 
-from hpcml.agent import gpu, history, host, notify, postmortem, requeue
+from hpcml.agent import history, host, notify, postmortem, requeue
 from hpcml.agent.inbox import ENDING, Inbox
 from hpcml.agent.memory_kills import read_kills
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome
 from hpcml.agent.ranks import REQUEUE, provide_client, ranks_of
 from hpcml.agent.stdout_metrics import StdoutScanner
 from hpcml.agent.supervise import Limits, supervise
+from hpcml.agent.telemetry import PATIENCE_S, Telemetry
 from hpcml.agent.turn import Turn, job_of
 from hpcml.manifest import Plan
 from hpcml.spec import Notify
@@ -187,12 +188,31 @@ def _image_facts(plan: Plan) -> dict[str, str]:
 
 
 def _work(turn: Turn, attempt: int, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter) -> Outcome:
-    manifest, plan = turn.manifest, turn.manifest.plan
-    provide_client(turn.run_dir)
+    telemetry = Telemetry.start(turn, attempt, environ)
     unharmed = _Unharmed(journal.event)
-    with unharmed("facts"):
-        visible = gpu.visible_gpus(gpu.list_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
-        journal.event("facts", {**host.facts(visible if plan.device == "cuda" else []), **_image_facts(plan)})
+    try:
+        provide_client(turn.run_dir)
+        with unharmed("facts"):
+            own = {**host.facts(), **_image_facts(turn.manifest.plan)}
+            journal.event("facts", {**own, **telemetry.take_facts(PATIENCE_S)})
+        telemetry.begin()
+        outcome = _supervise(turn, attempt, inbox, environ, journal, telemetry)
+        if telemetry.is_on:
+            with unharmed("telemetry"):
+                journal.event("telemetry", {"node": turn.node, **telemetry.end()})
+                if facts := telemetry.take_facts():
+                    journal.event("facts", facts)
+        return outcome
+    finally:
+        with unharmed("telemetry"):
+            telemetry.stop()
+
+
+def _supervise(
+    turn: Turn, attempt: int, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter, telemetry: Telemetry
+) -> Outcome:
+    manifest, plan = turn.manifest, turn.manifest.plan
+    unharmed = _Unharmed(journal.event)
     ranks = ranks_of(turn, attempt, environ)
     scanner = StdoutScanner(path=ranks[0].stdout, rules=manifest.run.workload.metrics)
 
@@ -200,6 +220,14 @@ def _work(turn: Turn, attempt: int, inbox: Inbox, environ: Mapping[str, str], jo
         with unharmed("metrics from stdout"):
             for found in scanner.scan(to_the_end=to_the_end):
                 journal.metrics(found.step, {found.name: found.value})
+
+    def follow() -> None:
+        pick()
+        with unharmed("telemetry"):
+            if facts := telemetry.take_facts():
+                journal.event("facts", facts)
+            if lost := telemetry.read():
+                journal.event("telemetry_lost", {"node": turn.node, "reason": lost})
 
     job_id = job_of(turn, environ)["job_id"]
     kills_before = read_kills(job_id if isinstance(job_id, str) else None)
@@ -213,7 +241,7 @@ def _work(turn: Turn, attempt: int, inbox: Inbox, environ: Mapping[str, str], jo
             grace_s=plan.stop_grace_s,
         ),
         tell=lambda name, **details: journal.event(name, details),
-        on_tick=pick,
+        on_tick=follow,
         is_unwanted=turn.run_dir.cancel_mark.exists,
     )
     if ranks[0].stdout.exists():

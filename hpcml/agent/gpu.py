@@ -1,73 +1,90 @@
-"""The GPUs of this machine as NVML names them."""
+"""What is known of a GPU, and how that is said as flat facts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import pynvml
+# CUDA cores of each multiprocessor by compute capability (NVIDIA's cuda-samples, Common/helper_cuda.h)
+_CORES_PER_SM: Mapping[tuple[int, int], int] = {
+    **dict.fromkeys(((3, 0), (3, 2), (3, 5), (3, 7)), 192),
+    **dict.fromkeys(((5, 0), (5, 2), (5, 3), (6, 1), (6, 2)), 128),
+    **dict.fromkeys(((6, 0), (7, 0), (7, 2), (7, 5), (8, 0)), 64),
+    **dict.fromkeys(((8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 1), (10, 3), (12, 0), (12, 1)), 128),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device; `compute_capability` as (major, minor)."""
+    """A GPU, or a MIG instance of one. None: NVML does not say, and `refused` says why."""
 
     uuid: str
     name: str
-    compute_capability: tuple[int, int]
+    compute_capability: tuple[int, int]  # major, minor
     memory_mb: int
     driver: str
+    pci: str | None = None
+    minor: int | None = None  # of /dev/nvidia<minor>; not NVML's index, which is no identity
+    cuda_driver: str | None = None  # the newest CUDA that the driver serves
+    cores: int | None = None
+    multiprocessors: int | None = None  # said by NVML for MIG instances alone
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    max_sm_mhz: int | None = None
+    max_mem_mhz: int | None = None
+    compute_mode: str | None = None
+    persistence: bool | None = None
+    ecc: bool | None = None
+    mig_mode: bool | None = None
+    processes: int | None = None  # that compute on it now
+    board: str | None = None  # of an instance: the UUID of the GPU that it is a part of
+    instance: tuple[int, int] | None = None  # GPU instance and compute instance
+    instances: Sequence[Gpu] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sm_count(self) -> int | None:
+        """The streaming multiprocessors: NVML's number, or its cores divided by those of each multiprocessor."""
+        if self.multiprocessors is not None or self.cores is None:
+            return self.multiprocessors
+        per_sm = _CORES_PER_SM.get(self.compute_capability)
+        return self.cores // per_sm if per_sm else None
 
 
-def list_gpus() -> list[Gpu]:
-    """Return all GPUs NVML shows, in its order; none where there is no driver or no library."""
-    with _nvml() as available:
-        if not available:
-            return []
-        driver = str(pynvml.nvmlSystemGetDriverVersion())
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [_describe(handle, driver) for handle in handles]
+def gpu_facts(gpus: Sequence[Gpu]) -> dict[str, Any]:
+    """Return flat facts of the GPUs of a run; what differs among them is joined, what is unknown left out."""
+    if not gpus:
+        return {}
+    facts: dict[str, Any] = {
+        "n_gpus": len(gpus),
+        "gpu_model": _joined(gpu.name for gpu in gpus),
+        "gpu_uuids": ",".join(gpu.uuid for gpu in gpus),
+        "gpu_pci": ",".join(gpu.pci or "?" for gpu in gpus) if any(gpu.pci for gpu in gpus) else None,
+        "gpu_driver": gpus[0].driver,
+        "cuda_driver": gpus[0].cuda_driver,
+        "gpu_memory_mb": min(gpu.memory_mb for gpu in gpus),
+        "gpu_compute_capability": _joined(f"{major}.{minor}" for major, minor in {g.compute_capability for g in gpus}),
+        "gpu_power_limit_w": _least(gpu.power_limit_w for gpu in gpus),
+        "gpu_power_limit_default_w": _least(gpu.power_limit_default_w for gpu in gpus),
+        "gpu_max_sm_mhz": _least(gpu.max_sm_mhz for gpu in gpus),
+        "gpu_max_mem_mhz": _least(gpu.max_mem_mhz for gpu in gpus),
+        "gpu_sm_count": _least(gpu.sm_count for gpu in gpus),
+        "gpu_compute_mode": _joined(gpu.compute_mode for gpu in gpus),
+        "gpu_persistence": _joined(_on(gpu.persistence) for gpu in gpus),
+        "gpu_ecc": _joined(_on(gpu.ecc) for gpu in gpus),
+        "gpu_mig": _joined(_on(gpu.mig_mode) for gpu in gpus),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
 
 
-def visible_gpus(gpus: Sequence[Gpu], cuda_visible_devices: str | None) -> list[Gpu]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves: indices in PCI order, UUIDs or their beginnings.
-
-    As in CUDA, the first entry that names no GPU ends the list (CUDA C++ Programming Guide, environment variables).
-    """
-    if cuda_visible_devices is None:
-        return list(gpus)
-    chosen: list[Gpu] = []
-    for entry in (part.strip() for part in cuda_visible_devices.split(",")):
-        if entry.isdecimal():
-            found = list(gpus[int(entry) : int(entry) + 1])
-        else:
-            found = [gpu for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
-        if len(found) != 1:
-            break
-        chosen += found
-    return chosen
+def _joined(words: Iterable[str | None]) -> str | None:
+    return ", ".join(sorted({word for word in words if word is not None})) or None
 
 
-def _describe(handle: object, driver: str) -> Gpu:
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    return Gpu(
-        uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
-        name=str(pynvml.nvmlDeviceGetName(handle)),
-        compute_capability=(int(major), int(minor)),
-        memory_mb=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20,
-        driver=driver,
-    )
+def _least(numbers: Iterable[float | None]) -> float | None:
+    return min((number for number in numbers if number is not None), default=None)
 
 
-@contextmanager
-def _nvml() -> Iterator[bool]:
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:  # no library, no driver, no permission: a machine without GPUs, as far as we may know
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        pynvml.nvmlShutdown()
+def _on(switch: bool | None) -> str | None:  # noqa: FBT001 - NVML's own switch
+    return None if switch is None else "on" if switch else "off"

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
-
-from hpcml.agent.gpu import Gpu
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -27,8 +24,8 @@ def usable_cores(cpu_max: Path = _CGROUP_CPU_MAX) -> int:
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
-def facts(gpus: Sequence[Gpu]) -> dict[str, Any]:
-    """Return flat facts; a key whose value cannot be had is left out."""
+def facts() -> dict[str, Any]:
+    """Return flat facts; a key whose value cannot be had is left out. The GPUs have theirs in `gpu`."""
     found: dict[str, Any] = {
         "hostname": socket.gethostname(),
         "cpu_model": _cpu_model(),
@@ -37,14 +34,6 @@ def facts(gpus: Sequence[Gpu]) -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
     }
-    if gpus:
-        found |= {
-            "n_gpus": len(gpus),
-            "gpu_model": ", ".join(sorted({gpu.name for gpu in gpus})),
-            "gpu_uuids": ",".join(gpu.uuid for gpu in gpus),
-            "gpu_driver": gpus[0].driver,
-            "gpu_memory_mb": min(gpu.memory_mb for gpu in gpus),
-        }
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rich.console import Console, RenderableType
 
 from hpcml.answers import Curves
-from hpcml.codec import encode
 from hpcml.records import RunRecord
 from hpcml.report.run_words import last_value, precision_words, short_uid, title
 from hpcml.report.sparkline import axes, sparkline
@@ -40,7 +39,7 @@ def curves_csv(curves: Curves) -> str:
 
 def curves_json(curves: Curves) -> str:
     """Return the metric's name, and for each run its id and its points."""
-    listed = [{"uid": run.uid, "points": encode(list(curves.points[run.uid]))} for run in curves.runs]
+    listed = [{"uid": run.uid, "points": [point._asdict() for point in curves.points[run.uid]]} for run in curves.runs]
     return as_json({"metric": curves.metric, "curves": listed})
 
 

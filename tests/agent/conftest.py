@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from hpcml.manifest import FORMAT, Manifest, write_manifest
-from hpcml.precision import CPU
+from hpcml.precision import CPU, Device
 from hpcml.rundir import RunDir
 from hpcml.spec import spec_hash
 from hpcml.workload import Software, build_plan
 from tests.agent.node import MakeRun
+from tests.cluster.nvml.library import build_library
 from tests.conftest import ORIGIN, ComposeOne
 
 
@@ -23,10 +24,16 @@ from tests.conftest import ORIGIN, ComposeOne
 def make_run(compose_one: ComposeOne, tmp_path: Path) -> MakeRun:
     """Write the directory of a run whose program is *code*; keywords replace parts of its plan and provenance."""
 
-    def make(code: str, *overrides: str, uid: str = "20261121-083015-222abcde", **changes: int | None) -> RunDir:
+    def make(
+        code: str,
+        *overrides: str,
+        uid: str = "20261121-083015-222abcde",
+        device: Device = CPU,
+        **changes: int | None,
+    ) -> RunDir:
         run = compose_one("workload.command=replaced", *overrides)
         software = Software(python=sys.executable, recipes=tmp_path, cwd=tmp_path)
-        plan = build_plan(run, CPU, software, cpus_per_task=1)
+        plan = build_plan(run, device, software, cpus_per_task=1)
         plan.argv[:] = [sys.executable, "-c", code]
         origin = ORIGIN
         if "submission_size" in changes:
@@ -58,3 +65,29 @@ def requeue(tmp_path: Path) -> Callable[..., str]:
         return shlex.join([str(program), "two words"])
 
     return write
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake NVML, built once."""
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def nvml(nvml_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """Make this process, and those it starts, see the GPUs of a configuration, with faults; return the variables."""
+
+    def use(config: str = "gpu\ngpu\n", **faults: str) -> dict[str, str]:
+        (tmp_path / "gpus.txt").write_text(config)
+        variables = {"HPCML_NVML_LIBRARY": str(nvml_library), "FAKE_NVML_CONFIG": str(tmp_path / "gpus.txt")}
+        variables |= {f"FAKE_NVML_{name.upper()}": words for name, words in faults.items()}
+        for name in ("CUDA_VISIBLE_DEVICES", "FAKE_NVML_FAIL", "FAKE_NVML_SLOW", *_OF_JOBS):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return variables
+
+    return use
+
+
+_OF_JOBS = ("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "PBS_JOBID", "GPU_DEVICE_ORDINAL", "CUDA_DEVICE_ORDER")

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from hpcml.agent import host
-from tests.agent.test_gpu import GPUS
 
 
 @pytest.mark.parametrize(
@@ -22,13 +21,8 @@ def test_without_cgroups_the_affinity_counts(tmp_path: Path) -> None:
     assert host.usable_cores(tmp_path / "absent") == len(os.sched_getaffinity(0))
 
 
-def test_facts_are_flat_and_name_the_gpus_by_uuid() -> None:
-    facts = host.facts(GPUS)
+def test_facts_are_flat() -> None:
+    facts = host.facts()
 
+    assert facts["cores"] >= 1
     assert all(isinstance(value, str | int | float) for value in facts.values())
-    assert facts["gpu_uuids"] == "GPU-aaaa-1,GPU-bbbb-2,GPU-bbbb-3"
-    assert facts["gpu_model"] == "NVIDIA A100"
-
-
-def test_a_machine_without_gpus_has_no_gpu_facts() -> None:
-    assert not [name for name in host.facts([]) if name.startswith(("gpu", "n_gpu"))]

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcml.errors import ConfigError
-from hpcml.quantities import format_walltime, parse_memory_mb, parse_walltime_s
+from hpcml.quantities import format_walltime, parse_interval_s, parse_memory_mb, parse_walltime_s
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,17 @@ from hpcml.quantities import format_walltime, parse_memory_mb, parse_walltime_s
 )
 def test_the_usual_ways_to_write_a_walltime_are_understood(text: str, seconds: int) -> None:
     assert parse_walltime_s(text) == seconds
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1s", 1.0), ("500ms", 0.5), ("0.5s", 0.5), (" 2m ", 120.0)])
+def test_intervals_may_be_shorter_than_a_second(text: str, seconds: float) -> None:
+    assert parse_interval_s(text, field="x") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "1h30m", "-1s", "1 s 5", "nan"])
+def test_what_is_no_interval_is_refused_with_its_field(text: str) -> None:
+    with pytest.raises(ConfigError, match="telemetry"):
+        parse_interval_s(text, field="telemetry.interval")
 
 
 @pytest.mark.parametrize("text", ["24:00", "90:00"])

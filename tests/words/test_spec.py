@@ -23,6 +23,7 @@ def test_runs_that_differ_in_name_and_tags_alone_are_replicates(compose_one: Com
     "override",
     [
         *("resources.walltime=1h", "resources.account=a", "resources.mem=1G", "cluster.source=elsewhere", "name=x"),
+        *("telemetry.enabled=false", "telemetry.interval=10s", "telemetry.pcie=true"),
         *("training.checkpoint_every=10", "schedule.repeats=2", "schedule.pack=seed", "schedule.snapshot=none"),
     ],
 )
@@ -100,6 +101,8 @@ def test_where_it_was_typed_does_not_change_the_hash(
         (["model=custom"], "set workload.command"),
         (["+workload.env.1X=y"], "workload.env"),
         (["workload.stop_grace=never"], "workload.stop_grace"),
+        (["telemetry.interval=often"], "telemetry.interval='often' is no interval"),
+        (["telemetry.interval=1ms"], "telemetry.interval=1ms"),
     ],
 )
 def test_what_cannot_be_a_run_is_refused_in_one_line(compose_one: ComposeOne, overrides: list[str], says: str) -> None:

@@ -1,0 +1,153 @@
+"""What the sampler of a node costs: its CPU time with eight GPUs, what it writes, and what a program feels of it.
+
+The GPUs are those of the fake NVML of tests/cluster/nvml, whose calls cost next to nothing: the figures are those of
+hpcml's own work, and say nothing of what a driver adds. CPU time is the sampler's own, from its samples: that from the
+first to the last, over the time between them. The program does steps of a fixed amount of work, in windows of a few
+seconds in which the sampler runs or is stopped (SIGSTOP), in pairs that swap their order; of each pair the ratio of the
+times of a step counts, and the interval is that of the mean of their logarithms, by Student's t. By the clock it has in
+it what else the machine does; CPU time leaves that out, and with it that the sampler takes the program's core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scipy import stats
+
+from hpcml.agent.summary import NodeSummary
+from hpcml.journal import Metrics, read_journal
+
+GPUS = 8
+FAKE = Path(__file__).resolve().parent.parent / "tests" / "cluster" / "nvml" / "fake_nvml.c"
+WORK = 100_000  # additions of a step: a few milliseconds
+
+
+def build(folder: Path) -> Path:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise SystemExit("no C compiler (cc)")
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(FAKE), "-lm"], check=True)
+    return library
+
+
+@contextmanager
+def sampling(
+    folder: Path, library: Path, interval_s: float, **variables: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Have a sampler run; yield it and its file."""
+    argv = [sys.executable, "-P", "-m", "hpcml.agent.sampler", str(folder), "--run", "benchmark", "--attempt", "0"]
+    argv += ["--node", "0", "--agent", str(os.getpid()), "--interval-s", str(interval_s)]
+    environ = {**os.environ, "HPCML_NVML_LIBRARY": str(library), "FAKE_NVML_GPUS": str(GPUS), **variables}
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
+        said, control = process.stdout, process.stdin
+        if said is None or control is None:
+            raise RuntimeError("asked for pipes, got none")
+        yield process, Path(json.loads(said.readline())["telemetry"])
+        control.write(b"stop\n")
+        control.flush()
+        process.wait()
+
+
+def cost(folder: Path, library: Path, interval_s: float, seconds: float) -> None:
+    with sampling(folder, library, interval_s) as (_, file):
+        time.sleep(seconds)
+    ticks = [record.values for record in read_journal(file).records if isinstance(record, Metrics)]
+    wall_s = ticks[-1]["host.at_s"] - ticks[0]["host.at_s"]
+    cpu_s = ticks[-1]["sampler.cpu_s"] - ticks[0]["sampler.cpu_s"]
+    took_us = sorted(tick["sampler.tick_us"] for tick in ticks[1:])
+    bytes_per_tick = file.stat().st_size / len(ticks)
+    print(
+        f"| {interval_s:g} | {cpu_s / wall_s:.2%} | {statistics.median(took_us):.0f} "
+        f"| {took_us[int(0.99 * len(took_us))]:.0f} | {bytes_per_tick / 1024:.1f} |"
+    )
+
+
+def integration(folder: Path, library: Path, seconds: float) -> None:
+    """Compare the integral of power with the counter, which the fake computes exactly, for each kind of reading."""
+    folder.mkdir()
+    wave = "mean_w 400\nswing_w 250\nperiod_s 0.73\n"
+    kinds = {
+        "readings of the driver's, every 20 ms": "",
+        "average of 1 s": "ring 0\n",
+        "instant": "ring 0\naverage 0\n",
+    }
+    config = folder / "gpus.txt"
+    config.write_text("".join(f"gpu\n{wave}{kind}" for kind in kinds.values()), encoding="ascii")
+    with sampling(folder, library, 1.0, FAKE_NVML_CONFIG=str(config)) as (_, file):
+        time.sleep(seconds)
+    records = read_journal(file).records
+    first, *_, last = [record.values["host.at_s"] for record in records if isinstance(record, Metrics)]
+    summary = NodeSummary(first)
+    summary.end(last)
+    summary.add(records)
+    found = summary.details()
+    for number, kind in enumerate(kinds):
+        error, energy_j = found[f"gpu{number}_energy_disagreement"], found[f"gpu{number}_energy_counter_j"]
+        print(f"| {kind} | {energy_j:.0f} | {error:+.3%} |")
+
+
+def step_s(seconds: float) -> tuple[float, float]:
+    """Return what a step takes in a window of *seconds*, by the clock and of CPU time."""
+    began, began_cpu, steps = time.perf_counter(), time.thread_time(), 0
+    while time.perf_counter() < began + seconds:
+        sum(range(WORK))
+        steps += 1
+    return (time.perf_counter() - began) / steps, (time.thread_time() - began_cpu) / steps
+
+
+def effect(folder: Path, library: Path, pairs: int, seconds: float) -> None:
+    logs: dict[str, list[float]] = {"by the clock": [], "of CPU time": []}
+    with sampling(folder, library, 1.0) as (sampler, _):
+        for pair in range(pairs):
+            found = {}
+            for runs in (True, False) if pair % 2 else (False, True):
+                sampler.send_signal(signal.SIGCONT if runs else signal.SIGSTOP)
+                found[runs] = step_s(seconds)
+            for values, with_it, without in zip(logs.values(), found[True], found[False], strict=True):
+                values.append(math.log(with_it / without))
+        sampler.send_signal(signal.SIGCONT)
+    for name, values in logs.items():
+        mean = statistics.mean(values)
+        half = stats.t.ppf(0.975, pairs - 1) * statistics.stdev(values) / math.sqrt(pairs)
+        low, high, middle = (math.expm1(value) for value in (mean - half, mean + half, statistics.median(values)))
+        title = f"{name}, {pairs} pairs of {seconds:g} s"
+        print(f"| {title} | {math.expm1(mean):+.2%} | {low:+.2%} to {high:+.2%} | {middle:+.2%} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--pairs", type=int, default=120)
+    parser.add_argument("--window-seconds", type=float, default=1.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        library = build(folder)
+        print(f"| interval s, {GPUS} GPUs | CPU of one core | tick, median us | p99 us | KiB a tick |")
+        print("|---:|---:|---:|---:|---:|")
+        for number, interval_s in enumerate((1.0, 0.1)):
+            cost(folder / f"cost{number}", library, interval_s, options.seconds)
+        print("\n| integral at 1 Hz of | exact J | integral / exact - 1 |")
+        print("|---|---:|---:|")
+        integration(folder / "integration", library, options.seconds)
+        print("\n| steps with the sampler over steps without | ratio - 1 | 95 % interval | median |")
+        print("|---|---:|---:|---:|")
+        effect(folder, library, options.pairs, options.window_seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""One tick of a node: every GPU of the run and the host read once, and what deserves to be an event told once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcml.agent.devices import Found
+from hpcml.agent.energy import Scope
+from hpcml.agent.gpu import Gpu
+from hpcml.agent.host_reader import HostReader
+from hpcml.agent.nvml.faults import XidWatch
+from hpcml.agent.nvml.library import attempt
+from hpcml.agent.nvml.reader import GpuLostError, GpuReader
+
+Tell = Callable[[str, Mapping[str, Any]], None]
+_THROTTLE = "throttle_"
+_STEADY = (_THROTTLE, "ecc_", "memory_reserved_mb")  # left out of a tick in which they are what they were
+
+
+def scope_of(gpu: Gpu, found: Found) -> tuple[Scope, str | None]:
+    """Return what this GPU's energy is the energy of, and why it is not the run's alone."""
+    if not found.is_known:
+        return Scope.shared, found.reason
+    if gpu.board is not None:
+        return Scope.board, "a MIG instance: NVML measures the board"
+    if gpu.processes:
+        return Scope.shared, f"{gpu.processes} other processes computed on it when the run began"
+    return Scope.gpu, None
+
+
+@dataclass(slots=True)
+class NodeReader:
+    """The GPUs of a run on this node under the names gpu0, gpu1 ..., and the host."""
+
+    found: Found
+    host: HostReader
+    tell: Tell
+    traffic: bool = False
+    refused: dict[str, str] = field(default_factory=dict)  # of the node as a whole
+    _readers: dict[str, GpuReader] = field(default_factory=dict)
+    _watch: XidWatch | None = None
+    _told: set[tuple[str, str]] = field(default_factory=set)
+    _steady: dict[str, float] = field(default_factory=dict)  # as last written
+    _before: dict[str, float] = field(default_factory=dict)  # as last told
+
+    def __post_init__(self) -> None:
+        for number, gpu in enumerate(self.found.gpus):
+            self._open(f"gpu{number}", gpu)
+        boards = {name: reader.board for name, reader in self._readers.items()}
+        self._watch = attempt(lambda: XidWatch(boards), "xid", self.refused) if boards else None
+
+    def _open(self, name: str, gpu: Gpu) -> None:
+        try:
+            reader = attempt(lambda: GpuReader(gpu, traffic=self.traffic), name, self.refused)
+        except GpuLostError as error:
+            self.refused[name] = str(error)
+            return
+        if reader is not None:
+            self._readers[name] = reader
+
+    def read(self, *, whatever_it_takes: bool = False) -> dict[str, float]:
+        """Return all values of now; times are the node's CLOCK_MONOTONIC."""
+        values: dict[str, float] = {}
+        for name, reader in list(self._readers.items()):
+            at_s = time.monotonic()
+            try:
+                read = reader.read(at_s, whatever_it_takes=whatever_it_takes)
+            except GpuLostError as error:
+                del self._readers[name]
+                self.tell("gpu_lost", {"gpu": name, "uuid": reader.gpu.uuid, "reason": str(error)})
+                continue
+            values[f"{name}.at_s"] = round(at_s, 6)
+            for key, value in read.items():
+                full = f"{name}.{key}"
+                if key.startswith(_STEADY):
+                    if self._steady.get(full) == value and not whatever_it_takes:
+                        continue
+                    self._steady[full] = value
+                values[full] = round(value, 6)
+        at_s = time.monotonic()
+        values["host.at_s"] = round(at_s, 6)
+        host = self.host.read(at_s, whatever_it_takes=whatever_it_takes)
+        values |= {f"host.{key}": round(value, 6) for key, value in host.items()}
+        return values
+
+    def tell_changes(self, values: Mapping[str, float]) -> None:
+        """Tell of Xids and memory errors each time, of throttling, refusals and slow calls once."""
+        xids = attempt(self._watch.take, "xid", self.refused) if self._watch is not None else None
+        for xid in xids or []:
+            self.tell("xid", {"gpu": xid.gpu, "code": xid.code})
+        for name, value in values.items():
+            gpu, _, what = name.partition(".")
+            rose = value - self._before.get(name, value)
+            if what.startswith(_THROTTLE) and rose > 0:
+                self._tell_once("throttle", gpu, what.removeprefix(_THROTTLE).removesuffix("_s"))
+            elif what.startswith("ecc_") and rose > 0:
+                self.tell("ecc", {"gpu": gpu, "kind": what.removeprefix("ecc_"), "count": int(rose)})
+        self._before |= {name: value for name, value in values.items() if ".throttle_" in name or ".ecc_" in name}
+        for owner, what, why in self._refusals():
+            self._tell_once("refused", owner, what, why)
+        for name, reader in self._readers.items():
+            for what, every in reader.backed_off.items():
+                self._tell_once("slow", name, what, f"asked for in one of {every} ticks from now on, or fewer")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is being read, after the first `read`: the details of the event `devices`."""
+        for owner, what, _ in self._refusals():
+            self._told.add((owner, f"refused {what}"))
+        return {
+            "gpus": self._describe_gpus(),
+            "mapping": self.found.source,
+            "mapping_reason": self.found.reason,
+            "host": {
+                "cpu_from": self.host.cpu_from,
+                "memory_from": self.host.memory_from,
+                "refused": dict(self.host.refused),
+            },
+            "refused": dict(self.refused),
+        }
+
+    def _describe_gpus(self) -> Sequence[Mapping[str, Any]]:
+        described = []
+        for number, gpu in enumerate(self.found.gpus):
+            scope, why = scope_of(gpu, self.found)
+            name = f"gpu{number}"
+            reader = self._readers.get(name)
+            refused = reader.refused if reader else {"gpu": self.refused.get(name, "lost in the first sample")}
+            described.append(
+                {
+                    "gpu": name,
+                    "uuid": gpu.uuid,
+                    "model": gpu.name,
+                    "pci": gpu.pci,
+                    "board": gpu.board,
+                    "instance": gpu.instance,
+                    "sm_count": gpu.sm_count,
+                    "power_limit_w": gpu.power_limit_w,
+                    "scope": scope.value,
+                    "scope_reason": why,
+                    "power_field": reader.power_field if reader else None,
+                    "integral_of": reader.integral_of if reader else None,
+                    "refused": {**gpu.refused, **refused},
+                }
+            )
+        return described
+
+    def _refusals(self) -> list[tuple[str, str, str]]:
+        found = [("node", what, why) for what, why in self.refused.items()]
+        found += [("host", what, why) for what, why in self.host.refused.items()]
+        found += [
+            (name, what, why) for name, reader in self._readers.items() for what, why in list(reader.refused.items())
+        ]
+        return found
+
+    def _tell_once(self, event: str, owner: str, what: str, why: str | None = None) -> None:
+        key = (owner, f"{event} {what}")
+        if key not in self._told:
+            self._told.add(key)
+            details = {"of": owner, "what": what} | ({"reason": why} if why else {})
+            self.tell(event, details)

@@ -1,0 +1,1 @@
+"""NVIDIA's management library, as hpcml asks it: the only place that knows pynvml."""

@@ -1,0 +1,113 @@
+"""The GPUs that NVML shows, with their MIG instances and what never changes while a program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pynvml
+
+from hpcml.agent.gpu import Gpu
+from hpcml.agent.nvml.library import attempt, started
+
+_MIB = 2**20
+_COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}  # nvmlComputeMode_t
+
+
+def list_gpus(environ: Mapping[str, str]) -> list[Gpu]:
+    """Return all GPUs NVML shows, in its order; none where there is no driver or no library."""
+    with started(environ) as obstacle:
+        return [] if obstacle else shown_gpus()[0]
+
+
+def shown_gpus() -> tuple[list[Gpu], list[str]]:
+    """Return the GPUs of an NVML that is started, and why others could not be described: a lost one hides no other."""
+    driver = str(pynvml.nvmlSystemGetDriverVersion())
+    refused: dict[str, str] = {}
+    version = attempt(pynvml.nvmlSystemGetCudaDriverVersion_v2, "cuda_driver", refused)
+    cuda = None if version is None else f"{version // 1000}.{version % 1000 // 10}"
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = attempt(lambda index=index: _at(index, driver, cuda), f"GPU {index}", refused)  # type: ignore[misc]
+        if gpu is not None:
+            found.append(gpu)
+    return found, [f"{name}: {why}" for name, why in refused.items()]
+
+
+def _at(index: int, driver: str, cuda: str | None) -> Gpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    refused: dict[str, str] = {}
+
+    def ask(name: str, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - whatever NVML answers
+        return attempt(lambda: function(handle, *arguments), name, refused)
+
+    mig = ask("mig_mode", pynvml.nvmlDeviceGetMigMode)
+    ecc = ask("ecc", pynvml.nvmlDeviceGetCurrentEccMode)
+    pci = ask("pci", pynvml.nvmlDeviceGetPciInfo)
+    processes = ask("processes", pynvml.nvmlDeviceGetComputeRunningProcesses)
+    gpu = Gpu(
+        uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+        name=str(pynvml.nvmlDeviceGetName(handle)),
+        compute_capability=(int(major), int(minor)),
+        memory_mb=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB,
+        driver=driver,
+        cuda_driver=cuda,
+        pci=None if pci is None else _text(pci.busId),
+        minor=ask("minor", pynvml.nvmlDeviceGetMinorNumber),
+        cores=ask("cores", pynvml.nvmlDeviceGetNumGpuCores),
+        power_limit_w=_watts(ask("power_limit", pynvml.nvmlDeviceGetEnforcedPowerLimit)),
+        power_limit_default_w=_watts(ask("power_limit_default", pynvml.nvmlDeviceGetPowerManagementDefaultLimit)),
+        max_sm_mhz=ask("max_sm_mhz", pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        max_mem_mhz=ask("max_mem_mhz", pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        compute_mode=_COMPUTE_MODES.get(ask("compute_mode", pynvml.nvmlDeviceGetComputeMode)),
+        persistence=_switch(ask("persistence", pynvml.nvmlDeviceGetPersistenceMode)),
+        ecc=_switch(ecc),
+        mig_mode=_switch(mig[0] if mig else None),
+        processes=None if processes is None else len(processes),
+        refused=refused,
+    )
+    return replace(gpu, instances=_instances(handle, gpu)) if gpu.mig_mode else gpu
+
+
+def _instances(board: object, gpu: Gpu) -> list[Gpu]:
+    found = []
+    for index in range(int(pynvml.nvmlDeviceGetMaxMigDeviceCount(board))):
+        try:
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(board, index)
+        except pynvml.NVMLError_NotFound:  # this place is not taken
+            continue
+        refused = dict.fromkeys(("cores", "minor"), "not of a MIG instance")
+        attributes = attempt(lambda of=handle: pynvml.nvmlDeviceGetAttributes(of), "sm_count", refused)  # type: ignore[misc]
+        found.append(
+            replace(
+                gpu,
+                uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+                name=f"{gpu.name} MIG",
+                memory_mb=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB,
+                cores=None,
+                minor=None,
+                multiprocessors=None if attributes is None else int(attributes.multiprocessorCount),
+                board=gpu.uuid,
+                instance=(
+                    int(pynvml.nvmlDeviceGetGpuInstanceId(handle)),
+                    int(pynvml.nvmlDeviceGetComputeInstanceId(handle)),
+                ),
+                instances=(),
+                refused={**gpu.refused, **refused},
+            )
+        )
+    return found
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _switch(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
