@@ -20,16 +20,38 @@ from hpcml.report.spreadsheet import csv_cell
 FOOTNOTE = "TFLOP/s (int8: TOP/s), dense; ~ no data sheet of the vendor settles it"
 _HEADINGS = ("GPU", "cc", "GB", "GB/s", "W", *PEAKS)
 _NAME = 0
+_DISPENSABLE = (
+    "fp16_vec",
+    "int8",
+    "GB/s",
+    "W",
+    "fp64_tc",
+    "fp8",
+    "fp64",
+    "GB",
+)  # left out in this order for want of room
 
 
 def gpus_table(models: Sequence[GpuModel], *, console: Console) -> Table:
     """Return one line for each model; an empty cell: no such units, or no number."""
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
-    for column, heading in enumerate(_HEADINGS):
-        table.add_column(heading, no_wrap=True, justify="left" if column == _NAME else "right")
-    for model in models:
-        table.add_row(*(Text(safe(word)) for word in _words(model)))
+    rows = [[safe(word) for word in _words(model)] for model in models]
+    shown = _that_fit(rows, console.width)
+    for column in shown:
+        table.add_column(_HEADINGS[column], no_wrap=True, justify="left" if column == _NAME else "right")
+    for row in rows:
+        table.add_row(*(Text(row[column]) for column in shown))
     return table
+
+
+def _that_fit(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the columns that there is room for, each with two blanks behind it."""
+    widths = [max(len(heading), *(len(row[at]) for row in rows)) for at, heading in enumerate(_HEADINGS)]
+    shown = list(range(len(_HEADINGS)))
+    for heading in _DISPENSABLE:
+        if sum(widths[column] + 2 for column in shown) > width:
+            shown.remove(_HEADINGS.index(heading))
+    return shown
 
 
 def gpus_markdown(models: Sequence[GpuModel]) -> str:

@@ -15,12 +15,16 @@ from tests.agent.node import MakeRun, agent, began, start_agent, told, wait_for
 Nvml = Callable[..., dict[str, str]]
 H100 = Device(kind="cuda", name="NVIDIA H100", compute_capability=(9, 0))
 FAST = "telemetry.interval=100ms"
-# Uses so much CPU time, and goes on until the sampler has written so much.
+# Uses so much CPU time once it is sampled, and goes on until the sampler has written so much more.
 WORKS = """
 import os, pathlib, time
 folder = pathlib.Path(os.environ["HPCML_RUN_DIR"], "telemetry")
-while time.process_time() < 0.3: sum(range(1000))
-while sum(file.read_text().count('"k":"m"') for file in folder.glob("*.jsonl")) < {ticks}: time.sleep(0.05)
+def until(ticks):
+    while sum(file.read_text().count('"k":"m"') for file in folder.glob("*.jsonl")) < ticks: time.sleep(0.05)
+until(min(1, {ticks}))
+begun = time.process_time()
+while time.process_time() - begun < 0.3: sum(range(1000))
+until({ticks})
 """
 WAITS = "import os, time; open(os.environ['HPCML_RUN_DIR'] + '/began', 'w').close(); time.sleep({seconds})"
 

@@ -19,7 +19,7 @@ def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
 
 
 def test_the_table_marks_what_no_data_sheet_settles(hpcml: Hpcml) -> None:
-    done = hpcml("gpus")
+    done = hpcml("gpus", COLUMNS="200")
 
     assert done.returncode == 0
     lines = done.stdout.splitlines()
@@ -29,6 +29,15 @@ def test_the_table_marks_what_no_data_sheet_settles(hpcml: Hpcml) -> None:
     (t4,) = (line for line in lines if line.startswith("Tesla T4"))
     assert {"~320", "~0.254", "65"} <= set(t4.split())
     assert "dense" in done.stderr
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers(hpcml: Hpcml) -> None:
+    done = hpcml("gpus", COLUMNS="80")
+
+    assert "\u2026" not in done.stdout
+    headings = done.stdout.splitlines()[0].split()
+    assert {"GPU", "fp32", "tf32", "fp16", "bf16"} <= set(headings)
+    assert "fp16_vec" not in headings
 
 
 def test_programs_get_every_field(hpcml: Hpcml) -> None:
