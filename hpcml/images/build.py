@@ -37,7 +37,8 @@ _KEPT_LINES = 2000
 _ROOM = 5  # layers, unpacked, and packed again: 3 to 5 times what is downloaded
 _LEAST_ROOM = 32 << 20
 _FULL = ("No space left on device", "no space left on device", "Disk quota exceeded", "disk quota exceeded")
-_NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL):\s*")
+_NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _POST_FAILED = re.compile(r"while running %post section: exit status (\d+)")
 _STAGES = (
     ("Fetching OCI image", "downloading"),
@@ -230,7 +231,7 @@ def _run(
     with guarded(command, folder=folder, environ=environ) as process:
         assert process.stdout is not None
         for raw in process.stdout:
-            line = raw.rstrip()
+            line = _COLOUR.sub("", raw).rstrip()
             for secret in secrets:
                 line = line.replace(secret, "***")
             lines.append(line)
@@ -287,7 +288,8 @@ def _explain(lines: deque[str], code: int, cache: Cache, runtime: Runtime) -> Im
     fatal = next((_NOISE.sub("", line) for line in reversed(lines) if line.startswith("FATAL:")), "")
     if failed := _POST_FAILED.search(text):
         own = [line for line in lines if line and not _NOISE.match(line) and not line.startswith("+ ")]
-        last = own[-1] if own else "it printed nothing"
+        errors = [_NOISE.sub("", line) for line in lines if line.startswith("ERROR")]  # the program's own
+        last = (own or errors or ["it printed nothing"])[-1]
         return ImageError(f"a command of %post failed with exit status {failed[1]}: {last.strip()[:300]}")
     if "UNAUTHORIZED" in text or "DENIED" in text:
         return ImageError("the registry refuses the login: check NGC_API_KEY (docs/containers.md)")
