@@ -16,6 +16,7 @@ _HEADINGS = ("run", "name", "precision", "seed", "", "first", "last", "min", "ma
 _LINE = 4  # the column of the line
 _WIDEST, _NARROWEST = 60, 12
 _DIGITS = 4
+_DISPENSABLE = ("name", "first", "seed")  # left out in this order where there is no room
 _DRAWN = 2  # what the table itself needs
 
 
@@ -23,7 +24,8 @@ def curves_table(curves: Curves, *, console: Console) -> RenderableType:
     """Return a line for each run, all drawn to the same scale."""
     taken = width_of(_headings(curves), _rows(curves, 0), digits=_DIGITS)
     width = max(_NARROWEST, min(_WIDEST, console.width - taken - _DRAWN))
-    return value_table(_headings(curves), _rows(curves, width), console=console, digits=_DIGITS)
+    rows = _rows(curves, width)
+    return value_table(_headings(curves), rows, console=console, dispensable=_DISPENSABLE, digits=_DIGITS)
 
 
 def curves_markdown(curves: Curves) -> str:

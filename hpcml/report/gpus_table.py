@@ -16,6 +16,7 @@ from hpcml.codec import Json
 from hpcml.hardware import PEAKS, Basis, GpuModel
 from hpcml.report.plain_text import markdown_table, safe, safe_markdown
 from hpcml.report.spreadsheet import csv_cell
+from hpcml.report.value_table import that_fit
 
 FOOTNOTE = "TFLOP/s (int8: TOP/s), dense; ~ no data sheet of the vendor settles it"
 _HEADINGS = ("GPU", "cc", "GB", "GB/s", "W", *PEAKS)
@@ -36,22 +37,12 @@ def gpus_table(models: Sequence[GpuModel], *, console: Console) -> Table:
     """Return one line for each model; an empty cell: no such units, or no number."""
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
     rows = [[safe(word) for word in _words(model)] for model in models]
-    shown = _that_fit(rows, console.width)
+    shown = that_fit(_HEADINGS, rows, width=console.width, dispensable=_DISPENSABLE)
     for column in shown:
         table.add_column(_HEADINGS[column], no_wrap=True, justify="left" if column == _NAME else "right")
     for row in rows:
         table.add_row(*(Text(row[column]) for column in shown))
     return table
-
-
-def _that_fit(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return the columns that there is room for, each with two blanks behind it."""
-    widths = [max(len(heading), *(len(row[at]) for row in rows)) for at, heading in enumerate(_HEADINGS)]
-    shown = list(range(len(_HEADINGS)))
-    for heading in _DISPENSABLE:
-        if sum(widths[column] + 2 for column in shown) > width:
-            shown.remove(_HEADINGS.index(heading))
-    return shown
 
 
 def gpus_markdown(models: Sequence[GpuModel]) -> str:

@@ -14,7 +14,8 @@ from hpcml.report.value_table import as_json, value_csv, value_markdown, value_t
 
 def ranking_table(ranking: Ranking, *, console: Console) -> RenderableType:
     """Return a line for each run, the best first; with groups, group by group."""
-    return value_table(_headings(ranking), [_words(each) for each in ranking.ranked], console=console)
+    rows = [_words(each) for each in ranking.ranked]
+    return value_table(_headings(ranking), rows, console=console, dispensable=_DISPENSABLE)
 
 
 def ranking_markdown(ranking: Ranking) -> str:
@@ -53,6 +54,7 @@ def ranking_remark(ranking: Ranking) -> str:
     return f"{ranking.candidates} runs with {ranking.metric}{without}; {ranking.goal} of {which}"
 
 
+_DISPENSABLE = ("experiment", "name", "at step", "state", "seed")
 _FIELDS = ("uid", "experiment", "name", "precision", "seed", "state")
 
 

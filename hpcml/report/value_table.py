@@ -32,17 +32,24 @@ def value_table(
     *,
     console: Console,
     standing: bool = False,
+    dispensable: Sequence[str] = (),
     digits: int = _DIGITS,
 ) -> RenderableType:
-    """Return *rows* as a table; with *standing*, where *console* is too narrow for it, as a block for each row."""
+    """Return *rows* as a table.
+
+    Where *console* is too narrow for it, *dispensable* columns are left out, the first of them first; with *standing*
+    it becomes a block for each row.
+    """
     titles, words = list(map(safe, headings)), _in_words(headings, rows, digits)
+    shown = that_fit(titles, words, width=console.width, dispensable=dispensable)
+    titles, words = [titles[at] for at in shown], [[line[at] for at in shown] for line in words]
     if standing and _width(titles, words) > console.width:
         words = [[_cut(word) for word in line] for line in words]
         if _width(titles, words) > console.width:
             return _blocks(titles, _in_words(headings, rows, digits))
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
     for at, title in enumerate(titles):
-        is_number = all(isinstance(row[at], int | float | None) for row in rows)
+        is_number = all(isinstance(row[shown[at]], int | float | None) for row in rows)
         table.add_column(Text(title), justify="right" if is_number and rows else "left", overflow="fold")
     for line in words:
         table.add_row(*map(Text, line))
@@ -93,6 +100,18 @@ def value_words(value: object, heading: str = "", digits: int = _DIGITS) -> str:
     if isinstance(value, float):
         return number(value, digits)
     return "" if value is None else str(_packed(value))
+
+
+def that_fit(
+    titles: Sequence[str], words: Sequence[Sequence[str]], *, width: int, dispensable: Sequence[str]
+) -> list[int]:
+    """Return the columns that there is room for in *width*, two blanks between them."""
+    shown = list(range(len(titles)))
+    for title in dispensable:
+        taken = _width([titles[at] for at in shown], [[line[at] for at in shown] for line in words])
+        if taken > width and title in titles:
+            shown.remove(titles.index(title))
+    return shown
 
 
 def width_of(headings: Sequence[str], rows: Sequence[Sequence[object]], *, digits: int = _DIGITS) -> int:

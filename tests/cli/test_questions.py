@@ -108,6 +108,8 @@ def test_the_best_runs_are_found_with_and_without_groups(hpcml: Hpcml) -> None:
         ({"precision": "fp32"}, "b"),
     ]
     assert least.stdout.count("\n") == 2
+    narrow = hpcml("best", "--by", "precision", COLUMNS="80").stdout
+    assert narrow.count("\n") == 3  # what there is no room for is left out, and nothing is folded
     assert "2 runs with loss; max of the value that a run ended with" in least.stderr
     assert len(list(csv.DictReader(io.StringIO(hpcml("best", "--csv").stdout)))) == 3
     assert hpcml("best", "--md", "aaaaaaaa", "bbbbbbbb").stdout.count("\n") == 4

@@ -1,4 +1,5 @@
 import random
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -178,7 +179,12 @@ def typed(line: str) -> list[str]:
 def test_a_sweep_is_what_hydra_makes_of_it(line: str, project: Path, tmp_path: Path) -> None:
     words = ["-m", *typed(line)]
 
-    assert ours(words, project) == hydras(words, project, scratch=tmp_path / "scratch")
+    assert alike(ours(words, project)) == alike(hydras(words, project, scratch=tmp_path / "scratch"))
+
+
+def alike(outcome: Outcome) -> Outcome:
+    """Return *outcome* without what Python was doing when its stack was full, which depends on who called."""
+    return re.sub(r"(depth exceeded)( in| while)[^;]*", r"\1", outcome) if isinstance(outcome, str) else outcome
 
 
 WORDS: dict[str, list[Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -121,4 +122,4 @@ def final_weights(run: dict[str, object]) -> object:
     """Return the sum over the final weights that the recipe reported."""
     lines = [line for path in Path(str(run["path"])).glob("journal/*rank0*") for line in path.read_text().splitlines()]
     (final,) = [line for line in lines if '"n":"final"' in line]
-    return final.partition('"sha256":')[2]
+    return json.loads(final)["d"]["sha256"]
