@@ -7,10 +7,9 @@ the median of the last half comes within half a percent (docs/statistics.md). St
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from hpcml.records import Point
 
@@ -67,8 +66,8 @@ def steady_state(curve: Sequence[Point], window: Window | None = None) -> Steady
     values = [p.value for p in _measured(curve) if window.from_step <= p.step <= window.to_step]
     if len(values) < MIN_STEPS:
         return None
-    p5, median, p95 = (float(q) for q in np.percentile(values, (5, 50, 95)))
-    return SteadyState(median_s=median, p5_s=p5, p95_s=p95, n=len(values), window=window)
+    twentieths = statistics.quantiles(values, n=20, method="inclusive")  # between two values, in proportion
+    return SteadyState(median_s=twentieths[9], p5_s=twentieths[0], p95_s=twentieths[18], n=len(values), window=window)
 
 
 def _measured(curve: Sequence[Point]) -> list[Point]:
