@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -50,9 +51,9 @@ class _Framed(Sequence[T]):
     def __repr__(self) -> str:
         return f"<{len(self)} {type(self).__name__.lower()}>"
 
+    @abstractmethod
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the frame by name, each as long as this."""
-        raise NotImplementedError
 
     def to_pandas(self) -> Any:  # noqa: ANN401 - pandas.DataFrame, where it is installed
         """Return a `pandas.DataFrame`."""

@@ -12,8 +12,8 @@ from hpcml.agent.energy import Scope
 from hpcml.agent.gpu import Gpu
 from hpcml.agent.host_reader import HostReader
 from hpcml.agent.nvml.faults import XidWatch
-from hpcml.agent.nvml.library import attempt
 from hpcml.agent.nvml.reader import GpuLostError, GpuReader
+from hpcml.agent.nvml.session import attempt
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 _THROTTLE = "throttle_"

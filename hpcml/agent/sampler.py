@@ -26,7 +26,7 @@ from hpcml.agent.host_reader import HostReader
 from hpcml.agent.job_group import find_job_group
 from hpcml.agent.node_reader import NodeReader
 from hpcml.agent.nvml.inventory import shown_gpus
-from hpcml.agent.nvml.library import attempt, started
+from hpcml.agent.nvml.session import attempt, started
 from hpcml.rundir import RunDir
 from hpcml_client.journal import JournalWriter
 

@@ -50,7 +50,7 @@ class About:
 class _Crate:
     """The crate in the making, and what is shared by its runs."""
 
-    library: Any
+    rocrate: Any
     about: About
     scratch: Path  # files that are made for the crate
     agents: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def write_crate(export: Export, folder: Path, about: About) -> None:
     profile = {"@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"}
     root["conformsTo"] = library.add(ContextEntity(library, PROFILE, properties=profile))
     scratch = folder.with_name(f"{folder.name}.parts")
-    crate = _Crate(library=library, about=about, scratch=scratch)
+    crate = _Crate(rocrate=library, about=about, scratch=scratch)
     try:
         actions = [_add_run(crate, run) for run in export.runs]
         root["mentions"] = actions
@@ -117,7 +117,7 @@ def _add_run(crate: _Crate, run: WholeRun) -> Any:  # noqa: ANN401 - an entity, 
         properties["error"] = clean(": ".join(filter(None, (record.state.value, record.cause, record.reason))))
     if (image := _image(crate, manifest, record.facts)) is not None:
         properties["containerImage"] = image
-    return crate.library.add_action(
+    return crate.rocrate.add_action(
         _instrument(crate, run, manifest),
         identifier=f"#{name}",
         object=[*inputs, *_values(crate, f"#{name}-set", settings)],
@@ -167,7 +167,7 @@ def _file(crate: _Crate, source: Path, inside: str, described: str) -> Any:  # n
         "encodingFormat": kinds.get(source.suffix, "text/plain" if source.suffix in (".out", ".err", ".log") else None),
         "sha256": _sha256(source),
     }
-    return crate.library.add_file(
+    return crate.rocrate.add_file(
         str(source), inside, properties={key: value for key, value in properties.items() if value is not None}
     )
 
@@ -187,7 +187,7 @@ def _values(crate: _Crate, prefix: str, values: Mapping[str, object]) -> list[An
     for number, (name, value) in enumerate(values.items()):
         if value is not None:
             properties = {"@type": "PropertyValue", "name": clean(name), "value": _plain(value)}
-            added.append(crate.library.add(ContextEntity(crate.library, f"{prefix}-{number}", properties=properties)))
+            added.append(crate.rocrate.add(ContextEntity(crate.rocrate, f"{prefix}-{number}", properties=properties)))
     return added
 
 
@@ -197,7 +197,7 @@ def _agent(crate: _Crate, manifest: Json) -> Any:  # noqa: ANN401
     user = clean(str(manifest.get("provenance", {}).get("user") or "unknown"))
     if user not in crate.agents:
         identifier = f"#user-{len(crate.agents) + 1}"
-        crate.agents[user] = crate.library.add(Person(crate.library, identifier, properties={"name": user}))
+        crate.agents[user] = crate.rocrate.add(Person(crate.rocrate, identifier, properties={"name": user}))
     return crate.agents[user]
 
 
@@ -221,7 +221,7 @@ def _instrument(crate: _Crate, run: WholeRun, manifest: Json) -> Any:  # noqa: A
         }
         known = {name: value for name, value in properties.items() if value is not None}
         identifier = f"#program-{len(crate.software) + 1}"
-        crate.software[key] = crate.library.add(SoftwareApplication(crate.library, identifier, properties=known))
+        crate.software[key] = crate.rocrate.add(SoftwareApplication(crate.rocrate, identifier, properties=known))
     return crate.software[key]
 
 
@@ -240,7 +240,7 @@ def _image(crate: _Crate, manifest: Json, facts: Mapping[str, Any]) -> Any:  # n
             **({"sha256": str(digest)} if digest else {}),
         }
         identifier = f"#image-{len(crate.images) + 1}"
-        crate.images[path] = crate.library.add(ContextEntity(crate.library, identifier, properties=properties))
+        crate.images[path] = crate.rocrate.add(ContextEntity(crate.rocrate, identifier, properties=properties))
     return crate.images[path]
 
 

@@ -16,7 +16,7 @@ from hpcml.rundir import RunDir
 from hpcml.spec import spec_hash
 from hpcml.workload import Software, build_plan
 from tests.agent.node import MakeRun
-from tests.cluster.nvml.library import build_library
+from tests.cluster.nvml.building import build_library
 from tests.conftest import ORIGIN, ComposeOne
 
 

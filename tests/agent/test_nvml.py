@@ -9,8 +9,8 @@ import pytest
 
 from hpcml.agent.gpu import Gpu
 from hpcml.agent.nvml.inventory import list_gpus, shown_gpus
-from hpcml.agent.nvml.library import started
 from hpcml.agent.nvml.reader import GpuLostError, GpuReader
+from hpcml.agent.nvml.session import started
 
 Nvml = Callable[..., dict[str, str]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 
 from hpcml.agent.gpu import Gpu
-from hpcml.agent.nvml.library import attempt, started
+from hpcml.agent.nvml.session import attempt, started
 
 _MIB = 2**20
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}  # nvmlComputeMode_t
