@@ -69,6 +69,8 @@ class Cluster:
     host_driver: str | None = None
     compute_internet: bool | None = None
     proxy: str | None = None
+    co2_g_per_kwh: float | None = None  # of the site's electricity; None: not known, and no CO2 is told
+    co2_source: str | None = None  # who says so, and for which year
     notes: list[str] = field(default_factory=list)
     source: str | None = None
 
@@ -77,6 +79,12 @@ class Cluster:
             value = getattr(self, name)
             require(value is None or value >= 1, f"cluster.{name}={value} must be at least 1")
         require(self.launcher in (None, *LAUNCHERS), f"cluster.launcher={self.launcher}: choose {', '.join(LAUNCHERS)}")
+        factor = self.co2_g_per_kwh
+        require(factor is None or factor >= 0, f"cluster.co2_g_per_kwh={factor} must not be negative")
+        require(
+            (factor is None) == (self.co2_source is None),
+            "cluster.co2_g_per_kwh and cluster.co2_source: give both, since a factor without a source says nothing",
+        )
         self.compute_capability  # noqa: B018 - a malformed one is refused here
 
     @property

@@ -61,6 +61,59 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a row's runs took: medians over seeds of whole runs. Rows that are not all native have none."""
+
+    gpu_hours: float | None  # None without a GPU
+    energy_kj: float | None  # of the GPUs' boards
+    energy_method: str | None
+    energy_scope: str | None
+    energy_per_sample_j: float | None  # over the samples that were trained on
+    energy_ratio: float | None  # this row's energy per sample over the reference's; below 1 saves
+    energy_ratio_ci95: Interval | None
+    co2_g: float | None  # of that energy, by the cluster profile's factor
+    co2_source: str | None
+    n: int  # seeds with a known energy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How hard a row's runs worked their devices: medians over seeds; None is what was not measured."""
+
+    mean_power_w: float | None
+    power_limit_w: float | None
+    throttled_power_share: float | None
+    throttled_thermal_share: float | None
+    sm_mhz: float | None
+    util_percent: float | None
+    tensor_percent: float | None
+    peak_memory_mb: float | None  # of the framework's allocator, else in use on the fullest GPU
+    achieved_tflops: float | None  # of one device, in steady state
+    peak_tflops: float | None  # of one device in the effective precision, dense
+    peak_basis: str | None  # data sheet | uncertain | derived
+    mfu: float | None  # achieved over peak
+    data_share: float | None  # of a step's time, waiting for input
+    communication_share: float | None
+    skipped_steps: float | None  # by loss scaling
+    limited_by: str | None  # in words, as far as the record can tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToTarget:
+    """Time and energy until the metric first reached the target; runs that never did are censored, never dropped."""
+
+    target: float
+    reached: int
+    n: int
+    median_s: float | None  # of those that reached it, since the run's start
+    restricted_mean_s: float | None  # up to `budget_s`, which is what those that did not reach it get
+    budget_s: float | None
+    ratio: float | None  # this row's time over the reference's, geometric; below 1 is sooner. None where censored
+    ratio_ci95: Interval | None
+    median_kj: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One level of the factor in one cell. The unit of all statistics is the seed."""
 
@@ -81,6 +134,12 @@ class Row:
     verdict: Verdict
     speed: Speed | None
     flags: tuple[str, ...] = ()
+    p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison; None for a single one
+    p_not_worse: float | None = None  # P(a run of this row >= one of the reference - margin)
+    score: float | None = None  # MLPerf's: fastest and slowest dropped, mean of the rest; only on request
+    cost: Cost | None = None
+    load: Load | None = None
+    to_target: ToTarget | None = None
 
     def __post_init__(self) -> None:
         assert self.speed is None or self.numerics == Numerics.native.name, f"{self.level}: no speed but of native runs"

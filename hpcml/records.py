@@ -56,6 +56,53 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a run drew and how hard its devices worked: measured beside it, over all nodes and counted attempts.
+
+    Shares and means are over all GPUs and the time that was sampled; None is what no device gave.
+    """
+
+    gpus: int = 0  # boards or MIG instances, over all nodes
+    gpu_s: float | None = None  # GPUs x seconds that the program had them
+    energy_j: float | None = None  # of the GPUs' boards; None unless that of each is known for the whole time
+    energy_method: str | None = None  # counter | integral | counter+integral | mixed
+    energy_scope: str | None = None  # gpu | board | shared: the worst of all
+    energy_uncertainty_j: float | None = None  # of sampling alone
+    energy_disagrees: bool = False  # counter and integral, by more than 5 %
+    energy_reason: str | None = None  # why there is none, or why it is doubtful
+    mean_power_w: float | None = None  # of one GPU
+    max_power_w: float | None = None
+    power_limit_w: float | None = None  # the lowest of all GPUs
+    throttled_power_share: float | None = None  # of the time: clocks lowered by the power cap
+    throttled_thermal_share: float | None = None
+    sm_mhz: float | None = None  # median
+    util_percent: float | None = None
+    memory_util_percent: float | None = None
+    sm_active_percent: float | None = None  # Hopper and newer, as are the next two
+    tensor_percent: float | None = None
+    dram_percent: float | None = None
+    max_memory_mb: float | None = None  # in use on the fullest GPU, by all processes
+    max_temperature_c: float | None = None
+    cpu_s: float | None = None  # of the job, over all nodes
+    max_host_memory_mb: float | None = None  # of the fullest node
+    xids: str | None = None
+    incomplete: str | None = None  # what is missing of these numbers, in one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one optimiser step of a run does, as its program counted it; over all devices."""
+
+    devices: int | None = None
+    model_flops: float | None = None  # forward and backward of the model, a fused multiply-add is two; no recomputation
+    flops_doubt: str | None = None  # what the count cannot see
+    samples: float | None = None
+    tokens: float | None = None
+    peak_allocated_mb: float | None = None  # of the framework's allocator, on the fullest device
+    peak_reserved_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """One run as the store knows it. Everything measured is None until it is."""
 
@@ -93,6 +140,8 @@ class RunRecord:
     params: Mapping[str, Any] = field(default_factory=dict)  # the whole spec, flat: "model.name" -> "mnist_cnn"
     facts: Mapping[str, Any] = field(default_factory=dict)  # where it ran and with what: hostname, gpu_model, torch ...
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
+    usage: Usage | None = None  # None: nothing was measured beside it
+    work: Work | None = None  # None: its program did not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,6 +27,9 @@ _PLACEMENT = frozenset(
         *("mail_user", "mail_type", "array_parallelism", "extra_directives"),
     )
 ) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
+# How a run is judged, and whether it goes on where its arithmetic is not as asked: not what it computes. Both came
+# after the first runs were recorded, which must stay the same experiments.
+_JUDGEMENT = ("objective.margins", "objective.target", "precision.on_mismatch")
 _HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})
 
 
@@ -58,6 +62,13 @@ class Data:
         )
 
 
+class OnMismatch(Enum):
+    """What becomes of a run whose device computes in another precision than the run is called."""
+
+    fail = "fail"
+    warn = "warn"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """The arithmetic asked for; what was really done is measured by the workload."""
@@ -66,6 +77,7 @@ class Precision:
     numerics: Numerics = Numerics.auto
     rounding: str = "rna"  # of emulated TF32: nearest, ties away, is what PTX's cvt.rna.tf32 and CUTLASS do
     loss_scaling: bool = True  # GradScaler; only the FP16 arms use one
+    on_mismatch: OnMismatch = OnMismatch.fail  # when a probe at the start shows another precision
 
     def __post_init__(self) -> None:
         require(self.rounding in ("rna", "rne", "rz"), f"precision.rounding={self.rounding}: choose rna, rne or rz")
@@ -136,9 +148,14 @@ class Objective:
     metric: str = "val_accuracy"
     goal: Goal = Goal.max
     margin: float | None = None  # in the metric's unit: a difference below it does not matter
+    margins: dict[str, float] = field(default_factory=dict)  # of other metrics, by name
+    target: float | None = None  # a value of the metric: how long, and how much energy, a run needs to reach it
 
     def __post_init__(self) -> None:
         require(self.margin is None or self.margin > 0, f"objective.margin={self.margin} must be positive")
+        for name, margin in self.margins.items():
+            require(margin > 0, f"objective.margins.{name}={margin} must be positive")
+        require(self.target is None or math.isfinite(self.target), f"objective.target={self.target} must be a number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +379,9 @@ def identifies(key: str) -> bool:
         return key == "cluster.name"
     if key.startswith("container."):
         return identifies_container(key)
-    return not key.startswith(("schedule.", "telemetry.")) and key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
+    if key.startswith(("schedule.", "telemetry.", *_JUDGEMENT)):
+        return False
+    return key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
 
 
 def changes_results(key: str) -> bool:

@@ -20,7 +20,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(
         ("cluster", "states", "places", "codec", "quantities", "causes", "image", "webhook", "lease", "hardware"), 1
     ),
-    "answers": 1,
+    **dict.fromkeys(("answers", "scaling", "attainment"), 1),
     "record_keys": 1,
     "api": 4,
     "container": 1,
@@ -46,6 +46,9 @@ OWNERS: dict[str, set[str]] = {
     "rocrate": {"interop/process_run_crate.py"},
     "pyarrow": {"interop/parquet_files.py"},
     "torch": set(),
+    "tensorflow": set(),
+    "keras": set(),
+    "jax": set(),
 }
 SCHEDULER_WORDS = ("sbatch", "qsub", "sacct", "qstat")
 
@@ -116,7 +119,7 @@ def test_words_and_ground_use_the_standard_library_only() -> None:
 
 
 def test_the_client_uses_the_standard_library_and_frameworks_only() -> None:
-    frameworks = {"torch", "tensorflow", "numpy"}
+    frameworks = {"torch", "tensorflow", "jax", "numpy"}
     for path in modules("hpcml_client"):
         names = {name.partition(".")[0] for name in imported(path)}
         assert names <= set(sys.stdlib_module_names) | {"hpcml_client"} | frameworks, path
