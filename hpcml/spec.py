@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,6 +16,7 @@ from hpcml.container import Container, ContainerKind, identifies_container
 from hpcml.errors import ConfigError, require
 from hpcml.precision import Device, Numerics, PrecisionName, decide_numerics
 from hpcml.quantities import parse_interval_s, parse_memory_mb, parse_walltime_s
+from hpcml.strategy import Strategy
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _WORDS_FOR_PEOPLE = frozenset({"name", "tags"})
@@ -30,6 +32,13 @@ _PLACEMENT = frozenset(
 # How a run is judged, and whether it goes on where its arithmetic is not as asked: not what it computes. Both came
 # after the first runs were recorded, which must stay the same experiments.
 _JUDGEMENT = ("objective.margins", "objective.target", "precision.on_mismatch")
+# Settings that came after the first runs were recorded: at these values the run is the same experiment as before.
+_ADDED_LATER: Mapping[str, object] = {
+    "model.options": {},
+    "strategy.devices": None,
+    "training.accumulate": 1,
+    "training.compile": False,
+}
 _HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})
 
 
@@ -81,25 +90,6 @@ class Precision:
 
     def __post_init__(self) -> None:
         require(self.rounding in ("rna", "rne", "rz"), f"precision.rounding={self.rounding}: choose rna, rne or rz")
-
-
-class StrategyName(Enum):
-    """How several devices share one training."""
-
-    single = "single"
-    ddp = "ddp"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
-    """The parallelism. `processes_per_node` None means one process for each GPU."""
-
-    name: StrategyName
-    processes_per_node: int | None = None
-
-    def __post_init__(self) -> None:
-        count = self.processes_per_node
-        require(count is None or count >= 1, f"strategy.processes_per_node={count} must be at least 1")
 
 
 class LayoutName(Enum):
@@ -305,30 +295,10 @@ class Run:
             self.model.recipe is not None or self.workload.command is not None,
             f"model={self.model.name} has no recipe: set workload.command to what is to run",
         )
-        self._check_parallelism()
+        self.strategy.check(nodes=self.resources.nodes, gpus_per_node=self.resources.gpus_per_node)
         self._check_site()
         if self.cluster.scheduler is not SchedulerName.local:
             decide_numerics(self.precision.name, self.precision.numerics, self.profile_device())
-
-    def _check_parallelism(self) -> None:
-        gpus, name = self.resources.gpus_per_node, self.strategy.name
-        if name is StrategyName.single:
-            require(
-                self.resources.nodes == 1 and (gpus or 0) <= 1 and self.strategy.processes_per_node in (None, 1),
-                f"strategy=single is one process on at most one GPU: nodes={self.resources.nodes}, "
-                f"gpus_per_node={gpus}, processes_per_node={self.strategy.processes_per_node} (use strategy=ddp)",
-            )
-            return
-        processes = self.strategy.processes_per_node or gpus
-        require(
-            processes is not None and processes * self.resources.nodes >= 2,
-            f"strategy={name.name} needs two processes or more: set resources.gpus_per_node, "
-            "or strategy.processes_per_node where there is no GPU",
-        )
-        require(
-            not gpus or processes == gpus,
-            f"strategy.processes_per_node={processes} does not match resources.gpus_per_node={gpus}",
-        )
 
     def _check_site(self) -> None:
         site, wanted = self.cluster, self.resources
@@ -391,7 +361,11 @@ def changes_results(key: str) -> bool:
 
 def spec_hash(run: Run) -> str:
     """Return what makes this run the same experiment as another: 16 hex digits over all settings that identify it."""
-    relevant = {key: value for key, value in flatten(encode(run)).items() if identifies(key)}
+    relevant = {
+        key: value
+        for key, value in flatten(encode(run)).items()
+        if identifies(key) and not (key in _ADDED_LATER and value == _ADDED_LATER[key])
+    }
     if run.container.kind is ContainerKind.none:  # the rest says nothing then, and runs had no more once
         name = {"container.name": run.container.name}
         relevant = {key: value for key, value in relevant.items() if not key.startswith("container.")} | name

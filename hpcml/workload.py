@@ -11,7 +11,8 @@ from hpcml.cluster import SchedulerName
 from hpcml.errors import ConfigError
 from hpcml.manifest import Plan
 from hpcml.precision import Device, decide_numerics, environment
-from hpcml.spec import Run, StrategyName
+from hpcml.spec import Run
+from hpcml.strategy import KINDS, Processes
 
 _MARGIN_S = 60  # of a scheduler's walltime, so that the outcome is written down before everything is killed
 
@@ -45,7 +46,7 @@ def gpus_per_node(run: Run, device: Device) -> int:
 
 def processes_per_node(run: Run, device: Device) -> int:
     """Return the ranks that a node starts."""
-    if run.strategy.name is StrategyName.single:
+    if KINDS[run.strategy.name].processes is not Processes.per_device:
         return 1
     return run.strategy.processes_per_node or gpus_per_node(run, device)
 

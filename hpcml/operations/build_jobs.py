@@ -18,7 +18,8 @@ from hpcml.operations.launch import Launched, launch
 from hpcml.operations.plan import Planned
 from hpcml.places import Places
 from hpcml.precision import Numerics, PrecisionName
-from hpcml.spec import Data, Model, Precision, Run, Schedule, Snapshot, Strategy, StrategyName, Workload
+from hpcml.spec import Data, Model, Precision, Run, Schedule, Snapshot, Workload
+from hpcml.strategy import Strategy, StrategyName
 from hpcml.workload import Software, build_plan
 
 _EXPERIMENT = "images"  # where such runs are listed

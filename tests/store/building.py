@@ -23,13 +23,12 @@ from hpcml.spec import (
     Resources,
     Run,
     SchedulerName,
-    Strategy,
-    StrategyName,
     Training,
     Workload,
     spec_hash,
 )
 from hpcml.store.engine import Store
+from hpcml.strategy import Strategy, StrategyName
 
 T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
 
