@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from hpcml.cluster import Cluster, Resources, SchedulerName
 from hpcml.codec import encode, flatten
@@ -49,6 +50,7 @@ class Model:
     name: str
     recipe: str | None
     framework: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)  # of the recipe, as its recipe.toml describes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from hpcml.cluster import SchedulerName
 from hpcml.errors import ConfigError
 from hpcml.manifest import Plan
 from hpcml.precision import Device, decide_numerics, environment
+from hpcml.recipe import check, read_recipe
 from hpcml.spec import Run
 from hpcml.strategy import KINDS, Processes
 
@@ -95,6 +96,7 @@ def _argv(run: Run, software: Software) -> list[str]:
         if not script.is_file():
             known = sorted(path.parent.name for path in software.recipes.glob("*/train.py"))
             raise ConfigError(f"model.recipe={run.model.recipe} is not there: choose {', '.join(known)}")
+        check(run, read_recipe(script.parent))
         return [software.python, str(script)]
     try:
         argv = shlex.split(run.workload.command)

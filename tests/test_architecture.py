@@ -20,7 +20,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(
         ("cluster", "states", "places", "codec", "quantities", "causes", "image", "webhook", "lease", "hardware"), 1
     ),
-    **dict.fromkeys(("answers", "scaling", "attainment", "strategy"), 1),
+    **dict.fromkeys(("answers", "scaling", "attainment", "strategy", "recipe", "planning", "publication"), 1),
     "record_keys": 1,
     "api": 4,
     "container": 1,

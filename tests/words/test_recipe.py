@@ -1,0 +1,159 @@
+"""A recipe says what it can do, and what it cannot is refused in one line before anything is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcml.cluster import Cluster, Resources, SchedulerName
+from hpcml.container import Container
+from hpcml.errors import ConfigError
+from hpcml.precision import PrecisionName
+from hpcml.recipe import Recipe, check, read_recipe
+from hpcml.resources import resource_dir
+from hpcml.spec import Data, Layout, LayoutName, Model, Objective, Precision, Run, Training, Workload, spec_hash
+from hpcml.strategy import Strategy, StrategyName
+
+A_RUN = Run(
+    model=Model(name="net", recipe="nets", framework="torch"),
+    data=Data(name="digits"),
+    precision=Precision(name=PrecisionName.tf32),
+    strategy=Strategy(name=StrategyName.single),
+    layout=Layout(name=LayoutName.nchw),
+    container=Container(name="none"),
+    cluster=Cluster(name="local", scheduler=SchedulerName.local),
+    resources=Resources(),
+    training=Training(),
+    objective=Objective(),
+    workload=Workload(),
+)
+TEXT = """
+summary = "networks"
+frameworks = ["torch", "tensorflow"]
+strategies = ["single", "ddp"]
+data = ["digits"]
+layouts = ["nchw"]
+
+[refused]
+fp8_e4m3 = "nobody asked for it"
+"tensorflow.tf32" = "not there"
+
+[options.width]
+type = "int"
+help = "neurons"
+min = 1
+max = 9
+
+[options.sizes]
+type = "int[]"
+help = "sizes"
+min = 1
+
+[options.kind]
+type = "str"
+help = "which"
+choices = ["a", "b"]
+
+[options.bias]
+type = "bool"
+help = "whether"
+"""
+
+
+@pytest.fixture
+def nets(tmp_path: Path) -> Recipe:
+    (tmp_path / "recipe.toml").write_text(TEXT)
+    return read_recipe(tmp_path)
+
+
+def with_options(**options: Any) -> Run:  # noqa: ANN401
+    return replace(A_RUN, model=replace(A_RUN.model, options=options))
+
+
+def test_what_a_recipe_can_do_is_let_through(nets: Recipe) -> None:
+    check(with_options(width=3, sizes=[1, 2], kind="a", bias=True), nets)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"widht": 3}, r"model.options=widht is not in the recipe .*: choose bias or kind or sizes or width"),
+        ({"width": 0}, r"model.options.width=0 must be at least 1"),
+        ({"width": 10}, r"model.options.width=10 must be at most 9"),
+        ({"width": 1.5}, r"model.options.width=1.5 must be int"),
+        ({"width": True}, r"model.options.width=True must be int"),
+        ({"sizes": 3}, r"model.options.sizes=3 must be a list that is not empty"),
+        ({"sizes": [1, 0]}, r"model.options.sizes=\[1, 0\] must be at least 1"),
+        ({"kind": "c"}, r"model.options.kind='c' choose a, b"),
+        ({"bias": 1}, r"model.options.bias=1 must be bool"),
+    ],
+)
+def test_an_option_that_is_wrong_is_refused_by_name(nets: Recipe, options: Mapping[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        check(with_options(**options), nets)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"data": Data(name="faces")}, r"data=faces is not in the recipe"),
+        ({"layout": Layout(name=LayoutName.nhwc)}, r"layout=nhwc is not in the recipe .*: choose nchw"),
+        ({"model": Model(name="net", recipe="nets", framework="jax")}, r"model.framework=jax is not in the recipe"),
+        (
+            {"strategy": Strategy(name=StrategyName.mirrored, devices=2)},
+            r"strategy=mirrored is not in the recipe .*: choose single or ddp",
+        ),
+        ({"precision": Precision(name=PrecisionName.fp8_e4m3)}, r"precision=fp8_e4m3 .*: nobody asked for it"),
+        ({"model": Model(name="net", recipe="nets", framework="tensorflow")}, r"precision=tf32 .*: not there"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(nets: Recipe, changes: Mapping[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        check(replace(A_RUN, **changes), nets)
+
+
+def test_a_strategy_of_another_framework_is_refused(nets: Recipe) -> None:
+    run = replace(
+        A_RUN,
+        model=replace(A_RUN.model, framework="tensorflow"),
+        strategy=Strategy(name=StrategyName.ddp, processes_per_node=2),
+    )
+    with pytest.raises(ConfigError, match="strategy=ddp is nothing of tensorflow: choose single"):
+        check(run, nets)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("summary =", "cannot be read"),
+        ('summary = "x"', "frameworks"),
+        ('summary = "x"\nframeworks = ["torch"]\ncolour = "red"', "unknown key colour"),
+        ('summary = "x"\nframeworks = ["torch"]\nstrategies = ["dpp"]', "strategies: 'dpp' is none of single"),
+        ('summary = "x"\nframeworks = ["torch"]\n[refused]\nfp31 = "no"', "refused: 'fp31' names no precision"),
+        ('summary = "x"\nframeworks = ["torch"]\n[options.a]\ntype = "text"\nhelp = "x"', "options.a.type='text'"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "recipe.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"recipe\.toml") as refused:
+        read_recipe(tmp_path)
+    assert complaint in str(refused.value)
+
+
+def test_a_recipe_without_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"recipe.toml cannot be read"):
+        read_recipe(tmp_path)
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent for path in resource_dir("recipes").glob("*/train.py")), ids=str)
+def test_every_shipped_recipe_says_what_it_can_do(folder: Path) -> None:
+    assert read_recipe(folder).summary
+
+
+def test_options_are_part_of_what_a_run_is_but_none_is_as_before() -> None:
+    assert spec_hash(with_options(width=3)) != spec_hash(with_options(width=4)) != spec_hash(A_RUN)
+    assert spec_hash(with_options()) == "d96b899d01a92614"  # what it was before there were options
