@@ -20,6 +20,7 @@ class Cause(StrEnum):
     GPU_FAULT = "gpu_fault"  # Xid, ECC, a device that fell off the bus
     COMMUNICATION = "communication"  # NCCL, gloo, MPI
     CONTAINER = "container"  # the image, or what starts it
+    PRECISION_MISMATCH = "precision_mismatch"  # measured to be another than asked for, and precision.on_mismatch=fail
     PROGRAM = "program"  # the user's own code or input
     CANCELLED = "cancelled"
     SUBMISSION = "submission"  # the scheduler refused it, or never got it
@@ -43,6 +44,10 @@ _BY_RAW = {
 }
 _CONTAINER_FAILED = 255  # Apptainer's own failures, all of them (measured with 1.4)
 _KILLED_FROM_OUTSIDE = frozenset({signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP})
+_ENDED = re.compile(r"^hpcml_client: ended, because (.+)$", re.MULTILINE)
+_MISMATCH = re.compile(
+    r"^hpcml_client: ended, because (precision=\S+ was asked for, but .+ was measured on .+)$", re.MULTILINE
+)
 
 # Lines that nothing but the failure itself prints. Whatever a program may log and survive, or print for several
 # reasons, is not here: "CUDA error: unspecified launch failure" and "an illegal memory access was encountered" mostly
@@ -66,6 +71,7 @@ _PATTERNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
             (
                 r"^(\[rank\d+\]: ?)?(torch\.)?(cuda\.)?OutOfMemoryError: CUDA out of memory",  # torch 1.13 and later
                 r"^(\[rank\d+\]: ?)?RuntimeError: CUDA out of memory",  # torch before 1.13
+                r"^hpcml_client: ended, because out of memory \(CUDA out of memory",  # the same in a recipe
                 r"CUDA error: out of memory",  # cudaErrorMemoryAllocation, through torch's C10_CUDA_CHECK
                 r"CUBLAS_STATUS_ALLOC_FAILED",  # cuBLAS could not have its workspace
                 r"CUDNN_STATUS_ALLOC_FAILED",
@@ -131,9 +137,17 @@ def classify(
     return _of_failure(exit_code, signal, log_tail)
 
 
+def ended_because(log_tail: str) -> str | None:
+    """Return why hpcml_client ended a program, in its own words, if it did."""
+    found = _ENDED.search(log_tail)
+    return found[1] if found else None
+
+
 def _of_failure(exit_code: int | None, signal: int | None, log_tail: str) -> Cause:
     if exit_code == _CONTAINER_FAILED and _CONTAINER.search(log_tail):
         return Cause.CONTAINER
+    if _MISMATCH.search(log_tail):
+        return Cause.PRECISION_MISMATCH
     for cause, pattern in _PATTERNS:
         if pattern.search(log_tail):
             return cause

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hpcml.errors import ConfigError
@@ -96,22 +96,53 @@ CAPABILITIES: Mapping[PrecisionName, Capability] = {
 }
 
 
-def decide_numerics(name: PrecisionName, wanted: Numerics, device: Device) -> Numerics:
+# What the adaptors of other frameworks differ in: they emulate nothing, and their CPU kernels are others. Measured with
+# TensorFlow 2.21 (gradient of a 3x3 convolution, 2 cores with AVX-512: FP16 takes 4.5 times as long as FP32; 43 times
+# in a whole training) and JAX 0.10.2 (the same gradient: 1.1 times, since XLA computes FP16 in FP32 and rounds).
+_SLOW_IN_TENSORFLOW = "TensorFlow's CPU kernels for FP16 are 4 to 43 times slower than FP32"
+_NOT_ON_CPU: Mapping[str, Mapping[PrecisionName, str]] = {
+    "tensorflow": {PrecisionName.amp_fp16: _SLOW_IN_TENSORFLOW, PrecisionName.fp16: _SLOW_IN_TENSORFLOW},
+    "jax": {},
+}
+_NOWHERE_ON_CPU = (PrecisionName.tf32, PrecisionName.fp8_e4m3, PrecisionName.fp8_e5m2)
+
+
+def capability(name: PrecisionName, framework: str | None) -> Capability:
+    """Return what *framework* can do with *name*; torch's row for torch and for programs that name none."""
+    row, slow = CAPABILITIES[name], _NOT_ON_CPU.get(framework or "torch")
+    if slow is None:
+        return row
+    why_not = slow.get(name, row.why_not if name in _NOWHERE_ON_CPU else "")
+    return replace(row, on_cpu=not why_not, emulation=None, why_not=why_not)
+
+
+def decide_numerics(name: PrecisionName, wanted: Numerics, device: Device, framework: str | None = None) -> Numerics:
     """Return native or emulated for *name* on *device*, or raise `ConfigError` with the reason.
 
-    `auto` is native where the device can, emulated only where there is no GPU at all, else refused: a GPU that
-    lacks the units gets no emulation, since an emulated arm among measured ones would be read as measured.
+    `auto` is native where the device can, emulated only where there is no GPU at all and the framework is torch, else
+    refused: a GPU that lacks the units gets no emulation, since an emulated arm among measured ones would be read as
+    measured.
     """
-    row = CAPABILITIES[name]
+    row = capability(name, framework)
+    if wanted is Numerics.emulated and framework in _NOT_ON_CPU:
+        raise ConfigError(f"precision.numerics=emulated is refused with {framework}: hpcml emulates in torch only")
     obstacle = _obstacle(row, device)
     if wanted is Numerics.emulated:
         return _emulation(name, row, device)
     if obstacle is None:
         return Numerics.native
-    if wanted is Numerics.native or device.kind != "cpu" or row.emulation is None:
-        cure = " (precision.numerics=emulated rounds as the units would)" if device.kind == "cpu" else ""
-        raise ConfigError(f"precision={name.name} is refused on {device}: {obstacle}{cure}")
+    if wanted is Numerics.native or why_refused(name, device, framework) is not None:
+        raise ConfigError(f"precision={name.name} is refused on {device}: {obstacle}{_cure(row, device, framework)}")
     return Numerics.emulated
+
+
+def why_refused(name: PrecisionName, device: Device, framework: str | None = None) -> str | None:
+    """Return why *device* does *name* neither natively nor emulated, or None."""
+    row = capability(name, framework)
+    obstacle = _obstacle(row, device)
+    if obstacle is None or (device.kind == "cpu" and row.emulation is not None):
+        return None
+    return f"{obstacle}{_cure(row, device, framework)}"
 
 
 def _obstacle(row: Capability, device: Device) -> str | None:
@@ -124,6 +155,14 @@ def _obstacle(row: Capability, device: Device) -> str | None:
     return f"it needs compute capability {'.'.join(map(str, row.min_compute_capability))}"
 
 
+def _cure(row: Capability, device: Device, framework: str | None) -> str:
+    if device.kind != "cpu":
+        return ""
+    if row.emulation is None:
+        return f" (and {framework} has no emulation here, which torch has)"
+    return " (precision.numerics=emulated rounds as the units would)"
+
+
 def _emulation(name: PrecisionName, row: Capability, device: Device) -> Numerics:
     if device.kind != "cpu":
         raise ConfigError(
@@ -134,10 +173,39 @@ def _emulation(name: PrecisionName, row: Capability, device: Device) -> Numerics
     return Numerics.emulated
 
 
-_TF32_OFF = {"NVIDIA_TF32_OVERRIDE": "0", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0"}
-# An image may set these (NGC's PyTorch sets the second to 1), so each arm states both; the FP32 part of AMP is FP32.
-# NVIDIA_TF32_OVERRIDE knows no "on": for tf32 it must be unset, which `None` says.
-_TF32_ON: Mapping[str, str | None] = {"NVIDIA_TF32_OVERRIDE": None, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+# An image may set these, and so may a shell, so each arm states all of them; None: must not be set. NGC's PyTorch sets
+# TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1, which makes FP32 TF32.
+_ALWAYS: Mapping[str, str | None] = {
+    # cuBLAS from CUDA 12.9 on: FP32 products made of BF16 ones, FP64 products of integers (cuBLAS manual, emulation)
+    "CUBLAS_EMULATE_SINGLE_PRECISION": "0",
+    "CUBLAS_EMULATE_DOUBLE_PRECISION": "0",
+    # oneDNN's default for FP32 primitives on CPUs, in torch, TensorFlow and XLA: BF16 or ANY would let it round inputs
+    "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
+    "TF_SET_ONEDNN_FPMATH_MODE": None,  # TensorFlow's own word for the same, which knows no "strict"
+    # NGC's TensorFlow 1 and 2: the graph rewritten to AMP, FP32 operations on FP16 tensor cores
+    "TF_ENABLE_AUTO_MIXED_PRECISION": "0",
+    "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "0",
+    "TF_ENABLE_CUBLAS_TENSOR_OP_MATH_FP32": "0",
+    "TF_ENABLE_CUDNN_TENSOR_OP_MATH_FP32": "0",
+    "TF_ENABLE_CUDNN_RNN_TENSOR_OP_MATH_FP32": "0",
+    # TensorFlow's sums of FP16 products, in FP32 unless one of these is 0
+    "TF_FP16_CONV_USE_FP32_COMPUTE": "1",
+    "TF_FP16_MATMUL_USE_FP32_COMPUTE": "1",
+    "TF_FP16_RNN_USE_FP32_COMPUTE": "1",
+}
+_TF32_OFF: Mapping[str, str | None] = {
+    **_ALWAYS,
+    "NVIDIA_TF32_OVERRIDE": "0",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0",
+    "JAX_DEFAULT_MATMUL_PRECISION": "highest",  # FP32; JAX's own default is TF32 on GPUs that have it
+}
+# NVIDIA_TF32_OVERRIDE knows no "on": for tf32 it must be unset.
+_TF32_ON: Mapping[str, str | None] = {
+    **_ALWAYS,
+    "NVIDIA_TF32_OVERRIDE": None,
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
+    "JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32",
+}
 
 
 def environment(name: PrecisionName) -> Mapping[str, str | None]:

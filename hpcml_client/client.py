@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import importlib.util
 import json
 import operator
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, SupportsFloat, Union, cast
+import sys
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    List,
+    Literal,
+    Mapping,
+    NamedTuple,
+    Optional,
+    SupportsFloat,
+    Union,
+    cast,
+    overload,
+)
 
 from hpcml_client.checkpoint_files import CheckpointFiles
 from hpcml_client.checkpoints import Checkpoints
@@ -17,6 +30,9 @@ from hpcml_client.journal import JournalWriter
 if TYPE_CHECKING:
     from typing import Self
 
+    from hpcml_client.jax_arithmetic import Arithmetic as JaxArithmetic
+    from hpcml_client.numpy_arithmetic import Arithmetic as NumpyArithmetic
+    from hpcml_client.tensorflow_arithmetic import Arithmetic as TensorflowArithmetic
     from hpcml_client.torch_arithmetic import Arithmetic
 
 # (rank, world size, local rank) as different launchers say it; all three are taken from the same launcher
@@ -113,29 +129,54 @@ class Client:
         if self._journal is not None:
             self._journal.event(name, details)
 
-    def apply_precision(self, framework: Optional[str] = None) -> Arithmetic:
+    @overload
+    def apply_precision(self, framework: Literal["tensorflow"]) -> TensorflowArithmetic: ...
+
+    @overload
+    def apply_precision(self, framework: Literal["jax"]) -> JaxArithmetic: ...
+
+    @overload
+    def apply_precision(self, framework: Literal["numpy"]) -> NumpyArithmetic: ...
+
+    @overload
+    def apply_precision(self, framework: Optional[Literal["torch"]] = None) -> Arithmetic: ...
+
+    def apply_precision(
+        self, framework: Optional[str] = None
+    ) -> Union[Arithmetic, TensorflowArithmetic, JaxArithmetic, NumpyArithmetic]:
         """Set the framework's switches for this run's precision, measure what they do, report both.
 
-        Returns torch's `Arithmetic`. torch is the only framework with an adaptor so far: any other *framework* is a
-        `ValueError`, and where torch is not installed `ModuleNotFoundError` is raised.
+        Returns the `Arithmetic` of the framework; without *framework* it is that of the run's model, or torch. Where
+        the device was measured to compute in another precision, the program ends, in one line and with status 2;
+        ``precision.on_mismatch=warn``, or no run at all, lets it go on with that line. A *framework* that is not known
+        is a `ValueError`, one that is not installed a `ModuleNotFoundError`.
         """
-        chosen = framework or ((self.config.get("run") or {}).get("model") or {}).get("framework") or "torch"
-        if chosen != "torch":
-            raise ValueError(f"framework={chosen!r}: apply_precision knows torch only, so far")
-        if importlib.util.find_spec("torch") is None:
-            raise ModuleNotFoundError("apply_precision needs torch, which is not installed here")
-        from hpcml_client import torch_arithmetic, torch_probe
+        from hpcml_client import precision_proof
 
-        arithmetic = torch_arithmetic.Arithmetic(
-            self.precision,
+        chosen = framework or ((self.config.get("run") or {}).get("model") or {}).get("framework") or "torch"
+        asked = precision_proof.Asked(
+            precision=self.precision,
             numerics=self.numerics,
-            device=torch_arithmetic.choose_device(self._device(), self.local_rank),
+            device=self._device(),
+            local_rank=self.local_rank,
             rounding=str(self._asked("rounding", default="rna")),
             loss_scaling=bool(self._asked("loss_scaling", default=True)),
         )
-        self.event("framework", **torch_probe.describe_framework(arithmetic))
-        self.event("precision", **torch_probe.measure_precision(arithmetic))
-        return arithmetic
+        arithmetic, facts, proof = precision_proof.apply(chosen, asked)
+        self.event("framework", **facts)
+        self.event("precision", **proof)
+        if proof["mismatch"]:
+            words = precision_proof.mismatch_words(proof)
+            # Outside of a run nothing is recorded under the name of a precision that it was not.
+            ends = self._asked("on_mismatch", default="warn" if self.run_dir is None else "fail") == "fail"
+            # hpcml/causes.py knows the first of these lines
+            sys.stderr.write(f"hpcml_client: {'ended, because' if ends else 'goes on, although'} {words}\n")
+            sys.stderr.flush()
+            if ends:
+                raise precision_proof.PrecisionMismatchError(words)
+            self.note(words)
+        found: Union[Arithmetic, TensorflowArithmetic, JaxArithmetic, NumpyArithmetic] = arithmetic
+        return found
 
     def checkpoints(
         self,

@@ -44,7 +44,7 @@ def choose_device(kind: Optional[str], local_rank: int) -> torch.device:
 
 
 class Arithmetic:
-    """What a precision means here. Making one sets torch's FP32 switches, explicitly for every precision."""
+    """What a precision means here. Making one sets torch's switches, explicitly for every precision."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Arithmetic:
         self.parameter_dtype: torch.dtype = _PARAMETERS.get(precision, torch.float32)
         self.rounding = rounding if precision == "tf32" and self.numerics == "emulated" else None
         self.skipped_steps = 0
+        self.overflowed_gradients = 0  # elements that were not finite, in the last step
         self.products: Dict[str, int] = {}  # operation -> how many were emulated
         self.switches = torch_switches.set_switches(tf32=precision == "tf32" and self.numerics == "native")
         # FP16 gradients of FP16 parameters cannot be unscaled without losing them again: torch's scaler refuses them.
@@ -110,6 +111,7 @@ class Arithmetic:
             self._scaler.update()
             done = self._scaler.get_scale() >= before
             self.skipped_steps += not done
+            self.overflowed_gradients = 0 if done else _count_overflows(optimizer)
         optimizer.zero_grad(set_to_none=True)
         return done
 
@@ -119,16 +121,25 @@ class Arithmetic:
         return self.step(optimizer)
 
     def scaling(self) -> Mapping[str, float]:
-        """Return the metrics ``loss_scale`` and ``skipped_steps`` (so far); nothing where no loss is scaled."""
+        """Return the metrics of the scaling after a step; nothing where no loss is scaled.
+
+        ``loss_scale`` is that of the next step, ``skipped_steps`` how many there were so far, ``overflowed_gradients``
+        how many elements of the last step's gradients were infinite or no number: 0 unless it was skipped.
+        """
         if self._scaler is None:
             return {}
-        return {"loss_scale": self._scaler.get_scale(), "skipped_steps": float(self.skipped_steps)}
+        return {
+            "loss_scale": self._scaler.get_scale(),
+            "skipped_steps": float(self.skipped_steps),
+            "overflowed_gradients": float(self.overflowed_gradients),
+        }
 
     def state_dict(self) -> Dict[str, Any]:
         """Return what a checkpoint must hold for the arithmetic to go on as if nothing had happened."""
         return {
             "precision": self.precision,
             "skipped_steps": self.skipped_steps,
+            "overflowed_gradients": self.overflowed_gradients,
             "products": dict(self.products),
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
         }
@@ -138,6 +149,7 @@ class Arithmetic:
         if state["precision"] != self.precision or (state["scaler"] is None) != (self._scaler is None):
             raise ValueError(f"a checkpoint of precision={state['precision']} is no start for {self.precision}")
         self.skipped_steps = state["skipped_steps"]
+        self.overflowed_gradients = state.get("overflowed_gradients", 0)  # older checkpoints have none
         self.products = dict(state["products"])
         if self._scaler is not None:
             self._scaler.load_state_dict(state["scaler"])
@@ -176,6 +188,11 @@ class Arithmetic:
             yield
         for operation, count in emulation.calls.items():
             self.products[operation] = self.products.get(operation, 0) + count
+
+
+def _count_overflows(optimizer: torch.optim.Optimizer) -> int:
+    gradients = (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+    return sum(int((~torch.isfinite(gradient)).sum()) for gradient in gradients)
 
 
 def _decide(precision: str, numerics: str, device: torch.device) -> str:

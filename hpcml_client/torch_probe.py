@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Callable, Dict, Mapping, Tuple
 
 import torch
 
+from hpcml_client import torch_switches
+from hpcml_client.precision_shown import BEYOND_FP16, name_format
 from hpcml_client.torch_arithmetic import Arithmetic
 
 _SEED = 20170911
-# Upper limits of the relative Frobenius error, between the measured ones (docs/precision.md): fp64 1e-15, fp32 3.4e-7,
-# tf32 and fp16 2.9e-4 (truncated tf32 7.7e-4), bf16 2.3e-3 (2.9e-3 where the result is bf16 too), e4m3 3.8e-2,
-# e5m2 7.4e-2. Each limit is the geometric mean of its neighbours.
-_LIMITS = (
-    (1e-11, "fp64"),
-    (1e-5, "fp32"),
-    (1.3e-3, "eleven bits"),
-    (9.4e-3, "bf16"),
-    (5.3e-2, "fp8_e4m3"),
-    (0.2, "fp8_e5m2"),
-)
-# tf32 and fp16 both have eleven significant bits, but 2**17 is beyond FP16's range. A power of two: exact everywhere.
-_BEYOND_FP16 = 2.0**17
 
 Product = Callable[[float], Tuple[torch.Tensor, torch.Tensor]]
 
@@ -30,16 +20,22 @@ Product = Callable[[float], Tuple[torch.Tensor, torch.Tensor]]
 def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
     """Return the details of the event ``precision``: what was asked for, and the format that each product shows.
 
-    Takes milliseconds and leaves torch's random numbers alone.
+    Takes milliseconds and leaves torch's random numbers alone. ``switches`` is what they say now, ``flipped`` those
+    that somebody has changed since the arithmetic set them.
     """
+    switches, counted = torch_switches.read_switches(), dict(arithmetic.products)
     products: Mapping[str, Product] = {
         "matmul": lambda scale: _matmul(arithmetic, scale),
         "conv": lambda scale: _conv(arithmetic, scale),
     }
     errors = {name: _relative_error(*product(1.0)) for name, product in products.items()}
-    formats = {name: _classify(errors[name], product) for name, product in products.items()}
+    formats = {
+        name: name_format(errors[name], functools.partial(_is_finite_beyond_fp16, product))
+        for name, product in products.items()
+    }
     parameters = _name(next(_linear(arithmetic).parameters()).dtype)
-    arithmetic.products.clear()  # those of the probe are not the training's
+    arithmetic.products.clear()
+    arithmetic.products.update(counted)  # those of the probe are not the training's
     return {
         "requested": arithmetic.precision,
         "numerics": arithmetic.numerics,
@@ -49,7 +45,8 @@ def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
         "device": arithmetic.device.type,
         "loss_scaling": arithmetic.loss_scaling,
         "rounding": arithmetic.rounding,
-        "switches": dict(arithmetic.switches),
+        "switches": switches,
+        "flipped": {name: value for name, value in switches.items() if value != arithmetic.switches.get(name)},
     }
 
 
@@ -63,21 +60,19 @@ def describe_framework(arithmetic: Arithmetic) -> Dict[str, Any]:
         "gpu_model": torch.cuda.get_device_name(arithmetic.device) if on_gpu else None,
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,  # type: ignore[no-untyped-call, unused-ignore]
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu and _has_nccl() else None,  # type: ignore[no-untyped-call, unused-ignore]
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
 
 
-def _classify(error: float, product: Product) -> str:
-    for limit, name in _LIMITS:
-        if error < limit:
-            return _tf32_or_fp16(product) if name == "eleven bits" else name
-    return "unknown"
+def _has_nccl() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_nccl_available()
 
 
-def _tf32_or_fp16(product: Product) -> str:
-    measured, _ = product(_BEYOND_FP16)
-    return "tf32" if bool(torch.isfinite(measured).all()) else "fp16"
+def _is_finite_beyond_fp16(product: Product) -> bool:
+    measured, _ = product(BEYOND_FP16)
+    return bool(torch.isfinite(measured).all())
 
 
 def _relative_error(measured: torch.Tensor, exact: torch.Tensor) -> float:

@@ -9,14 +9,14 @@ from pathlib import Path
 from hpcml.agent.memory_kills import MemoryKills
 from hpcml.agent.outcome import Outcome
 from hpcml.agent.turn import Turn
-from hpcml.causes import Cause, classify
+from hpcml.causes import Cause, classify, ended_because
 from hpcml.states import State
 
 _TAIL_BYTES = 64 << 10
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # the second by a shell or a container, which outlives its program
 # Where ranks failed of different causes: one that broke off its connections may have made the others fail.
 _RANKING = (
-    *(Cause.GPU_FAULT, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.CONTAINER, Cause.PROGRAM),
+    *(Cause.GPU_FAULT, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.CONTAINER, Cause.PRECISION_MISMATCH, Cause.PROGRAM),
     *(Cause.UNKNOWN, Cause.COMMUNICATION),
 )
 
@@ -59,6 +59,15 @@ def cause_of(outcome: Outcome, turn: Turn, attempt: int) -> Cause | None:
             )
         }
     return min(causes, key=lambda cause: _RANKING.index(cause) if cause in _RANKING else -1)
+
+
+def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
+    """Return the outcome with the program's own words as its reason where they say more than its exit status."""
+    if outcome.state is not State.FAILED:
+        return outcome
+    first = turn.node * turn.manifest.plan.processes_per_node
+    words = (ended_because(_last_words(turn, attempt, first + rank)) for rank in outcome.failed_ranks)
+    return replace(outcome, reason=next((said for said in words if said is not None), outcome.reason))
 
 
 def _last_words(turn: Turn, attempt: int, rank: int) -> str:

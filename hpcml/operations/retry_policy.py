@@ -16,6 +16,7 @@ AUTOMATIC = frozenset({Cause.NODE_FAILURE, Cause.PREEMPTION, Cause.GPU_FAULT, Ca
 _BY_ITSELF: Mapping[Cause, str] = {
     Cause.PROGRAM: "the program failed by itself: hpcml logs --err RUN, then correct it",
     Cause.GPU_MEMORY: "the GPU's memory is too small for it: choose a smaller training.batch_size or another GPU",
+    Cause.PRECISION_MISMATCH: "the device computed in another precision than was asked for, and would again",
     Cause.CONTAINER: "the container could not be started: hpcml logs --err RUN, then correct the image",
     Cause.CANCELLED: "somebody wanted it to end; --cause cancelled runs it again",
     Cause.UNKNOWN: "it is not known why it failed: hpcml logs --err RUN; --cause unknown runs it again",

@@ -185,5 +185,5 @@ def test_the_journal_is_whole_when_the_program_ends_without_closing_it(tmp_path:
 
 
 def test_an_unknown_framework_is_refused() -> None:
-    with hpcml_client.connect({}) as run, pytest.raises(ValueError, match="knows torch only"):
-        run.apply_precision("jax")
+    with hpcml_client.connect({}) as run, pytest.raises(ValueError, match="knows torch, tensorflow, jax"):
+        run.apply_precision("mxnet")  # type: ignore[call-overload]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 import subprocess
@@ -70,6 +71,15 @@ def test_the_torch_example_is_proven_as_the_page_says(place: Path, hpcml_environ
 
     type_in(commands["tiny"], place, hpcml_environ)
     type_in(commands["proven"], place, hpcml_environ)
+
+
+@pytest.mark.parametrize(("framework", "command"), [("jax", "tiny-jax"), ("tensorflow", "tiny-keras")])
+def test_the_examples_of_other_frameworks_complete(
+    place: Path, hpcml_environ: dict[str, str], framework: str, command: str
+) -> None:
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    type_in(commands_of("your-own-program.md")[command], place, hpcml_environ)
 
 
 def test_the_bash_writer_writes_a_journal_that_hpcml_reads(place: Path, hpcml_environ: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ from hpcml.precision import (
     Device,
     Numerics,
     PrecisionName,
+    capability,
     decide_numerics,
     effective_precision,
     environment,
@@ -55,6 +56,62 @@ def test_a_gpu_that_is_not_known_is_left_to_the_probe_on_the_node() -> None:
 def test_emulating_what_is_native_is_refused() -> None:
     with pytest.raises(ConfigError, match="fp32 is native"):
         decide_numerics(PrecisionName.fp32, Numerics.emulated, CPU)
+
+
+@pytest.mark.parametrize("framework", [None, "torch", "numpy"])
+@pytest.mark.parametrize("name", PrecisionName)
+def test_torch_and_programs_of_ones_own_have_the_rows_of_the_table(name: PrecisionName, framework: str | None) -> None:
+    assert capability(name, framework) == CAPABILITIES[name]
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+@pytest.mark.parametrize("name", ["tf32", "fp8_e4m3", "fp8_e5m2"])
+def test_other_frameworks_refuse_on_a_cpu_what_only_torch_emulates(framework: str, name: str) -> None:
+    for wanted, reason in (
+        (Numerics.auto, f"precision={name} is refused on this CPU: .*and {framework} has no emulation here"),
+        (Numerics.native, f"precision={name} is refused on this CPU"),
+        (Numerics.emulated, f"precision.numerics=emulated is refused with {framework}"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            decide_numerics(PrecisionName[name], wanted, CPU, framework)
+
+
+@pytest.mark.parametrize(
+    ("framework", "names"),
+    [
+        ("tensorflow", ["fp64", "fp32", "amp_bf16", "bf16"]),
+        ("jax", ["fp64", "fp32", "amp_fp16", "amp_bf16", "bf16", "fp16"]),
+    ],
+)
+def test_other_frameworks_are_native_on_a_cpu_where_their_kernels_are_fast(framework: str, names: list[str]) -> None:
+    native = [name.name for name in PrecisionName if capability(name, framework).on_cpu]
+
+    assert native == names
+    for name in names:
+        assert decide_numerics(PrecisionName[name], Numerics.auto, CPU, framework) is Numerics.native
+
+
+def test_fp16_with_tensorflow_on_a_cpu_is_refused_for_its_kernels() -> None:
+    with pytest.raises(ConfigError, match="TensorFlow's CPU kernels for FP16 are 4 to 43 times slower"):
+        decide_numerics(PrecisionName.amp_fp16, Numerics.auto, CPU, "tensorflow")
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
+def test_a_gpu_is_the_same_for_every_framework(framework: str) -> None:
+    assert decide_numerics(PrecisionName.tf32, Numerics.auto, A100, framework) is Numerics.native
+    with pytest.raises(ConfigError, match=r"it needs compute capability 8\.0$"):
+        decide_numerics(PrecisionName.tf32, Numerics.auto, V100, framework)
+
+
+def test_every_arm_states_the_same_variables() -> None:
+    assert len({frozenset(environment(name)) for name in PrecisionName}) == 1
+
+
+def test_jax_gets_fp32_products_in_every_arm_but_tf32() -> None:
+    said = {name: environment(name)["JAX_DEFAULT_MATMUL_PRECISION"] for name in PrecisionName}
+
+    assert said.pop(PrecisionName.tf32) == "tensorfloat32"
+    assert set(said.values()) == {"highest"}
 
 
 @pytest.mark.parametrize("name", [name for name in PrecisionName if name is not PrecisionName.tf32])

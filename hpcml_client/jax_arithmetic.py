@@ -1,0 +1,157 @@
+"""The arithmetic of one JAX training: dtypes, the precision of products and loss scaling behind one idiom.
+
+arithmetic = run.apply_precision("jax")                   # before the first array is made
+gradients_of = arithmetic.value_and_grad(loss_of)         # loss_of(parameters, x, y) sees all as it is to be computed
+
+@jax.jit
+def step(parameters, scale, x, y):
+    loss, gradients, finite, scale = gradients_of(parameters, scale, x, y)
+    updated = jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, parameters, gradients)
+    return arithmetic.keep(finite, updated, parameters), scale, loss
+
+with arithmetic.context():
+    parameters, scale = arithmetic.prepare(parameters), arithmetic.loss_scale()
+    parameters, scale, loss = step(parameters, scale, x, y)
+run.metrics({"loss": loss, **arithmetic.scaling(scale)})
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
+
+import jax
+import jax.numpy as jnp
+
+from hpcml_client.jax_loss_scale import LossScale, Tree, first_scale, unscale
+from hpcml_client.native_precision import check_native
+
+_PARAMETERS = {"fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}  # float32 for all others
+_COMPUTE = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}  # as the parameters for all others
+_SIXTEEN_BITS = ("float16", "bfloat16")
+
+
+class Device:
+    """One of JAX's devices, and hpcml's kind of it."""
+
+    def __init__(self, device: jax.Device, kind: str) -> None:
+        self.device = device
+        self.type = kind  # cpu, cuda
+
+
+def choose_device(kind: Optional[str], local_rank: int) -> Device:
+    """Return the device planned for this process; without a plan a GPU if there is one."""
+    gpus = _gpus() if kind in (None, "cuda") else []
+    if gpus:
+        # a scheduler may bind one GPU to each process, which then is number 0 for everyone
+        return Device(gpus[local_rank % len(gpus)], "cuda")
+    if kind == "cuda":
+        raise RuntimeError("the plan says cuda, but JAX sees no GPU")
+    return Device(jax.devices("cpu")[0], "cpu")
+
+
+class Arithmetic:
+    """What a precision means here. Making one sets JAX's switches, explicitly for every precision."""
+
+    def __init__(
+        self,
+        precision: str,
+        *,
+        numerics: str = "auto",
+        device: Optional[Device] = None,
+        loss_scaling: bool = True,
+    ) -> None:
+        self.device = device or Device(jax.devices("cpu")[0], "cpu")
+        check_native("jax", precision, numerics, self.device.type)
+        self.precision = precision
+        self.numerics = "native"
+        self.parameter_dtype = _PARAMETERS.get(precision, "float32")
+        self.compute_dtype = _COMPUTE.get(precision, self.parameter_dtype)
+        self.loss_scaling = loss_scaling and precision == "amp_fp16"
+        # JAX's own default computes FP32 products in TF32 on GPUs that have it; "highest" is FP32.
+        self.matmul_precision = "tensorfloat32" if precision == "tf32" else "highest"
+        jax.config.update("jax_enable_x64", precision == "fp64")
+        jax.config.update("jax_default_matmul_precision", self.matmul_precision)
+        self.switches: Mapping[str, object] = read_switches()
+
+    def optimizer_eps(self, default: float = 1e-8) -> float:
+        """Return Adam's eps: the default, but 1e-4 for FP16 parameters, where 1e-8 is zero and steps are infinite."""
+        return max(default, 1e-4) if self.parameter_dtype == "float16" else default
+
+    def prepare(self, parameters: Tree) -> Tree:
+        """Return *parameters* on the device, floating point ones in the type that they are kept in."""
+        return jax.device_put(_cast(parameters, self.parameter_dtype), self.device.device)
+
+    def cast(self, values: Tree) -> Tree:
+        """Return *values* with floating point ones in the type that is computed in."""
+        return _cast(values, self.compute_dtype)
+
+    @contextlib.contextmanager
+    def context(self) -> Iterator[None]:
+        """Compute in this precision inside the block, on this device, whatever others have configured."""
+        with jax.default_device(self.device.device), jax.default_matmul_precision(self.matmul_precision):
+            yield
+
+    def loss_scale(self) -> LossScale:
+        """Return the scale that a training begins with: one, for good, where this precision scales no loss."""
+        return first_scale(scaled=self.loss_scaling)
+
+    def value_and_grad(
+        self, loss_of: Callable[..., jax.Array]
+    ) -> Callable[..., Tuple[jax.Array, Tree, jax.Array, LossScale]]:
+        """Return a function of (parameters, scale, *batch) -> loss, gradients, whether they are finite, next scale.
+
+        *loss_of* gets parameters and batch in the type that is computed in; gradients come in that of the parameters.
+        """
+
+        def compute(parameters: Tree, scale: LossScale, *batch: object) -> Tuple[jax.Array, Tree, jax.Array, LossScale]:
+            def scaled(kept: Tree) -> Tuple[jax.Array, jax.Array]:
+                loss = loss_of(self.cast(kept), *self.cast(batch))
+                wide = loss.astype("float32") if loss.dtype in _SIXTEEN_BITS else loss
+                return wide * scale.scale.astype(wide.dtype), wide
+
+            gradients, loss = jax.grad(scaled, has_aux=True)(parameters)
+            if not self.loss_scaling:
+                return loss, gradients, jnp.asarray(True), scale  # noqa: FBT003 - JAX's truth
+            return (loss, *unscale(gradients, scale))
+
+        return compute
+
+    def keep(self, finite: jax.Array, updated: Tree, before: Tree) -> Tree:
+        """Return *updated* where the gradients were *finite*, else what there was *before*."""
+        return jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), updated, before)
+
+    def scaling(self, scale: LossScale) -> Mapping[str, float]:
+        """Return the metrics of the scaling after a step, named as torch's are; nothing where no loss is scaled."""
+        if not self.loss_scaling:
+            return {}
+        return {
+            "loss_scale": float(scale.scale),
+            "skipped_steps": float(scale.skipped_steps),
+            "overflowed_gradients": float(scale.overflowed_gradients),
+        }
+
+
+def read_switches() -> Dict[str, object]:
+    """Return every switch and what it says; XLA reads its flags once, when JAX starts, so they are only told."""
+    return {
+        "jax_enable_x64": bool(jax.config.jax_enable_x64),
+        "jax_default_matmul_precision": str(jax.config.jax_default_matmul_precision),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS") or None,
+    }
+
+
+def _cast(values: Tree, dtype: str) -> Tree:
+    def one(value: Any) -> Any:  # noqa: ANN401 - any leaf
+        array = jnp.asarray(value)
+        return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+    return jax.tree_util.tree_map(one, values)
+
+
+def _gpus() -> Any:  # noqa: ANN401 - a list of JAX's devices
+    try:
+        return jax.devices("cuda")
+    except RuntimeError:  # JAX's way to say that it has no such backend
+        return []
