@@ -3,14 +3,17 @@
 The GPUs are those of the fake NVML of tests/cluster/nvml, whose calls cost next to nothing: the figures are those of
 hpcml's own work, and say nothing of what a driver adds. CPU time is the sampler's own, from its samples: that from the
 first to the last, over the time between them. The program does steps of a fixed amount of work, in windows of a few
-seconds in which the sampler runs or is stopped (SIGSTOP), in pairs that swap their order; of each pair the ratio of the
-times of a step counts, and the interval is that of the mean of their logarithms, by Student's t. By the clock it has in
-it what else the machine does; CPU time leaves that out, and with it that the sampler takes the program's core.
+seconds in which the sampler runs or is stopped (SIGSTOP), in the order ABBA; of each such block the ratio of the times
+of a step counts, and the interval is that of the mean of their logarithms, by Student's t. The mean step by the clock
+has in it what else the machine does. The median step leaves that out, and with it the few steps that a sample falls
+into: it shows what the sampler does to all steps. CPU time shows what it does to caches and clocks, not that it takes a
+core.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -100,53 +103,64 @@ def integration(folder: Path, library: Path, seconds: float) -> None:
         print(f"| {kind} | {energy_j:.0f} | {error:+.3%} |")
 
 
-def step_s(seconds: float) -> tuple[float, float]:
-    """Return what a step takes in a window of *seconds*, by the clock and of CPU time."""
-    began, began_cpu, steps = time.perf_counter(), time.thread_time(), 0
-    while time.perf_counter() < began + seconds:
+def step_s(seconds: float) -> tuple[float, float, float]:
+    """Return what a step takes in a window of *seconds*: mean and median by the clock, mean of CPU time."""
+    began, began_cpu = time.perf_counter(), time.thread_time()
+    ends = [began]
+    while ends[-1] < began + seconds:
         sum(range(WORK))
-        steps += 1
-    return (time.perf_counter() - began) / steps, (time.thread_time() - began_cpu) / steps
+        ends.append(time.perf_counter())
+    steps = [end - begin for begin, end in itertools.pairwise(ends)]
+    return statistics.mean(steps), statistics.median(steps), (time.thread_time() - began_cpu) / len(steps)
 
 
-def effect(folder: Path, library: Path, pairs: int, seconds: float) -> None:
-    logs: dict[str, list[float]] = {"by the clock": [], "of CPU time": []}
-    with sampling(folder, library, 1.0) as (sampler, _):
-        for pair in range(pairs):
-            found = {}
-            for runs in (True, False) if pair % 2 else (False, True):
+def effect(folder: Path, library: Path, interval_s: float, blocks: int, seconds: float) -> None:
+    logs: dict[str, list[float]] = {"mean step by the clock": [], "median step by the clock": [], "CPU time": []}
+    with sampling(folder, library, interval_s) as (sampler, _):
+        for block in range(blocks):
+            sums = [0.0] * len(logs)
+            for runs in (True, False, False, True) if block % 2 else (False, True, True, False):
                 sampler.send_signal(signal.SIGCONT if runs else signal.SIGSTOP)
-                found[runs] = step_s(seconds)
-            for values, with_it, without in zip(logs.values(), found[True], found[False], strict=True):
-                values.append(math.log(with_it / without))
+                for at, took_s in enumerate(step_s(seconds)):
+                    sums[at] += math.log(took_s) / (2 if runs else -2)
+            for values, value in zip(logs.values(), sums, strict=True):
+                values.append(value)
         sampler.send_signal(signal.SIGCONT)
     for name, values in logs.items():
         mean = statistics.mean(values)
-        half = stats.t.ppf(0.975, pairs - 1) * statistics.stdev(values) / math.sqrt(pairs)
+        half = stats.t.ppf(0.975, blocks - 1) * statistics.stdev(values) / math.sqrt(blocks)
         low, high, middle = (math.expm1(value) for value in (mean - half, mean + half, statistics.median(values)))
-        title = f"{name}, {pairs} pairs of {seconds:g} s"
-        print(f"| {title} | {math.expm1(mean):+.2%} | {low:+.2%} to {high:+.2%} | {middle:+.2%} |")
+        title = f"{1 / interval_s:g} Hz, {name}, {blocks} blocks of 4 x {seconds:g} s"
+        print(f"| {title} | {math.expm1(mean):+.2%} | {low:+.2%} to {high:+.2%} | {middle:+.2%} |", flush=True)
+
+
+def own_cost(folder: Path, library: Path, seconds: float) -> None:
+    print(f"| interval s, {GPUS} GPUs | CPU of one core | tick, median us | p99 us | KiB a tick |")
+    print("|---:|---:|---:|---:|---:|")
+    for number, interval_s in enumerate((1.0, 0.1)):
+        cost(folder / f"cost{number}", library, interval_s, seconds)
+    print("\n| integral at 1 Hz of | exact J | integral / exact - 1 |")
+    print("|---|---:|---:|")
+    integration(folder / "integration", library, seconds)
+    print()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--pairs", type=int, default=120)
+    parser.add_argument("--blocks", type=int, default=60)
     parser.add_argument("--window-seconds", type=float, default=1.0)
+    parser.add_argument("--effect-only", action="store_true", help="leave out what the sampler itself costs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         library = build(folder)
-        print(f"| interval s, {GPUS} GPUs | CPU of one core | tick, median us | p99 us | KiB a tick |")
-        print("|---:|---:|---:|---:|---:|")
-        for number, interval_s in enumerate((1.0, 0.1)):
-            cost(folder / f"cost{number}", library, interval_s, options.seconds)
-        print("\n| integral at 1 Hz of | exact J | integral / exact - 1 |")
-        print("|---|---:|---:|")
-        integration(folder / "integration", library, options.seconds)
-        print("\n| steps with the sampler over steps without | ratio - 1 | 95 % interval | median |")
+        if not options.effect_only:
+            own_cost(folder, library, options.seconds)
+        print("| steps with the sampler over steps without | ratio - 1 | 95 % interval | median |")
         print("|---|---:|---:|---:|")
-        effect(folder, library, options.pairs, options.window_seconds)
+        for number, interval_s in enumerate((1.0, 0.1)):
+            effect(folder / f"effect{number}", library, interval_s, options.blocks, options.window_seconds)
 
 
 if __name__ == "__main__":

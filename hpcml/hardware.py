@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hpcml.errors import ConfigError
 from hpcml.precision import PrecisionName
@@ -30,6 +31,7 @@ _PEAK_OF: Mapping[PrecisionName, tuple[str, ...]] = {
     PrecisionName.fp8_e4m3: ("fp8",),
     PrecisionName.fp8_e5m2: ("fp8",),
 }
+_MIG = re.compile(r"\bMIG\b")  # in the name of an instance, NVML's or CUDA's
 _ARCHITECTURES = {
     (3, 5): "kepler_gk110",
     (3, 7): "kepler_gk110",
@@ -97,6 +99,7 @@ def known_gpus() -> Sequence[GpuModel]:
     return [model for model, _ in _table().models]
 
 
+@cache  # the runs of a comparison have few names among them
 def find_gpu(name: str) -> GpuModel | None:
     """Return the model whose devices NVML calls *name*; None where the table has none."""
     for model, patterns in _table().models:
@@ -141,6 +144,32 @@ def derive_gpu(
         boost_mhz=max_sm_clock_mhz,
         tensor_mhz=max_sm_clock_mhz,
         peaks=_with_vector_fp16(peaks),
+    )
+
+
+def gpu_of(facts: Mapping[str, Any]) -> GpuModel | None:
+    """Return the one kind of GPU that a run's *facts* tell of: from the table by name, else derived from the facts.
+
+    None without GPUs, with GPUs of several kinds, and where neither way leads anywhere. A MIG instance is always
+    derived, from its own multiprocessors: the table's peaks are those of whole GPUs.
+    """
+    names = [name for name in str(facts.get("gpu_model") or "").split(", ") if name]
+    capability = str(facts.get("gpu_compute_capability") or "")
+    if not names or "," in capability:  # of several: a program names that of its first rank alone as its model
+        return None
+    if not any(_MIG.search(name) for name in names):
+        found = [find_gpu(name) for name in names]
+        if found[0] is not None and all(model is found[0] for model in found):
+            return found[0]
+    version = re.fullmatch(r"(\d+)\.(\d+)", capability)
+    sm_count, max_sm_mhz = facts.get("gpu_sm_count"), facts.get("gpu_max_sm_mhz")
+    if len(names) > 1 or version is None or not sm_count or not max_sm_mhz:
+        return None
+    return derive_gpu(
+        names[0],
+        compute_capability=(int(version[1]), int(version[2])),
+        sm_count=int(sm_count),
+        max_sm_clock_mhz=float(max_sm_mhz),
     )
 
 

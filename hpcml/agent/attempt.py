@@ -109,6 +109,7 @@ def _settle(
     cause = None
     with _Unharmed(journal.event)("cause"):
         cause = postmortem.cause_of(outcome, turn, attempt)
+        outcome = postmortem.explained(outcome, turn, attempt)
     _tell_end(lambda name, **details: journal.event(name, details), "attempt_ended", outcome, cause=cause)
     if turn.node != 0:
         journal.close()
@@ -193,7 +194,9 @@ def _work(turn: Turn, attempt: int, inbox: Inbox, environ: Mapping[str, str], jo
     try:
         provide_client(turn.run_dir)
         with unharmed("facts"):
-            own = {**host.facts(), **_image_facts(turn.manifest.plan)}
+            plan = turn.manifest.plan
+            given = {name: value for name, value in {**environ, **plan.environment}.items() if value is not None}
+            own = {**host.facts(), **host.telling_variables(given), **_image_facts(plan)}
             journal.event("facts", {**own, **telemetry.take_facts(PATIENCE_S)})
         telemetry.begin()
         outcome = _supervise(turn, attempt, inbox, environ, journal, telemetry)

@@ -33,6 +33,9 @@ class Gpu:
     power_limit_default_w: float | None = None
     max_sm_mhz: int | None = None
     max_mem_mhz: int | None = None
+    applications_sm_mhz: int | None = None  # what programs get if power and heat allow; below the highest on some sites
+    applications_mem_mhz: int | None = None
+    pcie: str | None = None  # the fastest link that GPU and machine make together; idle ones are slower
     compute_mode: str | None = None
     persistence: bool | None = None
     ecc: bool | None = None
@@ -69,6 +72,9 @@ def gpu_facts(gpus: Sequence[Gpu]) -> dict[str, Any]:
         "gpu_power_limit_default_w": _least(gpu.power_limit_default_w for gpu in gpus),
         "gpu_max_sm_mhz": _least(gpu.max_sm_mhz for gpu in gpus),
         "gpu_max_mem_mhz": _least(gpu.max_mem_mhz for gpu in gpus),
+        "gpu_applications_sm_mhz": _least(gpu.applications_sm_mhz for gpu in gpus),
+        "gpu_applications_mem_mhz": _least(gpu.applications_mem_mhz for gpu in gpus),
+        "gpu_pcie": _joined(gpu.pcie for gpu in gpus),
         "gpu_sm_count": _least(gpu.sm_count for gpu in gpus),
         "gpu_compute_mode": _joined(gpu.compute_mode for gpu in gpus),
         "gpu_persistence": _joined(_on(gpu.persistence) for gpu in gpus),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,16 @@ import psutil
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+
+# Variables that change how a program computes or communicates, by name. NVIDIA_API_KEY and TF_TOKEN_... are secrets:
+# what belongs to a family is still left out where its name speaks of one.
+_TELLING = re.compile(
+    r"(NCCL|OMP|KMP|MKL|OPENBLAS|CUDA|CUBLAS|CUDNN|PYTORCH|TORCH|XLA|UCX)_[A-Z0-9_]+"
+    r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES|DRIVER_CAPABILITIES)"
+    r"|TF_(ENABLE|DISABLE|CUDNN|GPU|XLA|DETERMINISTIC|FORCE|NUM|CPP|USE)_[A-Z0-9_]+|GPU_DEVICE_ORDINAL"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|CERT")
+_MOST_CHARACTERS = 500
 
 
 def usable_cores(cpu_max: Path = _CGROUP_CPU_MAX) -> int:
@@ -35,6 +47,15 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def telling_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return as facts ``env.NAME`` the variables that change how a program computes; none that may hold a secret."""
+    return {
+        f"env.{name}": value[:_MOST_CHARACTERS]
+        for name, value in sorted(environ.items())
+        if _TELLING.fullmatch(name) and not _SECRET.search(name)
+    }
 
 
 def _cpu_model() -> str | None:

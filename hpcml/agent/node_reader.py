@@ -5,19 +5,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from hpcml.agent.devices import Found
 from hpcml.agent.energy import Scope
 from hpcml.agent.gpu import Gpu
-from hpcml.agent.host_reader import HostReader
 from hpcml.agent.nvml.faults import XidWatch
 from hpcml.agent.nvml.reader import GpuLostError, GpuReader
 from hpcml.agent.nvml.session import attempt
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 _THROTTLE = "throttle_"
+_THROTTLED = "throttled_"  # of a sample, where the driver does not count
 _STEADY = (_THROTTLE, "ecc_", "memory_reserved_mb")  # left out of a tick in which they are what they were
+
+
+class Host(Protocol):
+    """What is read beside the GPUs: that of a run, or of the whole machine."""
+
+    refused: dict[str, str]
+
+    @property
+    def cpu_from(self) -> str:
+        """Where CPU time is from."""
+
+    @property
+    def memory_from(self) -> str:
+        """Where memory is from."""
+
+    def read(self, at_s: float, /, *, whatever_it_takes: bool = False) -> dict[str, float]:
+        """Return the values at *at_s*."""
 
 
 def scope_of(gpu: Gpu, found: Found) -> tuple[Scope, str | None]:
@@ -36,7 +53,7 @@ class NodeReader:
     """The GPUs of a run on this node under the names gpu0, gpu1 ..., and the host."""
 
     found: Found
-    host: HostReader
+    host: Host
     tell: Tell
     traffic: bool = False
     refused: dict[str, str] = field(default_factory=dict)  # of the node as a whole
@@ -96,6 +113,8 @@ class NodeReader:
             rose = value - self._before.get(name, value)
             if what.startswith(_THROTTLE) and rose > 0:
                 self._tell_once("throttle", gpu, what.removeprefix(_THROTTLE).removesuffix("_s"))
+            elif what.startswith(_THROTTLED) and value > 0:
+                self._tell_once("throttle", gpu, what.removeprefix(_THROTTLED).removesuffix("_percent"))
             elif what.startswith("ecc_") and rose > 0:
                 self.tell("ecc", {"gpu": gpu, "kind": what.removeprefix("ecc_"), "count": int(rose)})
         self._before |= {name: value for name, value in values.items() if ".throttle_" in name or ".ecc_" in name}
@@ -137,11 +156,14 @@ class NodeReader:
                     "board": gpu.board,
                     "instance": gpu.instance,
                     "sm_count": gpu.sm_count,
+                    "memory_total_mb": gpu.memory_mb,
+                    "max_sm_mhz": gpu.max_sm_mhz,
                     "power_limit_w": gpu.power_limit_w,
                     "scope": scope.value,
                     "scope_reason": why,
                     "power_field": reader.power_field if reader else None,
                     "integral_of": reader.integral_of if reader else None,
+                    "throttle_from": reader.throttle_from if reader else None,
                     "refused": {**gpu.refused, **refused},
                 }
             )

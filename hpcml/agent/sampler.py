@@ -27,6 +27,7 @@ from hpcml.agent.job_group import find_job_group
 from hpcml.agent.node_reader import NodeReader
 from hpcml.agent.nvml.inventory import shown_gpus
 from hpcml.agent.nvml.session import attempt, started
+from hpcml.agent.nvml.topology import topology_facts
 from hpcml.rundir import RunDir
 from hpcml_client.journal import JournalWriter
 
@@ -97,6 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
     with started(os.environ) as obstacle:
         found, refused = _gpus(options, obstacle)
         facts = {**gpu_facts(found.gpus if found.is_known else ()), "gpu_mapping": found.source}
+        if found.is_known and not obstacle:
+            facts |= topology_facts(found.gpus, refused)
         if found.reason:
             facts["gpu_mapping_reason"] = found.reason
         facts = facts if found.gpus or found.reason else {}

@@ -74,7 +74,10 @@ class _Gpu:
 
     def details(self) -> dict[str, Any]:
         energy = self.meter.result()
-        about = {key: self.about.get(key) for key in ("uuid", "model", "scope", "scope_reason", "power_field")}
+        about = {
+            key: self.about.get(key)
+            for key in ("uuid", "board", "model", "scope", "scope_reason", "power_field", "throttle_from")
+        }
         return {
             **about,
             **_energy(energy, self._why_no_energy(energy)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,10 +56,18 @@ class Watcher:
                 file.seek(offset)
                 chunk = parse_chunk(file.read(_CHUNK_BYTES), offset=offset)
             self._offsets[path] = chunk.end
-            attempt = int(path.name.partition("-")[0])
-            is_helpers = _HELPER.search(path.name) is not None
-            for record in chunk.records:
-                self._note(record, attempt, is_helpers=is_helpers)
+            self.take(path, chunk.records)
+        return self.glimpse()
+
+    def take(self, path: Path, records: Sequence[Metrics | Event]) -> None:
+        """Take note of *records* of the journal *path*, which somebody else has read."""
+        attempt = int(path.name.partition("-")[0])
+        is_helpers = _HELPER.search(path.name) is not None
+        for record in records:
+            self._note(record, attempt, is_helpers=is_helpers)
+
+    def glimpse(self) -> Glimpse:
+        """Return what follows from all that was taken note of."""
         return Glimpse(
             uid=self.run_dir.uid,
             state=self._state,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from hpcml.manifest import FORMAT, Manifest, write_manifest
@@ -16,6 +17,7 @@ from hpcml.rundir import RunDir
 from hpcml.spec import spec_hash
 from hpcml.workload import Software, build_plan
 from tests.agent.node import MakeRun
+from tests.agent.nvml_in_python import FakeLibrary
 from tests.cluster.nvml.building import build_library
 from tests.conftest import ORIGIN, ComposeOne
 
@@ -80,14 +82,45 @@ def nvml(nvml_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     def use(config: str = "gpu\ngpu\n", **faults: str) -> dict[str, str]:
         (tmp_path / "gpus.txt").write_text(config)
         variables = {"HPCML_NVML_LIBRARY": str(nvml_library), "FAKE_NVML_CONFIG": str(tmp_path / "gpus.txt")}
-        variables |= {f"FAKE_NVML_{name.upper()}": words for name, words in faults.items()}
-        for name in ("CUDA_VISIBLE_DEVICES", "FAKE_NVML_FAIL", "FAKE_NVML_SLOW", *_OF_JOBS):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        return variables
+        return _set_variables(monkeypatch, variables, faults)
 
     return use
+
+
+@pytest.fixture(params=["C", "Python"])
+def either_nvml(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., dict[str, str]]]:
+    """Make this process see GPUs, by the fake in C as `nvml` does or by the one in Python."""
+    if request.param == "C":
+        yield request.getfixturevalue("nvml")
+        return
+
+    def use(config: str = "gpu\ngpu\n", **faults: str) -> dict[str, str]:
+        monkeypatch.delenv("HPCML_NVML_LIBRARY", raising=False)
+        variables = _set_variables(monkeypatch, {}, faults)
+        _give_pynvml(FakeLibrary(config))
+        return variables
+
+    yield use
+    _give_pynvml(None)
+
+
+def _give_pynvml(library: FakeLibrary | None) -> None:
+    """Have pynvml ask *library*: it keeps what it has loaded in a global, and remembers functions."""
+    pynvml.nvmlLib = library
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+def _set_variables(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], faults: dict[str, str]
+) -> dict[str, str]:
+    variables |= {f"FAKE_NVML_{name.upper()}": words for name, words in faults.items()}
+    for name in ("CUDA_VISIBLE_DEVICES", "FAKE_NVML_FAIL", "FAKE_NVML_SLOW", *_OF_JOBS):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return variables
 
 
 _OF_JOBS = ("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "PBS_JOBID", "GPU_DEVICE_ORDINAL", "CUDA_DEVICE_ORDER")

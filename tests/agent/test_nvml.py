@@ -1,4 +1,4 @@
-"""NVML as it is asked, against the fake that is loaded as the real library would be."""
+"""NVML as it is asked, against the fake that is loaded as the real library would be, and the one in Python."""
 
 import os
 import time
@@ -11,6 +11,7 @@ from hpcml.agent.gpu import Gpu
 from hpcml.agent.nvml.inventory import list_gpus, shown_gpus
 from hpcml.agent.nvml.reader import GpuLostError, GpuReader
 from hpcml.agent.nvml.session import started
+from hpcml.agent.nvml.topology import topology_facts
 
 Nvml = Callable[..., dict[str, str]]
 
@@ -28,8 +29,10 @@ def test_listing_the_gpus_of_any_machine_works() -> None:
     assert all(found.uuid.startswith("GPU-") for found in list_gpus(os.environ))
 
 
-def test_a_gpu_tells_what_it_is(nvml: Nvml) -> None:
-    nvml("driver 570.86.15\ncuda 12080\ngpu\nuuid GPU-1\ncc 8.0\ncores 6912\npower_limit_w 300\nminor 3\nprocess 77")
+def test_a_gpu_tells_what_it_is(either_nvml: Nvml) -> None:
+    either_nvml(
+        "driver 570.86.15\ncuda 12080\ngpu\nuuid GPU-1\ncc 8.0\ncores 6912\npower_limit_w 300\nminor 3\nprocess 77"
+    )
 
     (gpu,) = list_gpus(os.environ)
 
@@ -37,12 +40,18 @@ def test_a_gpu_tells_what_it_is(nvml: Nvml) -> None:
     assert (gpu.compute_capability, gpu.sm_count, gpu.memory_mb) == ((8, 0), 108, 81_559)
     assert (gpu.power_limit_w, gpu.power_limit_default_w) == (300.0, 700.0)
     assert (gpu.compute_mode, gpu.persistence, gpu.ecc, gpu.mig_mode) == ("default", True, True, False)
+    assert (gpu.max_sm_mhz, gpu.applications_sm_mhz, gpu.applications_mem_mhz, gpu.pcie) == (
+        1980,
+        1830,
+        2619,
+        "gen5 x16",
+    )
     assert gpu.processes == 1
     assert gpu.refused == {}
 
 
-def test_what_a_gpu_refuses_to_tell_is_none_with_the_reason(nvml: Nvml) -> None:
-    nvml("gpu", fail="nvmlDeviceGetEnforcedPowerLimit=4;nvmlDeviceGetEccMode=3")
+def test_what_a_gpu_refuses_to_tell_is_none_with_the_reason(either_nvml: Nvml) -> None:
+    either_nvml("gpu", fail="nvmlDeviceGetEnforcedPowerLimit=4;nvmlDeviceGetEccMode=3")
 
     (gpu,) = list_gpus(os.environ)
 
@@ -50,14 +59,14 @@ def test_what_a_gpu_refuses_to_tell_is_none_with_the_reason(nvml: Nvml) -> None:
     assert gpu.refused == {"power_limit": "Insufficient Permissions", "ecc": "Not Supported"}
 
 
-def test_a_lost_gpu_hides_no_other(nvml: Nvml) -> None:
-    nvml("gpu\nlost_after_s 0\ngpu\nuuid GPU-2")
+def test_a_lost_gpu_hides_no_other(either_nvml: Nvml) -> None:
+    either_nvml("gpu\nlost_after_s 0\ngpu\nuuid GPU-2")
 
     assert [gpu.uuid for gpu in list_gpus(os.environ)] == ["GPU-2"]
 
 
-def test_one_reading_has_everything_that_the_gpu_has(nvml: Nvml) -> None:
-    nvml("gpu\nused_mib 1000\nreserved_mib 300\nmean_w 200\nswing_w 0\necc_corrected 5")
+def test_one_reading_has_everything_that_the_gpu_has(either_nvml: Nvml) -> None:
+    either_nvml("gpu\nused_mib 1000\nreserved_mib 300\nmean_w 200\nswing_w 0\necc_corrected 5")
     with readers(traffic=True) as (reader,):
         reader.read(time.monotonic())
         time.sleep(0.12)  # what GPM wants between two samples
@@ -72,15 +81,80 @@ def test_one_reading_has_everything_that_the_gpu_has(nvml: Nvml) -> None:
     assert values["ecc_corrected"] == 5
     assert values["pcie_tx_mb"] > 0
     assert values["throttle_power_s"] > 0
+    assert reader.throttle_from == "counters"
+    assert not [name for name in values if name.startswith("throttled_")]
     assert reader.refused == {}
+
+
+def test_reasons_for_lower_clocks_that_no_driver_counts_are_sampled(either_nvml: Nvml) -> None:
+    either_nvml(f"gpu\ncounters 0\nreasons {0x04 | 0x08 | 0x40 | 0x01}")  # power cap, hardware and its heat; idle
+    with readers() as (reader,):
+        first, second = (reader.read(time.monotonic()) for _ in range(2))
+
+    sampled = {name: value for name, value in first.items() if name.startswith("throttle")}
+    assert sampled == {
+        "throttled_power_percent": 100.0,
+        "throttled_hw_percent": 100.0,
+        "throttled_hw_thermal_percent": 100.0,
+        "throttled_sync_boost_percent": 0.0,
+        "throttled_sw_thermal_percent": 0.0,
+        "throttled_power_brake_percent": 0.0,
+    }
+    assert sampled.items() <= second.items()
+    assert reader.throttle_from == "samples"
+
+
+def test_the_older_name_of_the_reasons_is_asked_where_there_is_no_newer(either_nvml: Nvml) -> None:
+    either_nvml("gpu\ncounters 0\nreasons 4", fail="nvmlDeviceGetCurrentClocksEventReasons=13")
+    with readers() as (reader,):
+        assert reader.read(time.monotonic())["throttled_power_percent"] == 100.0
+
+
+def test_a_driver_that_tells_no_reasons_at_all_is_believed(either_nvml: Nvml) -> None:
+    either_nvml("gpu\ncounters 0\nreasons -1")
+    with readers() as (reader,):
+        values = reader.read(time.monotonic())
+
+    assert not [name for name in values if name.startswith("throttle")]
+    assert reader.throttle_from is None
+    assert reader.refused["throttle reasons"] == "Not Supported"
+
+
+@pytest.mark.parametrize(
+    ("config", "facts"),
+    [
+        ("gpu", {"gpu_nvlinks": 18}),
+        ("gpu\ngpu\ngpu", {"gpu_nvlinks": 18, "gpu_topology": "NV18"}),  # through switches
+        ("gpu\nnvlinks 0\nancestor 20\ngpu\nnvlinks 0\nancestor 10", {"gpu_nvlinks": 0, "gpu_topology": "PXB"}),
+        (
+            "gpu\nnvlinks 4\nnvlink_to 1\ngpu\nnvlinks 4\nnvlink_to 0\ngpu\nnvlinks 0",
+            {"gpu_nvlinks": 0, "gpu_topology": "0-1 NV4, 0-2 SYS, 1-2 SYS"},
+        ),
+        ("gpu\nmig\nmig", {"gpu_nvlinks": 18}),  # two instances of one board
+    ],
+)
+def test_what_lies_between_gpus_is_said_in_words(either_nvml: Nvml, config: str, facts: dict[str, object]) -> None:
+    either_nvml(config)
+    with started(os.environ):
+        gpus = [part for gpu in shown_gpus()[0] for part in gpu.instances or (gpu,)]
+        assert topology_facts(gpus, {}) == facts
+
+
+def test_a_topology_that_is_refused_is_left_out_with_the_reason(either_nvml: Nvml) -> None:
+    either_nvml("gpu\nnvlinks 0\ngpu\nnvlinks 0", fail="nvmlDeviceGetTopologyCommonAncestor=3")
+    refused: dict[str, str] = {}
+    with started(os.environ):
+        assert topology_facts(shown_gpus()[0], refused) == {"gpu_nvlinks": 0}
+
+    assert refused == {"topology": "Not Supported"}
 
 
 @pytest.mark.parametrize(
     ("kind", "field"),
     [("", "average_1s"), ("average 0", "instant"), ("average 0\ninstant 0", "usage")],
 )
-def test_which_power_was_read_is_known(nvml: Nvml, kind: str, field: str) -> None:
-    nvml(f"gpu\nring 0\nswing_w 0\n{kind}")
+def test_which_power_was_read_is_known(either_nvml: Nvml, kind: str, field: str) -> None:
+    either_nvml(f"gpu\nring 0\nswing_w 0\n{kind}")
     with readers() as (reader,):
         values = reader.read(time.monotonic())
 
@@ -89,8 +163,8 @@ def test_which_power_was_read_is_known(nvml: Nvml, kind: str, field: str) -> Non
     assert "Not Supported" in reader.refused["power samples"]
 
 
-def test_an_old_gpu_leaves_out_what_it_has_not(nvml: Nvml) -> None:
-    nvml("gpu\nenergy 0\ncounters 0\ngpm 0\necc 0\nutil 0\nring 0\naverage 0\ninstant 0\ncc 3.7")
+def test_an_old_gpu_leaves_out_what_it_has_not(either_nvml: Nvml) -> None:
+    either_nvml("gpu\nenergy 0\ncounters 0\ngpm 0\necc 0\nutil 0\nring 0\naverage 0\ninstant 0\ncc 3.7")
     with readers() as (reader,):
         values = reader.read(time.monotonic())
 
@@ -99,8 +173,10 @@ def test_an_old_gpu_leaves_out_what_it_has_not(nvml: Nvml) -> None:
     assert reader.refused["energy_j"] == reader.refused["activity"] == "Not Supported"
 
 
-def test_a_mig_instance_has_its_own_memory_and_its_boards_power(nvml: Nvml) -> None:
-    nvml("gpu\nuuid GPU-1\nmig\nuuid MIG-1\nused_mib 100\nsms 16\nmig\nuuid MIG-2\nused_mib 200\ntensor_percent 7")
+def test_a_mig_instance_has_its_own_memory_and_its_boards_power(either_nvml: Nvml) -> None:
+    either_nvml(
+        "gpu\nuuid GPU-1\nmig\nuuid MIG-1\nused_mib 100\nsms 16\nmig\nuuid MIG-2\nused_mib 200\ntensor_percent 7"
+    )
     with readers() as (first, second):
         for reader in (first, second):
             reader.read(time.monotonic())
@@ -115,16 +191,16 @@ def test_a_mig_instance_has_its_own_memory_and_its_boards_power(nvml: Nvml) -> N
     assert "MIG" in first.refused["utilization"]
 
 
-def test_gpm_that_is_not_permitted_is_left_out_with_the_reason(nvml: Nvml) -> None:
-    nvml("gpu", fail="nvmlGpmSampleGet=4")
+def test_gpm_that_is_not_permitted_is_left_out_with_the_reason(either_nvml: Nvml) -> None:
+    either_nvml("gpu", fail="nvmlGpmSampleGet=4")
     with readers() as (reader,):
         assert "power_w" in reader.read(time.monotonic())
 
     assert reader.refused["activity"] == "Insufficient Permissions"
 
 
-def test_memory_of_the_old_kind_is_taken_where_there_is_no_other_and_said_so(nvml: Nvml) -> None:
-    nvml("gpu\nused_mib 1000\nreserved_mib 300", fail="nvmlDeviceGetMemoryInfo_v2=13")
+def test_memory_of_the_old_kind_is_taken_where_there_is_no_other_and_said_so(either_nvml: Nvml) -> None:
+    either_nvml("gpu\nused_mib 1000\nreserved_mib 300", fail="nvmlDeviceGetMemoryInfo_v2=13")
     with readers() as (reader,):
         values = reader.read(time.monotonic())
 
@@ -132,16 +208,16 @@ def test_memory_of_the_old_kind_is_taken_where_there_is_no_other_and_said_so(nvm
     assert "keeps for itself" in reader.refused["memory_reserved_mb"]
 
 
-def test_a_call_that_fails_once_is_made_again(nvml: Nvml) -> None:
-    nvml("gpu", fail="nvmlDeviceGetTemperature=999")
+def test_a_call_that_fails_once_is_made_again(either_nvml: Nvml) -> None:
+    either_nvml("gpu", fail="nvmlDeviceGetTemperature=999")
     with readers() as (reader,):
         assert "temperature_c" not in reader.read(time.monotonic())
         os.environ["FAKE_NVML_FAIL"] = ""
         assert "temperature_c" in reader.read(time.monotonic(), whatever_it_takes=True)
 
 
-def test_a_slow_call_is_made_less_often_and_comes_back(nvml: Nvml) -> None:
-    nvml("gpu", slow="nvmlDeviceGetTemperature=0.05")
+def test_a_slow_call_is_made_less_often_and_comes_back(either_nvml: Nvml) -> None:
+    either_nvml("gpu", slow="nvmlDeviceGetTemperature=0.05")
     with readers() as (reader,):
         seen = ["temperature_c" in reader.read(time.monotonic()) for _ in range(7)]
         slow = dict(reader.backed_off)
@@ -153,17 +229,17 @@ def test_a_slow_call_is_made_less_often_and_comes_back(nvml: Nvml) -> None:
         assert reader.slowest_s >= 0.05
 
 
-def test_a_lost_gpu_is_an_exception_of_its_own(nvml: Nvml) -> None:
-    nvml("gpu", fail="nvmlDeviceGetFieldValues=15,after=1")
+def test_a_lost_gpu_is_an_exception_of_its_own(either_nvml: Nvml) -> None:
+    either_nvml("gpu", fail="nvmlDeviceGetFieldValues=15,after=1")
     with readers() as (reader,):
         reader.read(time.monotonic())
         with pytest.raises(GpuLostError, match="lost"):
             reader.read(time.monotonic(), whatever_it_takes=True)
 
 
-def test_the_integral_of_the_drivers_own_readings_is_near_the_counter(nvml: Nvml) -> None:
+def test_the_integral_of_the_drivers_own_readings_is_near_the_counter(either_nvml: Nvml) -> None:
     """Both are of the same second; a step of the trapezoid and the age of the newest reading bound the difference."""
-    nvml("gpu\nmean_w 250\nswing_w 50\nperiod_s 0.5\nring_step_s 0.01")
+    either_nvml("gpu\nmean_w 250\nswing_w 50\nperiod_s 0.5\nring_step_s 0.01")
     with readers() as (reader,):
         before = reader.read(time.monotonic())
         time.sleep(1.0)
@@ -179,8 +255,8 @@ def test_the_integral_of_the_drivers_own_readings_is_near_the_counter(nvml: Nvml
     ("fail", "words"),
     [("nvmlInitWithFlags=18", "version mismatch"), ("nvmlInitWithFlags=9", "Driver Not Loaded")],
 )
-def test_a_driver_that_does_not_start_is_a_reason_and_no_error(nvml: Nvml, fail: str, words: str) -> None:
-    nvml("gpu", fail=fail)
+def test_a_driver_that_does_not_start_is_a_reason_and_no_error(either_nvml: Nvml, fail: str, words: str) -> None:
+    either_nvml("gpu", fail=fail)
     with started(os.environ) as obstacle:
         assert words in (obstacle or "")
     assert list_gpus(os.environ) == []
@@ -191,10 +267,10 @@ def test_a_library_that_is_not_there_is_a_reason(tmp_path: object) -> None:
         assert "nothing.so" in (obstacle or "")
 
 
-def test_one_library_after_another_can_be_used(nvml: Nvml) -> None:
-    nvml("gpu\nuuid GPU-1")
+def test_one_library_after_another_can_be_used(either_nvml: Nvml) -> None:
+    either_nvml("gpu\nuuid GPU-1")
     first = list_gpus(os.environ)
-    nvml("gpu\nuuid GPU-2")
+    either_nvml("gpu\nuuid GPU-2")
 
     assert [gpu.uuid for gpu in (*first, *list_gpus(os.environ))] == ["GPU-1", "GPU-2"]
     assert isinstance(first[0], Gpu)

@@ -181,6 +181,20 @@ def test_a_gpu_that_is_lost_from_the_beginning_ends_no_sampler(nvml: Nvml, start
     assert "lost" in json.dumps([record.details for record in sampler.records() if isinstance(record, Event)])
 
 
+def test_throttling_that_no_driver_counts_is_told_once_and_said_to_be_sampled(nvml: Nvml, start: Start) -> None:
+    nvml("gpu\ncounters 0\nreasons 4")
+    sampler = start()
+    facts = sampler.hear()
+    sampler.wait_for_ticks(3)
+    sampler.stop()
+
+    assert sampler.events("throttle") == [{"of": "gpu0", "what": "power"}]
+    about = sampler.events("devices")[0]["gpus"][0]
+    assert (about["throttle_from"], about["max_sm_mhz"], about["memory_total_mb"]) == ("samples", 1980, 81_559)
+    assert all(tick["gpu0.throttled_power_percent"] == 100.0 for tick in sampler.ticks())
+    assert (facts["gpu_pcie"], facts["gpu_nvlinks"], facts["gpu_applications_sm_mhz"]) == ("gen5 x16", 18, 1830)
+
+
 def test_throttling_and_refusals_are_told_once(nvml: Nvml, start: Start) -> None:
     nvml("gpu\nthrottle_share 0.5\nring 0", fail="nvmlGpmSampleGet=4,after=2")
     sampler = start()

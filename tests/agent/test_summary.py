@@ -39,6 +39,19 @@ def test_throttling_is_a_difference_and_a_value_left_out_is_one_that_did_not_cha
     assert summary.details()["gpu0_throttle_power_s"] == 1.5
 
 
+def test_throttling_that_was_sampled_is_a_share_of_the_samples() -> None:
+    about = [{**ABOUT["gpus"][0], "throttle_from": "samples"}]
+    summary = NodeSummary(0.0)
+    seen = (100.0, 0.0, 0.0, 100.0)
+    summary.add([devices(gpus=about), *(tick(float(t), throttled_power_percent=value) for t, value in enumerate(seen))])
+    summary.end(3.0)
+
+    found = summary.details()
+
+    assert (found["gpu0_throttle_from"], found["gpu0_mean_throttled_power_percent"]) == ("samples", 50.0)
+    assert "gpu0_throttle_power_s" not in found
+
+
 def test_clocks_are_medians_memory_is_a_maximum_and_errors_are_counted() -> None:
     summary = NodeSummary(0.0)
     clocks = [1980.0, 1755.0, 1755.0, 1200.0, 1755.0]

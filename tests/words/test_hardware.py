@@ -9,6 +9,7 @@ from hpcml.hardware import (
     derive_gpu,
     derived_tflops,
     find_gpu,
+    gpu_of,
     known_gpus,
     operations_tflops,
 )
@@ -148,3 +149,57 @@ def test_cards_for_games_are_not_taken_for_cards_for_data_centres(
 @pytest.mark.parametrize(("name", "capability"), [("NVIDIA GeForce RTX 4090", (8, 9)), ("NVIDIA B300", (10, 3))])
 def test_nothing_is_derived_where_the_rates_are_not_known(name: str, capability: tuple[int, int]) -> None:
     assert derive_gpu(name, compute_capability=capability, sm_count=128, max_sm_clock_mhz=2520) is None
+
+
+UNKNOWN = {
+    "gpu_model": "NVIDIA H100 96GB of Somebody",
+    "gpu_compute_capability": "9.0",
+    "gpu_sm_count": 132,
+    "gpu_max_sm_mhz": 1980,
+}
+
+
+def test_the_gpu_of_a_run_is_that_of_the_table() -> None:
+    assert gpu_of({"gpu_model": "NVIDIA A100-SXM4-40GB"}) is find_gpu("NVIDIA A100-SXM4-40GB")
+
+
+def test_one_that_the_table_lacks_is_derived_from_what_nvml_said_of_it() -> None:
+    found = gpu_of(UNKNOWN)
+
+    assert found is not None
+    assert (found.name, found.architecture, found.sm_count) == (UNKNOWN["gpu_model"], "hopper_gh100", 132)
+    # 132 SMs x 1980 MHz x 4096 operations of 16-bit tensor cores (NVIDIA, H100 white paper)
+    peak = found.peak(PrecisionName.bf16)
+    assert peak is not None
+    assert (peak.basis, round(peak.tflops, 1)) == (Basis.derived, 1070.5)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-40GB MIG", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"])
+def test_an_instance_has_the_peaks_of_its_own_multiprocessors(name: str) -> None:
+    known = {"gpu_compute_capability": "8.0", "gpu_sm_count": 14, "gpu_max_sm_mhz": 1410}
+    found = gpu_of({"gpu_model": name, **known})
+    whole = gpu_of({"gpu_model": "NVIDIA A100-SXM4-40GB"})
+
+    assert found is not None
+    assert whole is not None
+    assert found.peaks["bf16"].tflops == pytest.approx(whole.peaks["bf16"].tflops * 14 / 108, rel=0.01)
+    assert gpu_of({"gpu_model": name}) is None
+
+
+@pytest.mark.parametrize("missing", ["gpu_compute_capability", "gpu_sm_count", "gpu_max_sm_mhz", "gpu_model"])
+def test_nothing_is_derived_from_half_of_what_it_takes(missing: str) -> None:
+    assert gpu_of({name: value for name, value in UNKNOWN.items() if name != missing}) is None
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"gpu_model": "NVIDIA A100-SXM4-40GB, NVIDIA H100 PCIe"},
+        {"gpu_model": "NVIDIA H100 PCIe", "gpu_compute_capability": "8.0, 9.0"},
+        {**UNKNOWN, "gpu_model": "NVIDIA H100 of Somebody, NVIDIA H100 of Another"},
+        {"gpu_model": None},
+        {},
+    ],
+)
+def test_gpus_of_several_kinds_and_none_are_no_gpu(facts: dict[str, object]) -> None:
+    assert gpu_of(facts) is None

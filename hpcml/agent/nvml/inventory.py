@@ -61,6 +61,14 @@ def _at(index: int, driver: str, cuda: str | None) -> Gpu:
         power_limit_default_w=_watts(ask("power_limit_default", pynvml.nvmlDeviceGetPowerManagementDefaultLimit)),
         max_sm_mhz=ask("max_sm_mhz", pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
         max_mem_mhz=ask("max_mem_mhz", pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+        applications_sm_mhz=ask(
+            "applications_sm_mhz", pynvml.nvmlDeviceGetApplicationsClock, pynvml.NVML_CLOCK_GRAPHICS
+        ),
+        applications_mem_mhz=ask("applications_mem_mhz", pynvml.nvmlDeviceGetApplicationsClock, pynvml.NVML_CLOCK_MEM),
+        pcie=_link(
+            ask("pcie_generation", pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+            ask("pcie_width", pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+        ),
         compute_mode=_COMPUTE_MODES.get(ask("compute_mode", pynvml.nvmlDeviceGetComputeMode)),
         persistence=_switch(ask("persistence", pynvml.nvmlDeviceGetPersistenceMode)),
         ecc=_switch(ecc),
@@ -99,6 +107,10 @@ def _instances(board: object, gpu: Gpu) -> list[Gpu]:
             )
         )
     return found
+
+
+def _link(generation: int | None, width: int | None) -> str | None:
+    return None if generation is None or width is None else f"gen{generation} x{width}"
 
 
 def _watts(milliwatts: int | None) -> float | None:

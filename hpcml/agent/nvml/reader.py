@@ -10,6 +10,7 @@ import pynvml
 from hpcml.agent.energy import PowerIntegral
 from hpcml.agent.gpu import Gpu
 from hpcml.agent.nvml.activity import Activity
+from hpcml.agent.nvml.throttle import ThrottleBits
 from hpcml.agent.pace import Pace
 
 _MIB = 2**20
@@ -62,11 +63,14 @@ class GpuReader:
         self.refused: dict[str, str] = {}  # by what was asked for; whoever reads it may empty it
         self.power_field: str | None = None
         self.integral_of: str | None = None
+        self.throttle_from: str | None = None  # counters, samples or both: how it is known why clocks were lowered
         self.slowest_s = 0.0
         self.board = pynvml.nvmlDeviceGetHandleByUUID((gpu.board or gpu.uuid).encode())
         self._own = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid.encode()) if gpu.board else self.board
         self._fields = {**_FIELDS, **_TRAFFIC} if traffic else dict(_FIELDS)
         self._has_memory_v2 = True
+        self._has_fields = False  # they have been answered once: what is not there now never will be
+        self._is_throttle_settled = False
         self._ring = PowerIntegral()
         self._ring_us = 0
         self._polled = PowerIntegral()
@@ -94,6 +98,8 @@ class GpuReader:
             took_s = time.perf_counter() - began
             self.slowest_s = max(self.slowest_s, took_s)
             pace.took(took_s)
+        if not self._is_throttle_settled:
+            values |= self._settle_throttle(at_s)
         return self._with_power(values, at_s)
 
     @property
@@ -124,6 +130,7 @@ class GpuReader:
                 self.refused[name] = str(pynvml.NVMLError(found.nvmlReturn))
                 if found.nvmlReturn in _FOR_EVER:
                     del self._fields[found.fieldId]
+        self._has_fields = True
         return values
 
     def _read_memory(self, _: float) -> dict[str, float]:
@@ -175,6 +182,21 @@ class GpuReader:
         activity = Activity(self.board, self.gpu.instance[0] if self.gpu.instance else None)
         self._queries["activity"] = (activity.read, Pace())
         return {}
+
+    def _settle_throttle(self, at_s: float) -> dict[str, float]:
+        """See once whether all reasons for lower clocks are counted, and sample those that are not."""
+        if "fields" in self._queries and not self._has_fields:
+            return {}
+        self._is_throttle_settled = True
+        fields = self._fields if "fields" in self._queries else {}
+        counted = {name for name, _ in fields.values() if name.startswith("throttle_")}
+        bits = ThrottleBits(self.board, counted)
+        values = self._try("throttle reasons", lambda: bits.read(at_s)) if bits.is_needed else None
+        if values is not None:
+            self._queries["throttle reasons"] = (bits.read, Pace())
+        ways = ("counters" if counted else None, "samples" if values is not None else None)
+        self.throttle_from = "+".join(filter(None, ways)) or None
+        return values or {}
 
     def _with_power(self, values: dict[str, float], at_s: float) -> dict[str, float]:
         """Settle once which reading is the power, and integrate it where the driver keeps no readings of its own."""

@@ -28,6 +28,7 @@ typedef struct Device {
     int instances, index, minor, mig_mode, gi, ci, sms, cores, major, minor_cc;
     int energy, average, instant, ring, counters, gpm, util;
     int compute_mode, persistence, ecc, process, xid;
+    int reasons, nvlinks, nvlink_to, ancestor; /* a mask of why clocks are lowered, -1: refused; the GPU at the other end */
     char name[96], uuid[96], pci[32];
     double mean_w, swing_w, period_s, power_limit_w, default_limit_w, ring_step_s;
     double lost_after_s, reset_after_s, xid_after_s, memory_mib, used_mib, reserved_mib;
@@ -128,7 +129,7 @@ static void default_gpu(Device *d, int index) {
     memset(d, 0, sizeof *d);
     d->index = d->minor = index;
     d->major = 9, d->energy = d->average = d->instant = d->ring = d->counters = d->gpm = d->util = 1;
-    d->persistence = 1, d->ecc = 1, d->cores = 132 * 128;
+    d->persistence = 1, d->ecc = 1, d->cores = 132 * 128, d->nvlinks = 18, d->nvlink_to = -1, d->ancestor = 50;
     snprintf(d->name, sizeof d->name, "NVIDIA H100 80GB HBM3");
     snprintf(d->uuid, sizeof d->uuid, "GPU-%08x-1111-2222-3333-444444444444", 0xfa4e0000u + (U32)index);
     snprintf(d->pci, sizeof d->pci, "00000000:%02X:00.0", 0x1a + index);
@@ -150,6 +151,7 @@ static void set_key(Device *d, const char *key, const char *value) {
     WHOLE_NUMBER(cores); WHOLE_NUMBER(energy); WHOLE_NUMBER(average); WHOLE_NUMBER(instant); WHOLE_NUMBER(ring);
     WHOLE_NUMBER(counters); WHOLE_NUMBER(gpm); WHOLE_NUMBER(util); WHOLE_NUMBER(compute_mode); WHOLE_NUMBER(persistence);
     WHOLE_NUMBER(ecc); WHOLE_NUMBER(process); WHOLE_NUMBER(xid); WHOLE_NUMBER(ecc_corrected); WHOLE_NUMBER(ecc_uncorrected);
+    WHOLE_NUMBER(reasons); WHOLE_NUMBER(nvlinks); WHOLE_NUMBER(nvlink_to); WHOLE_NUMBER(ancestor);
     if (!strcmp(key, "cc")) sscanf(value, "%d.%d", &d->major, &d->minor_cc);
 }
 
@@ -247,6 +249,34 @@ Ret nvmlDeviceGetAttributes_v2(Device *d, Attributes *found) {
     return OK;
 }
 
+Ret nvmlDeviceGetMaxPcieLinkGeneration(Device *d, U32 *generation) { ENTER(d); WHOLE(d); *generation = 5; return OK; }
+Ret nvmlDeviceGetMaxPcieLinkWidth(Device *d, U32 *width) { ENTER(d); WHOLE(d); *width = 16; return OK; }
+
+Ret nvmlDeviceGetNvLinkState(Device *d, U32 link, U32 *is_up) {
+    ENTER(d);
+    NEED(d->nvlinks);
+    if (link >= 18) return INVALID;
+    *is_up = (int)link < d->nvlinks;
+    return OK;
+}
+Ret nvmlDeviceGetNvLinkRemotePciInfo_v2(Device *d, U32 link, Pci *pci) {
+    ENTER(d);
+    (void)link;
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "%s", d->nvlink_to < 0 ? "00000000:05:00.0" : boards[d->nvlink_to].pci);
+    return OK;
+}
+Ret nvmlDeviceGetP2PStatus(Device *d, Device *other, U32 kind, U32 *status) {
+    ENTER(d);
+    *status = kind == 2 && d->nvlinks && other->nvlinks && d->nvlink_to < 0 && other->nvlink_to < 0 ? 0 : 5;
+    return OK;
+}
+Ret nvmlDeviceGetTopologyCommonAncestor(Device *d, Device *other, U32 *level) {
+    ENTER(d);
+    *level = (U32)(d->ancestor < other->ancestor ? other->ancestor : d->ancestor);
+    return OK;
+}
+
 static U64 bytes(double mib) { return (U64)(mib * 1048576); }
 
 Ret nvmlDeviceGetMemoryInfo(Device *d, Memory *memory) {
@@ -309,6 +339,15 @@ Ret nvmlDeviceGetComputeInstanceId(Device *d, U32 *id) { ENTER(d); NEED(d->board
 
 Ret nvmlDeviceGetClockInfo(Device *d, U32 type, U32 *mhz) { ENTER(d); WHOLE(d); *mhz = type == 2 ? 2619 : 1755; return OK; }
 Ret nvmlDeviceGetMaxClockInfo(Device *d, U32 type, U32 *mhz) { ENTER(d); WHOLE(d); *mhz = type == 2 ? 2619 : 1980; return OK; }
+Ret nvmlDeviceGetApplicationsClock(Device *d, U32 type, U32 *mhz) {
+    ENTER(d);
+    WHOLE(d);
+    *mhz = type == 2 ? 2619 : 1830;
+    return OK;
+}
+static Ret reasons(const Device *d, U64 *mask) { NEED(d->reasons >= 0); *mask = (U64)d->reasons; return OK; }
+Ret nvmlDeviceGetCurrentClocksEventReasons(Device *d, U64 *mask) { ENTER(d); WHOLE(d); return reasons(d, mask); }
+Ret nvmlDeviceGetCurrentClocksThrottleReasons(Device *d, U64 *mask) { ENTER(d); WHOLE(d); return reasons(d, mask); }
 Ret nvmlDeviceGetTemperature(Device *d, U32 sensor, U32 *c) { (void)sensor; ENTER(d); WHOLE(d); *c = 61; return OK; }
 
 Ret nvmlDeviceGetUtilizationRates(Device *d, Utilization *found) {

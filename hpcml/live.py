@@ -1,0 +1,89 @@
+"""What runs and machines do right now: the newest of what was measured beside them and of what programs reported.
+
+Names of values and their units are those of docs/telemetry.md. None is what was not told, or not yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpcml.records import Point
+from hpcml.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """The newest value of a metric, and the step that it belongs to."""
+
+    value: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNow:
+    """One GPU, or MIG instance, of a node."""
+
+    gpu: str  # gpu0, gpu1 ...: in the order of the run's GPUs on that node
+    uuid: str | None
+    model: str | None
+    scope: str | None  # whose its power and energy are: gpu | board | shared
+    values: Mapping[str, float]  # util_percent, power_w, memory_mb ...
+    memory_total_mb: float | None
+    power_limit_w: float | None
+    max_sm_mhz: float | None
+    throttled: Sequence[str]  # reasons for which clocks were lowered between the two newest samples, or in the newest
+    energy_j: float | None  # since sampling began
+    xids: Sequence[int]  # seen while looking
+    lost: str | None  # why it answers no more
+    sampled_at: float | None  # unix seconds, by its node's clock
+    util_percent: Sequence[Point] = ()  # the last samples; the times of these and all points here are unix seconds
+    power_w: Sequence[Point] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNow:
+    """One node of a run, or this machine."""
+
+    node: int
+    host: str
+    gpus: Sequence[GpuNow]
+    cores_busy: float | None  # CPU seconds a second: of the job, or of the machine
+    memory_mb: float | None
+    load1: float | None
+    sampled_at: float | None  # unix seconds, by the node's clock
+    interval_s: float | None
+    missed_ticks: int
+    ended: str | None  # why there are no more samples
+    doubt: str | None  # why the GPUs are not known to be the run's, or why there are none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNow:
+    """One run. `state` is what its journals say: no scheduler was asked."""
+
+    uid: str
+    experiment: str
+    name: str | None
+    state: State
+    is_settled: bool
+    attempt: int
+    reason: str | None
+    job: str | None  # as its scheduler calls it
+    started_at: float | None  # unix seconds: of the latest attempt
+    ended_at: float | None
+    step: int | None = None
+    steps: int | None = None  # in all; None where the program did not say
+    steps_per_s: float | None = None  # over the last minute that was reported
+    left_s: float | None = None
+    objective: str | None = None  # the metric that matters most
+    metrics: Mapping[str, Latest] = field(default_factory=dict)
+    metrics_at: float | None = None  # unix seconds
+    curves: Mapping[str, Sequence[Point]] = field(default_factory=dict)  # the newest points by metric
+    nodes: Sequence[NodeNow] = ()
+    notes: Sequence[str] = ()  # what is missing here, and why
+
+    @property
+    def gpus(self) -> list[GpuNow]:
+        """The GPUs of all nodes."""
+        return [gpu for node in self.nodes for gpu in node.gpus]
