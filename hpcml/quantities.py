@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from hpcml.errors import ConfigError
@@ -41,6 +42,15 @@ def format_walltime(seconds: int) -> str:
     minutes, rest_s = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02d}:{minutes:02d}:{rest_s:02d}"
+
+
+def spell_walltime(seconds: float) -> str:
+    """Return *seconds* as a person writes a walltime and `parse_walltime_s` reads it: 45m, 2h10m; to the minute."""
+    whole = math.ceil(seconds)
+    if whole < _SECONDS["minutes"]:
+        return f"{max(whole, 1)}s"
+    hours, minutes = divmod(math.ceil(whole / _SECONDS["minutes"]), 60)
+    return f"{hours}h{minutes:02d}m" if hours and minutes else f"{hours}h" if hours else f"{minutes}m"
 
 
 def parse_interval_s(text: str, *, field: str) -> float:

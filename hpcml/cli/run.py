@@ -72,7 +72,7 @@ def _show(planned: list[Planned], places: Places, backends: Backends, *, script_
         planned, lines = run_images.foreseen(planned, os.environ, Path.cwd())
     previews = launch.preview(planned, places, backends)
     code = [*snapshot.foreseen(planned, places), *lines]
-    for warning in preflight.all_warnings(planned, places):
+    for warning in preflight.all_warnings(planned, places, backends.machine):
         warn(warning)
     if script_only:
         click.echo("\n".join(preview.script for preview in previews), nl=False)
@@ -123,7 +123,7 @@ def _submit(planned: list[Planned], places: Places, backends: Backends, flags: s
     planned = missing if "missing" in flags else planned
     if any(item.wants_image for item in planned):
         planned = _with_images(planned, places, backends)
-    for warning in preflight.all_warnings(planned, places):
+    for warning in preflight.all_warnings(planned, places, backends.machine):
         warn(warning)
     launched = launch.launch(planned, places, backends, _command_line()) if planned else []
     if "json" in flags:

@@ -9,7 +9,9 @@ from pathlib import Path
 import psutil
 
 from hpcml.cluster import SchedulerName
+from hpcml.errors import StoreError
 from hpcml.operations import packing, snapshot
+from hpcml.operations.machine import Machine
 from hpcml.operations.plan import Planned
 from hpcml.operations.queues import unknown_queue
 from hpcml.places import Places
@@ -17,10 +19,23 @@ from hpcml.places import Places
 _OF_ONE_MACHINE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "zfs", "f2fs"})
 
 
-def all_warnings(planned: Sequence[Planned], places: Places) -> list[str]:
+def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> list[str]:
     """Return every warning about *planned*, once."""
     found = {text for item in planned for text in warnings(item, places)}
+    found |= set(_walltime_warnings(planned, places, machine))
     return sorted(found | set(packing.warnings(planned)) | set(snapshot.warnings(planned)))
+
+
+def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> Iterator[str]:
+    """Yield what recorded runs say of the walltimes; that they cannot be asked refuses nothing, and is said."""
+    if all(item.plan.stop_after_s is None for item in planned):
+        return
+    from hpcml.operations import walltimes  # noqa: PLC0415 - loads the database, which few runs on this machine need
+
+    try:
+        yield from walltimes.warnings(planned, places, machine)
+    except (StoreError, OSError) as error:
+        yield f"no recorded run was asked whether the walltime will do: {error}"
 
 
 def warnings(item: Planned, places: Places) -> Iterator[str]:

@@ -1,0 +1,158 @@
+"""LaTeX is read back by a small reader of our own, which knows only the commands that may stand there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_values import comparison
+
+from hpcml.comparison import Discrepancy, Occurrence
+from hpcml.report.comparison_latex import comparison_latex
+from hpcml.report.latex import escaped, tabular
+from hpcml.report.plain_text import safe
+
+HOSTILE = "\\input{/etc/passwd} 100% a_b & #1 $x$ ~ ^ {} -- '' ]] [x] \\\\ `\"<>|*"
+_TOKENS = (
+    (r"\\textbackslash\{\}", "\\"),
+    (r"\\textasciicircum\{\}", "^"),
+    (r"\\textasciitilde\{\}", "~"),
+    (r"\\textless\{\}", "<"),
+    (r"\\textgreater\{\}", ">"),
+    (r"\\textbar\{\}", "|"),
+    (r"\\dots\{\}", "…"),
+    (r"\\textendash\{\}", "\u2013"),
+    (r"\\textemdash\{\}", "\u2014"),
+    (r"\{\\ttfamily\\char34\}", '"'),
+    (r"\{\\ttfamily\\char96\}", "`"),
+    (r"\$\\pm\$", "±"),
+    (r"\$\\times\$", "\u00d7"),
+    (r"\$\\cdot\$", "·"),
+    (r"\$-\$", "\u2212"),
+    (r"\$\\geq\$", "≥"),
+    (r"\$\\leq\$", "≤"),
+    (r"\$\^\\circ\$", "°"),
+    (r"\\,", "\u202f"),
+    (r"~", "\u00a0"),
+)
+
+
+def read_back(text: str) -> str:
+    """Return what *text* shows; anything but plain characters and known commands fails."""
+    shown, at = [], 0
+    while at < len(text):
+        for pattern, character in _TOKENS:
+            if match := re.compile(pattern).match(text, at):
+                shown.append(character)
+                break
+        else:
+            match = re.compile(r"\{\\ttfamily U\+([0-9A-F]{4,6})\}|\\([{}$&#%_])|\{([-'*\[\]])\}").match(text, at)
+            if match:
+                code, special, alone = match.groups()
+                shown.append(chr(int(code, 16)) if code else special or alone)
+            else:
+                match = re.compile(r"[A-Za-z0-9 .,:;!?()/+=@À-ÿ]").match(text, at)
+                assert match, f"{text[at : at + 20]!r} is no plain text"
+                shown.append(match[0])
+        at = match.end()
+    return "".join(shown)
+
+
+@given(st.text(max_size=60))
+@settings(deadline=None)
+def test_any_text_is_shown_and_nothing_of_it_is_a_command(text: str) -> None:
+    assert read_back(escaped(text)).replace("\u2212", "-") == safe(text).replace("\u2212", "-")
+
+
+def test_hostile_words_are_shown_letter_by_letter() -> None:
+    assert read_back(escaped(HOSTILE)) == HOSTILE
+    assert "--" not in escaped("--")
+
+
+def test_a_minus_before_a_number_is_one_and_a_hyphen_stays() -> None:
+    assert escaped("-0.5 [-1, 2026-11]") == r"$-$0.5 {[}$-$1, 2026{-}11{]}"
+
+
+@pytest.mark.parametrize("field", ["level", "where", "metric", "note"])
+def test_hostile_names_stay_in_their_cells(field: str) -> None:
+    plain = comparison()
+    (cell,) = plain.cells
+    changed = {
+        "level": replace(cell, rows=(replace(cell.rows[0], level=HOSTILE), *cell.rows[1:])),
+        "where": replace(cell, where={**cell.where, "model": HOSTILE}),
+        "note": replace(
+            cell,
+            notes=(
+                Discrepancy(
+                    key="hostname", kind="fact", occurrences=(Occurrence(value=HOSTILE, n_runs=1, levels=("fp32",)),)
+                ),
+            ),
+        ),
+    }
+    hostile = replace(plain, metric=HOSTILE) if field == "metric" else replace(plain, cells=(changed[field],))
+
+    text, usual = comparison_latex(hostile), comparison_latex(plain)
+
+    assert escaped(HOSTILE) in text
+    assert "\\input" not in text
+    assert commands_of(text) - set(_KNOWN) == commands_of(usual) - set(_KNOWN)
+    assert [columns_of(line) for line in rows_of(text)] == [columns_of(line) for line in rows_of(usual)]
+
+
+_KNOWN = (
+    *("textbackslash", "textasciicircum", "textasciitilde", "textless", "textgreater", "textbar", "char", "ttfamily"),
+)
+
+
+def commands_of(text: str) -> set[str]:
+    return set(re.findall(r"\\([A-Za-z]+)", text))
+
+
+def rows_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.endswith(r" \\")]
+
+
+def columns_of(line: str) -> int:
+    return len(re.findall(r"(?<!\\)&", line)) + 1
+
+
+def test_a_cell_is_one_table_with_caption_label_notes_and_units() -> None:
+    text = comparison_latex(comparison())
+
+    assert [len(re.findall(rf"\\{word}{{table}}", text)) for word in ("begin", "end")] == [1, 1]
+    assert r"\caption{14 runs by precision" in text
+    assert r"\label{tab:hpcml-1}" in text
+    assert text.index(r"\end{tabular}") < text.index("margin 0.005 in val") < text.index(r"\end{table}")
+    header, *rows = rows_of(text)
+    assert "step in ms" in header
+    assert len(rows) == 3
+    assert {columns_of(line) for line in (header, *rows)} == {11}
+    assert text.count("{") == text.count("}")
+    assert rows[1].startswith(r"  amp\_bf16 & amp\_bf16 & 5 & 0.9098 $\pm$ 0.0024 & $-$0.0010 {[}$-$0.0018")
+
+
+def test_columns_in_which_nobody_has_anything_are_left_out() -> None:
+    plain = comparison()
+    (cell,) = plain.cells
+    without = replace(cell, rows=tuple(replace(row, speed=None, numerics="native") for row in cell.rows))
+
+    text = comparison_latex(replace(plain, cells=(without,)))
+
+    assert "speed{-}up" not in rows_of(text)[0]
+    assert "resizebox" not in text
+    assert {columns_of(line) for line in rows_of(text)} == {7}
+
+
+def test_a_tabular_aligns_numbers_to_the_right() -> None:
+    assert tabular(["a", "b"], [["x", "1"]], right=[1]) == [
+        r"\begin{tabular}{lr}",
+        r"  \toprule",
+        r"  a & b \\",
+        r"  \midrule",
+        r"  x & 1 \\",
+        r"  \bottomrule",
+        r"\end{tabular}",
+    ]
