@@ -1,0 +1,251 @@
+"""Reports in a real Chromium, opened as a file: drawn, sorted, toggled, walked with the keyboard, and silent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from hpcml.report.html.page import report_page
+from tests.report.publication_values import HOSTILE, full_comparison, publication, runs_of
+from tests.report.report_values import comparison, row, speed
+
+PATIENCE_MS = 300_000
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@dataclass
+class Opened:
+    """A page, and what it did besides being there."""
+
+    page: Page
+    heard: list[str] = field(default_factory=list)  # the console, errors, dialogs
+    asked_for: list[str] = field(default_factory=list)
+
+    def count(self, selector: str) -> int:
+        return self.page.locator(selector).count()
+
+    def column(self, caption: str, at: int) -> list[str]:
+        rows = self.page.locator("table", has=self.page.locator("caption", has_text=caption)).first.locator("tbody tr")
+        return [text.strip() for text in rows.locator(f":nth-child({at})").all_inner_texts()]
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        reason = "no Chromium is installed (Debian: apt install chromium)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=SWITCHES)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Open a report from the disk and wait until all of it is drawn."""
+    contexts = []
+
+    def open_it(text: str, **screen: object) -> Opened:
+        path = tmp_path / "report.html"
+        path.write_text(text, encoding="utf-8")
+        context = browser.new_context(**screen)  # type: ignore[arg-type]
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE_MS)
+        one = Opened(page=context.new_page())
+        one.page.on("console", lambda message: one.heard.append(message.text))
+        one.page.on("pageerror", lambda error: one.heard.append(str(error)))
+        one.page.on("dialog", lambda dialog: (one.heard.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        one.page.on("request", lambda request: one.asked_for.append(request.url))
+        one.page.goto(path.as_uri())
+        one.page.wait_for_selector("html[data-drawn]", state="attached")
+        return one
+
+    yield open_it
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def whole() -> str:
+    """A report with one of everything."""
+    return report_page(publication())
+
+
+@pytest.fixture(scope="module")
+def brief() -> str:
+    """A report with few charts, which is there sooner."""
+    return report_page(
+        publication(seeds=5, points=30, timelines={}, scaling=None, attainment=None, comparison=comparison())
+    )
+
+
+def test_everything_is_drawn_and_nothing_is_asked_for_or_complained_about(opened: Open, whole: str) -> None:
+    report = opened(whole)
+
+    assert report.count(".drawing .main-svg") >= report.count(".drawing") > 12
+    assert report.count(".drawing .scatterlayer .trace") > 20
+    assert report.heard == []
+    assert [url for url in report.asked_for if not url.startswith("file://")] == []
+    assert len(report.asked_for) == 1
+
+
+def test_a_table_is_sorted_by_the_column_whose_heading_is_pressed(opened: Open, brief: str) -> None:
+    report = opened(brief)
+    heading = (
+        report.page.locator("table", has=report.page.locator("caption", has_text="All 15 runs"))
+        .locator("th[aria-sort]")
+        .nth(3)
+    )
+    assert heading.inner_text().strip() == "seed"
+
+    heading.locator("button").click()
+    ascending = report.column("All 15 runs", 4)
+    heading.locator("button").click()
+
+    assert ascending == [str(seed) for seed in range(5) for _ in range(3)]
+    assert report.column("All 15 runs", 4) == ascending[::-1]
+    assert heading.get_attribute("aria-sort") == "descending"
+
+
+def test_what_is_not_known_stays_below_whichever_way_a_table_is_sorted(opened: Open, brief: str) -> None:
+    report = opened(brief)
+    table = report.page.locator("table", has=report.page.locator("caption", has_text="Speed in steady state"))
+    heading = table.locator("th[aria-sort]", has_text="speed-up")
+
+    orders = []
+    for _ in range(2):
+        heading.locator("button").click()
+        orders.append(report.column("Speed in steady state", 1))
+
+    assert orders == [["fp32", "amp_bf16", "tf32"], ["amp_bf16", "fp32", "tf32"]]
+
+
+def test_a_level_is_hidden_and_shown_again(opened: Open, brief: str) -> None:
+    report = opened(brief)
+    figure = report.page.locator("figure", has=report.page.locator(".views")).first
+    lines, toggle = figure.locator(".scatterlayer .trace"), figure.get_by_role("button", name="amp_bf16")
+    before = lines.count()
+
+    toggle.click()
+    without = lines.count()
+
+    assert toggle.get_attribute("aria-pressed") == "false"
+    assert before - without == 5 + 2  # its runs, its mean and the band of that
+    toggle.click()
+    assert lines.count() == before
+
+
+def test_the_horizontal_axis_can_be_time(opened: Open, brief: str) -> None:
+    report = opened(brief)
+    figure = report.page.locator("figure", has=report.page.locator(".views")).first
+    lines, title = figure.locator(".scatterlayer .trace"), figure.locator(".xtitle")
+    before, steps = lines.count(), figure.locator(".xtick").all_text_contents()
+
+    figure.get_by_label("time").check()
+
+    assert title.text_content() == "seconds since the start"
+    assert figure.locator(".xtick").all_text_contents() != steps
+    assert lines.count() == before
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_follow_the_system_and_the_button(opened: Open, brief: str, scheme: str) -> None:
+    report = opened(brief, color_scheme=scheme)
+
+    def is_dark() -> bool:
+        return report.page.locator("body").evaluate("b => getComputedStyle(b).backgroundColor") == "rgb(20, 23, 27)"
+
+    def ink() -> str:
+        return str(report.page.locator(".xtick text").first.evaluate("t => getComputedStyle(t).fill"))
+
+    first, first_ink = is_dark(), ink()
+    report.page.locator("#theme").click()
+
+    assert first == (scheme == "dark")
+    assert is_dark() != first
+    assert ink() != first_ink
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(opened: Open, whole: str) -> None:
+    report = opened(whole, viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
+
+    assert report.page.evaluate("document.documentElement.scrollWidth") == 360
+    beyond = "all => all.filter(each => each.getBoundingClientRect().right > 361).length"
+    assert report.page.locator("p, li, h1, h2, h3, figure").evaluate_all(beyond) == 0
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(opened: Open, whole: str) -> None:
+    report = opened(whole)
+    walked = []
+    for _ in range(40):
+        report.page.keyboard.press("Tab")
+        walked.append(
+            report.page.evaluate(
+                "() => { const e = document.activeElement;"
+                " return [e.tagName, e.className, getComputedStyle(e).outlineStyle] }"
+            )
+        )
+
+    assert walked[0][:2] == ["A", "skip"]
+    assert {tag for tag, _, _ in walked} >= {"BUTTON", "A", "DIV"}  # tables can be scrolled by keys, too
+    assert all(outline != "none" for _, _, outline in walked)
+    report.page.locator("th[aria-sort] button").first.focus()
+    report.page.keyboard.press("Enter")
+    assert report.count("th[aria-sort=ascending]") == 1
+
+
+def test_hostile_words_do_nothing(opened: Open) -> None:
+    levels = tuple(HOSTILE)
+    timed = speed(9.0, 1.1)
+    others = (row(level, 0.9, verdict="inconclusive", flags=(level,), speed=timed) for level in levels[1:])
+    told = full_comparison(
+        rows=(row(levels[0], 0.9, speed=speed(9.9)), *others),
+        reference=levels[0],
+        where={"model": HOSTILE[1], "data": HOSTILE[3]},
+    )
+    runs = runs_of(levels, seeds=2, name=HOSTILE[0], experiment=HOSTILE[1], facts={HOSTILE[2]: HOSTILE[3]})
+    text = report_page(publication(levels, seeds=2, title=HOSTILE[0], by=HOSTILE[3], comparison=told, runs=runs))
+
+    report = opened(text)
+    report.page.locator(".drawing .nsewdrag").first.hover()
+
+    assert report.heard == []
+    assert report.count("img, iframe, object, embed, [onerror], [onmouseover], a[href^=javascript]") == 0
+    assert report.page.title() == HOSTILE[0]
+    assert report.page.locator(".ytick", has_text="<img src=x onerror=alert(2)>").count() > 0
+    assert report.count("svg a") == 0
+
+
+def test_two_hundred_runs_are_drawn(opened: Open) -> None:
+    levels = tuple(f"batch {2**at}" for at in range(40))
+    rows = (row(levels[0], 0.9), *(row(level, 0.9, verdict="inconclusive") for level in levels[1:]))
+    many = publication(levels, points=1000, by="training.batch_size", comparison=full_comparison(rows=rows))
+
+    report = opened(report_page(many))
+
+    figure = report.page.locator("figure", has=report.page.locator(".views")).first
+    assert figure.locator(".scatterlayer .trace").count() == 200 + 2 * 40
+    assert report.heard == []
+
+
+def test_it_can_be_printed_light_even_where_the_screen_is_dark(opened: Open, whole: str) -> None:
+    report = opened(whole, color_scheme="dark")
+
+    paper = report.page.pdf(format="A4")
+
+    assert paper.startswith(b"%PDF")
+    assert len(paper) > 50_000
+    assert report.page.locator("html").get_attribute("data-theme") is None
+    assert report.heard == []
