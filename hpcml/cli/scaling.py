@@ -1,0 +1,86 @@
+"""``hpcml scaling``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+
+from hpcml.cli.main import pass_places
+from hpcml.cli.options import form, selecting
+from hpcml.places import Places
+
+_OVER = ("gpus", "nodes", "processes", "threads")
+
+
+@click.command()
+@click.argument("references", metavar="[RUN]...", nargs=-1)
+@click.option("--over", type=click.Choice(_OVER), help="What is counted; default: the first of these that differs.")
+@click.option(
+    "--kind",
+    type=click.Choice(["strong", "weak", "auto"]),
+    default="auto",
+    show_default=True,
+    help="One batch for all, or one that grows; auto finds both.",
+)
+@click.option(
+    "--reference", type=click.IntRange(min=1), metavar="N", help="What speed-ups are against; default: the fewest."
+)
+@click.option(
+    "--least-gain",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="More devices that gain less do not help.",
+)
+@click.option(
+    "--least-efficiency",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.5,
+    show_default=True,
+    help="Devices that are used worse do not pay.",
+)
+@click.option("--allow", multiple=True, metavar="WORD[,WORD]", help="Settings and facts that may differ, too.")
+@click.option("--allow-mixed", is_flag=True, help="Look although other facts differ; they are listed.")
+@selecting
+@form("json", "csv", "md")
+@pass_places
+def scaling(  # noqa: PLR0913, PLR0917 - one for each option
+    places: Places,
+    /,
+    over: str | None,
+    kind: Literal["strong", "weak", "auto"],
+    reference: int | None,
+    least_gain: float,
+    least_efficiency: float,
+    allow: tuple[str, ...],
+    allow_mixed: bool,  # noqa: FBT001 - click's flag
+    form: str | None,
+    **selection: object,
+) -> None:
+    """Show what more GPUs, nodes, processes or CPU threads gain: speed-up, efficiency, cost, and when they pay."""
+    from hpcml.analysis.scaling import Question
+    from hpcml.analysis.scaling_counts import Over
+    from hpcml.cli.terminal import console, show
+    from hpcml.operations import consult
+    from hpcml.operations import scaling as operation
+    from hpcml.report import scaling_data, scaling_markdown, scaling_text
+
+    question = Question(
+        over=None if over is None else Over[over],
+        kind=kind,
+        reference=reference,
+        least_gain=least_gain,
+        least_efficiency=least_efficiency,
+        allow=[word.strip() for words in allow for word in words.split(",") if word.strip()],
+        allow_mixed=allow_mixed,
+    )
+    result = operation.scale_runs(places, consult.Selection(**selection), question)  # type: ignore[arg-type] # click's
+    if form == "json":
+        click.echo(scaling_data.scaling_json(result), nl=False)
+    elif form == "csv":
+        click.echo(scaling_data.scaling_csv(result), nl=False)
+    elif form == "md":
+        click.echo(scaling_markdown.scaling_markdown(result), nl=False)
+    else:
+        show(scaling_text.scaling_renderable(result, console=console()))

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from recorded_runs import run
+from scaling_runs import STEPS, constant
+
+from hpcml.analysis import attainment_limits
+from hpcml.analysis.attainment import attain
+from hpcml.analysis.attainment_limits import Signs, find_limits
+from hpcml.analysis.scaling_arms import StepCurves
+from hpcml.attainment import Attainment
+from hpcml.errors import ComparisonError
+from hpcml.records import MetricSummary, RunRecord, Usage, Work
+
+A100 = {"gpu_model": "NVIDIA A100-SXM4-40GB"}
+STEP_S = 0.1
+WORK = Work(devices=4, model_flops=4 * 15.6e12 * STEP_S, samples=64, tokens=None)  # 15.6 TFLOP/s of each device
+
+
+def look(*runs: RunRecord, waiting_s: float | None = None) -> Attainment:
+    curves = {each.uid: constant(STEP_S) for each in runs}
+    waiting = {} if waiting_s is None else {each.uid: constant(waiting_s) for each in runs}
+    return attain(runs, StepCurves(step_s=curves, communication_s={}, waiting_s=waiting))
+
+
+def trained(precision: str = "tf32", seed: int = 0, **fields: Any) -> RunRecord:  # noqa: ANN401
+    known: dict[str, Any] = {"facts": A100, "work": WORK}
+    return run(precision, seed, **{**known, **fields})
+
+
+def test_a_device_s_share_of_the_work_is_set_against_its_dense_peak() -> None:
+    [row] = look(*(trained(seed=seed) for seed in range(5))).attained
+
+    assert (row.n, row.devices, row.precision) == (5, 4, "tf32")
+    assert row.achieved_tflops == pytest.approx(15.6)
+    assert row.peak_tflops == 156  # not 312, which is with sparsity
+    assert row.mfu == pytest.approx(0.1)
+    assert row.samples_per_s == pytest.approx(640)
+    assert row.model_gflops_per_step == pytest.approx(4 * 1560)
+    assert row.ridge_flop_per_byte == pytest.approx(156e12 / 1555e9, rel=1e-3)
+    assert row.flags == ()
+
+
+def test_the_peak_is_that_of_the_precision_that_was_measured() -> None:
+    fp32, amp = trained("fp32"), trained("amp_bf16")
+    mislabelled = trained("tf32", seed=7, precision_effective="fp32")
+
+    rows = look(fp32, amp, mislabelled).attained
+
+    peaks = [(row.precision, row.peak_tflops, row.flags) for row in rows]
+    assert ("amp_bf16", 312, ("n=1: indicative only",)) in peaks
+    assert ("fp32", 19.5, ("n=1: indicative only", "requested as tf32")) in peaks
+
+
+def test_a_cpu_has_a_rate_and_no_peak() -> None:
+    [row] = look(trained("fp32", facts={"device": "cpu", "gpu_model": None})).attained
+
+    assert row.achieved_tflops is not None
+    assert (row.peak_tflops, row.mfu) == (None, None)
+    assert row.why_no_mfu == "no peak is known of a CPU"
+
+
+def test_runs_without_a_rate_are_counted_by_their_reasons() -> None:
+    good, emulated = trained(), trained(seed=1, numerics="emulated")
+
+    found = look(good, emulated)
+
+    assert found.remarks == ("without a rate: numerics emulated: its times say nothing about the device (1 run)",)
+    with pytest.raises(ComparisonError, match=r"none of the 1 runs has a rate: numerics emulated"):
+        look(emulated)
+    with pytest.raises(ComparisonError, match="step_time_s was not reported"):
+        attain([good], StepCurves(step_s={}, communication_s={}, waiting_s={}))
+
+
+def test_the_two_roofs_are_told_apart_by_what_was_done_for_a_byte() -> None:
+    usage = Usage(gpus=4, util_percent=99, dram_percent=80)
+    [memory] = look(trained(usage=usage)).attained
+
+    assert memory.intensity_flop_per_byte == pytest.approx(15.6e12 / (0.8 * 1555e9), rel=1e-3)
+    assert memory.roof_tflops == pytest.approx(15.6 / 0.8, rel=1e-3)
+    assert memory.limits[0].startswith("the memory's bandwidth: it is read or written 80 %")
+    [arithmetic] = look(trained(usage=Usage(gpus=4, dram_percent=5))).attained
+    assert arithmetic.roof_tflops == 156
+
+
+def test_waiting_for_input_is_a_share_of_the_time_from_step_to_step() -> None:
+    [row] = look(trained(), waiting_s=0.1).attained
+
+    assert row.data_share == pytest.approx(0.5)
+    assert row.limits == ("waits for input 50 % of the time",)
+
+
+def test_steps_that_loss_scaling_skipped_are_told() -> None:
+    skipped = MetricSummary(
+        name="skipped_steps", n=STEPS, n_nonfinite=0, first=0, last=10, last_step=40,
+        min=0, min_step=1, max=10, max_step=40, mean=5,
+    )  # fmt: skip
+    [row] = look(trained("amp_fp16", metrics={"skipped_steps": skipped})).attained
+
+    assert row.limits == ("loss scaling throws away 25 % of the steps",)
+
+
+def test_more_than_the_peak_is_no_success_but_a_mistake() -> None:
+    [row] = look(trained(work=Work(devices=1, model_flops=200e12 * STEP_S, flops_doubt="2 modules of 0"))).attained
+
+    assert any("more than the peak" in flag for flag in row.flags)
+    assert "operations: 2 modules of 0" in row.flags
+
+
+def test_what_others_published_of_the_same_kind_of_gpu_stands_beside_and_changes_nothing() -> None:
+    found = look(*(trained(seed=seed) for seed in range(3)))
+
+    assert {figure.architecture for figure in found.published} == {"ampere_ga100"}
+    assert not look(trained(facts={"gpu_model": "Unheard Of"})).published
+
+
+RULES = {
+    "data_share": (attainment_limits.WAITING, "waits for input"),
+    "communication_share": (attainment_limits.COMMUNICATION, "communication takes"),
+    "throttled_power_share": (attainment_limits.THROTTLED, "the power limit lowers"),
+    "throttled_thermal_share": (attainment_limits.THROTTLED, "heat lowers"),
+    "skipped_share": (attainment_limits.SKIPPED, "loss scaling throws away"),
+    "dram_percent": (attainment_limits.DRAM_FROM, "the memory's bandwidth"),
+}
+
+
+@pytest.mark.parametrize("sign", RULES)
+def test_a_rule_speaks_from_its_threshold_on(sign: str) -> None:
+    threshold, words = RULES[sign]
+
+    assert find_limits(replace(Signs(), **{sign: threshold}))[0].startswith(words)  # type: ignore[arg-type]
+    assert find_limits(replace(Signs(), **{sign: threshold * 0.99})) == ()  # type: ignore[arg-type]
+
+
+def test_what_was_not_measured_triggers_nothing() -> None:
+    assert find_limits(Signs()) == ()
+    assert find_limits(Signs(step_s=0.001, mfu=0.01, uses_tensor_cores=True)) == ()
+
+
+def test_an_idle_gpu_is_explained_by_what_is_known_of_the_steps() -> None:
+    assert "launching kernels takes longer" in find_limits(Signs(util_percent=30, step_s=0.005))[0]
+    assert "the host is slow" in find_limits(Signs(util_percent=30, step_s=0.5))[0]
+    assert find_limits(Signs(util_percent=30, step_s=0.5, data_share=0.6)) == ("waits for input 60 % of the time",)
+
+
+def test_small_kernels_keep_a_gpu_busy_and_empty() -> None:
+    measured = find_limits(Signs(util_percent=98, sm_active_percent=12, step_s=0.004))
+    guessed = find_limits(Signs(util_percent=98, step_s=0.004, mfu=0.02))
+
+    assert measured[0].startswith("small kernels: one runs 98 % of the time, on 12 % of the multiprocessors, and steps")
+    assert "was not measured" in guessed[0]
+    assert find_limits(Signs(util_percent=98, step_s=0.4, mfu=0.02)) == ()
+
+
+def test_full_multiprocessors_without_tensor_cores_are_told_only_of_precisions_that_use_them() -> None:
+    signs = {"util_percent": 99.0, "sm_active_percent": 90.0, "tensor_percent": 2.0}
+
+    assert find_limits(Signs(**signs, uses_tensor_cores=True)) == (
+        "tensor cores work 2 % of the time only: most kernels do not use them",
+    )
+    assert find_limits(Signs(**signs, uses_tensor_cores=False)) == ()
+
+
+def test_the_likeliest_limit_comes_first() -> None:
+    signs = Signs(communication_share=0.4, data_share=0.2, throttled_power_share=0.9)
+
+    assert [words.split()[0] for words in find_limits(signs)] == ["communication", "waits", "the"]
