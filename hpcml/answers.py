@@ -86,6 +86,40 @@ class Differences:
     alike: int  # how many things are the same
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Ten seconds of a GPU or a node; None is what was not read of it, or what it has not."""
+
+    t_s: float  # where they begin, on the run's clock
+    samples: int
+    covered_s: float  # between the sample before the first and the last: what the differences below are those of
+    mean_power_w: float | None  # means are over the samples
+    energy_j: float | None
+    util_percent: float | None
+    memory_util_percent: float | None
+    sm_active_percent: float | None
+    tensor_percent: float | None
+    dram_percent: float | None
+    sm_mhz: float | None
+    max_memory_mb: float | None
+    max_temperature_c: float | None
+    throttled_power_s: float | None
+    throttled_thermal_s: float | None
+    cpu_s: float | None  # of the node: of the job on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What one GPU, or one node, did while one attempt of a run was sampled."""
+
+    attempt: int
+    node: int
+    host: str
+    device: str  # gpu0, gpu1 ... in the order of the run's GPUs on the node, or host
+    uuid: str | None
+    spans: Sequence[Span]  # by time; where nothing was sampled there is none
+
+
 def _thin(points: Sequence[Point], count: int) -> Sequence[Point]:
     if len(points) <= count:
         return points

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from hpcml.records import RunRecord
+from hpcml.records import RunRecord, Usage, Work
 
-_SEVERAL = ("tags", "notes", "params", "facts", "metrics")
+_SEVERAL = ("tags", "notes", "params", "facts", "metrics", "usage", "work")
 FIELDS = tuple(field.name for field in fields(RunRecord) if field.name not in _SEVERAL)  # one value each
 TAG_WORDS = ("tag", "tags")
 NOTE_WORDS = ("note", "notes")
 AGE = "age"  # seconds since the run was submitted, else since it started
-SPACES = ("params", "metrics", "facts")  # in this order; params.x means x there and nowhere else
+SPACES = ("params", "metrics", "facts", "usage", "work")  # in this order; params.x means x there and nowhere else
+MEASURED: Mapping[str, tuple[str, ...]] = {  # what was measured beside the run and what its program counted
+    "usage": tuple(field.name for field in fields(Usage)),
+    "work": tuple(field.name for field in fields(Work)),
+}
+SCALED: Mapping[str, tuple[str, float]] = {  # of usage, in the units that people say: (field, what it is divided by)
+    "energy_kj": ("energy_j", 1e3),
+    "energy_kwh": ("energy_j", 3.6e6),
+    "gpu_hours": ("gpu_s", 3600.0),
+    "co2_kg": ("co2_g", 1e3),
+}
 STATISTICS = ("first", "last", "min", "max", "mean", "n")  # of a metric, behind its name and a dot
 
 
@@ -38,7 +49,28 @@ def value_of(run: RunRecord, key: str, *, now: float) -> Any:  # noqa: ANN401, P
     return _below(run, key)
 
 
+def place_of(space: str, name: str) -> tuple[str, float] | None:
+    """Return the field of ``usage`` or ``work`` that *name* means, and what to divide it by; None if it means none."""
+    if space == "usage" and name in SCALED:
+        return SCALED[name]
+    return (name, 1.0) if name in MEASURED[space] else None
+
+
+def is_measured(key: str) -> bool:
+    """Whether *key*, with or without its space, is a word of ``usage`` or ``work``."""
+    return any(place_of(space, key.removeprefix(f"{space}.")) is not None for space in MEASURED)
+
+
+def _measured(run: RunRecord, space: str, name: str) -> Any:  # noqa: ANN401
+    place, record = place_of(space, name), getattr(run, space)
+    value = None if place is None or record is None else getattr(record, place[0])
+    return value if place is None or value is None or place[1] == 1.0 else value / place[1]
+
+
 def _below(run: RunRecord, key: str) -> Any:  # noqa: ANN401
+    for each in MEASURED:
+        if place_of(each, field := key.removeprefix(f"{each}.")) is not None:
+            return _measured(run, each, field)
     space, _, rest = key.partition(".")
     name, _, statistic = key.rpartition(".")
     if space == "params" and (rest in run.params or f"{rest}.name" in run.params):

@@ -85,6 +85,8 @@ class Usage:
     max_temperature_c: float | None = None
     cpu_s: float | None = None  # of the job, over all nodes
     max_host_memory_mb: float | None = None  # of the fullest node
+    co2_g: float | None = None  # of `energy_j` alone, by the factor of the run's own configuration
+    co2_source: str | None = None  # the factor, who says so, and for which year
     xids: str | None = None
     incomplete: str | None = None  # what is missing of these numbers, in one line
 

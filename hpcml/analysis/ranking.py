@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from hpcml.analysis.objective import Yardstick, find_yardstick
 from hpcml.answers import Ranked, Ranking
-from hpcml.record_keys import value_of
+from hpcml.errors import ComparisonError
+from hpcml.record_keys import is_measured, value_of
 from hpcml.records import RunRecord
 
 At = Literal["last", "best"]
@@ -28,8 +29,14 @@ def rank(
 
     Of runs with the same value the older stands first. Raises `ComparisonError` where the metric is not clear.
     """
-    yardstick = find_yardstick(runs, metric, goal)
-    found = [(run, *_value(run, yardstick, at)) for run in runs]
+    is_used = metric is not None and is_measured(metric) and not any(metric in run.metrics for run in runs)
+    yardstick = _of_usage(metric, goal) if is_used and metric is not None else find_yardstick(runs, metric, goal)
+    found = [
+        (run, _number(value_of(run, yardstick.metric, now=now)), None)
+        if is_used
+        else (run, *_value(run, yardstick, at))
+        for run in runs
+    ]
     having = [(run, value, step) for run, value, step in found if value is not None and math.isfinite(value)]
     sign = -1 if yardstick.higher_is_better else 1
     having.sort(key=lambda each: (sign * each[1], each[0].uid))
@@ -48,6 +55,19 @@ def rank(
         candidates=len(having),
         without=len(runs) - len(having),
     )
+
+
+def _of_usage(metric: str, goal: str | None) -> Yardstick:
+    """Return the yardstick of what was measured beside runs, which nobody configured as an objective."""
+    if goal not in ("max", "min"):
+        raise ComparisonError(
+            f"{metric} was measured beside the runs: say whether most or least is best, --goal max|min"
+        )
+    return Yardstick(metric=metric, goal="max" if goal == "max" else "min", goal_source="command line")
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _value(run: RunRecord, yardstick: Yardstick, at: At) -> tuple[Any, int | None]:

@@ -20,8 +20,10 @@ def show(places: Places, reference: str, form: str | None) -> None:
     from hpcml.report import run_details as report
 
     shown = consult.show_run(places, reference)
+    run, events, word, code, timelines = shown.record, shown.events, shown.word, shown.code, shown.timelines
     if form == "json":
-        click.echo(report.run_details_json(shown.record, shown.events, word=shown.word, code=shown.code), nl=False)
+        click.echo(report.run_details_json(run, events, word=word, code=code, timelines=timelines), nl=False)
     else:
         console = terminal.console()
-        terminal.show(report.run_details(shown.record, shown.events, console=console, word=shown.word, code=shown.code))
+        details = report.run_details(run, events, console=console, word=word, code=code, timelines=timelines)
+        terminal.show(details)

@@ -38,8 +38,10 @@ _TO_FILL_IN = {
     "container_runtime": "apptainer or singularity",
     "container_module": "what to load for it, if anything",
     "compute_internet": "whether compute nodes reach the internet",
+    "co2_g_per_kwh": "450: of the site's electricity; give it with co2_source, or leave it out, and no CO2 is told",
+    "co2_source": '"Czechia 2023, Ember": who says so, and for which year',
 }
-_OF_GPUS = ("gpu_vendor", "gpu_model", "gpu_compute_capability")
+_OF_GPUS = ("gpu_vendor", "gpu_model", "gpu_compute_capability", "co2_g_per_kwh", "co2_source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,6 +167,8 @@ class MlflowTarget:
         )
         about: dict[str, object] = {f"hpcml.{name}": encode(getattr(record, name)) for name in fields}
         about |= {f"hpcml.fact.{key}": value for key, value in record.facts.items()}
+        for space, measured in (("usage", record.usage), ("work", record.work)):
+            about |= {f"hpcml.{space}.{key}": value for key, value in (encode(measured) or {}).items()}
         about["mlflow.source.git.commit"] = record.git_commit
         about["mlflow.note.content"] = "\n\n".join(f"{note.author}: {note.text}" for note in record.notes) or None
         about |= {f"{_TAG}{tag}": "true" for tag in record.tags}

@@ -21,6 +21,12 @@ _TIMES = {
     "t_start": ("hpcml_run_start_time_seconds", "When the run started, in unix time."),
     "t_end": ("hpcml_run_end_time_seconds", "When the run ended, in unix time."),
 }
+_USAGE = {
+    "energy_j": ("hpcml_run_energy_joules", "What the run's GPU boards drew."),
+    "gpu_s": ("hpcml_run_gpu_seconds", "GPUs times seconds that the program had them."),
+    "mean_power_w": ("hpcml_run_power_watts", "Mean power of one GPU board."),
+    "co2_g": ("hpcml_run_co2_grams", "CO2 of that energy, by the cluster's factor."),
+}
 _WHICH = ("run", "experiment")  # labels of every sample
 
 
@@ -57,6 +63,12 @@ class _Collected:
             family = GaugeMetricFamily(name, text, labels=_WHICH)
             for record in self._records:
                 if (value := getattr(record, field)) is not None:
+                    family.add_metric(_labels(record), value)
+            yield family
+        for field, (name, text) in _USAGE.items():
+            family = GaugeMetricFamily(name, text, labels=_WHICH)
+            for record in self._records:
+                if record.usage is not None and (value := getattr(record.usage, field)) is not None:
                     family.add_metric(_labels(record), value)
             yield family
         yield from self._last_values()

@@ -34,6 +34,7 @@ _HARDWARE = (
     *("hostname", "cpu_model", "cores", "memory_mb"),
     *("n_gpus", "gpu_model", "gpu_memory_mb", "gpu_driver", "gpu_uuids"),
 )
+_USED = ("gpu_s", "energy_j", "energy_method", "energy_scope", "mean_power_w", "co2_g", "co2_source", "cpu_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,8 @@ def _add_run(crate: _Crate, run: WholeRun) -> Any:  # noqa: ANN401 - an entity, 
     ]
     settings = {key: value for key, value in record.params.items() if changes_results(key) and _is_plain(value)}
     facts = {key: record.facts[key] for key in _HARDWARE if _is_plain(record.facts.get(key))}
-    resources = {**facts, "wall_s": record.wall_s, "processes": record.facts.get("world_size")}
+    used = {} if record.usage is None else {key: getattr(record.usage, key) for key in _USED}
+    resources = {**facts, "wall_s": record.wall_s, "processes": record.facts.get("world_size"), **used}
     finals = {metric: value for metric in record.metrics if (value := last_value(record, metric)) is not None}
     properties: dict[str, Any] = {
         "name": clean(f"{record.experiment}: {record.name or record.uid}"),

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from hpcml.codec import encode
 from hpcml.interop.exported import Export, WholeRun, clean, json_ready, last_value
-from hpcml.records import MetricSummary, RunRecord
+from hpcml.records import MetricSummary, RunRecord, Usage, Work
 
 Kind = Literal["text", "integer", "real", "boolean", "json"]
-_MAPPINGS = ("params", "facts", "metrics")  # of a record: a column for each key
+_MAPPINGS = ("params", "facts", "metrics", "usage", "work")  # of a record: a column for each key
 _KIND_OF_TYPE: Mapping[str, Kind] = {
     "str": "text",
     "State": "text",
@@ -34,6 +34,11 @@ class Column:
     kind: Kind
 
 
+_MEASURED = tuple(
+    (space, field.name, _KIND_OF_TYPE[str(field.type).partition(" ")[0]])
+    for space, record in (("usage", Usage), ("work", Work))
+    for field in fields(record)
+)
 METRICS = (
     Column(name="uid", kind="text"),
     Column(name="metric", kind="text"),
@@ -61,7 +66,7 @@ EVENTS = (
 
 
 def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
-    """Return the columns of ``runs``, and its rows: the fields of a run, then its settings, facts and last values."""
+    """Return the columns of ``runs``, and its rows: the fields of a run, its settings, facts, last values and usage."""
     records = export.records
     plain = [field for field in fields(RunRecord) if field.name not in _MAPPINGS]
     columns = [
@@ -73,6 +78,7 @@ def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
     columns += [Column(name=f"params.{key}", kind=_kind(r.params.get(key) for r in records)) for key in params]
     columns += [Column(name=f"facts.{key}", kind=_kind(r.facts.get(key) for r in records)) for key in facts]
     columns += [Column(name=f"metrics.{name}", kind="real") for name in metrics]
+    columns += [Column(name=f"{space}.{name}", kind=kind) for space, name, kind in _MEASURED]
 
     def rows() -> Iterator[list[Any]]:
         for record in records:
@@ -81,6 +87,7 @@ def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
             values += [record.params.get(key) for key in params]
             values += [record.facts.get(key) for key in facts]
             values += [last_value(record, name) if name in record.metrics else None for name in metrics]
+            values += [getattr(getattr(record, space), name, None) for space, name, _ in _MEASURED]
             yield [cell(value, column.kind) for value, column in zip(values, columns, strict=True)]
 
     return columns, rows()

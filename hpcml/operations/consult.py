@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcml.answers import Timeline
 from hpcml.errors import StoreError
 from hpcml.operations.collect import collect, opened
 from hpcml.places import Places
-from hpcml.records import Known, Point, RunRecord, StoredEvent
+from hpcml.records import Known, RunRecord, StoredEvent
 from hpcml.rundir import RunDir
 from hpcml.states import State
 from hpcml.store import queries
@@ -17,6 +18,7 @@ from hpcml.store.conditions import Condition, Either, parse_condition
 from hpcml.store.engine import Store
 from hpcml.store.filters import Filter
 from hpcml.store.polls import read_words
+from hpcml.store.timelines import timelines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +48,13 @@ def list_runs(places: Places, selection: Selection, *, columns: Sequence[str] = 
         return select(store, selection)
 
 
-def with_step_times(places: Places, selection: Selection) -> tuple[list[RunRecord], dict[str, list[Point]]]:
-    """Return the selected runs and their ``step_time_s`` curves by uid."""
-    with opened(places) as store:
-        collect(store, places)
-        runs = select(store, selection)
-        return runs, queries.curves(store, [run.uid for run in runs], "step_time_s")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One run with all its events, what its scheduler said last and when, and the folder of the code that it runs."""
+    """One run with its events and timelines, what its scheduler said last and when, and the folder of its code."""
 
     record: RunRecord
     events: Sequence[StoredEvent]
+    timelines: Sequence[Timeline]
     word: tuple[Known, float] | None
     code: str | None
 
@@ -73,6 +68,7 @@ def show_run(places: Places, reference: str) -> Shown:
         return Shown(
             record=record,
             events=queries.events(store, record.uid),
+            timelines=timelines(store, record.uid),
             word=read_words(store, [record.uid]).get(record.uid),
             code=str(code.resolve()) if code.exists() else None,
         )

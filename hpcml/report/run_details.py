@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hpcml.answers import Timeline
 from hpcml.codec import encode
 from hpcml.precision import Numerics
 from hpcml.records import Known, Note, RunRecord, StoredEvent
@@ -19,6 +20,7 @@ from hpcml.report.attempts import Attempt, attempts_of
 from hpcml.report.plain_text import duration, json_ready, number, safe
 from hpcml.report.run_words import is_native, job_words, last_value, metric_words, title
 from hpcml.report.runs_table import record_json
+from hpcml.report.usage_words import timelines_table, usage_words, work_words
 
 
 def run_details(
@@ -29,10 +31,12 @@ def run_details(
     zone: tzinfo | None = None,
     word: tuple[Known, float] | None = None,
     code: str | None = None,
+    timelines: Sequence[Timeline] = (),
 ) -> RenderableType:
     """Return everything about *run*; times are shown in *zone*, by default this machine's.
 
-    *word* is what its scheduler said last, and when (unix seconds); *code* the folder with the code that it runs.
+    *word* is what its scheduler said last, and when (unix seconds); *code* the folder with the code that it runs;
+    *timelines* what its GPUs did.
     """
     parts: list[RenderableType] = [Text(safe(f"{run.uid}  {title(run)}".rstrip()), style="bold")]
     parts += [_pairs({**dict(_outcome(run)), "code": code, "scheduler said": _said(word, zone)})]
@@ -46,6 +50,7 @@ def run_details(
         parts += [_title("attempts"), _indent(_attempts(attempts, console))]
     if run.metrics:
         parts += [_title("metrics"), _indent(_metrics(run, console))]
+    parts += _used(run, timelines)
     parts += _section("facts", dict(sorted(run.facts.items())))
     parts += _section("settings", dict(sorted(run.params.items())))
     if events:
@@ -59,16 +64,28 @@ def run_details_json(
     *,
     word: tuple[Known, float] | None = None,
     code: str | None = None,
+    timelines: Sequence[Timeline] = (),
 ) -> str:
-    """Return the run, its attempts and its events as one JSON object."""
+    """Return the run, its attempts, its timelines and its events as one JSON object."""
     listed = [json_ready({**encode(event), "details": encode(dict(event.details))}) for event in events]
     attempts = [
         json_ready({**encode(one), "hosts": list(one.hosts), "checkpoints": list(one.checkpoints)})
         for one in attempts_of(events)
     ]
     said = None if word is None else {**encode(word[0]), "said_at": word[1]}
-    more = {"code": code, "scheduler_said": said, "attempts": attempts, "events": listed}
+    sampled = [encode(timeline) for timeline in timelines]
+    more = {"code": code, "scheduler_said": said, "attempts": attempts, "timelines": sampled, "events": listed}
     return json.dumps({**record_json(run), **more}, indent=2, allow_nan=False) + "\n"
+
+
+def _used(run: RunRecord, timelines: Sequence[Timeline]) -> Iterator[RenderableType]:
+    drawn = timelines_table(timelines)
+    if run.usage is not None or drawn is not None:
+        yield from _section("usage", dict(usage_words(run.usage)) if run.usage is not None else {}) or [_title("usage")]
+    if drawn is not None:
+        yield _indent(drawn)
+    if run.work is not None:
+        yield from _section("work", dict(work_words(run.work)))
 
 
 def _outcome(run: RunRecord) -> Iterator[tuple[str, object]]:

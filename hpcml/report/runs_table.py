@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcml.codec import Json, encode
+from hpcml.record_keys import MEASURED
 from hpcml.records import RunRecord
 from hpcml.report.plain_text import duration, json_ready, markdown_table, safe, safe_markdown
 from hpcml.report.run_words import key_metric, metric_words, precision_words, short_uid, submitted_at, title
@@ -97,7 +98,7 @@ def runs_json(runs: Sequence[RunRecord]) -> str:
 
 
 def runs_csv(runs: Sequence[RunRecord]) -> str:
-    """Return one line for each run: what it is, how it ended, every setting, every fact, every metric's last value."""
+    """Return a line for each run: what it is, how it ended, every setting and fact, last values, what it used."""
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     headings, rows = run_columns(runs)
@@ -115,14 +116,22 @@ def run_columns(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]
     settings = sorted({key for run in runs for key in run.params} - {"experiment", "name"})
     facts = sorted({key for run in runs for key in run.facts})
     metrics = sorted({key for run in runs for key in run.metrics})
+    measured = [
+        (space, name)
+        for space, names in MEASURED.items()
+        for name in names
+        if any(_measured(run, space, name) is not None for run in runs)
+    ]
     rows = []
     for run in runs:
         now = {**run.params, "tags": list(run.tags)}  # the tags that it has now
         values: list[object] = [encode(getattr(run, key)) for key in (*plain, *more)]
         values += [_field(now.get(key)) for key in settings] + [_field(run.facts.get(key)) for key in facts]
         values += [key_metric(run, key)[1] for key in metrics]
+        values += [_measured(run, space, name) for space, name in measured]
         rows.append(values)
-    return [*plain, *more, *settings, *(f"facts.{key}" for key in facts), *(f"metrics.{key}" for key in metrics)], rows
+    headings = [*plain, *more, *settings, *(f"facts.{key}" for key in facts), *(f"metrics.{key}" for key in metrics)]
+    return [*headings, *(f"{space}.{name}" for space, name in measured)], rows
 
 
 def record_json(run: RunRecord) -> Json:
@@ -130,6 +139,11 @@ def record_json(run: RunRecord) -> Json:
     return json_ready(
         {**encode(run), **{key: encode(dict(getattr(run, key))) for key in ("params", "facts", "metrics")}}
     )
+
+
+def _measured(run: RunRecord, space: str, name: str) -> object:
+    record = getattr(run, space)
+    return None if record is None else getattr(record, name)
 
 
 def _field(value: object) -> object:

@@ -69,6 +69,7 @@ class RunFacts:
     t_start: float | None = None  # of the first attempt whose work counts (`_working`)
     t_end: float | None = None
     wall_s: float | None = None  # of all attempts whose work counts
+    counted: Sequence[int] = ()  # these attempts
     clock_zero: float | None = None  # where the run's own clock begins: its very first start, or before any
     precision_effective: str | None = None
     numerics: str | None = None
@@ -97,6 +98,7 @@ def fold(journals: Sequence[JournalStart], happenings: Iterable[Happening]) -> R
         t_start=starts[working[0]] if working else None,
         t_end=_end_known(outcome, seen),
         wall_s=_wall_s(known, working) if state.is_final else None,
+        counted=tuple(working),
         clock_zero=starts[min(starts)] if starts else min((journal.t0 for journal in journals), default=None),
         precision_effective=_effective(probed),
         numerics=_text(probed.details.get("numerics")) if probed else None,

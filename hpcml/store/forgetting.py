@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, select
 from hpcml.store import rows
 from hpcml.store.engine import Store
 from hpcml.store.locks import hold_run_and_names
-from hpcml.store.tables import METRIC, RUN, RUN_FACT, RUN_NOTE, RUN_PARAM, RUN_TAG, SERIES, WORD
+from hpcml.store.tables import METRIC, RUN, RUN_FACT, RUN_NOTE, RUN_PARAM, RUN_TAG, RUN_USAGE, RUN_WORK, SERIES, WORD
 
 
 def forget_run(store: Store, uid: str) -> bool:
@@ -36,7 +36,7 @@ def _forget(connection: Connection, uid: str) -> bool:
         if run_id is None:
             return False
         rows.forget_journals(connection, run_id)
-        for table in (RUN_PARAM, RUN_FACT, RUN_TAG, RUN_NOTE):
+        for table in (RUN_PARAM, RUN_FACT, RUN_TAG, RUN_NOTE, RUN_USAGE, RUN_WORK):
             connection.execute(delete(table).where(table.c.run_id == run_id))
         connection.execute(delete(RUN).where(RUN.c.id == run_id))
         # a name that no run has any more would be offered as a key of filters

@@ -11,22 +11,22 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, Connection, select, update
 
 from hpcml.errors import HpcmlError, StoreError
-from hpcml.journal import Chunk, Header, parse_chunk
+from hpcml.journal import Chunk, parse_chunk
 from hpcml.rundir import RunDir, find_run_dirs
 from hpcml.store import cursors as cursor_rows
-from hpcml.store import rows
+from hpcml.store import rows, samples
 from hpcml.store.copies import takes_over
 from hpcml.store.describing import Description, describe, manifest_stamp
 from hpcml.store.engine import Store
 from hpcml.store.homes import check_home
-from hpcml.store.intake import Stretch, is_usable, storable, take_in
+from hpcml.store.intake import Stretch, storable, take_in
+from hpcml.store.journal_files import find_header, is_replaced, read_stretch, sizes_in
 from hpcml.store.locks import hold_run
 from hpcml.store.paths import is_below
 from hpcml.store.summaries import Touched, without_summary, write_summaries
 from hpcml.store.tables import JOURNAL, RUN
 
 _BATCH_BYTES = 8 << 20  # of journals in one transaction: about a second during which nobody else can write
-_HEADER_WITHIN = 4 << 20  # bytes, in which a header is looked for if the first line is damaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,7 @@ class _Known:
     uid: str
     stamp: str
     offsets: Mapping[str, int]  # journal file -> bytes read
+    sampled: Mapping[str, int] | None  # the same of the telemetry; None: that was read after the run's end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +125,24 @@ def _has_news(run_dir: RunDir, known: _Known | None, problems: list[str]) -> boo
     """Tell whether there is anything to write, without writing; what is left out is added to *problems*."""
     if known is None or known.stamp != manifest_stamp(run_dir):
         return True
-    sizes = _sizes(run_dir)
-    if known.offsets == sizes:
+    if _has_more(run_dir.journals, known.uid, known.offsets, problems):
+        return True
+    return known.sampled is not None and _has_more(run_dir.telemetry, known.uid, known.sampled, problems)
+
+
+def _has_more(folder: Path, uid: str, offsets: Mapping[str, int], problems: list[str]) -> bool:
+    """Tell whether the files of *folder* differ from what was read of them, down to *offsets*."""
+    sizes = sizes_in(str(folder))
+    if offsets == sizes:
         return False
-    if any(sizes.get(file, -1) < offset for file, offset in known.offsets.items()):
+    if any(sizes.get(file, -1) < offset for file, offset in offsets.items()):
         return True
     for file, size in sizes.items():
-        offset = known.offsets.get(file, 0)
-        if size > offset and b"\n" in _read(run_dir.journals / file, offset, 1):
-            if file in known.offsets:
+        offset = offsets.get(file, 0)
+        if size > offset and b"\n" in read_stretch(folder / file, offset, 1):
+            if file in offsets:
                 return True
-            problem = _find_header(run_dir.journals / file, known.uid)
+            problem = find_header(folder / file, uid)
             if not isinstance(problem, str):
                 return True
             problems.append(problem)
@@ -152,6 +160,9 @@ def _ingest(connection: Connection, run_dir: RunDir, reading: _Reading) -> Inges
             if is_anew:
                 connection.execute(update(RUN).where(RUN.c.uid == described.uid).values(manifest_stamp=""))
             batch, is_complete = _ingest_batch(connection, run_dir, described, reading.batch_bytes, is_anew=is_anew)
+            if is_complete:  # last, so that of a run that has ended all is there that its samplers wrote
+                problems, is_complete = samples.read_in(connection, run_dir, described, budget=reading.batch_bytes)
+                batch += IngestReport(problems=tuple(problems))
         report, is_anew = report + batch, False
     return replace(report, problems=tuple(dict.fromkeys(report.problems)))  # each batch met them again
 
@@ -166,8 +177,9 @@ def _ingest_batch(
 ) -> tuple[IngestReport, bool]:
     """Read a bounded stretch; return what it held, and whether nothing is left."""
     run_id, has_news = rows.ensure_run(connection, described)
-    cursors, sizes = cursor_rows.read_cursors(connection, run_id), _sizes(run_dir)
-    if is_anew or _is_replaced(run_dir, described.uid, cursors, sizes):
+    cursors, sizes = cursor_rows.read_cursors(connection, run_id), sizes_in(str(run_dir.journals))
+    read = {file: (cursor.byte_offset, cursor.uid) for file, cursor in cursors.items()}
+    if is_anew or is_replaced(run_dir.journals, described.uid, read, sizes):
         rows.forget_journals(connection, run_id)
         cursors, has_news = {}, True
     without = without_summary(connection, run_id)
@@ -180,11 +192,11 @@ def _ingest_batch(
         if budget <= 0:
             is_complete = False
             break
-        data = _read(run_dir.journals / file, offset, budget)
+        data = read_stretch(run_dir.journals / file, offset, budget)
         if b"\n" not in data:
             continue  # no line is complete yet
         if cursor is None:
-            header = _find_header(run_dir.journals / file, described.uid)
+            header = find_header(run_dir.journals / file, described.uid)
             if isinstance(header, str):
                 report += IngestReport(problems=(header,))
                 continue
@@ -212,13 +224,15 @@ def _move_on(connection: Connection, cursor: cursor_rows.Cursor, chunk: Chunk, s
 
 
 def _known_runs(connection: Connection, which: ColumnElement[bool]) -> dict[str, _Known]:
-    columns = (RUN.c.path, RUN.c.uid, RUN.c.manifest_stamp, JOURNAL.c.file, JOURNAL.c.byte_offset)
+    columns = (RUN.c.path, RUN.c.uid, RUN.c.manifest_stamp, RUN.c.is_sampled, JOURNAL.c.file, JOURNAL.c.byte_offset)
     query = select(*columns).outerjoin(JOURNAL, JOURNAL.c.run_id == RUN.c.id)
+    sampled = samples.offsets(connection, which)
     known: dict[str, _Known] = {}
     offsets: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for at, uid, stamp, file, byte_offset in connection.execute(query.where(which)):
+    for at, uid, stamp, is_sampled, file, byte_offset in connection.execute(query.where(which)):
         if at not in known:
-            known[at] = _Known(uid=uid, stamp=stamp, offsets=offsets[at])
+            of_samplers = None if is_sampled else sampled.get(at, {})
+            known[at] = _Known(uid=uid, stamp=stamp, offsets=offsets[at], sampled=of_samplers)
         if file is not None:
             offsets[at][file] = byte_offset
     return known
@@ -226,65 +240,3 @@ def _known_runs(connection: Connection, which: ColumnElement[bool]) -> dict[str,
 
 def _path(run_dir: RunDir) -> str:
     return storable(os.path.abspath(run_dir.path))  # noqa: PTH100 - the same, in a fifth of the time
-
-
-def _sizes(run_dir: RunDir) -> dict[str, int]:
-    """Return the size of each journal, in the order of their names; none where the folder is gone."""
-    try:
-        with os.scandir(f"{run_dir.path}/journal") as entries:
-            found = [(entry.name, entry.stat().st_size) for entry in entries if entry.name.endswith(".jsonl")]
-        return dict(sorted(found))
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise HpcmlError(f"{run_dir.journals} cannot be read: {error.strerror}") from error
-
-
-def _is_replaced(
-    run_dir: RunDir, uid: str, cursors: Mapping[str, cursor_rows.Cursor], sizes: Mapping[str, int]
-) -> bool:
-    """Whether a journal that was read is gone, has become shorter, or is another file of the same name."""
-    for file, cursor in cursors.items():
-        size = sizes.get(file, -1)
-        if size < cursor.byte_offset:
-            return True
-        if size > cursor.byte_offset:
-            header = _find_header(run_dir.journals / file, uid)
-            if isinstance(header, str) or storable(header.journal) != cursor.uid:
-                return True
-    return False
-
-
-def _find_header(path: Path, uid: str) -> Header | str:
-    """Return the header of the journal *path* of run *uid*, or in one line what is wrong.
-
-    It is the first line. Where that is damaged, the first copy of it that the writer left further on.
-    """
-    first = _header_in(_read(path, 0, 1).partition(b"\n")[0])
-    if first is not None and first.run == uid:
-        return first
-    lines = _read(path, 0, _HEADER_WITHIN).split(b"\n")[1:-1]
-    for line in lines:
-        later = _header_in(line) if b'"hpcml"' in line else None
-        if later is not None and later.run == uid:
-            return later
-    problem = "begins with no header that this hpcml can read" if first is None else f"belongs to run {first.run}"
-    return f"{path} {problem}: left out"
-
-
-def _header_in(line: bytes) -> Header | None:
-    header = parse_chunk(line + b"\n", offset=0).header
-    return header if header is not None and is_usable(header) else None
-
-
-def _read(path: Path, offset: int, limit: int) -> bytes:
-    """Return up to *limit* bytes, or as many more as it takes to reach the end of a line."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read(limit)
-            while b"\n" not in data and (more := file.read(max(limit, 1 << 16))):
-                data += more
-            return data
-    except OSError as error:
-        raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error

@@ -11,9 +11,31 @@ from typing import Any
 from sqlalchemy import Column, Connection, Table, case, func, literal, select
 
 from hpcml.errors import StoreError
-from hpcml.record_keys import AGE, NOTE_WORDS, SPACES, STATISTICS, TAG_WORDS, begun_at
+from hpcml.record_keys import (
+    AGE,
+    MEASURED,
+    NOTE_WORDS,
+    SCALED,
+    SPACES,
+    STATISTICS,
+    TAG_WORDS,
+    begun_at,
+    is_measured,
+    place_of,
+)
 from hpcml.store.loading import COLUMNS
-from hpcml.store.tables import JOURNAL, METRIC, RUN, RUN_FACT, RUN_NOTE, RUN_PARAM, RUN_TAG, SUMMARY
+from hpcml.store.tables import (
+    JOURNAL,
+    METRIC,
+    RUN,
+    RUN_FACT,
+    RUN_NOTE,
+    RUN_PARAM,
+    RUN_TAG,
+    RUN_USAGE,
+    RUN_WORK,
+    SUMMARY,
+)
 
 _SHOWN = 5  # candidates in an error's one line
 _COUNTED = ("bad_lines", "lost_records")  # over all journals of a run
@@ -51,9 +73,11 @@ class Keyed:
             return _lists(connection, RUN_NOTE, RUN_NOTE.c.text)
         if key == AGE:
             return self._ages()
-        for find in (_param, _last, _fact, _in_space, _statistic):
+        for find in (_param, _last, _fact, _measured, _in_space, _statistic):
             if values := find(connection, key):
                 return values
+        if is_measured(key):
+            return {}  # a word that is known, whether or not anything was measured yet
         if not connection.execute(select(RUN.c.id).limit(1)).all():
             return {}  # an empty store knows no metric yet, and no run meets anything
         raise StoreError(f"no run has anything called {key!r}{near(key, known_keys(connection))}")
@@ -70,7 +94,8 @@ def known_keys(connection: Connection) -> set[str]:
     groups = {key.removesuffix(".name") for key in params if key.endswith(".name")}
     facts = connection.execute(select(RUN_FACT.c.key).distinct()).scalars()
     metrics = connection.execute(select(METRIC.c.name)).scalars()
-    return {*COLUMNS, *_COUNTED, "tag", "note", AGE, *params, *groups, *facts, *metrics}
+    measured = {name for names in MEASURED.values() for name in names} | set(SCALED)
+    return {*COLUMNS, *_COUNTED, "tag", "note", AGE, *params, *groups, *facts, *metrics, *measured}
 
 
 def near(word: str, known: Collection[str]) -> str:
@@ -104,9 +129,33 @@ def _last(connection: Connection, key: str) -> Values:
     return _summaries(connection, key, SUMMARY.c.last)
 
 
+def _usage(connection: Connection, key: str) -> Values:
+    return _of_measured(connection, RUN_USAGE, "usage", key)
+
+
+def _work(connection: Connection, key: str) -> Values:
+    return _of_measured(connection, RUN_WORK, "work", key)
+
+
+def _measured(connection: Connection, key: str) -> Values:
+    return _usage(connection, key) or _work(connection, key)
+
+
+def _of_measured(connection: Connection, table: Table, space: str, key: str) -> Values:
+    place = place_of(space, key)
+    if place is None:
+        return {}
+    name, divisor = place
+    rows = connection.execute(select(table.c.run_id, table.c[name]))
+    if divisor == 1.0:
+        return {at: value for at, value in rows}  # noqa: C416 - rows are no pairs to mypy
+    return {at: None if value is None else value / divisor for at, value in rows}
+
+
 def _in_space(connection: Connection, key: str) -> Values:
     space, _, name = key.partition(".")
-    finders: Mapping[str, Callable[[Connection, str], Values]] = dict(zip(SPACES, (_param, _last, _fact), strict=True))
+    of_spaces = (_param, _last, _fact, _usage, _work)
+    finders: Mapping[str, Callable[[Connection, str], Values]] = dict(zip(SPACES, of_spaces, strict=True))
     return finders[space](connection, name) if space in finders else {}
 
 

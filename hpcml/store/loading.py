@@ -9,10 +9,23 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, Select, Table, func, select
 
-from hpcml.records import MetricSummary, Note, Point, RunRecord
+from hpcml.records import MetricSummary, Note, Point, RunRecord, Usage, Work
 from hpcml.states import State
 from hpcml.store.curves import Points, Precedence, Tally, merge
-from hpcml.store.tables import JOURNAL, METRIC, POINT, RUN, RUN_FACT, RUN_NOTE, RUN_PARAM, RUN_TAG, SERIES, SUMMARY
+from hpcml.store.tables import (
+    JOURNAL,
+    METRIC,
+    POINT,
+    RUN,
+    RUN_FACT,
+    RUN_NOTE,
+    RUN_PARAM,
+    RUN_TAG,
+    RUN_USAGE,
+    RUN_WORK,
+    SERIES,
+    SUMMARY,
+)
 
 _MAX_VARIABLES = 900  # SQLite before 3.32 takes 999 in one statement
 
@@ -46,6 +59,7 @@ def load_records(connection: Connection, rows: Sequence[RunRow]) -> list[RunReco
     params, facts = _load_json(connection, RUN_PARAM, ids), _load_json(connection, RUN_FACT, ids)
     tags, metrics = _load_tags(connection, ids), _load_summaries(connection, ids)
     notes, missing = _load_notes(connection, ids), _load_missing(connection, ids)
+    usage, work = _load_rows(connection, RUN_USAGE, ids), _load_rows(connection, RUN_WORK, ids)
     return [
         RunRecord(
             **{name: getattr(row, name) for name in COLUMNS if name != "state"},
@@ -57,6 +71,8 @@ def load_records(connection: Connection, rows: Sequence[RunRow]) -> list[RunReco
             params=params[row.id],
             facts=facts[row.id],
             metrics=metrics[row.id],
+            usage=Usage(**usage[row.id]) if row.id in usage else None,
+            work=Work(**work[row.id]) if row.id in work else None,
         )
         for row in rows
     ]
@@ -150,6 +166,17 @@ def _load_missing(connection: Connection, ids: Sequence[int]) -> defaultdict[int
         for run_id, bad_lines, lost_records in connection.execute(query.where(JOURNAL.c.run_id.in_(chunk))):
             found[run_id] = (int(bad_lines), int(lost_records))
     return found
+
+
+def _load_rows(connection: Connection, table: Table, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Return the row that *table* has of each run, by column; a run without is absent."""
+    columns = [column for column in table.c if column.name != "run_id"]
+    names = [column.name for column in columns]
+    return {
+        run_id: dict(zip(names, values, strict=True))
+        for chunk in chunked(ids)
+        for run_id, *values in connection.execute(select(table.c.run_id, *columns).where(table.c.run_id.in_(chunk)))
+    }
 
 
 def _load_summaries(connection: Connection, ids: Sequence[int]) -> defaultdict[int, dict[str, MetricSummary]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 
 from sqlalchemy import Connection, Insert, delete, insert, select, update
 
@@ -15,6 +16,7 @@ from hpcml.store.describing import Description
 from hpcml.store.fold import FOLDED, Happening, JournalStart, fold
 from hpcml.store.intake import Stretch, storable
 from hpcml.store.loading import chunked
+from hpcml.store.samples import forget_samples
 from hpcml.store.tables import (
     EVENT,
     JOURNAL,
@@ -25,9 +27,12 @@ from hpcml.store.tables import (
     RUN_NOTE,
     RUN_PARAM,
     RUN_TAG,
+    RUN_USAGE,
+    RUN_WORK,
     SERIES,
     SUMMARY,
 )
+from hpcml.store.usage import MEASURED, Carbon, fold_usage, fold_work
 
 
 def ensure_run(connection: Connection, described: Description) -> tuple[int, bool]:
@@ -60,11 +65,12 @@ def ensure_run(connection: Connection, described: Description) -> tuple[int, boo
 
 
 def forget_journals(connection: Connection, run_id: int) -> None:
-    """Remove all that the run's journals said."""
+    """Remove all that the run's journals and samplers said."""
     series = select(SERIES.c.id).where(SERIES.c.run_id == run_id)
     connection.execute(delete(POINT).where(POINT.c.series_id.in_(series)))
     for table in (SERIES, SUMMARY, EVENT, JOURNAL):
         connection.execute(delete(table).where(table.c.run_id == run_id))
+    forget_samples(connection, run_id)
 
 
 def write_stretch(connection: Connection, run_id: int, cursor: Cursor, stretch: Stretch) -> dict[str, int]:
@@ -132,7 +138,7 @@ def refold(connection: Connection, run_id: int, described: Description) -> None:
             journal=journals[at], ordinal=ordinal, at=(epoch_ms + t_ms) / 1000, name=name, details=json.loads(details)
         )
         for at, ordinal, t_ms, name, details in connection.execute(
-            events.where(EVENT.c.run_id == run_id, EVENT.c.name.in_((*FOLDED, *ANNOTATING)))
+            events.where(EVENT.c.run_id == run_id, EVENT.c.name.in_((*FOLDED, *ANNOTATING, *MEASURED)))
         )
     ]
     known = fold(list(journals.values()), happenings)
@@ -153,6 +159,7 @@ def refold(connection: Connection, run_id: int, described: Description) -> None:
             insert(RUN_FACT), [{"run_id": run_id, "key": key, "value": value} for key, value in facts.items()]
         )
     _write_annotations(connection, run_id, described.tags, happenings)
+    _write_measured(connection, run_id, happenings, known.counted, _carbon(described))
 
 
 def _write_annotations(
@@ -167,3 +174,23 @@ def _write_annotations(
         if found:
             rows = [{**values, "run_id": run_id, "position": at} for at, values in enumerate(found)]
             connection.execute(insert(table), rows)
+
+
+def _write_measured(
+    connection: Connection, run_id: int, happenings: Sequence[Happening], counted: Sequence[int], carbon: Carbon | None
+) -> None:
+    usage, work = fold_usage(happenings, counted, carbon), fold_work(happenings, counted)
+    for table, found in ((RUN_USAGE, usage), (RUN_WORK, work)):
+        connection.execute(delete(table).where(table.c.run_id == run_id))
+        if found is not None:
+            values = {name: storable(v) if isinstance(v, str) else v for name, v in asdict(found).items()}
+            connection.execute(insert(table).values(run_id=run_id, **values))
+
+
+def _carbon(described: Description) -> Carbon | None:
+    """Return what the run's own configuration says of its cluster's electricity."""
+    factor, source = (
+        json.loads(described.params.get(f"cluster.{key}", "null")) for key in ("co2_g_per_kwh", "co2_source")
+    )
+    is_known = isinstance(factor, int | float) and not isinstance(factor, bool) and source is not None
+    return Carbon(g_per_kwh=float(factor), source=str(source)) if is_known else None

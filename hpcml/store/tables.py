@@ -6,6 +6,10 @@ known, so that what an agent reports later moves no row; `clock_ms` is where the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -23,9 +27,13 @@ from sqlalchemy import (
     text,
     true,
 )
+from sqlalchemy.types import TypeEngine
+
+from hpcml.answers import Span
+from hpcml.records import Usage, Work
 
 APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
-REVISION = "0004"  # the newest of migrations/versions
+REVISION = "0005"  # the newest of migrations/versions
 
 METADATA = MetaData(
     naming_convention={
@@ -35,6 +43,14 @@ METADATA = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+_KINDS: Mapping[str, type[TypeEngine[Any]]] = {"int": Integer, "float": Float, "str": Text, "bool": Boolean}
+
+
+def _columns_of(record: type[Usage | Work | Span]) -> list[Column[Any]]:
+    """Return a column for each field of *record*, which is written and read whole."""
+    words = [(field.name, str(field.type)) for field in fields(record)]
+    return [Column(name, _KINDS[word.partition(" ")[0]](), nullable="None" in word) for name, word in words]
+
 
 RUN = Table(
     "run",
@@ -73,6 +89,8 @@ RUN = Table(
     Column("wall_s", Float),
     Column("epoch_ms", BigInteger, nullable=False),
     Column("clock_ms", BigInteger, nullable=False),
+    # what its samplers wrote was read after its end: nothing more comes, and nobody looks for it
+    Column("is_sampled", Boolean, nullable=False, server_default=false()),
 )
 
 RUN_PARAM = Table(
@@ -201,6 +219,63 @@ EVENT = Table(
     Column("name", Text, nullable=False),
     Column("details", Text, nullable=False),  # JSON
     PrimaryKeyConstraint("journal_id", "ordinal"),
+)
+
+# What the run used, and what a step of it does: one row for each run that told (usage.py).
+RUN_USAGE = Table(
+    "run_usage",
+    METADATA,
+    Column("run_id", ForeignKey("run.id"), primary_key=True, autoincrement=False),
+    *_columns_of(Usage),
+    sqlite_with_rowid=False,
+)
+
+RUN_WORK = Table(
+    "run_work",
+    METADATA,
+    Column("run_id", ForeignKey("run.id"), primary_key=True, autoincrement=False),
+    *_columns_of(Work),
+    sqlite_with_rowid=False,
+)
+
+# One file of telemetry: how far it was read, and where the reading goes on (`carry`, buckets.py).
+SAMPLER = Table(
+    "sampler",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("file", Text, nullable=False),
+    Column("uid", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("node", Integer, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("t0", Float, nullable=False),
+    Column("byte_offset", BigInteger, nullable=False),
+    Column("bad_lines", Integer, nullable=False),
+    Column("carry", Text, nullable=False),  # JSON
+    UniqueConstraint("run_id", "file"),
+)
+
+# A GPU, or the host, as one file of telemetry has it.
+DEVICE = Table(
+    "device",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("sampler_id", ForeignKey("sampler.id"), nullable=False),
+    Column("name", Text, nullable=False),  # gpu0, gpu1 ... or host
+    Column("uuid", Text),
+    UniqueConstraint("sampler_id", "name"),
+)
+
+# Ten seconds of a device. Rows of the last ten may change until the file ends.
+BUCKET = Table(
+    "bucket",
+    METADATA,
+    Column("device_id", ForeignKey("device.id"), nullable=False),
+    Column("t_ms", BigInteger, nullable=False),  # their begin
+    *(column for column in _columns_of(Span) if column.name != "t_s"),
+    PrimaryKeyConstraint("device_id", "t_ms"),
+    sqlite_with_rowid=False,
 )
 
 # When a scheduler was last asked, by whichever hpcml of this user, so that all of them together stay polite (polls.py).

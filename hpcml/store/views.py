@@ -6,16 +6,21 @@ there is one text of each, the newest. Adding a column is no change to whoever a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
+
+from hpcml.store.tables import BUCKET, RUN_USAGE, RUN_WORK
 
 _RUNS = (
     *("uid", "experiment", "name", "state", "is_settled", "cause", "reason", "exit_code", "attempt", "seed"),
     *("precision", "precision_effective", "numerics", "scheduler", "job_id", "array_index", "job_name", "submission"),
     *("submitted_at", "t_start", "t_end", "wall_s", "spec_hash", "git_commit", "git_dirty", "path"),
 )
-_FLAGS = ("is_settled", "git_dirty")
+_FLAGS = ("is_settled", "git_dirty", "energy_disagrees")
+_USAGE = tuple(column.name for column in RUN_USAGE.c if column.name != "run_id")
+_WORK = tuple(column.name for column in RUN_WORK.c if column.name != "run_id")
+_SPAN = tuple(column.name for column in BUCKET.c if column.name not in ("device_id", "t_ms"))
 _JSON_TEXT = {
     "sqlite": "CASE WHEN substr({0}, 1, 1) = '\"' AND json_valid({0}) THEN json_extract({0}, '$')"
     " WHEN {0} <> 'null' THEN {0} END",
@@ -82,6 +87,24 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
               SELECT 1 FROM series s2 JOIN journal j2 ON j2.id = s2.journal_id JOIN point p2 ON p2.series_id = s2.id
               WHERE s2.run_id = s.run_id AND s2.metric_id = s.metric_id AND j2.rank > j.rank AND p2.step = p.step)""",
     ),
+    "usage": (
+        "run that was measured",
+        ("uid", *_USAGE),
+        "SELECT run.uid, {usage} FROM run_usage u JOIN run ON run.id = u.run_id",
+    ),
+    "work": (
+        "run whose program counted",
+        ("uid", *_WORK),
+        "SELECT run.uid, {work} FROM run_work w JOIN run ON run.id = w.run_id",
+    ),
+    "timelines": (
+        "ten seconds of a GPU or a node",
+        ("uid", "attempt", "node", "host", "device", "uuid", "t_s", *_SPAN),
+        """SELECT run.uid, s.attempt, s.node, s.host, d.name, d.uuid,
+            (b.t_ms - run.clock_ms) / CAST(1000 AS DOUBLE PRECISION), {span}
+            FROM bucket b JOIN device d ON d.id = b.device_id JOIN sampler s ON s.id = d.sampler_id
+            JOIN run ON run.id = s.run_id""",
+    ),
     "events": (
         "event",
         ("uid", "t_s", "attempt", "writer", "name", "details"),
@@ -93,6 +116,12 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
         ("uid", "file", "attempt", "writer", "host", "t0", "bytes", "events", "bad_lines", "lost_records"),
         """SELECT run.uid, j.file, j.attempt, j.writer, j.host, j.t0, j.byte_offset, j.events, j.bad_lines,
             j.lost_records FROM journal j JOIN run ON run.id = j.run_id""",
+    ),
+    "samplers": (
+        "file of telemetry of a run",
+        ("uid", "file", "attempt", "node", "host", "t0", "bytes", "bad_lines"),
+        """SELECT run.uid, s.file, s.attempt, s.node, s.host, s.t0, s.byte_offset, s.bad_lines
+            FROM sampler s JOIN run ON run.id = s.run_id""",
     ),
 }
 
@@ -108,9 +137,10 @@ def create_views(connection: Connection) -> None:
     kind = connection.dialect.name
     words = {
         # numbers, as SQLite has them: the same question then has the same answer everywhere
-        "{columns}": ", ".join(
-            f"CASE WHEN {name} THEN 1 WHEN NOT {name} THEN 0 END" if name in _FLAGS else name for name in _RUNS
-        ),
+        "{columns}": _columns(_RUNS, "run"),
+        "{usage}": _columns(_USAGE, "u"),
+        "{work}": _columns(_WORK, "w"),
+        "{span}": _columns(_SPAN, "b"),
         "{text_of_value}": _JSON_TEXT[kind].format("p.value"),
         "{number_of_value}": _JSON_NUMBER[kind].format("p.value"),
     }
@@ -119,3 +149,11 @@ def create_views(connection: Connection) -> None:
             query = query.replace(word, meaning)  # noqa: PLW2901 - the same query, in other words
         # psycopg takes a % for the beginning of a parameter only where there are parameters
         connection.exec_driver_sql(f"CREATE VIEW {name} ({', '.join(columns)}) AS {query}")
+
+
+def _columns(names: Sequence[str], table: str) -> str:
+    each = [f"{table}.{name}" for name in names]
+    return ", ".join(
+        f"CASE WHEN {column} THEN 1 WHEN NOT {column} THEN 0 END" if name in _FLAGS else column
+        for name, column in zip(names, each, strict=True)
+    )

@@ -11,7 +11,7 @@ from hpcml.analysis.contrast import contrast
 from hpcml.analysis.ranking import rank
 from hpcml.answers import Ranking
 from hpcml.errors import ComparisonError
-from hpcml.records import MetricSummary, RunRecord
+from hpcml.records import MetricSummary, RunRecord, Usage
 from hpcml.states import State
 
 NOW = 1_795_000_000.0
@@ -86,6 +86,20 @@ def test_groups_come_in_the_order_of_their_best_and_are_limited_each() -> None:
     assert ranked(ranking) == "cad"
     assert [each.group for each in ranking.ranked] == [("large",), ("small",), (None,)]
     assert ranked(best(runs, by=("model", "seed"), count=1)) == "cabd"
+
+
+def test_what_was_measured_beside_runs_ranks_them_where_it_is_said_which_way() -> None:
+    runs = [
+        run(letter, 0.5, usage=Usage(energy_j=joules)) for letter, joules in zip("abc", (3e3, 1e3, None), strict=True)
+    ]
+
+    ranking = best(runs, metric="energy_kj", goal="min")
+
+    assert (ranked(ranking), ranking.candidates, ranking.without) == ("ba", 2, 1)
+    assert [(each.value, each.step) for each in ranking.ranked] == [(1.0, None), (3.0, None)]
+    assert ranked(best(runs, metric="usage.energy_j", goal="max")) == "ab"
+    with pytest.raises(ComparisonError, match="say whether most or least is best"):
+        best(runs, metric="usage.energy_j")
 
 
 def test_a_metric_that_nobody_recorded_is_refused() -> None:

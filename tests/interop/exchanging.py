@@ -39,6 +39,10 @@ def make_runs(home: Path) -> None:
     plain.logs.mkdir()
     plain.stdout(0, 0).write_text("hello\n")
     plain.git_diff.write_text("--- a\n+++ b\n")
+    gpu = {"uuid": "GPU-1", "scope": "gpu", "energy_j": 2500.0, "energy_covered_s": 10.0, "energy_method": "counter"}
+    of_gpu = {f"gpu0_{name}": value for name, value in gpu.items()}
+    agent.event("telemetry", 10.0, node=0, gpus=1, wall_s=10.0, energy_j=2500.0, host_cpu_s=4.0, **of_gpu)
+    rank0.event("work", devices=1, model_flops=2e9, samples=64.0)
     agent.event("attempt_ended", 10.0, state="COMPLETED", exit_code=0, wall_s=10.0)
 
     odd = make_run_dir(home / "runs", ODD, seed=2, name=EVIL, tags=[EVIL, "final"], experiment="other")

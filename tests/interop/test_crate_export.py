@@ -42,7 +42,9 @@ def test_a_crate_says_who_ran_what_with_what_and_what_came_of_it(hpcml: Hpcml) -
     assert told(plain["object"])["training.steps"] == 300
     assert files(plain["object"]) == {f"runs/{PLAIN}/run.json", f"runs/{PLAIN}/git.diff"}
     assert told(plain["result"]) == {"loss": 0.2, "val/accuracy": 0.4}
-    assert told(plain["resourceUsage"]) == {"hostname": "n1", "cores": 8, "gpu_model": "NVIDIA A100", "wall_s": 10.0}
+    used = {"gpu_s": 10.0, "energy_j": 2500.0, "energy_method": "counter", "energy_scope": "gpu", "cpu_s": 4.0}
+    hardware = {"hostname": "n1", "cores": 8, "gpu_model": "NVIDIA A100"}
+    assert told(plain["resourceUsage"]) == {**hardware, "wall_s": 10.0, "mean_power_w": 250.0, **used}
     odd = actions[ODD]
     assert odd["actionStatus"] == "http://schema.org/FailedActionStatus"
     assert odd["error"] == f"FAILED: program: {EVIL}"

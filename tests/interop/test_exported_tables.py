@@ -42,6 +42,8 @@ def test_csv_has_every_run_point_and_event_exactly(hpcml: Hpcml) -> None:
     assert runs[PLAIN]["params.training.steps"] == "300"
     assert runs[PLAIN]["facts.gpu_model"] == "NVIDIA A100"
     assert runs[PLAIN]["metrics.loss"] == "0.2"
+    assert (runs[PLAIN]["usage.energy_j"], runs[PLAIN]["usage.energy_method"]) == ("2500.0", "counter")
+    assert (runs[PLAIN]["work.model_flops"], runs[ODD]["usage.energy_j"]) == ("2000000000.0", "")
     assert runs[ODD]["name"] == runs[ODD]["facts.gpu_model"] == EVIL
     assert runs[ODD]["metrics.loss"] == "nan"
     assert (runs[PLAIN]["facts.cores"], runs[ODD]["facts.cores"]) == ("8", '"many"')  # of several kinds: JSON
@@ -72,6 +74,7 @@ def test_json_has_what_csv_has(hpcml: Hpcml) -> None:
     assert runs[ODD]["curves"][EVIL]["value"] == [1.5, "nan", "inf", "-inf", 1e300]
     assert runs[ODD]["tags"] == [EVIL, "final"]
     assert runs[OPEN]["state"] == "RUNNING"
+    assert (runs[PLAIN]["usage"]["gpu_s"], runs[PLAIN]["work"]["samples"], runs[OPEN]["usage"]) == (10.0, 64.0, None)
     assert runs[PLAIN]["events"][0]["name"] == "attempt_started"
 
 
@@ -86,6 +89,8 @@ def test_parquet_has_the_same_with_types(hpcml: Hpcml) -> None:
     runs = {row["uid"]: row for row in rows("runs")}
     assert (runs[PLAIN]["params.training.steps"], runs[PLAIN]["git_dirty"], runs[PLAIN]["wall_s"]) == (300, False, 10.0)
     assert runs[OPEN]["exit_code"] is None
+    assert (runs[PLAIN]["usage.gpus"], runs[PLAIN]["usage.energy_disagrees"]) == (1, False)
+    assert runs[OPEN]["usage.gpus"] is None
     assert runs[ODD]["name"] == EVIL
     as_csv = read_csv(exported(hpcml, "csv") / "points.csv")
     points = rows("points")

@@ -86,6 +86,7 @@ def test_mlflow_has_params_metrics_with_steps_and_times_tags_and_artifacts(hpcml
     assert (plain.data.params["precision.name"], plain.data.params["model.recipe"]) == ("tf32", "torch_classification")
     tags = plain.data.tags
     assert (tags["hpcml.tag.paper"], tags["hpcml.fact.gpu_model"]) == ("true", "NVIDIA A100")
+    assert (tags["hpcml.usage.energy_j"], tags["hpcml.work.model_flops"]) == ("2500.0", "2000000000.0")
     assert (tags["mlflow.user"], tags["mlflow.source.git.commit"]) == ("ada", "c0ffee")
     started_ms = (T0 + 1) * 1000
     assert server.history(plain, "loss") == [(step, started_ms + step * 250, 1 / (step + 1)) for step in range(5)]

@@ -38,6 +38,8 @@ def test_prometheus_reads_states_times_and_last_values(hpcml: Hpcml) -> None:
     assert values["hpcml_metric_val_accuracy", PLAIN, "val/accuracy"] == 0.4
     assert values["hpcml_run_wall_seconds", PLAIN, None] == 10
     assert values["hpcml_run_start_time_seconds", PLAIN, None] == T0
+    assert values["hpcml_run_energy_joules", PLAIN, None] == 2500.0
+    assert ("hpcml_run_energy_joules", ODD, None) not in values  # nothing was measured of it
     states = {at.labels["run"]: at.labels["state"] for at in samples if at.name == "hpcml_run_state"}
     assert states == {PLAIN: "COMPLETED", ODD: "FAILED", OPEN: "RUNNING"}
     names = {at.labels["run"]: at.labels["name"] for at in samples if at.name == "hpcml_run_info"}

@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection, Table
+from sqlalchemy.schema import DropTable
+
 from hpcml.manifest import Manifest, Plan, Provenance, write_manifest
 from hpcml.precision import Numerics, PrecisionName
 from hpcml.rundir import RunDir
@@ -28,6 +31,8 @@ from hpcml.spec import (
     spec_hash,
 )
 from hpcml.store.engine import Store
+from hpcml.store.tables import BUCKET, DEVICE, RUN_USAGE, RUN_WORK, SAMPLER
+from hpcml.store.views import drop_views
 from hpcml.strategy import Strategy, StrategyName
 
 T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
@@ -90,10 +95,13 @@ def make_run_dir(
 
 
 class Journal:
-    """One journal file, written line by line."""
+    """One journal file, or one of telemetry, written line by line."""
 
-    def __init__(self, run_dir: RunDir, *, writer: str = "rank0", attempt: int = 1, t0: float = T0) -> None:
-        self.path = run_dir.journals / f"{attempt}-node7-{writer}.jsonl"
+    def __init__(
+        self, run_dir: RunDir, *, writer: str = "rank0", attempt: int = 1, t0: float = T0, folder: str = "journal"
+    ) -> None:
+        self.path = run_dir.path / folder / f"{attempt}-node7-{writer}.jsonl"
+        self.path.parent.mkdir(exist_ok=True)
         self.uid = f"{run_dir.uid}/{self.path.name}/{t0}"
         self._seq = -1
         header = {"hpcml": 1, "journal": self.uid, "run": run_dir.uid, "attempt": attempt, "writer": writer}
@@ -133,6 +141,11 @@ def contents(store: Store) -> dict[str, list[tuple[Any, ...]]]:
         "summary": "SELECT uid, metric.name, n, n_nonfinite, first, last, last_step, min, min_step, max, max_step,"
         " total FROM summary JOIN run ON run.id = run_id JOIN metric ON metric.id = metric_id",
         "event": "SELECT journal.uid, ordinal, t_ms, name, details FROM event JOIN journal ON journal.id = journal_id",
+        "usage": f"SELECT uid, {_names(RUN_USAGE)} FROM run_usage JOIN run ON run.id = run_id",  # noqa: S608 - our own names
+        "work": f"SELECT uid, {_names(RUN_WORK)} FROM run_work JOIN run ON run.id = run_id",  # noqa: S608
+        "sampler": "SELECT uid, attempt, node, host, t0, byte_offset, bad_lines, carry FROM sampler",
+        "bucket": f"SELECT sampler.uid, device.name, device.uuid, {_names(BUCKET)} FROM bucket"  # noqa: S608
+        " JOIN device ON device.id = device_id JOIN sampler ON sampler.id = sampler_id",
     }
     with store.reading() as connection:
         return {
@@ -146,3 +159,17 @@ def contents(store: Store) -> dict[str, list[tuple[Any, ...]]]:
             )
             for name, query in queries.items()
         }
+
+
+def _names(table: Table) -> str:
+    """Return the columns of *table*, without the number of what its rows belong to."""
+    return ", ".join(f"{table.name}.{column.name}" for column in table.c if column.name not in ("run_id", "device_id"))
+
+
+def take_back_to_0004(connection: Connection) -> None:
+    """Make of a store one whose hpcml knew neither usage nor samples."""
+    drop_views(connection)
+    for table in (BUCKET, DEVICE, SAMPLER, RUN_USAGE, RUN_WORK):
+        connection.execute(DropTable(table))
+    connection.exec_driver_sql("ALTER TABLE run DROP COLUMN is_sampled")
+    connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0004'")

@@ -15,7 +15,7 @@ from hpcml.store.ingest import ingest_all
 from hpcml.store.loading import COLUMNS
 from hpcml.store.queries import curve, find_runs
 from hpcml.store.views import VIEWS
-from tests.store.building import T0, Journal, contents, make_run_dir
+from tests.store.building import T0, Journal, contents, make_run_dir, take_back_to_0004
 
 UID, OTHER = "20260528-202640-aaaaaa", "20260528-202640-bbbbbb"
 TEXTS = [
@@ -185,10 +185,10 @@ def test_an_upgrade_makes_the_views_anew(runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     store = open_store(str(path))
     ingest_all(store, runs)
+    with store.writing() as writing, writing.begin():
+        take_back_to_0004(writing)
     store.close()
     with closing(sqlite3.connect(path)) as connection, connection:
-        for name in VIEWS:
-            connection.execute(f"DROP VIEW {name}")
         connection.execute("CREATE VIEW runs (uid) AS SELECT 'as it once was'")
         connection.execute("UPDATE alembic_version SET version_num = '0003'")
 

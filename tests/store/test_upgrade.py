@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -11,13 +12,16 @@ from sqlalchemy import create_engine
 from hpcml.causes import Cause
 from hpcml.errors import StoreError
 from hpcml.states import State
-from hpcml.store.engine import open_store
-from hpcml.store.ingest import ingest_all
+from hpcml.store.engine import Store, open_store
+from hpcml.store.ingest import IngestReport, ingest_all
 from hpcml.store.queries import find_runs, get_run
+from hpcml.store.sqlite_file import SqliteFile
 from hpcml.store.tables import APPLICATION_ID
-from hpcml.store.upgrade import alembic_config
-from tests.store.building import T0, Journal, contents, make_run_dir
+from hpcml.store.timelines import timelines
+from hpcml.store.upgrade import alembic_config, upgrade
+from tests.store.building import T0, Journal, contents, make_run_dir, take_back_to_0004
 from tests.store.test_ingest import UID, a_finished_run, fresh
+from tests.store.test_samples import one_run
 
 FAILED, WAITS = UID[:-1] + "f", UID[:-1] + "w"
 
@@ -101,3 +105,31 @@ def schema(path: Path) -> list[str]:
     with sqlite3.connect(path) as connection:
         version = [str(row) for row in connection.execute("SELECT * FROM alembic_version")]
         return version + [str(row) for row in connection.execute("SELECT sql FROM sqlite_master ORDER BY name")]
+
+
+def test_a_store_without_usage_has_it_after_the_next_ingest(store: Store, runs: Path, tmp_path: Path) -> None:
+    run_dir = one_run(runs)
+    with_factor = json.loads(run_dir.manifest.read_text())
+    with_factor["run"]["cluster"] |= {"co2_g_per_kwh": 360.0, "co2_source": "the site"}
+    run_dir.manifest.write_text(json.dumps(with_factor))
+    ingest_all(store, runs)
+    with store.writing() as connection, connection.begin():
+        offsets = connection.exec_driver_sql("SELECT file, byte_offset FROM journal ORDER BY file").all()
+        take_back_to_0004(connection)
+    url = str(store.path) if isinstance(store, SqliteFile) else ""
+
+    store = open_store(url) if url else store
+    if not url:
+        with store.writing() as connection, connection.begin():
+            upgrade(connection)
+    assert get_run(store, UID).usage is None
+    with store.reading() as connection:  # what was read of the journals stays
+        assert connection.exec_driver_sql("SELECT file, byte_offset FROM journal ORDER BY file").all() == offsets
+    report = ingest_all(store, runs)
+
+    assert report == IngestReport(runs=1)
+    assert contents(store) == fresh(tmp_path, runs)
+    usage = get_run(store, UID).usage
+    assert usage is not None
+    assert (usage.energy_j, usage.co2_g) == (2500.0, 0.25)
+    assert len(timelines(store, UID)) == 2
