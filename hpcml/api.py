@@ -196,7 +196,7 @@ class Store:
         """Return what one SELECT over the views gives; nothing can be written so."""
         return Rows(questions.ask_in_sql(self._places, sql, limit_s=timeout_s))
 
-    def compare(
+    def compare(  # noqa: PLR0913 - as the command
         self,
         where: str | Iterable[str] = (),
         *,
@@ -205,6 +205,9 @@ class Store:
         metric: str | None = None,
         goal: Literal["max", "min"] | None = None,
         margin: float | None = None,
+        target: float | None = None,
+        score: Literal["mlperf"] | None = None,
+        allow: Sequence[str] = (),
         allow_mixed: bool = False,
     ) -> Comparison:
         """Return the comparison of the runs that meet *where* along *by*, as ``hpcml compare`` makes it."""
@@ -218,6 +221,9 @@ class Store:
             metric=metric,
             goal=goal,
             margin=margin,
+            target=target,
+            score=score,
+            allow=allow,
             allow_mixed=allow_mixed,
         )
 

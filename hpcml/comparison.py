@@ -107,10 +107,11 @@ class ToTarget:
     n: int
     median_s: float | None  # of those that reached it, since the run's start
     restricted_mean_s: float | None  # up to `budget_s`, which is what those that did not reach it get
-    budget_s: float | None
+    budget_s: float | None  # of the whole cell: for so long each run that completed without reaching it was watched
     ratio: float | None  # this row's time over the reference's, geometric; below 1 is sooner. None where censored
     ratio_ci95: Interval | None
-    median_kj: float | None
+    median_kj: float | None  # of those that reached it
+    energy_basis: Literal["samples", "share of time"] | None = None  # of the run's energy, by the time it took
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,7 @@ class Row:
     verdict: Verdict
     speed: Speed | None
     flags: tuple[str, ...] = ()
-    p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison; None for a single one
+    p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison: the verdict goes by it
     p_not_worse: float | None = None  # P(a run of this row >= one of the reference - margin)
     score: float | None = None  # MLPerf's: fastest and slowest dropped, mean of the rest; only on request
     cost: Cost | None = None
@@ -184,7 +185,7 @@ class Excluded:
 class Cell:
     """Runs that may be compared with each other: alike in all but the factor."""
 
-    where: Mapping[str, str]  # model, data, strategy, layout, cluster, container: those that are not the factor
+    where: Mapping[str, str]  # model, data, strategy, layout, cluster, container, and any setting that made cells
     device: str | None  # None: not recorded, or not alike in all runs
     batch_size: int | None  # global; None: the factor, or not alike in all runs
     reference: str
@@ -197,6 +198,7 @@ class Cell:
     confounders: tuple[Discrepancy, ...] = ()  # only where mixing was allowed: a reason to doubt every number above
     notes: tuple[Discrepancy, ...] = ()  # may differ, worth knowing
     excluded: tuple[Excluded, ...] = ()
+    target_source: Literal["config", "command line"] | None = None  # None: no row has a `to_target`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,5 +210,6 @@ class Comparison:
     goal: Literal["max", "min"]
     goal_source: Literal["config", "command line", "metric name"]
     n_runs: int
-    n_comparisons: int  # rows against a reference, over all cells: nothing is adjusted for their number
+    n_comparisons: int  # rows against a reference, over all cells
     cells: tuple[Cell, ...] = field(default_factory=tuple)
+    n_tests: int = 0  # of them, those with a p value: Holm's m

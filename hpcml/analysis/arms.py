@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from hpcml.analysis.attained import samples_per_step
 from hpcml.analysis.steady import SteadyState
 from hpcml.comparison import MIXED, Excluded
 from hpcml.precision import Numerics
@@ -30,6 +31,11 @@ class Arm:
     failed: tuple[RunRecord, ...]
     unfinished: tuple[RunRecord, ...]
     values: BySeed  # the metric; runs of one seed are averaged first, since the seed is the unit
+
+    @property
+    def ended(self) -> tuple[RunRecord, ...]:
+        """The runs that are over, whether or not they count."""
+        return self.ok + self.nan + self.without_metric + self.failed
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -61,7 +67,7 @@ class Times:
     """The durations of an arm's runs, per seed, where they are known."""
 
     steps_s: BySeed
-    samples_s: BySeed  # a step's time over its batch size
+    samples_s: BySeed  # a step's time over its samples
     p5_s: BySeed
     p95_s: BySeed
     walls_s: BySeed
@@ -81,7 +87,7 @@ def sort_runs(level: str, runs: Sequence[RunRecord], metric: str) -> Arm:
         without_metric=tuple(drawers["without_metric"]),
         failed=tuple(drawers["failed"]),
         unfinished=tuple(drawers["unfinished"]),
-        values=_by_seed(ok, lambda run: metric_value(run, metric)),
+        values=by_seed(ok, lambda run: metric_value(run, metric)),
     )
 
 
@@ -104,11 +110,11 @@ def has_nonfinite_loss(run: RunRecord) -> bool:
 def times(arm: Arm, steady: Mapping[str, SteadyState]) -> Times:
     """Return what is known of how long the runs of a native *arm* took; *steady* goes by uid."""
     return Times(
-        steps_s=_by_seed(arm.ok, lambda run: steady[run.uid].median_s if run.uid in steady else None),
-        samples_s=_by_seed(arm.ok, lambda run: _sample_s(run, steady)),
-        p5_s=_by_seed(arm.ok, lambda run: steady[run.uid].p5_s if run.uid in steady else None),
-        p95_s=_by_seed(arm.ok, lambda run: steady[run.uid].p95_s if run.uid in steady else None),
-        walls_s=_by_seed(arm.ok, lambda run: run.wall_s),
+        steps_s=by_seed(arm.ok, lambda run: steady[run.uid].median_s if run.uid in steady else None),
+        samples_s=by_seed(arm.ok, lambda run: _sample_s(run, steady)),
+        p5_s=by_seed(arm.ok, lambda run: steady[run.uid].p5_s if run.uid in steady else None),
+        p95_s=by_seed(arm.ok, lambda run: steady[run.uid].p95_s if run.uid in steady else None),
+        walls_s=by_seed(arm.ok, lambda run: run.wall_s),
         batch_sizes=frozenset(run.params.get("training.batch_size") for run in arm.ok),
     )
 
@@ -136,14 +142,12 @@ def _drawer(run: RunRecord, metric: str) -> str:
 
 
 def _sample_s(run: RunRecord, steady: Mapping[str, SteadyState]) -> float | None:
-    batch_size = run.params.get("training.batch_size")
-    is_own_program = "model.recipe" in run.params and run.params["model.recipe"] is None  # free to ignore batch_size
-    if run.uid not in steady or is_own_program or not isinstance(batch_size, int | float) or batch_size <= 0:
-        return None
-    return steady[run.uid].median_s / batch_size
+    samples = samples_per_step(run)
+    return steady[run.uid].median_s / samples if run.uid in steady and samples is not None else None
 
 
-def _by_seed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> BySeed:
+def by_seed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> BySeed:
+    """Return one number for each seed, the mean of what *read* finds in its runs; a seed without any is absent."""
     values: dict[int, list[float]] = defaultdict(list)
     for run in runs:
         if (value := read(run)) is not None:

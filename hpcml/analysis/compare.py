@@ -1,40 +1,28 @@
-"""Runs that differ in one setting, compared: refused where they differ in more, never more certain than they are."""
+"""Runs that differ in one setting, compared: refused where facts differ too, never more certain than they are."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
-from hpcml.analysis.arms import Arm, excluded, sort_runs
-from hpcml.analysis.factor import CELL_GROUPS, Factor, find_factor, find_levels, find_reference, natural, show
-from hpcml.analysis.fairness import Differences, find_differences
-from hpcml.analysis.objective import Yardstick, find_margin, find_yardstick
-from hpcml.analysis.rows import Terms, build_row
-from hpcml.analysis.steady import SteadyState, Window, common_window, steady_state
-from hpcml.comparison import Cell, Comparison
+from hpcml.analysis.arms import sort_runs
+from hpcml.analysis.cells import Group, find_cells
+from hpcml.analysis.factor import Factor, find_factor, find_levels, find_reference
+from hpcml.analysis.fairness import find_allowed, find_differences
+from hpcml.analysis.judging import STEP, Found, Question, judge
+from hpcml.analysis.objective import find_yardstick
+from hpcml.analysis.terms import Curves
+from hpcml.answers import Timeline
+from hpcml.comparison import Comparison
 from hpcml.errors import ComparisonError
-from hpcml.records import Point, RunRecord
+from hpcml.records import RunRecord
 from hpcml.states import State
 
-Curves = Mapping[str, Sequence[Point]]  # uid -> step_time_s
-_Where = tuple[tuple[str, str], ...]
+SCORES = ("mlperf",)
+_LISTED = 10  # cells, in an error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """The runs of one cell, with what was found about them."""
-
-    where: _Where
-    arms: Mapping[str, Arm]
-    differences: Differences
-
-    @property
-    def counted(self) -> list[RunRecord]:
-        return [run for arm in self.arms.values() for run in arm.ok]
-
-
-def compare(
+def compare(  # noqa: PLR0913 - what a comparison can be asked
     runs: Sequence[RunRecord],
     curves: Curves,
     *,
@@ -43,16 +31,25 @@ def compare(
     metric: str | None = None,
     goal: str | None = None,
     margin: float | None = None,
+    target: float | None = None,
+    score: str | None = None,
+    allow: Collection[str] = (),
     allow_mixed: bool = False,
+    more_curves: Mapping[str, Curves] | None = None,
+    timelines: Mapping[str, Sequence[Timeline]] | None = None,
 ) -> Comparison:
     """Return what the setting *by* did, cell by cell; the order of *runs* does not matter.
 
-    *curves* holds the ``step_time_s`` curves by uid. Raises `ComparisonError` where runs that count differ in more
-    than *by* (unless *allow_mixed*), where there is nothing to compare, or where no run can count.
+    *curves* holds the ``step_time_s`` curves by uid, *more_curves* those of other metrics: the compared one for the way
+    to the target, ``data_time_s``, ``communication_time_s``. Runs that differ in another setting are in other cells,
+    unless it is one that *allow* names; *allow_mixed* allows all. Raises `ComparisonError` where runs of a cell that
+    count differ in a binding fact, where there is nothing to compare, or where no run can count.
     """
     runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
     if not runs:
         raise ComparisonError("no runs to compare: none matches the selection")
+    if score is not None and score not in SCORES:
+        raise ComparisonError(f"score={score}: choose {', '.join(SCORES)}")
     factor = find_factor(by, runs)
     levels = find_levels(factor, runs)
     reference = find_reference(factor, levels, reference)
@@ -60,11 +57,25 @@ def compare(
         states = ", ".join(f"{n} {state}" for state, n in sorted(Counter(run.state for run in runs).items()))
         raise ComparisonError(f"none of the {len(runs)} runs is COMPLETED ({states}): nothing to compare yet")
     yardstick = find_yardstick(runs, metric, goal)
-    groups = _group(factor, runs, yardstick.metric)
-    _require_two_levels_somewhere(factor, groups)
+    allowed = find_allowed(allow, runs)
+    found = [
+        _look_at(factor, group, yardstick.metric)
+        for group in find_cells(factor, runs, None if allow_mixed else allowed)
+    ]
+    _require_two_levels_somewhere(factor, found)
     if not allow_mixed:
-        _require_fairness(factor, groups)
-    cells = tuple(_build_cell(factor, group, curves, reference, yardstick, margin) for group in groups)
+        _require_fairness(factor, found, allowed)
+    question = Question(
+        factor=factor,
+        reference=reference,
+        yardstick=yardstick,
+        margin=margin,
+        target=target,
+        is_scored=score is not None,
+        curves={**(more_curves or {}), STEP: curves},
+        timelines=timelines or {},
+    )
+    cells, n_tests = judge(found, question)
     return Comparison(
         by=factor.name,
         metric=yardstick.metric,
@@ -72,117 +83,48 @@ def compare(
         goal_source=yardstick.goal_source,
         n_runs=len(runs),
         n_comparisons=sum(row.difference is not None for cell in cells for row in cell.rows),
-        cells=cells,
+        cells=tuple(cells),
+        n_tests=n_tests,
     )
 
 
-def _group(factor: Factor, runs: Sequence[RunRecord], metric: str) -> list[_Group]:
-    names = [name for name in CELL_GROUPS if name != factor.group]
-    by_where: dict[_Where, list[RunRecord]] = defaultdict(list)
-    for run in runs:
-        by_where[tuple((name, show(run.params.get(f"{name}.name"))) for name in names)].append(run)
-    groups = []
-    for where, members in sorted(by_where.items(), key=lambda item: [(natural(v), v) for _, v in item[0]]):
-        levels = sorted({factor.level(run) for run in members}, key=factor.sort_key)
-        arms = {
-            level: sort_runs(level, [run for run in members if factor.level(run) == level], metric) for level in levels
-        }
-        counted = [run for arm in arms.values() for run in arm.ok]
-        groups.append(_Group(where=where, arms=arms, differences=find_differences(factor, counted)))
-    return groups
+def _look_at(factor: Factor, group: Group, metric: str) -> Found:
+    by_level: dict[str, list[RunRecord]] = {}
+    for run in group.runs:
+        by_level.setdefault(factor.level(run), []).append(run)
+    arms = {level: sort_runs(level, by_level[level], metric) for level in sorted(by_level, key=factor.sort_key)}
+    counted = [run for arm in arms.values() for run in arm.ok]
+    return Found(group=group, arms=arms, differences=find_differences(factor, counted, group.mixed))
 
 
-def _require_two_levels_somewhere(factor: Factor, groups: Sequence[_Group]) -> None:
-    if any(len(group.arms) > 1 for group in groups):
+def _require_two_levels_somewhere(factor: Factor, found: Sequence[Found]) -> None:
+    if any(len(each.arms) > 1 for each in found):
         return
     lines = [f"no two runs differ in {factor.name} alone:"]
-    lines += [f"  {', '.join(group.arms)}: {_name(group.where)}" for group in groups]
-    lines.append(f"launch the missing arms, or compare by what differs above instead of {factor.name}")
+    lines += [f"  {', '.join(each.arms)}: {each.group.name}" for each in found[:_LISTED]]
+    if more := len(found) - _LISTED:
+        lines += [f"  and {more} more such cells"] if more > 0 else []
+    settings = sorted({key for each in found for key, _ in each.group.where if "." in key})
+    mixing = f", or compare anyway with --allow {','.join(settings)}" if settings else ""
+    lines.append(f"launch the missing arms, or compare by what differs above instead of {factor.name}{mixing}")
     raise ComparisonError("\n".join(lines))
 
 
-def _require_fairness(factor: Factor, groups: Sequence[_Group]) -> None:
-    unfair = [group for group in groups if group.differences.forbidding]
+def _require_fairness(factor: Factor, found: Sequence[Found], allowed: Collection[str]) -> None:
+    unfair = {
+        each.group.name: [d for d in each.differences.forbidding if d.key not in allowed]
+        for each in found
+        if len(each.arms) > 1
+    }
+    unfair = {name: differences for name, differences in unfair.items() if differences}
     if not unfair:
         return
     lines = [f"these runs differ in more than {factor.name}:"]
-    for group in unfair:
-        lines.append(f"  {_name(group.where)}")
-        lines += [f"    {discrepancy}" for discrepancy in group.differences.forbidding]
-    lines.append("select fewer with --where KEY=VALUE, or --allow-mixed compares anyway and lists these as confounders")
+    for name, differences in unfair.items():
+        lines += [f"  {name}", *(f"    {each}" for each in differences)]
+    keys = sorted({each.key for differences in unfair.values() for each in differences})
+    lines.append(
+        f"select fewer with --where KEY=VALUE; --allow {','.join(keys)} compares anyway and lists them as confounders "
+        "(--allow-mixed: whatever differs)"
+    )
     raise ComparisonError("\n".join(lines))
-
-
-def _build_cell(
-    factor: Factor, group: _Group, curves: Curves, reference: str, yardstick: Yardstick, wanted_margin: float | None
-) -> Cell:
-    margin = find_margin(group.counted, yardstick.metric, wanted_margin)
-    window, steady = _find_steady(group, curves)
-    reference_arm = group.arms.get(reference)
-    terms = Terms(
-        reference=reference_arm,
-        margin=margin.value,
-        higher_is_better=yardstick.higher_is_better,
-        by_precision=factor.group == "precision",
-        steady=steady,
-        reporting={run.uid for run in group.counted if curves.get(run.uid)},
-    )
-    ordered = sorted(group.arms.values(), key=lambda arm: arm is not reference_arm)  # stable: the reference goes first
-    return Cell(
-        where=dict(group.where),
-        device=_device(group.counted),
-        batch_size=_batch_size(group.counted),
-        reference=reference,
-        margin=margin.value,
-        margin_source=margin.source,
-        steady_from_step=window.from_step if window else None,
-        steady_to_step=window.to_step if window else None,
-        rows=tuple(build_row(arm, terms) for arm in ordered),
-        remarks=tuple(_remarks(group, reference)),
-        confounders=group.differences.forbidding,
-        notes=group.differences.noted,
-        excluded=tuple(run for arm in ordered for run in excluded(arm, yardstick.metric)),
-    )
-
-
-def _find_steady(group: _Group, curves: Curves) -> tuple[Window | None, dict[str, SteadyState]]:
-    """Return one step window for all native runs that count, and each run's steady state in it."""
-    timed = {
-        run.uid: curves[run.uid] for arm in group.arms.values() if arm.has_speed for run in arm.ok if run.uid in curves
-    }
-    window = common_window(timed.values())
-    if window is None:
-        return None, {}
-    found = {uid: steady_state(curve, window) for uid, curve in timed.items()}
-    return window, {uid: state for uid, state in found.items() if state is not None}
-
-
-def _remarks(group: _Group, reference: str) -> list[str]:
-    remarks = []
-    arm = group.arms.get(reference)
-    if arm is None:
-        remarks.append(f"no {reference} in this cell: nothing to subtract")
-    elif not arm.ok:
-        remarks.append(f"no run of the reference {reference} counts: nothing to subtract")
-    elif not arm.has_speed:
-        remarks.append(f"the reference {reference} is {arm.numerics}: no speed-ups")
-    return remarks
-
-
-def _device(runs: Sequence[RunRecord]) -> str | None:
-    devices = set()
-    for run in runs:
-        kind = run.facts.get("device")
-        model = run.facts.get("cpu_model" if kind == "cpu" else "gpu_model")
-        devices.add(" ".join(str(part) for part in (kind, f"({model})" if model else None) if part))
-    return devices.pop() or None if len(devices) == 1 else None
-
-
-def _batch_size(runs: Sequence[RunRecord]) -> int | None:
-    sizes = {run.params.get("training.batch_size") for run in runs}
-    size = sizes.pop() if len(sizes) == 1 else None
-    return size if isinstance(size, int) else None
-
-
-def _name(where: _Where) -> str:
-    return ", ".join(f"{group}={name}" for group, name in where)

@@ -10,7 +10,7 @@ Values are one number per seed, never per step: a thousand steps of one run are 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,18 @@ class Contrast:
             return 0.0 if abs(self.value) < margin else 1.0
         nearest = (margin - abs(self.value)) / self.standard_error  # the nearer bound gives the larger p
         return float(special.stdtr(self.df, -nearest))
+
+    def p_above(self, bound: float) -> float | None:
+        """Return the p value of "the true value is not above *bound*", or None for n < 2."""
+        if self.df is None:
+            return None
+        if not self.standard_error:
+            return 0.0 if self.value > bound else 1.0
+        return float(special.stdtr(self.df, (bound - self.value) / self.standard_error))
+
+    def turned(self) -> Contrast:
+        """Return the contrast the other way round."""
+        return Contrast(value=-self.value, standard_error=self.standard_error, df=self.df)
 
 
 def sd(values: Sequence[float]) -> float | None:
@@ -108,6 +120,11 @@ def ratio(
     return _exp(contrast.value), Interval(low=_exp(interval.low), high=_exp(interval.high), confidence=confidence)
 
 
+def is_paired(arm: Mapping[int, float], reference: Mapping[int, float]) -> bool:
+    """Whether two arms can be compared seed by seed: the same seeds, and at least two."""
+    return len(arm) >= 2 and set(arm) == set(reference)
+
+
 def correlation(arm: Sequence[float], reference: Sequence[float]) -> float | None:
     """Return Pearson's rho of the pairs; None below 3 pairs (it is always ±1 there) or where an arm has no spread."""
     if len(arm) < 3 or not sd(arm) or not sd(reference):
@@ -132,6 +149,22 @@ def verdict(ci90: Interval | None, margin: float | None, *, higher_is_better: bo
     if low > -margin:
         return "non-inferior"
     return "worse" if high < 0 else "inconclusive"
+
+
+def p_not_worse(
+    arm: Sequence[float], reference: Sequence[float], margin: float, *, higher_is_better: bool
+) -> float | None:
+    """Return the share of all pairs in which a value of *arm* is not worse than one of *reference* by *margin* or more.
+
+    That is Mann and Whitney's U over the number of pairs, with the arm moved by the margin; a tie is half a pair.
+    """
+    if not arm or not reference:
+        return None
+    sign = 1.0 if higher_is_better else -1.0
+    moved = sign * np.asarray(arm)[:, None] + margin - sign * np.asarray(reference)[None, :]
+    scale = max(map(abs, (*arm, *reference)))
+    ties = np.abs(moved) <= _ROUNDING * scale
+    return float(np.mean(np.where(ties, 0.5, moved > 0)))
 
 
 def _exp(value: float) -> float:

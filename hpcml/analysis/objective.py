@@ -38,6 +38,14 @@ class Margin:
     source: Literal["config", "command line"] | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The value of the metric that runs are to reach, and who fixed it."""
+
+    value: float | None
+    source: Literal["config", "command line"] | None
+
+
 def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | None) -> Yardstick:
     """Return what to judge *runs* by, or raise `ComparisonError` where they disagree or never recorded it."""
     metric = metric or _agreed(runs, "metric")
@@ -60,24 +68,44 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
 def find_margin(runs: Sequence[RunRecord], metric: str, wanted: float | None) -> Margin:
     """Return the margin of the runs of one cell.
 
-    A configured margin is in the unit of the configured metric: for another metric there is none.
+    objective.margin is in the unit of objective.metric; objective.margins has those of other metrics, by name.
     """
     if wanted is not None:
         if not (math.isfinite(wanted) and wanted > 0):
             raise ComparisonError(f"margin={wanted} must be positive")
         return Margin(value=float(wanted), source="command line")
-    own = [run for run in runs if run.params.get("objective.metric") == metric]
-    values = {run.params.get("objective.margin") for run in own}
+    values = {_margin_of(run, metric) for run in runs}
     if len(values) > 1:
-        raise ComparisonError(f"{_disagreement(own, 'margin')}; give one with --margin")
+        shown = ", ".join(sorted("none" if value is None else show(value) for value in values))
+        raise ComparisonError(f"the runs disagree on objective.margin for {metric}: {shown}; give one with --margin")
     value = next(iter(values), None)
     return Margin(value=None, source=None) if value is None else Margin(value=float(value), source="config")
+
+
+def find_target(runs: Sequence[RunRecord], metric: str, wanted: float | None) -> Target:
+    """Return the target of the runs of one cell; objective.target is a value of objective.metric and of no other."""
+    if wanted is not None:
+        if not math.isfinite(wanted):
+            raise ComparisonError(f"target={wanted} must be a number")
+        return Target(value=float(wanted), source="command line")
+    own = [run for run in runs if run.params.get("objective.metric") == metric]
+    values = {run.params.get("objective.target") for run in own}
+    if len(values) > 1:
+        raise ComparisonError(_disagreement(own, "target"))
+    value = next(iter(values), None)
+    return Target(value=None, source=None) if value is None else Target(value=float(value), source="config")
+
+
+def _margin_of(run: RunRecord, metric: str) -> float | None:
+    own = run.params.get("objective.margin") if run.params.get("objective.metric") == metric else None
+    value = run.params.get(f"objective.margins.{metric}") if own is None else own
+    return value if isinstance(value, int | float) else None
 
 
 def _agreed(runs: Sequence[RunRecord], word: str) -> str:
     values = {run.params.get(f"objective.{word}") for run in runs}
     if len(values) > 1:
-        raise ComparisonError(f"{_disagreement(runs, word)}; give one with --{word}")
+        raise ComparisonError(_disagreement(runs, word))
     value = next(iter(values))
     if value is None:
         raise ComparisonError(f"these runs say no objective.{word}; give one with --{word}")
@@ -87,4 +115,4 @@ def _agreed(runs: Sequence[RunRecord], word: str) -> str:
 def _disagreement(runs: Sequence[RunRecord], word: str) -> str:
     values = [show(run.params.get(f"objective.{word}")) for run in runs]
     counts = ", ".join(f"{value} ({values.count(value)} runs)" for value in sorted(set(values)))
-    return f"the runs disagree on objective.{word}: {counts}"
+    return f"the runs disagree on objective.{word}: {counts}; give one with --{word}"

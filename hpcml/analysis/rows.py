@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from hpcml.analysis import equivalence
-from hpcml.analysis.arms import Arm, Times, has_nonfinite_loss, median_of, times
-from hpcml.analysis.steady import MIN_STEPS, SteadyState
-from hpcml.comparison import MIXED, NOT_PROVEN, Difference, Interval, Row, Speed, Verdict
-from hpcml.precision import Numerics
+from hpcml.analysis.arms import Arm, Times, median_of, times
+from hpcml.analysis.costs import cost
+from hpcml.analysis.equivalence import Contrast, is_paired
+from hpcml.analysis.holm import Claims, adjust, find_claims, verdict_of
+from hpcml.analysis.loads import find_rates, load, load_flags
+from hpcml.analysis.row_flags import effective, row_flags
+from hpcml.analysis.terms import Terms
+from hpcml.analysis.to_target import mlperf_score, to_target
+from hpcml.comparison import Difference, Interval, Row, Speed, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What a cell's rows have in common."""
+class Draft:
+    """A row as it would be alone, and what would be claimed of it."""
 
-    reference: Arm | None  # None: the cell has no run of that level
-    margin: float | None
-    higher_is_better: bool
-    by_precision: bool
-    steady: Mapping[str, SteadyState]  # by uid, one step window for all
-    reporting: Collection[str]  # uids of the runs that reported step_time_s at all
+    row: Row
+    claims: Claims | None  # None: nothing can be claimed, hence nothing is adjusted
 
 
-def build_row(arm: Arm, terms: Terms) -> Row:
-    """Return everything there is to say about *arm*."""
+def draft_row(arm: Arm, terms: Terms) -> Draft:
+    """Return everything there is to say about *arm*, but for how many other rows there are."""
     values = arm.aligned(arm.seeds)
     mean = equivalence.mean(values) if values else None
-    difference = _difference(arm, terms)
+    contrast = _contrast(arm, terms)
+    difference = None if contrast is None else _difference(contrast, arm, terms)
     speed = _speed(arm, terms) if arm.has_speed else None
-    return Row(
+    rates = find_rates(arm, terms.steady) if arm.has_speed else {}
+    reaches = terms.reaches.get(arm.level, ())
+    score, why_not = mlperf_score(reaches) if terms.is_scored else (None, None)
+    others = None if terms.reference is None or terms.reference is arm else terms.reaches.get(terms.reference.level)
+    row = Row(
         level=arm.level,
         numerics=arm.numerics,
         precision_requested=tuple(sorted({run.precision for run in arm.ok})),
-        precision_effective=_effective(arm),
+        precision_effective=effective(arm),
         n_ok=len(arm.ok),
         n_failed=len(arm.failed),
         n_nan=len(arm.nan),
@@ -48,30 +53,74 @@ def build_row(arm: Arm, terms: Terms) -> Row:
         difference=difference,
         verdict=_verdict(arm, difference, terms),
         speed=speed,
-        flags=(*_doubts(arm, terms), *_precision_flags(arm, terms), *_method_flags(arm, terms, difference, speed)),
+        flags=(
+            *row_flags(arm, terms, difference, speed),
+            *(load_flags(arm, rates) if arm.has_speed else ()),
+            *([why_not] if why_not else ()),
+        ),
+        p_not_worse=_p_not_worse(arm, terms),
+        score=score,
+        cost=cost(arm, terms.reference) if arm.has_speed else None,
+        load=(
+            load(arm, terms.steady, rates, steps=terms.steps, data=terms.data, communication=terms.communication)
+            if arm.has_speed
+            else None
+        ),
+        to_target=None if terms.race is None else to_target(reaches, others, terms.race, terms.budget_s),
     )
+    claims = None
+    if contrast is not None:
+        claims = find_claims(contrast, terms.margin, higher_is_better=terms.higher_is_better)
+    return Draft(row=row, claims=claims)
 
 
-def is_paired(arm_seeds: Mapping[int, float], reference_seeds: Mapping[int, float]) -> bool:
-    """Whether two arms can be compared seed by seed: the same seeds, and at least two."""
-    return len(arm_seeds) >= 2 and set(arm_seeds) == set(reference_seeds)
+def adjusted(drafts: Sequence[Draft]) -> list[Row]:
+    """Return the rows of *drafts* in their order, judged as many: what is claimed holds for the table as a whole."""
+    family = [at for at, draft in enumerate(drafts) if draft.claims is not None]
+    rows = [draft.row for draft in drafts]
+    for at, claims in zip(family, adjust([draft.claims for draft in drafts if draft.claims is not None]), strict=True):
+        rows[at] = _judged(rows[at], claims, len(family))
+    return rows
 
 
-def _difference(arm: Arm, terms: Terms) -> Difference | None:
+def _judged(row: Row, claims: Claims, m: int) -> Row:
+    if m == 1 or row.verdict == "not as requested":  # alone, the interval has decided
+        return replace(row, p_adjusted=claims.equivalent)
+    verdict, flags = verdict_of(claims), row.flags
+    if verdict != row.verdict:
+        flags = (*flags, f"{row.verdict} if it were the only row, {verdict} after Holm over {m}")
+    return replace(row, p_adjusted=claims.equivalent, verdict=verdict, flags=flags)
+
+
+def _contrast(arm: Arm, terms: Terms) -> Contrast | None:
     reference = terms.reference
     if reference is None or reference is arm or not arm.values or not reference.values:
         return None
+    compared = equivalence.paired if is_paired(arm.values, reference.values) else equivalence.welch
+    return compared(arm.aligned(arm.seeds), reference.aligned(reference.seeds))
+
+
+def _difference(contrast: Contrast, arm: Arm, terms: Terms) -> Difference:
+    reference = terms.reference
+    assert reference is not None, f"{arm.level}: a contrast has a reference"
     pairs = is_paired(arm.values, reference.values)
-    ones, others = arm.aligned(arm.seeds), reference.aligned(reference.seeds)
-    contrast = equivalence.paired(ones, others) if pairs else equivalence.welch(ones, others)
+    rho = equivalence.correlation(arm.aligned(arm.seeds), reference.aligned(reference.seeds)) if pairs else None
     return Difference(
         value=contrast.value,
         ci90=contrast.interval(0.90),
         ci95=contrast.interval(0.95),
         p_tost=None if terms.margin is None else contrast.p_tost(terms.margin),
         paired=pairs,
-        rho=equivalence.correlation(ones, others) if pairs else None,
+        rho=rho,
     )
+
+
+def _p_not_worse(arm: Arm, terms: Terms) -> float | None:
+    reference = terms.reference
+    if reference is None or reference is arm or terms.margin is None:
+        return None
+    values, others = arm.aligned(arm.seeds), reference.aligned(reference.seeds)
+    return equivalence.p_not_worse(values, others, terms.margin, higher_is_better=terms.higher_is_better)
 
 
 def _verdict(arm: Arm, difference: Difference | None, terms: Terms) -> Verdict:
@@ -118,80 +167,3 @@ def _speedup(own: Times, reference: Times) -> tuple[float | None, Interval | Non
     pairs = is_paired(mine, theirs)
     ratio = equivalence.ratio([theirs[s] for s in sorted(theirs)], [mine[s] for s in sorted(mine)], pairs=pairs)
     return (None, None, None) if ratio is None else (*ratio, pairs)
-
-
-def _effective(arm: Arm) -> tuple[str, ...]:
-    return tuple(sorted({run.precision_effective or NOT_PROVEN for run in arm.ok}))
-
-
-def _doubts(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flags about how many runs there are, and which are missing."""
-    if not arm.ok:
-        return ["no run counts"]
-    flags = []
-    arms = [arm] if terms.reference is None or not terms.reference.ok else [arm, terms.reference]
-    n = min(len(one.values) for one in arms)
-    if n < equivalence.INDICATIVE_BELOW:
-        flags.append(f"n={n}: indicative only")
-    if extra := len(arm.ok) - len(arm.values):
-        flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
-    if lost := len(arm.nan) + len(arm.failed) + len(arm.without_metric):
-        flags.append(f"{lost} of {len(arm.ok) + lost} ended runs do not count: the rest may be a lucky selection")
-    return flags
-
-
-def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
-    proofs = Counter((run.precision, run.precision_effective) for run in arm.ok)
-    flags = []
-    for (requested, measured), n in sorted(proofs.items(), key=str):
-        runs = f"{n} of {len(arm.ok)} runs"
-        if measured is None:
-            flags.append(f"requested {requested}, not proven by a measurement ({runs})")
-        elif measured != requested:
-            flags.append(f"requested {requested}, measured {measured} ({runs})")
-    effective = _effective(arm)
-    if len(effective) > 1:
-        flags.append(f"mixed effective precisions: {', '.join(effective)}")
-    if arm.ok and not arm.has_speed:
-        flags.append(f"{_numerics(arm)}: no speed")
-    others = terms.reference
-    is_judged = terms.by_precision and others is not None and others is not arm and bool(arm.ok)
-    if is_judged and others is not None and effective == _effective(others) and effective != (NOT_PROVEN,):
-        flags.append(f"measured {', '.join(effective)}, as the reference was: this row compares no precisions")
-    return flags
-
-
-def _numerics(arm: Arm) -> str:
-    """Return in words why the times of *arm* say nothing."""
-    if arm.numerics == MIXED:
-        return f"{', '.join(arm.kinds[:-1])} and {arm.kinds[-1]} runs mixed"
-    return arm.numerics if arm.numerics == Numerics.emulated.name else f"numerics {arm.numerics}"
-
-
-def _method_flags(arm: Arm, terms: Terms, difference: Difference | None, speed: Speed | None) -> list[str]:
-    """Return the flags about how the row's numbers came about."""
-    flags = []
-    if difference is not None and terms.reference is not None and arm.seeds != terms.reference.seeds:
-        flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
-    interval = None if difference is None else difference.ci90
-    if difference is not None and interval is not None and interval.low == interval.high:
-        question = ": did the two arms really compute different things?" if difference.value == 0 else ""
-        flags.append(f"no spread in the difference, an interval without width{question}")
-    if speed is not None:
-        flags += _time_flags(arm, terms)
-    if broken := sum(has_nonfinite_loss(run) for run in arm.ok):
-        flags.append(f"{broken} of {len(arm.ok)} runs had non-finite loss")
-    return flags
-
-
-def _time_flags(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flags about seeds without a steady step time, by the reason."""
-    steady = {run.seed for run in arm.ok if run.uid in terms.steady}
-    reported = {run.seed for run in arm.ok if run.uid in terms.reporting}
-    n, n_silent, n_short = len(arm.values), len(set(arm.values) - reported), len(reported - steady)
-    flags = []
-    if n_silent:
-        flags.append(f"step_time_s was not reported{f' for {n_silent} of {n} seeds' if n_silent < n else ''}")
-    if n_short:
-        flags.append(f"no steady step time for {n_short} of {n} seeds: below {MIN_STEPS} steps in the window")
-    return flags

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 Command = Callable[..., Any]
-_FORMS = {"json": "JSON, with stable keys.", "csv": "CSV.", "md": "Markdown."}
+_FORMS = {"json": "JSON, with stable keys.", "csv": "CSV.", "md": "Markdown.", "latex": "Tables for LaTeX."}
 _FLAG = "as_{}"  # a parameter for each: with a common one, click would silently keep the last of two flags
 
 

@@ -12,7 +12,10 @@ from hpcml.report.plain_text import decimals_for, duration, ends, number, p_valu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowWords:
-    """A row in words, "" where there is nothing to say; an estimate and its interval are apart, for two lines."""
+    """A row in words, "" where there is nothing to say; an estimate and its interval are apart, for two lines.
+
+    All views of a comparison are made of these fields (LaTeX too): one may be added, none changes what it means.
+    """
 
     level: str
     effective: str
@@ -28,6 +31,7 @@ class RowWords:
     speedup: str
     speedup_interval: str
     wall: str
+    p_adjusted: str = ""  # p_tost after Holm
 
 
 def row_words(row: Row, cell: Cell) -> RowWords:
@@ -51,6 +55,7 @@ def row_words(row: Row, cell: Cell) -> RowWords:
         speedup=_speedup(row, speed, no_speed),
         speedup_interval=ends(speed.speedup_ci95, 2) if speed else "",
         wall=duration(speed.wall_s) if speed else no_speed,
+        p_adjusted=p_value(row.p_adjusted) if difference else "",
     )
 
 
@@ -64,7 +69,7 @@ def cell_decimals(cell: Cell) -> int:
 def heading(cell: Cell) -> str:
     """Return what all runs of *cell* have in common."""
     parts = [f"{group} {name}" for group, name in cell.where.items() if name not in ("not set", "none")]
-    if cell.batch_size is not None:
+    if cell.batch_size is not None and "training.batch_size" not in cell.where:
         parts.append(f"batch size {cell.batch_size}")
     if cell.device is not None:
         parts.append(f"device {cell.device}")
@@ -90,7 +95,8 @@ def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
     yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
     for row in cell.rows:
         if row.difference is not None:
-            yield f"{row.level}: {_pairing(row.difference)}"
+            yield f"{row.level}: {_pairing(row, row.difference)}"
+    yield from _sources(cell, comparison)
     if cell.steady_from_step is not None:
         yield f"step times: medians over steps {cell.steady_from_step} to {cell.steady_to_step} of every run"
     for note in cell.notes:
@@ -107,9 +113,14 @@ def walls(cell: Cell) -> str | None:
 
 
 def closing(comparison: Comparison) -> str | None:
-    """Return the warning that many comparisons need, or None for a single one."""
+    """Return what it means that there are many rows, or None for a single one."""
+    if comparison.n_tests > 1:
+        return (
+            f"m = {comparison.n_tests} rows were tested: verdicts hold after Holm's adjustment over all of them; "
+            "the intervals are each row's own"
+        )
     n = comparison.n_comparisons
-    return f"{n} comparisons: intervals and p values are not adjusted for their number" if n > 1 else None
+    return f"{n} comparisons: the intervals are not adjusted for their number" if n > 1 else None
 
 
 def _counts(row: Row) -> str:
@@ -132,10 +143,36 @@ def _margin(cell: Cell, metric: str) -> str:
     return f"margin {cell.margin:g} in {metric}, {source}"
 
 
-def _pairing(difference: Difference) -> str:
+def _pairing(row: Row, difference: Difference) -> str:
     if difference.ci90 is None:
-        return "one seed in an arm: no interval"
+        return "one seed in an arm: no interval, and one run each cannot show it"
     how = "paired by seed" if difference.paired else "unpaired"
     rho = f", rho {difference.rho:+.2f}" if difference.rho is not None else ""
     p = f", p of TOST {p_value(difference.p_tost)}" if difference.p_tost is not None else ""
-    return how + rho + p
+    if p_value(row.p_adjusted) != p_value(difference.p_tost) and row.p_adjusted is not None:
+        p += f" (after Holm {p_value(row.p_adjusted)})"
+    chance = f", P(not worse by the margin) {row.p_not_worse:.2f}" if row.p_not_worse is not None else ""
+    return how + rho + p + chance
+
+
+def _sources(cell: Cell, comparison: Comparison) -> Iterator[str]:
+    """Yield where the numbers below the table are from: target, energy, CO2 and peaks."""
+    races = [row.to_target for row in cell.rows if row.to_target is not None]
+    if races:
+        source = "fixed in the configuration" if cell.target_source == "config" else "given on the command line"
+        budgets = [race.budget_s for race in races if race.budget_s is not None]
+        restricted = f"; restricted means are up to {duration(budgets[0])}" if budgets else ""
+        yield f"target {races[0].target:g} in {comparison.metric}, {source}{restricted}; who broke off never got there"
+        bases = {race.energy_basis for race in races if race.energy_basis is not None}
+        if "share of time" in bases:
+            yield "energy to the target: of the run's energy, by the share of its time"
+    costs = [row.cost for row in cell.rows if row.cost is not None]
+    methods = {(c.energy_method or "method not recorded", c.energy_scope or "scope not recorded") for c in costs if c.n}
+    if methods:
+        said = "; ".join(f"{method}, of the {scope}" for method, scope in sorted(methods))
+        yield f"energy: of the GPUs' boards alone ({said}), medians over seeds of whole runs"
+    for source in sorted({cost.co2_source for cost in costs if cost.co2_source is not None}):
+        yield f"CO2: of that energy, {source}"
+    bases_of_peaks = {row.load.peak_basis for row in cell.rows if row.load is not None and row.load.peak_basis}
+    if bases_of_peaks:
+        yield f"peak: dense, of one GPU in the measured precision ({', '.join(sorted(bases_of_peaks))})"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import fields
 
 from hpcml.codec import encode
-from hpcml.comparison import Cell, Comparison, Interval, Row
+from hpcml.comparison import Cell, Comparison, Cost, Interval, Load, Row, ToTarget
 from hpcml.report.plain_text import json_ready
 from hpcml.report.spreadsheet import csv_cell
 
@@ -35,6 +36,7 @@ def _fields(comparison: Comparison, cell: Cell, row: Row) -> dict[str, object]:
     return {
         "by": comparison.by,
         **{group: cell.where.get(group) for group in groups},
+        "cell": "; ".join(f"{key}={value}" for key, value in cell.where.items() if key not in groups),
         "device": cell.device,
         "batch_size": cell.batch_size,
         "level": row.level,
@@ -58,15 +60,35 @@ def _fields(comparison: Comparison, cell: Cell, row: Row) -> dict[str, object]:
         "margin": cell.margin,
         "margin_source": cell.margin_source,
         "p_tost": difference.p_tost if difference else None,
+        "p_adjusted": row.p_adjusted,
+        "p_not_worse": row.p_not_worse,
         "verdict": row.verdict,
         "step_ms": speed.step_ms if speed else None,
         "samples_per_s": speed.samples_per_s if speed else None,
         "speedup": speed.speedup if speed else None,
         **_ends("speedup_ci95", speed.speedup_ci95 if speed else None),
         "wall_s": speed.wall_s if speed else None,
+        **_part("", Cost, row.cost),
+        **_part("", Load, row.load),
+        **_part("target_", ToTarget, row.to_target),
+        "score_s": row.score,
         "flags": "; ".join(row.flags),
         "confounders": "; ".join(map(str, cell.confounders)),
     }
+
+
+def _part(prefix: str, kind: type[Cost | Load | ToTarget], part: Cost | Load | ToTarget | None) -> dict[str, object]:
+    """Return the fields of *part* as columns, which are there for every row; an interval as its two ends."""
+    columns: dict[str, object] = {}
+    for field in fields(kind):
+        value = getattr(part, field.name) if part is not None else None
+        name = (
+            "n_energy"
+            if kind is Cost and field.name == "n"
+            else f"{prefix}{field.name}".replace("target_target", "target")
+        )
+        columns |= _ends(name, value) if field.name.endswith("_ci95") else {name: value}
+    return columns
 
 
 def _ends(name: str, interval: Interval | None) -> dict[str, object]:

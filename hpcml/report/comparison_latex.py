@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcml.comparison import Cell, Comparison
 from hpcml.report.comparison_cells import closing, heading, introduction, remarks, row_words
+from hpcml.report.comparison_details import details
 from hpcml.report.latex import escaped, tabular
 
 _PREAMBLE = r"% Needs \usepackage{booktabs,graphicx}; written in UTF-8, the encoding of LaTeX since 2018."
@@ -27,6 +28,7 @@ def _table(comparison: Comparison, cell: Cell, number: int) -> list[str]:
         rf"\caption{{{escaped(caption)}}}",
         rf"\label{{tab:hpcml-{number}}}",
         *_tabular(comparison, cell),
+        *_details(cell),
         "",
         r"\medskip",
         r"\begin{minipage}{\linewidth}\raggedright",
@@ -34,6 +36,16 @@ def _table(comparison: Comparison, cell: Cell, number: int) -> list[str]:
         r"\end{minipage}",
         r"\end{table}",
     ]
+
+
+def _details(cell: Cell) -> list[str]:
+    """Return the second table of a cell, with a line for each quantity; nothing where none is known."""
+    found = details(cell)
+    if not found:
+        return []
+    rows = [[escaped(text) for text in (detail.label.strip(), *detail.texts)] for detail in found]
+    titles = ["", *(escaped(row.level) for row in cell.rows)]
+    return ["", r"\medskip", *tabular(titles, rows, right=range(1, len(titles)))]
 
 
 def _tabular(comparison: Comparison, cell: Cell) -> list[str]:

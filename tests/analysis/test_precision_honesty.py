@@ -11,6 +11,7 @@ from recorded_runs import arm, curves
 
 from hpcml.analysis.compare import compare
 from hpcml.comparison import Row, Speed
+from hpcml.errors import ComparisonError
 
 VALUES = [0.910, 0.913, 0.908, 0.912, 0.911]
 STEP_S = {"fp32": 0.02, "tf32": 0.5, "fp8_e4m3": 0.7}
@@ -112,7 +113,12 @@ def test_no_speed_ever_comes_from_a_run_that_was_not_native(
     ]
     by = "precision" if by_precision else "experiment"
     if not by_precision:
-        runs = [replace(r, params={**r.params, "experiment": r.precision, "precision.name": "x"}) for r in runs]
+        runs = [
+            replace(
+                r, params={**r.params, "experiment": r.precision, "precision.name": "x"}, precision_effective="fp32"
+            )
+            for r in runs
+        ]
 
     cell = compare(runs, curves(runs, STEP_S), by=by, reference=reference).cells[0]
 
@@ -153,7 +159,9 @@ def test_mixed_effective_precisions_within_a_row_are_flagged() -> None:
     runs = arm("fp32", VALUES) + arm("tf32", VALUES)
     runs[-1] = replace(runs[-1], precision_effective="mixed(conv=tf32, matmul=fp32, parameters=float32)")
 
-    row = compare(runs, {}).cells[0].rows[1]
+    with pytest.raises(ComparisonError, match=r"precision_effective: .*mixed"):
+        compare(runs, {})
+    row = compare(runs, {}, allow=["precision_effective"]).cells[0].rows[1]
 
     assert len(row.precision_effective) == 2
     assert any(flag.startswith("mixed effective precisions") for flag in row.flags)

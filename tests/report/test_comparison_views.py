@@ -8,13 +8,14 @@ import re
 from dataclasses import replace
 
 import pytest
-from report_values import EVIL, comparison, difference, row, speed
+from report_values import EVIL, ci, comparison, difference, row, speed
 from rich.console import Console
 
-from hpcml.comparison import Discrepancy, Occurrence
+from hpcml.comparison import Comparison, Cost, Discrepancy, Load, Occurrence, ToTarget
 from hpcml.report.comparison_data import comparison_csv, comparison_json
 from hpcml.report.comparison_markdown import comparison_markdown
 from hpcml.report.comparison_text import comparison_renderable, comparison_text
+from hpcml.report.interval_bars import PLAIN, interval_bars
 
 GOLDEN = """\
 14 runs by precision · val_accuracy: last value, higher is better
@@ -29,6 +30,9 @@ amp_bf16  amp_bf16   5   0.9098       -0.0010            equivalent    8.979    
                          ± 0.0024     [-0.0018, -0.0002]                               [2.21, 2.23]
 tf32      fp32, tf32 3/4 0.8783       -0.0325            worse      emulated  emulated emulated
                          ± 0.0024     [-0.0450, -0.0200]
+  differences to fp32 [90 %]: | zero, : the margin
+  amp_bf16                    :-o :
+  tf32       -----o------     : | :
   - tf32: n=3: indicative only
   - tf32: requested tf32, measured fp32 (1 of 3 runs)
   - tf32: emulated: no speed
@@ -41,8 +45,66 @@ tf32      fp32, tf32 3/4 0.8783       -0.0325            worse      emulated  em
   - not counted: 20261121-080000-abcdef (tf32): val_accuracy ended non-finite
   - wall time of whole runs, start-up and validation included (medians): fp32 1m03s, amp_bf16 1m03s
 
-2 comparisons: intervals and p values are not adjusted for their number
+2 comparisons: the intervals are not adjusted for their number
 """
+
+
+def measured() -> Comparison:
+    """Return a comparison of which cost, load and the way to a target are known."""
+    rows = tuple(
+        row(
+            level,
+            0.91,
+            speed=speed(20 * share, ratio and 1 / share),
+            difference=ratio and difference(0.0, 0.001),
+            verdict="equivalent" if ratio else "reference",
+            p_adjusted=ratio and 0.0642,
+            cost=Cost(
+                gpu_hours=0.5 * share,
+                energy_kj=540.0 * share,
+                energy_method="counter",
+                energy_scope="gpu",
+                energy_per_sample_j=1.5 * share,
+                energy_ratio=ratio,
+                energy_ratio_ci95=ci(0.48, 0.52) if ratio else None,
+                co2_g=60.0 * share,
+                co2_source="400 g/kWh",
+                n=5,
+            ),
+            load=Load(
+                mean_power_w=300.0,
+                power_limit_w=400.0,
+                throttled_power_share=0.1,
+                throttled_thermal_share=0.0,
+                sm_mhz=1380.0,
+                util_percent=97.0,
+                tensor_percent=None,
+                peak_memory_mb=9000.0,
+                achieved_tflops=7.8,
+                peak_tflops=19.5,
+                peak_basis="data sheet",
+                mfu=0.4,
+                data_share=0.02,
+                communication_share=None,
+                skipped_steps=None,
+                limited_by=None,
+            ),
+            to_target=ToTarget(
+                target=0.9,
+                reached=reached,
+                n=5,
+                median_s=30.0 * share,
+                restricted_mean_s=31.0 * share,
+                budget_s=63.0,
+                ratio=None,
+                ratio_ci95=None,
+                median_kj=None,
+            ),
+        )
+        for level, share, ratio, reached in (("fp32", 1.0, None, 5), ("tf32", 0.5, 0.5, 4))
+    )
+    where = {"model": "digits_cnn", "training.batch_size": "64"}
+    return comparison(rows=rows, where=where, target_source="config", excluded=(), notes=())
 
 
 def test_a_comparison_reads_like_this_in_100_columns() -> None:
@@ -72,6 +134,79 @@ def test_a_terminal_gets_lines_and_colour_and_a_file_gets_neither() -> None:
     assert "─" in terminal.file.getvalue()
     assert "\x1b" not in plain.file.getvalue()
     assert "─" not in plain.file.getvalue()
+    assert "●" in terminal.file.getvalue()
+    assert "●" not in plain.file.getvalue()
+
+
+def test_a_terminal_that_cannot_draw_gets_plain_bars() -> None:
+    class Latin(io.StringIO):
+        encoding = "latin-1"
+
+    screen = Console(file=Latin(), width=100, force_terminal=True, color_system=None)
+    screen.print(comparison_renderable(comparison(), console=screen))
+
+    assert isinstance(screen.file, Latin)
+    assert "●" not in screen.file.getvalue()
+    assert ":-o :" in screen.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_costs_and_loads_stand_below_the_table_a_line_for_each(width: int) -> None:
+    text = comparison_text(measured(), width=width)
+
+    assert all(len(line) <= width for line in text.splitlines())
+    lines = [line.split() for line in text.splitlines()]
+    if width >= 80:
+        assert ["GPU", "hours", "0.5000", "0.2500"] in lines
+        assert "time to target (median)" in text
+        assert ["reached", "the", "target", "5", "of", "5", "4", "of", "5"] in lines
+    assert "TFLOP/s of a device" in text
+    assert "steps skipped" not in text  # nobody counted any
+    assert "limited by" not in text
+
+
+def test_markdown_and_csv_have_the_costs_too() -> None:
+    markdown, lines = comparison_markdown(measured()), list(csv.DictReader(io.StringIO(comparison_csv(measured()))))
+
+    assert "| energy, kJ | 540.0 | 270.0 |" in markdown
+    assert [line["energy_kj"] for line in lines] == ["540.0", "270.0"]
+    assert (lines[0]["mfu"], lines[1]["energy_ratio"], lines[1]["energy_ratio_ci95_low"]) == ("0.4", "0.5", "0.48")
+    assert (lines[1]["target"], lines[1]["target_reached"], lines[1]["target_n"]) == ("0.9", "4", "5")
+    assert (lines[1]["p_adjusted"], lines[1]["cell"]) == ("0.0642", "training.batch_size=64")
+
+
+def test_where_energy_and_peaks_are_from_is_said() -> None:
+    text = comparison_text(measured(), width=200)
+
+    assert "energy: of the GPUs' boards alone (counter, of the gpu)" in text
+    assert "CO2: of that energy, 400 g/kWh" in text
+    assert "peak: dense, of one GPU in the measured precision (data sheet)" in text
+    assert "(after Holm 0.064)" in text
+
+
+def test_of_many_rows_it_is_said_for_how_many_the_verdicts_hold() -> None:
+    many = replace(comparison(), n_tests=7)
+
+    assert "m = 7 rows were tested: verdicts hold after Holm's adjustment" in comparison_text(many, width=200)
+    assert "m = 7 rows" in comparison_markdown(many)
+
+
+def test_a_setting_that_made_cells_is_in_their_heading_once() -> None:
+    heading = comparison_text(measured(), width=200).splitlines()[2]
+
+    assert heading.count("64") == 1
+
+
+@pytest.mark.parametrize("half", [0.001, 0.02, 3.0])
+def test_bars_of_a_cell_share_one_axis(half: float) -> None:
+    cell = comparison(rows=(row("fp32", 0.9), row("tf32", 0.9, difference=difference(0.0, half)))).cells[0]
+
+    bars = interval_bars(cell, width=41, marks=PLAIN)
+
+    assert [len(bar.text) for bar in bars] == [41]
+    assert bars[0].text[20] == "o"
+    assert bars[0].text == bars[0].text[::-1].translate(str.maketrans("<>", "><"))
+    assert ("<" in bars[0].text) == (half > 0.05)  # ten margins
 
 
 def test_no_color_is_honoured() -> None:
@@ -192,6 +327,7 @@ def test_json_holds_everything_under_stable_keys() -> None:
         "n_runs",
         "n_comparisons",
         "cells",
+        "n_tests",
     ]
     first, second, emulated = found["cells"][0]["rows"]
     assert first["verdict"] == "reference"

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from publication_values import cost, load
 from report_values import comparison
 
 from hpcml.comparison import Discrepancy, Occurrence
@@ -156,3 +157,16 @@ def test_a_tabular_aligns_numbers_to_the_right() -> None:
         r"  \bottomrule",
         r"\end{tabular}",
     ]
+
+
+def test_what_rows_cost_and_how_hard_they_worked_is_a_second_table() -> None:
+    plain = comparison()
+    (cell,) = plain.cells
+    worked = replace(cell, rows=tuple(replace(row, cost=cost(None), load=load(0.4)) for row in cell.rows))
+
+    text = comparison_latex(replace(plain, cells=(worked,)))
+
+    assert text.count(r"\begin{tabular}") == 2
+    second = rows_of(text[text.rindex(r"\begin{tabular}") :])
+    assert {columns_of(line) for line in second} == {1 + len(cell.rows)}
+    assert any(line.startswith("  energy, kJ & ") for line in second)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import importlib
+import warnings
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded_runs import arm
+
+from hpcml.analysis.compare import compare
+from hpcml.analysis.equivalence import paired, verdict
+from hpcml.analysis.holm import adjust, find_claims, holm, verdict_of
+from hpcml.records import RunRecord
+
+ps = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)
+scores = st.lists(st.floats(-3.0, 3.0).map(lambda x: round(x, 3)), min_size=3, max_size=3)
+FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
+NEARLY = [0.902, 0.909, 0.898, 0.911, 0.904]  # equivalent within 0.012 alone
+
+
+def runs_of(n_models: int) -> list[RunRecord]:
+    runs = arm("fp32", FP32) + arm("tf32", NEARLY)
+    return [
+        replace(
+            r, uid=f"{r.uid}-{model}", params={**r.params, "model.name": f"model{model}", "objective.margin": 0.012}
+        )
+        for model in range(n_models)
+        for r in runs
+    ]
+
+
+@settings(deadline=None)
+@given(ps)
+def test_adjusted_p_values_agree_with_statsmodels(values: list[float]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own dependencies
+        oracle = importlib.import_module("statsmodels.stats.multitest")  # slow to import
+        expected = oracle.multipletests(values, method="holm")[1]
+
+    assert holm(values) == pytest.approx(list(expected))
+
+
+@settings(deadline=None)
+@given(ps, st.randoms(use_true_random=False))
+def test_the_order_of_the_rows_does_not_matter(values: list[float], shuffler: object) -> None:
+    order = list(range(len(values)))
+    shuffler.shuffle(order)  # type: ignore[attr-defined] # random.Random
+
+    assert holm([values[at] for at in order]) == [holm(values)[at] for at in order]
+
+
+@settings(deadline=None)
+@given(scores, scores, st.sampled_from([0.1, 1.0, 5.0]), st.booleans())
+def test_of_a_single_row_the_p_values_say_what_the_interval_says(
+    one: list[float],
+    other: list[float],
+    margin: float,
+    higher_is_better: bool,  # noqa: FBT001
+) -> None:
+    contrast = paired(one, other)
+    claims = find_claims(contrast, margin, higher_is_better=higher_is_better)
+
+    assert claims is not None
+    values = (claims.equivalent, claims.better, claims.non_inferior, claims.worse)
+    if all(abs(p - 0.05) > 1e-9 for p in values):
+        assert verdict_of(claims) == verdict(contrast.interval(0.9), margin, higher_is_better=higher_is_better)
+    assert adjust([claims]) == [claims]
+
+
+def test_what_holds_for_one_row_may_not_hold_for_a_table_of_many() -> None:
+    alone, many = compare(runs_of(1), {}), compare(runs_of(6), {})
+
+    row, one_of_many = alone.cells[0].rows[1], many.cells[0].rows[1]
+    assert (alone.n_tests, many.n_tests) == (1, 6)
+    assert row.difference is not None
+    assert row.difference.p_tost is not None
+    assert 0.05 / 6 < row.difference.p_tost < 0.05
+    assert (row.verdict, row.p_adjusted) == ("equivalent", row.difference.p_tost)
+    assert one_of_many.p_adjusted == pytest.approx(6 * row.difference.p_tost)
+    assert one_of_many.verdict != "equivalent"
+    assert any(flag.startswith("equivalent if it were the only row") for flag in one_of_many.flags)
+
+
+def test_a_row_that_can_claim_nothing_costs_the_others_nothing() -> None:
+    lonely = [r for r in runs_of(3) if r.params["model.name"] == "model0" or r.seed == 0]
+
+    comparison = compare(lonely, {})
+
+    assert (comparison.n_comparisons, comparison.n_tests) == (3, 1)
+    assert comparison.cells[0].rows[1].verdict == "equivalent"
+    assert [cell.rows[1].p_adjusted for cell in comparison.cells[1:]] == [None, None]

@@ -1,0 +1,115 @@
+"""Accuracies of FP32 and TF32 that NVIDIA showed, one training each: what may be concluded from them, and what not.
+
+Values: ILSVRC2012 top-1 in percent, "LAPENNA Unit 11: DNN computing on GPU", the table of TF32 and FP32 accuracies for
+classification. The slides conclude that TF32 "matches" FP32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from recorded_runs import run, summary
+
+from hpcml.analysis.compare import compare
+from hpcml.analysis.equivalence import correlation, paired, welch
+from hpcml.analysis.objective import find_yardstick
+from hpcml.records import RunRecord
+from hpcml.report.comparison_text import comparison_text
+
+TOP1 = {
+    "RN18": (70.43, 70.58),
+    "RN32": (74.03, 74.08),
+    "RN50": (76.78, 76.73),
+    "RN101": (77.57, 77.57),
+    "RNX50": (77.51, 77.62),
+    "RNX101": (79.10, 79.30),
+    "WRN50": (77.99, 78.11),
+    "WRN101": (78.61, 78.62),
+    "DN121": (75.57, 75.57),
+    "DN169": (76.75, 76.69),
+    "V11-BN": (68.47, 68.44),
+    "V16-BN": (71.54, 71.51),
+    "V19-BN": (72.54, 72.68),
+    "V19": (71.75, 71.60),
+    "InceptionV3": (77.20, 77.34),
+    "Xception": (79.09, 79.31),
+    "DRN A 50": (78.24, 78.16),
+    "V2-X1": (68.62, 68.87),
+    "V2-X2": (73.02, 72.88),
+    "V1.0": (71.62, 71.49),
+    "V1_1": (60.90, 60.85),
+    "MN-V2": (71.64, 71.76),
+    "SUN64": (69.53, 69.62),
+    "B0": (76.79, 76.72),
+}  # network: FP32, TF32
+MARGIN = 0.2  # percent points
+
+
+def trained() -> list[RunRecord]:
+    objective = {"objective.metric": "top1", "objective.goal": "max", "objective.margin": MARGIN}
+    return [
+        run(
+            precision,
+            uid=f"{network}-{precision}",
+            params={"model.name": network, "data.name": "ilsvrc2012", **objective},
+            metrics={"top1": summary("top1", value)},
+        )
+        for network, values in TOP1.items()
+        for precision, value in zip(("fp32", "tf32"), values, strict=True)
+    ]
+
+
+def test_one_training_each_shows_nothing_for_any_network() -> None:
+    comparison = compare(trained(), {})
+
+    assert (len(comparison.cells), comparison.n_comparisons, comparison.n_tests) == (24, 24, 0)
+    for cell in comparison.cells:
+        row = cell.rows[1]
+        assert row.verdict == "inconclusive"
+        assert row.difference is not None
+        assert row.difference.ci90 is None
+        assert "n=1: indicative only" in row.flags
+    assert comparison_text(comparison, width=200).count("one run each cannot show it") == 24
+
+
+def test_over_all_networks_as_pairs_tf32_is_equivalent_as_the_slides_conclude() -> None:
+    fp32, tf32 = ([values[at] for values in TOP1.values()] for at in (0, 1))
+    contrast = paired(tf32, fp32)
+    interval = contrast.interval(0.90)
+
+    assert contrast.value == pytest.approx(0.03375, abs=1e-4)  # the column of differences, 0.81 / 24
+    assert interval is not None
+    assert interval.low > -MARGIN
+    assert interval.high < MARGIN
+    p = contrast.p_tost(MARGIN)
+    assert p is not None
+    assert p < 0.001
+    assert correlation(tf32, fp32) == pytest.approx(0.9996, abs=2e-4)
+
+
+def test_not_paired_the_spread_between_networks_would_hide_it() -> None:
+    fp32, tf32 = ([values[at] for values in TOP1.values()] for at in (0, 1))
+
+    p = welch(tf32, fp32).p_tost(MARGIN)
+
+    assert p is not None
+    assert p > 0.4
+
+
+def test_the_networks_as_replicates_of_one_comparison_give_the_same_answer() -> None:
+    """The number of the seed stands for the network: this is what pooling pairs means."""
+    networks = list(TOP1)
+    pooled = [
+        replace(r, seed=networks.index(r.params["model.name"]), params={**r.params, "model.name": "any"})
+        for r in trained()
+    ]
+
+    row = compare(pooled, {}).cells[0].rows[1]
+
+    assert find_yardstick(pooled, None, None).metric == "top1"
+    assert row.verdict == "equivalent"
+    assert row.difference is not None
+    assert row.difference.paired
+    assert row.difference.value == pytest.approx(0.03375, abs=1e-4)
+    assert row.p_not_worse is not None
