@@ -25,6 +25,14 @@ with hpcml_client.connect() as run:
     from hpcml_client import datasets
     images = datasets.Images(pixels=bytes(16), labels=bytes(4), height=2, width=2, largest=16)
     assert [len(part) for part in datasets.split(images, 0.25)] == [3, 1]
+    from hpcml_client import recipe_start, step_clock
+    from hpcml_client.recipe_task import Task
+    task = Task.from_config({"run": {"training": {"accumulate": 2}}})
+    assert task.part_size(1) == 32 and task.choose("model", ["net"]) == "net"
+    clock = step_clock.StepClock(lambda: None)
+    with clock.step():
+        pass
+    assert clock.step_time_s >= 0
 foreign = {name.partition(".")[0] for name in sys.modules} & {"torch", "numpy", "hpcml", "sklearn", "tensorflow"}
 assert not foreign, foreign
 """

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ pytest.importorskip("sklearn")
 
 from image_runs import RECIPE, Recorded, config_of, finish, read_rank0, run_whole, start, start_ranks
 
+from hpcml.causes import ended_because
 from hpcml.journal import Event, read_journal
 from hpcml.precision import effective_precision
 
@@ -29,11 +32,13 @@ def test_each_step_and_each_evaluation_is_reported(fp32: Recorded) -> None:
     assert len(fp32.series("loss")) == len(fp32.series("step_time_s")) == 30
     assert [record.step for record in fp32.metrics if "val_accuracy" in record.values] == [20, 30]
     assert fp32.series("val_accuracy")[-1] > 0.7
-    assert min(fp32.series("step_time_s")) > 0
+    assert len(fp32.series("data_time_s")) == 30
+    assert min(fp32.series("step_time_s") + fp32.series("data_time_s")) > 0
+    assert fp32.series("communication_time_s") == []
 
 
 def test_the_events_say_what_was_trained_with_what(fp32: Recorded) -> None:
-    assert set(fp32.events) == {"framework", "precision", "training", "final"}
+    assert set(fp32.events) == {"framework", "precision", "training", "work", "memory", "final"}
     assert fp32.events["framework"]["threads"] == 1
     assert fp32.events["training"] == {
         "steps": 30,
@@ -43,6 +48,24 @@ def test_the_events_say_what_was_trained_with_what(fp32: Recorded) -> None:
         "validation_samples": fp32.events["training"]["validation_samples"],
     }
     assert abs(fp32.events["training"]["validation_samples"] - 0.2 * 1797) < 10
+
+
+def test_the_events_say_what_a_step_does_and_what_it_took(fp32: Recorded) -> None:
+    images = 64
+    # three convolutions (28x28, 14x14 and 7x7 outputs) and two dense layers, a multiply-add as two
+    layers = [28 * 28 * 12 * 9, 14 * 14 * 24 * 12 * 36, 7 * 7 * 32 * 24 * 36, 1568 * 200, 200 * 10]
+    forward = 2 * images * sum(layers)
+
+    assert fp32.events["work"] == {
+        "devices": 1,
+        "model_flops": 3 * forward - 2 * images * layers[0],  # nobody needs the gradient of the images
+        "flops_method": "meta",
+        "flops_doubt": None,
+        "samples": 64.0,
+        "tokens": None,
+    }
+    # torch does not count what it allocates on a CPU
+    assert fp32.events["memory"] == {"device": "cpu", "peak_allocated_mb": None, "peak_reserved_mb": None}
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(fp32: Recorded, tmp_path: Path) -> None:
@@ -101,8 +124,43 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert together.events["training"]["parameters"] == 12_730
     for name in ("loss", "val_loss"):
         assert together.series(name) == pytest.approx(alone.series(name), rel=1e-12)
+    assert len(together.series("communication_time_s")) == 30
+    for waited, took in zip(together.series("communication_time_s"), together.series("step_time_s"), strict=True):
+        assert 0 <= waited < took
+    assert together.events["work"] == {**alone.events["work"], "devices": 2}
     (second,) = (tmp_path / "two" / "journal").glob("*-rank1.jsonl")
-    assert {type(record) for record in read_journal(second).records} == {Event}
+    events = [record for record in read_journal(second).records if isinstance(record, Event)]
+    assert [event.name for event in events] == ["framework", "precision", "memory"]
+    assert len(events) == len(read_journal(second).records)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path, count: int) -> None:
+    changes = {"model__name": "mnist_mlp", "training__steps": 6}
+    whole = run_whole(tmp_path / "whole", config_of("fp64", **changes))
+
+    parts = config_of("fp64", **changes, training__accumulate=4)
+    finish(start_ranks(tmp_path / "parts", parts, count))
+
+    recorded = read_rank0(tmp_path / "parts")
+    for name in ("loss", "val_loss"):
+        assert recorded.series(name) == pytest.approx(whole.series(name), rel=1e-12)
+    assert recorded.events["work"]["model_flops"] == whole.events["work"]["model_flops"]
+
+
+def test_a_loss_that_is_no_number_any_more_ends_the_training_in_one_line(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", config_of(model__name="mnist_mlp", training__learning_rate=1e30))
+
+    _, stderr = process.communicate(timeout=300)
+
+    losses = read_rank0(tmp_path / "run").series("loss")
+    assert process.returncode == 1
+    assert [math.isfinite(loss) for loss in losses[-4:]] == [True, False, False, False]
+    assert stderr == (
+        f"hpcml_client: ended, because loss is nan at step {len(losses) - 2} and the 2 after it: "
+        "choose a smaller training.learning_rate or a precision of greater range\n"
+    )
+    assert ended_because(stderr) is not None
 
 
 def test_mnist_files_are_trained_on(tmp_path: Path) -> None:
@@ -128,6 +186,10 @@ def test_mnist_files_are_trained_on(tmp_path: Path) -> None:
         ({"data": {"name": "mnist", "path": "/nowhere"}}, "data.path=/nowhere does not exist"),
         ({"training__checkpoint_every": 0}, "training.checkpoint_every=0 must be at least 1 step"),
         ({"strategy__name": "ddp"}, "strategy=ddp does not fit 1 process(es)"),
+        (
+            {"training__batch_size": 30, "training__accumulate": 4},
+            "training.accumulate=4 does not divide the 30 samples",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
@@ -135,7 +197,26 @@ def test_what_cannot_be_trained_is_refused_in_one_line(tmp_path: Path, changes: 
 
     _, stderr = process.communicate(timeout=300)
 
-    assert (process.returncode, stderr) == (2, f"image_classification: {reason}\n")
+    assert process.returncode == 2
+    assert stderr.startswith(f"image_classification: {reason}")
+    assert stderr.count("\n") == 1
+
+
+def test_code_that_cannot_be_compiled_is_refused_in_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "run.json"
+    config.write_text(json.dumps(config_of(model__name="mnist_mlp", training__steps=1, training__compile=True)))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
+    env = {**kept, "HPCML_CONFIG": str(config), "CXX": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+
+    # without -W error: torch's compiler warns of its own parts
+    done = subprocess.run([sys.executable, str(RECIPE)], env=env, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("image_classification: training.compile=true: ")
+    assert "No working C++ compiler" in said
+    assert said.endswith(": set it to false")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_missing_torch_is_said_in_one_line(tmp_path: Path) -> None:

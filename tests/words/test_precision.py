@@ -143,3 +143,8 @@ def test_an_fp32_run_whose_convolutions_were_tf32_is_called_mixed() -> None:
     measured = effective_precision({"matmul": "fp32", "conv": "tf32"}, "float32")
 
     assert measured == "mixed(conv=tf32, matmul=fp32, parameters=float32)"
+
+
+def test_numpy_on_a_gpu_is_refused_with_what_to_set() -> None:
+    with pytest.raises(ConfigError, match=r"NumPy computes on the CPU: set resources.gpus_per_node=0"):
+        decide_numerics(PrecisionName.fp32, Numerics.auto, Device(kind="cuda", compute_capability=(8, 0)), "numpy")

@@ -12,8 +12,8 @@ import pytest
 from hpcml.cluster import Cluster, Resources, SchedulerName
 from hpcml.container import Container
 from hpcml.errors import ConfigError
-from hpcml.precision import PrecisionName
-from hpcml.recipe import Recipe, check, read_recipe
+from hpcml.precision import CPU, Device, Numerics, PrecisionName
+from hpcml.recipe import Recipe, check, find_program, outcome, own_recipes, read_recipe, recipe_names
 from hpcml.resources import resource_dir
 from hpcml.spec import Data, Layout, LayoutName, Model, Objective, Precision, Run, Training, Workload, spec_hash
 from hpcml.strategy import Strategy, StrategyName
@@ -157,3 +157,53 @@ def test_every_shipped_recipe_says_what_it_can_do(folder: Path) -> None:
 def test_options_are_part_of_what_a_run_is_but_none_is_as_before() -> None:
     assert spec_hash(with_options(width=3)) != spec_hash(with_options(width=4)) != spec_hash(A_RUN)
     assert spec_hash(with_options()) == "d96b899d01a92614"  # what it was before there were options
+
+
+def with_program(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "train.py").touch()
+    return folder
+
+
+def test_recipes_of_ones_own_are_found_beside_the_shipped_ones(tmp_path: Path) -> None:
+    shipped, own = with_program(tmp_path / "shipped", "nets"), with_program(tmp_path / "recipes", "mine")
+    (own / "notes").mkdir()
+
+    assert own_recipes(tmp_path, shipped) == own
+    assert find_program("mine", shipped, own) == own / "mine" / "train.py"
+    assert find_program("nets", shipped, own) == shipped / "nets" / "train.py"
+    assert recipe_names(shipped, own) == ["mine", "nets"]
+    with pytest.raises(ConfigError, match=r"model.recipe=notes is not there: choose mine, nets"):
+        find_program("notes", shipped, own)
+
+
+def test_a_recipe_of_ones_own_cannot_have_the_name_of_a_shipped_one(tmp_path: Path) -> None:
+    shipped, own = with_program(tmp_path / "shipped", "nets"), with_program(tmp_path / "recipes", "nets")
+
+    with pytest.raises(ConfigError, match=r"model.recipe=nets ships with hpcml, and .*recipes/nets has the same name"):
+        find_program("nets", shipped, own)
+
+
+def test_in_hpcmls_own_folder_the_shipped_recipes_are_not_taken_for_the_users(tmp_path: Path) -> None:
+    assert own_recipes(resource_dir("recipes").parent, resource_dir("recipes")) is None
+    assert own_recipes(tmp_path, resource_dir("recipes")) is None
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "device", "numerics", "reason"),
+    [
+        ("torch", "tf32", CPU, Numerics.emulated, None),
+        ("torch", "fp32", CPU, Numerics.native, None),
+        ("torch", "tf32", Device(kind="cuda", compute_capability=(7, 0)), None, "it needs compute capability 8.0"),
+        ("torch", "tf32", Device(kind="cuda", compute_capability=(8, 0)), Numerics.native, None),
+        ("torch", "fp8_e4m3", CPU, None, "nobody asked for it"),  # the recipe's own word comes first
+        ("tensorflow", "tf32", Device(kind="cuda", compute_capability=(8, 0)), None, "not there"),
+    ],
+)
+def test_what_becomes_of_a_precision_is_what_the_recipe_and_the_device_say(
+    nets: Recipe, framework: str, precision: str, device: Device, numerics: Numerics | None, reason: str | None
+) -> None:
+    found = outcome(nets, framework, PrecisionName[precision], device, "x")
+
+    assert (found.numerics, found.reason) == (numerics, reason)

@@ -33,10 +33,18 @@ def test_who_pays_and_how_long_it_may_take_does_not_make_another_run(compose_one
 
 @pytest.mark.parametrize(
     "override",
-    ["seed=1", "precision=tf32", "training.steps=5", "layout=nhwc", "data.holdout=0.3", "resources.partition=a"],
+    [
+        *("seed=1", "precision=tf32", "training.steps=5", "layout=nhwc", "data.holdout=0.3", "resources.partition=a"),
+        *("training.accumulate=2", "training.compile=true"),
+    ],
 )
 def test_runs_that_differ_in_anything_else_are_not(compose_one: ComposeOne, override: str) -> None:
     assert spec_hash(compose_one(override)) != spec_hash(compose_one())
+
+
+def test_a_batch_cannot_be_taken_in_no_parts(compose_one: ComposeOne) -> None:
+    with pytest.raises(ConfigError, match=r"training\.accumulate=0 must be at least 1"):
+        compose_one("training.accumulate=0")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,13 @@ def test_ddp_without_gpus_starts_what_was_asked_for(compose_one: ComposeOne) -> 
     assert (decided.processes_per_node, decided.gpus_per_node) == (2, 0)
 
 
+def test_code_that_is_compiled_cannot_be_emulated(compose_one: ComposeOne) -> None:
+    assert plan(compose_one("training.compile=true")).numerics is Numerics.native
+    assert plan(compose_one("training.compile=true", "precision=tf32"), A100).numerics is Numerics.native
+    with pytest.raises(ConfigError, match=r"^training\.compile=true: .* emulation of tf32: set it to false$"):
+        plan(compose_one("training.compile=true", "precision=tf32"))
+
+
 @pytest.mark.parametrize("name", ["NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
 def test_the_precision_switches_cannot_be_overruled_by_the_users_environment(
     compose_one: ComposeOne, name: str
@@ -106,3 +113,13 @@ def test_a_run_without_a_walltime_has_no_times(compose_one: ComposeOne) -> None:
     decided = plan(compose_one())
 
     assert (decided.walltime_s, decided.stop_after_s, decided.warn_after_s) == (None, None, None)
+
+
+def test_a_precision_that_the_models_framework_lacks_on_this_machine_is_refused(compose_one: ComposeOne) -> None:
+    run = compose_one("precision=tf32", "model.framework=jax")
+
+    with pytest.raises(ConfigError, match="precision=tf32 is refused on this CPU"):
+        plan(run)
+    assert (
+        plan(compose_one("precision=tf32", "model.framework=null", "workload.command=true")).numerics.name == "emulated"
+    )

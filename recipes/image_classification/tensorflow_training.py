@@ -1,0 +1,154 @@
+"""Images on the device, classified with TensorFlow: the same networks, images and measures as the torch half's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hpcml_client import Checkpoints, Client, datasets
+from hpcml_client.recipe_task import RecipeError, Task
+from hpcml_client.tensorflow_arithmetic import Arithmetic
+from hpcml_client.tensorflow_recipe import Batch, Recipe
+from hpcml_client.tensorflow_training import train as train_recipe
+
+PIXELS = 28  # the height and width that the networks expect
+CLASSES = 10
+_EVALUATION_BATCH = 1000  # bounds the memory only
+_DIGITS_SIDE = 20  # 8x8 digits are enlarged to this, then padded: MNIST's own digits lie in their frame like that
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Classification(Recipe):
+    """Digits, told apart."""
+
+    def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
+        self._build = MODELS[task.choose("model", MODELS)]
+        self._data_format = _data_format(task, arithmetic)
+        self._compute_dtype = tf.keras.mixed_precision.dtype_policy().compute_dtype
+        training, validation = _read(task)
+        self._training, self._labels = self._place(training, task), _labels(training)
+        self._validation, self._answers = self._place(validation, task), _labels(validation)
+        self.samples = len(self._labels)
+
+    def build(self) -> tf.keras.Model:
+        shape = (PIXELS, PIXELS, 1) if self._data_format == "channels_last" else (1, PIXELS, PIXELS)
+        return self._build(shape, self._data_format)
+
+    def batch(self, indices: Array) -> Batch:
+        images = tf.constant(self._training[indices], self._compute_dtype)
+        return images, tf.constant(self._labels[indices])
+
+    def loss(self, model: tf.keras.Model, batch: Batch) -> tf.Tensor:
+        images, labels = batch
+        return tf.reduce_mean(_cross_entropies(model(images, training=True), labels))
+
+    def evaluate(self, model: tf.keras.Model) -> Mapping[str, float]:
+        correct, loss = 0, 0.0
+        for begin in range(0, len(self._answers), _EVALUATION_BATCH):
+            part = slice(begin, begin + _EVALUATION_BATCH)
+            labels = self._answers[part]
+            logits = model(tf.constant(self._validation[part]), training=False)
+            correct += int((logits.numpy().argmax(axis=1) == labels).sum())
+            loss += float(tf.reduce_sum(_cross_entropies(logits, labels)))
+        return {"val_accuracy": correct / len(self._answers), "val_loss": loss / len(self._answers)}
+
+    def facts(self) -> Mapping[str, object]:
+        return {"training_samples": self.samples, "validation_samples": len(self._answers)}
+
+    def _place(self, images: datasets.Images, task: Task) -> Array:
+        pixels = _pixels(images, task)
+        return pixels if self._data_format == "channels_last" else pixels.transpose(0, 3, 1, 2)
+
+
+def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
+    """Train as *task* says; return False where it left at a checkpoint."""
+    return train_recipe(run, task, checkpoints, Classification)
+
+
+def mnist_cnn(shape: tuple[int, ...], data_format: str) -> tf.keras.Model:
+    """Return three convolutions and two dense layers: 354,002 parameters."""
+    layers = tf.keras.layers
+    sizes = [(12, 3, 1), (24, 6, 2), (32, 6, 2)]  # filters, kernel, stride
+    fans = [filters * kernel**2 for filters, (_, kernel, _) in zip((1, 12, 24), sizes, strict=True)]
+    convolutions = [
+        layers.Conv2D(
+            filters, kernel, stride, padding="same", activation="relu", data_format=data_format, **_as_torch_begins(fan)
+        )
+        for (filters, kernel, stride), fan in zip(sizes, fans, strict=True)
+    ]
+    return tf.keras.Sequential(
+        [
+            layers.Input(shape),
+            *convolutions,
+            layers.Flatten(),
+            layers.Dense(200, activation="relu", **_as_torch_begins(7 * 7 * 32)),
+            layers.Dense(CLASSES, **_as_torch_begins(200)),
+        ]
+    )
+
+
+def mnist_mlp(shape: tuple[int, ...], _: str) -> tf.keras.Model:
+    """Return 784-16-10: 12,730 parameters."""
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            layers.Input(shape),
+            layers.Flatten(),
+            layers.Dense(16, activation="relu", **_as_torch_begins(PIXELS * PIXELS)),
+            layers.Dense(CLASSES, **_as_torch_begins(16)),
+        ]
+    )
+
+
+MODELS = {"mnist_cnn": mnist_cnn, "mnist_mlp": mnist_mlp}
+
+
+def _as_torch_begins(inputs: int) -> dict[str, Any]:
+    """Return initialisers that draw as torch's layers do: evenly up to 1/sqrt(inputs), biases too."""
+    bound = inputs**-0.5
+    drawn = tf.keras.initializers.RandomUniform
+    return {"kernel_initializer": drawn(-bound, bound), "bias_initializer": drawn(-bound, bound)}
+
+
+def _data_format(task: Task, arithmetic: Arithmetic) -> str:
+    layout = task.choose("layout", ("nchw", "nhwc"))
+    if layout == "nchw" and arithmetic.device.type == "cpu":
+        raise RecipeError("layout=nchw: TensorFlow has convolutions in that order on GPUs only: set layout=nhwc")
+    return {"nchw": "channels_first", "nhwc": "channels_last"}[layout]
+
+
+def _read(task: Task) -> tuple[datasets.Images, datasets.Images]:
+    if task.choose("data", ("digits", "mnist")) == "digits":
+        return datasets.split(datasets.read_digits(), task.holdout)
+    if task.data_path is None:
+        raise RecipeError("data=mnist needs data.path: a folder with its IDX files, or mnist.npz")
+    return datasets.read_mnist(task.data_path)
+
+
+def _labels(images: datasets.Images) -> Array:
+    return np.frombuffer(images.labels, dtype=np.uint8).astype(np.int32)
+
+
+def _pixels(images: datasets.Images, task: Task) -> Array:
+    """Return 28x28 pixels between 0 and 1 of each image, the channel last."""
+    raw = np.frombuffer(images.pixels, dtype=np.uint8).reshape(len(images), images.height, images.width, 1)
+    pixels = raw.astype(np.float32) / np.float32(images.largest)
+    if task.data != "mnist":
+        pixels = tf.image.resize(pixels, (_DIGITS_SIDE, _DIGITS_SIDE)).numpy()  # bilinear, as in the torch half
+        pixels = np.pad(pixels, [(0, 0), *[((PIXELS - _DIGITS_SIDE) // 2,) * 2] * 2, (0, 0)])
+    if pixels.shape[1:3] != (PIXELS, PIXELS) or int(_labels(images).max()) >= CLASSES:
+        raise RecipeError(
+            f"data={task.data} has images of {images.height}x{images.width} pixels and labels up to "
+            f"{int(_labels(images).max())}: the models expect {PIXELS}x{PIXELS} and {CLASSES - 1}"
+        )
+    return pixels
+
+
+def _cross_entropies(logits: tf.Tensor, labels: Any) -> tf.Tensor:  # noqa: ANN401 - a tensor or NumPy's array
+    # sums of exponentials overflow in 16 bits
+    wide = logits if logits.dtype == tf.float64 else tf.cast(logits, tf.float32)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=wide)
