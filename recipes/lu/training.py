@@ -1,0 +1,132 @@
+"""LU factorisations over a sweep of sizes: how fast, how exact, and what refinement in FP64 makes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from blocked import Product, factorise, library_factorise
+from solving import Refined, factorisation_residual, refine
+
+from hpcml_client import Checkpoints, Client, torch_switches
+from hpcml_client.recipe_task import RecipeError, Task
+from hpcml_client.size_sweep import SizeSweep, time_calls
+from hpcml_client.torch_arithmetic import Arithmetic
+
+DEFAULTS: Mapping[str, Any] = {
+    "sizes": [128, 256, 512, 1024],
+    "factorisation": "blocked",
+    "block": 64,
+    "max_iterations": 50,
+    "warmup": 1,
+    "repeats": 3,
+}
+_SIXTEEN_BITS = {
+    "fp16": torch.float16,
+    "amp_fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "amp_bf16": torch.bfloat16,
+}
+_IN_A_LIBRARY = ("fp64", "fp32")
+
+
+def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
+    """Measure as *task* says; return False where it left at a checkpoint."""
+    options = {**DEFAULTS, **task.options}
+    if options["factorisation"] == "library" and run.precision not in _IN_A_LIBRARY:
+        raise RecipeError(
+            f"model.options.factorisation=library is LAPACK's, in {' or '.join(_IN_A_LIBRARY)}: "
+            f"choose blocked for precision={run.precision}"
+        )
+    arithmetic = run.apply_precision("torch")
+    sweep = SizeSweep(run, checkpoints, options["sizes"])
+    finished = sweep.measure(lambda size: _measure(arithmetic, options, task.seed, size))
+    if finished:
+        sweep.report_best("gflops", "share_of_best")
+    return finished
+
+
+def gflops(size: int, seconds: float) -> float:
+    """Return the rate of a factorisation: 2/3 N^3 operations, a multiply-add as two."""
+    return 2.0 / 3.0 * size**3 / seconds / 1e9
+
+
+def _measure(arithmetic: Arithmetic, options: Mapping[str, Any], seed: int, size: int) -> dict[str, float]:
+    generator = torch.Generator().manual_seed(seed)
+    # uniform in 0..1, as MAGMA's testers draw them: its published residuals can be compared
+    exact = torch.rand(size, size, generator=generator, dtype=torch.float64).to(arithmetic.device)
+    right = torch.rand(size, generator=generator, dtype=torch.float64).to(arithmetic.device)
+    working = torch.float64 if arithmetic.precision == "fp64" else torch.float32
+    given = exact.to(working)
+    compute = functools.partial(_factorise, arithmetic, options, given)
+    lu, order = compute()
+    residual = factorisation_residual(exact, lu, order)
+    with _exact(arithmetic):
+        began = time.perf_counter()
+        refined = refine(exact, right, lu, order, most=options["max_iterations"])
+        _wait(arithmetic)
+        refining_s = time.perf_counter() - began
+    values = {"residual": residual, **_as_metrics(refined)}
+    if arithmetic.numerics != "native":
+        return values
+    wait = functools.partial(_wait, arithmetic)
+    times = time_calls(compute, wait, warmup=options["warmup"], repeats=options["repeats"], repeat_time_s=0.0)
+    values["gflops"] = gflops(size, times.best_s)
+    values["median_gflops"] = gflops(size, times.median_s)
+    values["factorisation_time_s"] = times.median_s
+    if refined.iterations is not None:
+        values["solution_gflops"] = gflops(size, times.median_s + refining_s)
+    return values
+
+
+def _as_metrics(refined: Refined) -> dict[str, float]:
+    values = {"first_backward_error": refined.first, "backward_error": refined.last}
+    if refined.iterations is not None:
+        values["refinement_iterations"] = float(refined.iterations)
+    return {**values, "converged": float(refined.iterations is not None)}
+
+
+def _factorise(
+    arithmetic: Arithmetic, options: Mapping[str, Any], matrix: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if options["factorisation"] == "library":
+        return library_factorise(matrix)
+    with _exact(arithmetic):
+        return factorise(matrix, options["block"], _product_of(arithmetic, matrix.dtype))
+
+
+def _product_of(arithmetic: Arithmetic, working: torch.dtype) -> Product:
+    given_as = _SIXTEEN_BITS.get(arithmetic.precision, working)
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with _as_asked(arithmetic), arithmetic.context():
+            return (a.to(given_as) @ b.to(given_as)).to(working)
+
+    return product
+
+
+def _exact(arithmetic: Arithmetic) -> contextlib.AbstractContextManager[None]:
+    """Keep panels and triangular solves in real FP32: on a GPU TF32's switch would reach them too."""
+    return torch_switches.ieee() if arithmetic.precision == "tf32" else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _as_asked(arithmetic: Arithmetic) -> Iterator[None]:
+    is_tf32 = arithmetic.precision == "tf32" and arithmetic.numerics == "native"
+    if not is_tf32:
+        yield
+        return
+    torch_switches.set_switches(tf32=True)
+    try:
+        yield
+    finally:
+        torch_switches.set_switches(tf32=False)
+
+
+def _wait(arithmetic: Arithmetic) -> None:
+    if arithmetic.device.type == "cuda":
+        torch.cuda.synchronize(arithmetic.device)

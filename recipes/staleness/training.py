@@ -1,0 +1,109 @@
+"""Digits, told apart by a network whose gradients are computed by simulated workers with stale weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from stale import StaleWorkers, draw_delays
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - torch's own custom
+
+from hpcml_client import Checkpoints, Client, datasets
+from hpcml_client.recipe_task import RecipeError, Task
+from hpcml_client.torch_arithmetic import Arithmetic
+from hpcml_client.torch_recipe import Recipe
+from hpcml_client.torch_training import train as train_recipe
+
+DEFAULTS: Mapping[str, Any] = {"workers": 4, "staleness": 0, "delay": "uniform", "hidden": 32}
+LEARNING_RATE = 0.5  # by hand; conf/model/staleness.yaml says the same
+_CLASSES = 10
+
+Pair = tuple[torch.Tensor, torch.Tensor]  # pixels, labels
+
+
+class StaleDigits(Recipe):
+    """One hidden layer on 8x8 pixels, plain SGD."""
+
+    def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
+        options = {**DEFAULTS, **task.options}
+        self._workers, self._staleness = options["workers"], options["staleness"]
+        _refuse_impossible(task, self._workers)
+        task.choose("data", ("digits",))
+        self._cast = arithmetic.cast
+        training, self._validation = (
+            _place(images, arithmetic) for images in datasets.split(datasets.read_digits(), task.holdout)
+        )
+        self._pixels, self._labels = training
+        self.samples = len(self._labels)
+        network = nn.Sequential(
+            nn.Linear(self._pixels.shape[1], options["hidden"]), nn.ReLU(), nn.Linear(options["hidden"], _CLASSES)
+        )
+        delays = draw_delays(
+            task.steps, workers=self._workers, bound=self._staleness, kind=options["delay"], seed=task.seed
+        )
+        self.model = StaleWorkers(network, delays, self._staleness)
+
+    def batch(self, indices: torch.Tensor) -> Pair:
+        return self._cast(self._pixels[indices]), self._labels[indices]
+
+    def loss(self, model: nn.Module, batch: Pair) -> torch.Tensor:
+        return _cross_entropy(model(batch[0]), batch[1])  # shares are equal: the mean of the workers' means
+
+    def optimizer(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        learning_rate: float,
+        eps: float,  # noqa: ARG002 - Adam's
+    ) -> torch.optim.SGD:
+        return torch.optim.SGD(parameters, lr=learning_rate)
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        assert isinstance(model, StaleWorkers)  # noqa: S101 - our own logic
+        pixels, labels = self._validation
+        logits = model(pixels.to(next(model.parameters()).dtype))
+        return {
+            "val_accuracy": float((logits.argmax(dim=1) == labels).double().mean()),
+            "val_loss": float(_cross_entropy(logits, labels)),
+            "simulated_staleness": model.mean_delay(),
+        }
+
+    def facts(self) -> Mapping[str, object]:
+        return {
+            "training_samples": self.samples,
+            "validation_samples": len(self._validation[1]),
+            "simulated": True,
+            "workers": self._workers,
+            "staleness": self._staleness,
+        }
+
+
+def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
+    """Train as *task* says; return False where it left at a checkpoint."""
+    if not run.config:
+        task = replace(task, learning_rate=LEARNING_RATE)
+    return train_recipe(run, task, checkpoints, StaleDigits)
+
+
+def _refuse_impossible(task: Task, workers: int) -> None:
+    if task.batch_size % workers:
+        raise RecipeError(f"training.batch_size={task.batch_size} cannot be shared by model.options.workers={workers}")
+    if task.accumulate != 1:
+        raise RecipeError(f"training.accumulate={task.accumulate}: simulated workers take a batch at once: set it to 1")
+    if task.compile:
+        raise RecipeError("training.compile=true is not supported with simulated workers: set it to false")
+
+
+def _place(images: datasets.Images, arithmetic: Arithmetic) -> Pair:
+    raw = torch.frombuffer(bytearray(images.pixels), dtype=torch.uint8)
+    pixels = raw.view(len(images), images.height * images.width).float() / images.largest
+    labels = torch.frombuffer(bytearray(images.labels), dtype=torch.uint8).long()
+    return pixels.to(arithmetic.device), labels.to(arithmetic.device)
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    # sums of exponentials overflow in 16 bits
+    return F.cross_entropy(logits if logits.dtype is torch.float64 else logits.float(), labels)

@@ -1,0 +1,103 @@
+"""Recipes as tests run them: several times in one process, each with a run directory of its own."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+from image_runs import Recorded, read_rank0
+
+from hpcml.precision import CPU, Numerics, PrecisionName, decide_numerics
+from hpcml.recipe import read_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+_DRIVER = Path(__file__).with_name("recipe_driver.py")
+
+
+def config_of(
+    name: str, precision: str = "fp32", framework: str = "torch", seed: int = 0, **groups: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the run.json of the recipe *name*: what its model's file says, and *groups* over it."""
+    shipped = yaml.safe_load((ROOT / "conf" / "model" / f"{name}.yaml").read_text())
+    model = {**shipped["model"], "framework": framework}
+    model["options"] = {**model["options"], **groups.pop("options", {})}
+    run: dict[str, Any] = {
+        "model": model,
+        "data": {"name": "none"},
+        "precision": {"name": precision, "numerics": "auto", "rounding": "rna", "loss_scaling": True},
+        "strategy": {"name": "single"},
+        "layout": {"name": "nchw"},
+        "training": dict(shipped.get("training", {})),
+        "seed": seed,
+    }
+    for group, changes in groups.items():
+        run[group] = {**run[group], **changes}
+    numerics = decide_numerics(PrecisionName[precision], Numerics.auto, CPU, framework).name
+    return {"run": run, "plan": {"device": "cpu", "numerics": numerics}}
+
+
+def run_all(folder: Path, recipe: str, configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Recorded]:
+    """Run *recipe* with each of *configs*, in one process; return what each recorded, by its name."""
+    for name, config in configs.items():
+        (folder / name).mkdir()
+        (folder / name / "run.json").write_text(json.dumps(config))
+    _drive(recipe, [str(folder / name) for name in configs])
+    return {name: read_rank0(folder / name) for name in configs}
+
+
+def run_interrupted(
+    folder: Path, recipe: str, config: Mapping[str, Any], *, at: int
+) -> tuple[Recorded, Recorded, Recorded]:
+    """Run *recipe* whole, and again with a SIGUSR1 after step *at*; return the whole run and the two attempts."""
+    for name in ("whole", "broken"):
+        (folder / name).mkdir()
+        (folder / name / "run.json").write_text(json.dumps(config))
+    _drive(recipe, [str(folder / "whole"), f"{folder / 'broken'}@{at}", str(folder / "broken")])
+    return read_rank0(folder / "whole"), read_rank0(folder / "broken"), read_rank0(folder / "broken", 1)
+
+
+def _drive(recipe: str, words: list[str]) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(_DRIVER), str(ROOT / "recipes" / recipe), *words],
+        env={**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def last(recorded: Recorded, name: str) -> float:
+    return recorded.series(name)[-1]
+
+
+def load(recipe: str, name: str = "training") -> ModuleType:
+    """Return a module of *recipe*, forgotten again afterwards: other recipes have modules of the same name."""
+    folder = ROOT / "recipes" / recipe
+    siblings = {path.stem for path in folder.glob("*.py")}
+    before = {sibling: sys.modules.pop(sibling) for sibling in siblings & sys.modules.keys()}
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
+        for sibling in siblings:
+            sys.modules.pop(sibling, None)
+        sys.modules.update(before)
+
+
+def defaults_agree(recipe: str, model: str) -> bool:
+    """Tell whether recipe.toml, the model's file and the recipe's own code have the same options and values."""
+    own = dict(load(recipe).DEFAULTS)
+    shipped = config_of(model)["run"]["model"]["options"]
+    return own == shipped and set(own) == set(read_recipe(ROOT / "recipes" / recipe).options)
