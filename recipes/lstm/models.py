@@ -1,0 +1,42 @@
+"""An LSTM that says what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What recipe.toml calls the options; the defaults are those of conf/model/lstm.yaml."""
+
+    layers: int = 1
+    width: int = 128
+    embedding: int = 32
+    context: int = 16
+    modulus: int = 12
+    validation_windows: int = 256
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Shape:
+        """Return what *options* say, and the defaults for the rest."""
+        return cls(**options)
+
+
+class NextToken(nn.Module):
+    """Tokens in, one number for each possible next token out."""
+
+    def __init__(self, shape: Shape, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, shape.embedding)
+        self.lstm = nn.LSTM(shape.embedding, shape.width, num_layers=shape.layers, batch_first=True)
+        self.out = nn.Linear(shape.width, vocabulary)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        states, _ = self.lstm(self.embedding(tokens))
+        logits: torch.Tensor = self.out(states)
+        return logits

@@ -1,0 +1,77 @@
+"""Sequences, and what an LSTM says comes next in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from models import NextToken, Shape
+from sequences import choose_sequences
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - torch's own custom
+
+from hpcml_client import Checkpoints, Client
+from hpcml_client.recipe_task import Task
+from hpcml_client.torch_arithmetic import Arithmetic
+from hpcml_client.torch_recipe import Recipe
+from hpcml_client.torch_training import train as train_recipe
+
+if TYPE_CHECKING:
+    Batch = tuple[torch.Tensor, torch.Tensor]  # tokens, and those that follow each
+
+_EVALUATION_BATCH = 256  # bounds the memory only
+
+
+class Continuation(Recipe):
+    """Sequences, continued by one token."""
+
+    def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
+        task.choose("strategy", ("single", "cpu_threads", "ddp"))
+        shape = Shape.of(task.options)
+        self._sequences = choose_sequences(task, shape, arithmetic.device)
+        self.samples = len(self._sequences)
+        self.tokens_per_sample = shape.context
+        self.model = NextToken(shape, self._sequences.vocabulary)
+
+    def batch(self, indices: torch.Tensor) -> Batch:
+        return _shifted(self._sequences.training(indices))
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        tokens, following = batch
+        return self._cross_entropy(model(tokens), following)
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        loss, correct, begin = 0.0, 0, self._sequences.first_guess - 1
+        held_out = self._sequences.validation()
+        for part in torch.split(held_out, _EVALUATION_BATCH):
+            tokens, following = _shifted(part)
+            logits = model(tokens)
+            loss += float(self._cross_entropy(logits, following)) * len(part)
+            correct += int((logits.argmax(dim=-1) == following)[:, begin:].sum())
+        mean, guesses = loss / len(held_out), following[:, begin:].shape[1] * len(held_out)
+        perplexity = math.exp(mean) if mean < math.log(1e300) else math.inf
+        return {"val_loss": mean, "perplexity": perplexity, "val_accuracy": correct / guesses}
+
+    def facts(self) -> Mapping[str, object]:
+        return {
+            "training_samples": self.samples,
+            "validation_samples": len(self._sequences.validation()),
+            **self._sequences.facts(),
+        }
+
+    def _cross_entropy(self, logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        begin = self._sequences.first_guess - 1
+        # sums of exponentials overflow in 16 bits; autocast computes them in FP32 too
+        exact = logits if logits.dtype is torch.float64 else logits.float()
+        return F.cross_entropy(exact[:, begin:].flatten(0, 1), following[:, begin:].flatten())
+
+
+def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
+    """Train as *task* says; return False where it left at a checkpoint."""
+    return train_recipe(run, task, checkpoints, Continuation)
+
+
+def _shifted(sequences: torch.Tensor) -> Batch:
+    return sequences[:, :-1], sequences[:, 1:]

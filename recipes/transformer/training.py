@@ -1,0 +1,120 @@
+"""Windows of a text, and what a transformer says about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from models import MASK, Block, Shape, Transformer
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - torch's own custom
+
+from hpcml_client import Checkpoints, Client
+from hpcml_client.recipe_task import Task
+from hpcml_client.texts import TEXTS, read_text
+from hpcml_client.torch_arithmetic import Arithmetic
+from hpcml_client.torch_recipe import Recipe
+from hpcml_client.torch_training import train as train_recipe
+from hpcml_client.torch_windows import BYTES, Windows
+
+_UNASKED = -100  # the label of a token that is not to be guessed: torch's own number for it
+# BERT guesses 15 % of the tokens; of these 80 % are hidden, 10 % are others than they were, and 10 % stay.
+_GUESSED, _HIDDEN, _CHANGED = 0.15, 0.8, 0.1
+_LOTS = 1 << 20  # drawn once: which tokens are hidden depends on where a window begins, and on nothing else
+_LOTS_STRIDE = 7919
+_EVALUATION_TOKENS = 8192  # bounds the memory only
+
+if TYPE_CHECKING:
+    Batch = tuple[tuple[torch.Tensor, ...], torch.Tensor]  # what the model is given, what it should say
+
+
+class LanguageModelling(Recipe):
+    """Bytes of a text, guessed from those before them or around them."""
+
+    def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
+        task.choose("strategy", ("single", "cpu_threads", "ddp", "fsdp"))
+        self._shape = shape = Shape.of(task.options)
+        self._text = read_text(task.choose("data", TEXTS), task.data_path)
+        self._windows = Windows(
+            self._text,
+            length=shape.context + (shape.kind == "decoder"),  # the last token is only guessed
+            holdout=task.holdout,
+            validation_windows=shape.validation_windows,
+            device=arithmetic.device,
+        )
+        lots = torch.Generator().manual_seed(0)  # the same for every seed: validation must be
+        self._lots = torch.rand(_LOTS, generator=lots).to(arithmetic.device)
+        self._others = torch.randint(BYTES, (_LOTS,), generator=lots).to(arithmetic.device)
+        self._offsets = torch.arange(shape.context, device=arithmetic.device)
+        self.samples = len(self._windows)
+        self.tokens_per_sample = shape.context
+        self.model = Transformer(shape)
+
+    def batch(self, indices: torch.Tensor) -> Batch:
+        return self._at(self._windows.starts[indices])
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        inputs, labels = batch
+        return _cross_entropy(model(*inputs), labels)
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        loss, correct, guessed = 0.0, 0, 0
+        for inputs, labels in self._validation():
+            logits, asked = model(*inputs), int((labels != _UNASKED).sum())
+            loss += float(_cross_entropy(logits, labels)) * asked
+            correct += int((logits.argmax(dim=-1) == labels).sum())
+            guessed += asked
+        mean = loss / guessed
+        return {"val_loss": mean, "perplexity": _perplexity(mean), "val_accuracy": correct / guessed}
+
+    def layers(self, model: nn.Module) -> Sequence[nn.Module]:
+        """Return the blocks: what `strategy=fsdp` gathers one after the other."""
+        return [part for part in model.modules() if isinstance(part, Block)]
+
+    def facts(self) -> Mapping[str, object]:
+        return {
+            "training_samples": self.samples,
+            "validation_samples": len(self._windows.validation_starts),
+            "text_bytes": len(self._text),
+            "text_sha256": self._text.sha256,
+        }
+
+    def _validation(self) -> Iterator[Batch]:
+        for starts in torch.split(self._windows.validation_starts, max(1, _EVALUATION_TOKENS // self._shape.context)):
+            yield self._at(starts)
+
+    def _at(self, starts: torch.Tensor) -> Batch:
+        tokens, half = self._windows.at(starts), self._shape.context // 2
+        if self._shape.kind == "decoder":
+            return (tokens[:, :-1],), tokens[:, 1:]
+        if self._shape.kind == "encoder_decoder":  # each token of the second half from all before it
+            return (tokens[:, :half], tokens[:, half - 1 : -1]), tokens[:, half:]
+        return self._hide(starts, tokens)
+
+    def _hide(self, starts: torch.Tensor, tokens: torch.Tensor) -> Batch:
+        """Hide the same number of tokens in every window: a mean over parts of a batch is then that of the whole."""
+        places = (starts[:, None] * _LOTS_STRIDE + self._offsets) % _LOTS
+        rank = self._lots[places].argsort(dim=1, stable=True).argsort(dim=1)
+        guessed = max(1, round(_GUESSED * tokens.shape[1]))
+        hidden = max(1, round(_HIDDEN * guessed))
+        changed = round(_CHANGED * guessed)
+        given = torch.where(rank < hidden, torch.full_like(tokens, MASK), tokens)
+        given = torch.where((rank >= hidden) & (rank < hidden + changed), self._others[places], given)
+        return (given,), torch.where(rank < guessed, tokens, torch.full_like(tokens, _UNASKED))
+
+
+def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
+    """Train as *task* says; return False where it left at a checkpoint."""
+    return train_recipe(run, task, checkpoints, LanguageModelling)
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    # sums of exponentials overflow in 16 bits; autocast computes them in FP32 too
+    exact = logits if logits.dtype is torch.float64 else logits.float()
+    return F.cross_entropy(exact.flatten(0, 1), labels.flatten(), ignore_index=_UNASKED)
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(loss) if loss < math.log(1e300) else math.inf

@@ -1,0 +1,58 @@
+"""Skip-gram: two vectors for each word, whose product says how well one stands beside the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What recipe.toml calls the options; the defaults are those of conf/model/word2vec.yaml."""
+
+    width: int = 64
+    window: int = 4
+    negatives: int = 5
+    fewest: int = 5
+    length: int = 32
+    frequent: float = 1e-3
+    words: tuple[str, ...] = ("class", "list", "string", "exception", "import")
+    neighbours: int = 5
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Shape:
+        """Return what *options* say, and the defaults for the rest."""
+        return cls(**{**options, "words": tuple(options.get("words", cls.words))})
+
+
+class SkipGram(nn.Module):
+    """Words in, their products with the words beside them and with others out."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.contexts = nn.Embedding(vocabulary, width)
+        # as in word2vec.c: nothing is likelier than anything else at first
+        nn.init.uniform_(self.words.weight, -0.5 / width, 0.5 / width)
+        nn.init.zeros_(self.contexts.weight)
+
+    def forward(self, words: torch.Tensor, others: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the products of each word with all of its sample (two axes of words), and with its *others*."""
+        vectors = self.words(words)
+        beside = torch.bmm(vectors, self.contexts(words).transpose(1, 2))
+        drawn = torch.bmm(self.contexts(others).flatten(0, 1), vectors.flatten(0, 1).unsqueeze(2))
+        return beside, drawn.view_as(others)
+
+
+def nearest(vectors: torch.Tensor, number: int, count: int, *, first: int) -> list[tuple[int, float]]:
+    """Return the *count* rows nearest to row *number*, and their cosines; rows before *first* are no words."""
+    directions = nn.functional.normalize(vectors.float(), dim=1)
+    cosines = directions @ directions[number]
+    cosines[:first] = -torch.inf
+    cosines[number] = -torch.inf
+    near = cosines.topk(min(count, len(vectors) - first - 1)).indices.tolist()
+    return [(row, float(cosines[row])) for row in near]

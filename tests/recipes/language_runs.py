@@ -1,0 +1,131 @@
+"""The language recipes as tests start them: several trainings in one process, which pays for torch's import once."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+from image_runs import Recorded, _free_port, finish, read_rank0
+
+from hpcml.precision import CPU, Numerics, PrecisionName, decide_numerics
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes"
+_TRAINER = """
+import json, os, signal, sys, warnings
+warnings.simplefilter("error")
+sys.path.insert(0, sys.argv[1])
+import training
+from hpcml_client import connect
+from hpcml_client.recipe_task import RecipeError, Task
+from hpcml_client.datasets import DatasetError
+said = []
+for job in json.load(sys.stdin):
+    with connect(job["environ"]) as run:
+        try:
+            task = Task.from_config(run.config)
+            checkpoints = run.checkpoints(every_steps=task.checkpoint_every)
+            if job["asked"]:
+                os.kill(os.getpid(), signal.SIGUSR1)  # to leave after its first step
+            said.append(training.train(run, task, checkpoints))
+        except (RecipeError, DatasetError) as error:
+            said.append(str(error))
+print("\\n" + json.dumps(said), flush=True)
+os._exit(0)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One training; *asked*: to leave at a checkpoint, in its first step."""
+
+    run_dir: Path
+    options: Mapping[str, object] = field(default_factory=dict)
+    precision: str = "fp32"
+    data: Mapping[str, object]
+    training: Mapping[str, object] = field(default_factory=dict)
+    strategy: str = "single"
+    attempt: int = 0
+    asked: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        run = {
+            "model": {"name": "small", "framework": "torch", "options": dict(self.options)},
+            "data": {"holdout": 0.2, **self.data},
+            "training": {"steps": 4, "batch_size": 4, "learning_rate": 1e-3, "eval_every": 4, **self.training},
+            "strategy": {"name": self.strategy},
+            "seed": 0,
+        }
+        self.run_dir.mkdir(exist_ok=True)
+        config = self.run_dir / "run.json"
+        numerics = decide_numerics(PrecisionName[self.precision], Numerics.auto, CPU).name
+        config.write_text(json.dumps({"run": run, "plan": {"device": "cpu", "numerics": numerics}}))
+        environ = {"HPCML_RUN_DIR": str(self.run_dir), "HPCML_CONFIG": str(config)}
+        environ |= {"HPCML_PRECISION": self.precision, "HPCML_NUMERICS": numerics, "HPCML_ATTEMPT": str(self.attempt)}
+        return {"environ": environ, "asked": self.asked}
+
+    def recorded(self) -> Recorded:
+        return read_rank0(self.run_dir, self.attempt)
+
+
+def train_all(recipe: str, jobs: Sequence[Job]) -> list[bool | str]:
+    """Do all *jobs* one after the other in one process; return whether each finished, or why it was refused."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", _TRAINER, str(RECIPES / recipe)],
+        input=json.dumps([job.as_json() for job in jobs]),
+        env={**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said: list[bool | str] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+def train_together(recipe: str, job: Job, count: int) -> None:
+    """Do *job* in *count* processes."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
+    env = {**kept, **job.as_json()["environ"], "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    env |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    finish(
+        [
+            subprocess.Popen(
+                [sys.executable, str(RECIPES / recipe / "train.py")],
+                env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(count)
+        ]
+    )
+
+
+def load(recipe: str, module: str) -> ModuleType:
+    """Return a module of a recipe under a name of its own: all recipes call theirs alike."""
+    path = RECIPES / recipe / f"{module}.py"
+    spec = importlib.util.spec_from_file_location(f"{recipe}_{module}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def options_of(model: str) -> dict[str, Any]:
+    """Return `model.options` as conf/model/*model*.yaml says them."""
+    found: dict[str, Any] = yaml.safe_load((ROOT / "conf" / "model" / f"{model}.yaml").read_text())["model"]["options"]
+    return found

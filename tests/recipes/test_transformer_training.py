@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from image_runs import Recorded
+from language_runs import Job, train_all, train_together
+
+from hpcml.precision import effective_precision
+from tests.cli.command_line import Hpcml
+
+pytestmark = pytest.mark.torch
+# largest relative difference of the first loss to that of FP32: same weights, same windows
+PRECISIONS = {
+    "fp32": 0.0,
+    "fp64": 1e-6,
+    "tf32": 1e-4,
+    "amp_fp16": 1e-4,
+    "amp_bf16": 1e-3,
+    "bf16": 2e-3,
+    "fp16": 1e-3,
+    "fp8_e4m3": 1e-3,
+    "fp8_e5m2": 3e-3,
+}
+KINDS = ("decoder", "encoder", "encoder_decoder")
+SMALL = {"width": 32, "heads": 2, "feed_forward": 64, "context": 32, "validation_windows": 8, "dropout": 0.1}
+TEXT = "".join(f"{n} squared is {n * n}.\n" for n in range(400))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("transformer")
+    (folder / "short.txt").write_text("too short")
+    (folder / "latin.txt").write_bytes(b"caf\xe9")
+    (folder / "text.txt").write_text(TEXT)
+    text = {"name": "text", "path": str(folder / "text.txt")}
+    jobs = [Job(run_dir=folder / name, options=SMALL, precision=name, data=text) for name in PRECISIONS]
+    jobs += [Job(run_dir=folder / kind, options={**SMALL, "kind": kind}, data=text) for kind in KINDS]
+    parts = {**SMALL, "kind": "encoder", "dropout": 0.0}
+    jobs.append(Job(run_dir=folder / "whole", options=parts, data=text, precision="fp64"))
+    jobs.append(Job(run_dir=folder / "parts", options=parts, data=text, precision="fp64", training={"accumulate": 2}))
+    jobs.append(Job(run_dir=folder / "left", options=SMALL, data=text, precision="amp_fp16", asked=True))
+    jobs.append(Job(run_dir=folder / "left", options=SMALL, data=text, precision="amp_fp16", attempt=1))
+    said = train_all("transformer", jobs)
+    assert said == [True] * (len(jobs) - 2) + [False, True]
+    return folder
+
+
+def recorded(folder: Path, name: str, attempt: int = 0) -> Recorded:
+    return Job(run_dir=folder / name, data={}, attempt=attempt).recorded()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_each_precision_begins_where_fp32_does(folder: Path, precision: str) -> None:
+    exact, found = recorded(folder, "fp32"), recorded(folder, precision)
+
+    probe = found.events["precision"]
+    assert effective_precision(probe["products"], probe["parameters"]) == precision
+    assert found.series("loss")[0] == pytest.approx(exact.series("loss")[0], rel=PRECISIONS[precision] or 1e-12)
+    assert math.isfinite(found.series("val_loss")[-1])
+    assert (found.events["final"] == exact.events["final"]) == (precision == "fp32")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_reported_says_what_was_trained_on_what(folder: Path, kind: str) -> None:
+    found = recorded(folder, kind)
+
+    (val_loss,), (perplexity,) = found.series("val_loss"), found.series("perplexity")
+    assert perplexity == pytest.approx(math.exp(val_loss))
+    assert 0 <= found.series("val_accuracy")[0] <= 1
+    assert found.events["training"]["text_bytes"] == len(TEXT)
+    assert found.events["training"]["validation_samples"] == 8
+    work = found.events["work"]
+    assert (work["samples"], work["tokens"], work["flops_doubt"]) == (4.0, 4.0 * 32, None)
+    assert work["model_flops"] > 0
+    # nothing is learned in four steps: about as good as guessing among all tokens
+    assert found.series("loss")[0] == pytest.approx(math.log(257), rel=0.05)
+
+
+def test_masked_windows_in_parts_train_as_the_whole(folder: Path) -> None:
+    whole, parts = recorded(folder, "whole"), recorded(folder, "parts")
+
+    assert parts.series("loss") == pytest.approx(whole.series("loss"), rel=1e-12)
+    assert parts.series("val_loss") == pytest.approx(whole.series("val_loss"), rel=1e-12)
+
+
+def test_blocks_sharded_over_two_processes_train_as_the_whole(folder: Path) -> None:
+    options = {**SMALL, "kind": "encoder", "dropout": 0.0}
+    text = {"name": "text", "path": str(folder / "text.txt")}
+    job = Job(run_dir=folder / "sharded", options=options, data=text, precision="fp64", strategy="fsdp")
+
+    train_together("transformer", job, 2)
+
+    whole, sharded = recorded(folder, "whole"), job.recorded()
+    assert sharded.series("loss") == pytest.approx(whole.series("loss"), rel=1e-12)
+    assert sharded.series("val_loss") == pytest.approx(whole.series("val_loss"), rel=1e-12)
+
+
+def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(folder: Path) -> None:
+    whole, before, after = recorded(folder, "amp_fp16"), recorded(folder, "left"), recorded(folder, "left", attempt=1)
+
+    assert (len(before.metrics), after.events["resumed"]["step"]) == (1, 1)
+    assert before.series("loss") + after.series("loss") == whole.series("loss")
+    assert after.series("val_loss") == whole.series("val_loss")
+    assert after.events["final"] == whole.events["final"]
+
+
+def test_texts_that_cannot_be_used_are_refused_in_one_line(folder: Path) -> None:
+    paths = {"nowhere": "No such file", "latin.txt": "is no UTF-8: byte 3 is 0xe9", "short.txt": "has 9 bytes: too few"}
+    jobs = [
+        Job(run_dir=folder / f"bad-{name}", options=SMALL, data={"name": "text", "path": str(folder / name)})
+        for name in paths
+    ]
+    jobs.append(Job(run_dir=folder / "bad", options=SMALL, data={"name": "text", "path": str(folder)}))
+    jobs.append(Job(run_dir=folder / "none", options=SMALL, data={"name": "text"}))
+
+    said = train_all("transformer", jobs)
+
+    for reason, words in zip(said, [*paths.values(), "is a folder", "needs data.path"], strict=True):
+        assert isinstance(reason, str)
+        assert words in reason
+        assert "\n" not in reason
+
+
+def test_a_run_brings_its_text_along(hpcml_environ: dict[str, str], tmp_path: Path) -> None:
+    hpcml = Hpcml(environ=hpcml_environ, cwd=tmp_path)
+    small = [f"model.options.{name}={value}" for name, value in SMALL.items()]
+
+    done = hpcml("run", "model=transformer_tiny", "training.steps=2", "training.batch_size=4", *small)
+
+    assert done.returncode == 0, done.stderr
+    (run,) = hpcml.runs()
+    assert (run["state"], run["precision_effective"]) == ("COMPLETED", "fp32")
+    assert run["metrics"]["val_loss"]["n"] == 1
