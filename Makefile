@@ -13,7 +13,7 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/hpcml compare --by precision --experiment demo
 
 test: $(VENV)/.test lint
-	$(VENV)/bin/python -m pytest -n auto --durations=10
+	$(VENV)/bin/python -m pytest -n auto --dist loadgroup --durations=10
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .

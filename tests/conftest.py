@@ -27,6 +27,16 @@ ORIGIN = Provenance(
     python="3.11.7",
 )
 
+_OF_ONE_PROCESS = ("recipes", "test_tensorflow_precision.py", "test_jax_precision.py")  # folders and files
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file that share a training in one process: each that begins anew imports a framework."""
+    for item in items:
+        if item.path.name in _OF_ONE_PROCESS or item.path.parent.name in _OF_ONE_PROCESS:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
 
 @pytest.fixture
 def compose_one(tmp_path: Path) -> ComposeOne:

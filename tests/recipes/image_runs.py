@@ -65,7 +65,8 @@ def start_ranks(run_dir: Path, config: Mapping[str, Any], count: int, **environ:
     """Start *count* processes that train together; one is started as one that knows of no others."""
     if count == 1:
         return [start(run_dir, config, **environ)]
-    config["run"]["strategy"]["name"] = "ddp"
+    if config["run"]["strategy"]["name"] == "single":
+        config["run"]["strategy"]["name"] = "ddp"
     environ |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     return [start(run_dir, config, RANK=str(rank), LOCAL_RANK=str(rank), **environ) for rank in range(count)]
 

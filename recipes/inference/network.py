@@ -1,0 +1,61 @@
+"""The network that is deployed: a small CNN of 8x8 digits, trained with torch in FP32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - torch's own custom
+
+from hpcml_client import datasets
+from hpcml_client.recipe_task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digits:
+    """Pictures between 0 and 1, (count, 1, 8, 8), and their labels."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+def digits_cnn() -> nn.Module:
+    """Return two convolutions and two dense layers: 85,066 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 4 * 4, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
+def read(task: Task) -> tuple[Digits, Digits]:
+    """Return the digits to train on, and those held out."""
+    kept, held_out = (_as_tensors(part) for part in datasets.split(datasets.read_digits(), task.holdout))
+    return kept, held_out
+
+
+def train(task: Task, digits: Digits) -> nn.Module:
+    """Return the network after `training.steps` steps, the same for every precision of a seed."""
+    torch.manual_seed(task.seed)
+    torch.use_deterministic_algorithms(task.deterministic)
+    model = digits_cnn()
+    optimizer = torch.optim.Adam(model.parameters(), lr=task.learning_rate)
+    for _ in range(task.steps):
+        chosen = torch.randint(len(digits.labels), (task.batch_size,))
+        F.cross_entropy(model(digits.images[chosen]), digits.labels[chosen]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+def _as_tensors(images: datasets.Images) -> Digits:
+    raw = torch.frombuffer(bytearray(images.pixels), dtype=torch.uint8)
+    pixels = raw.view(len(images), 1, images.height, images.width).float() / images.largest
+    return Digits(images=pixels, labels=torch.frombuffer(bytearray(images.labels), dtype=torch.uint8).long())

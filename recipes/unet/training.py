@@ -1,0 +1,123 @@
+"""Pixels, classified by a U-Net: what a step of this recipe computes, and how its model is examined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from models import HALVINGS, UNet
+from overlap import Overlap
+from shapes import CLASSES, draw
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - torch's own custom
+
+from hpcml_client import Checkpoints, Client
+from hpcml_client.datasets_masks import IGNORED, Masked, read_masked
+from hpcml_client.recipe_task import RecipeError, Task
+from hpcml_client.torch_arithmetic import Arithmetic
+from hpcml_client.torch_recipe import Recipe
+from hpcml_client.torch_training import train as train_recipe
+
+_EVALUATION_BATCH = 50  # bounds the memory only
+
+Pair = tuple[torch.Tensor, torch.Tensor]  # pictures, masks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The settings of recipe.toml; the defaults are those of conf/model/unet.yaml."""
+
+    classes: int = 4
+    width: int = 8
+    image_size: int = 64
+    pictures: int = 400
+
+
+class Segmentation(Recipe):
+    """Shapes, found pixel by pixel."""
+
+    def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
+        options = Options(**task.options)
+        task.choose("model", ("unet",))
+        task.choose("strategy", ("single", "cpu_threads", "ddp"))
+        is_nhwc = task.choose("layout", ("nchw", "nhwc")) == "nhwc"
+        self._format = torch.channels_last if is_nhwc else torch.contiguous_format
+        self._cast = arithmetic.cast
+        training, validation = _read(task, options)
+        _check(training, validation, options)
+        self._training, self._validation = (self._place(masked, arithmetic.device) for masked in (training, validation))
+        self._classes = options.classes
+        self.samples = len(training)
+        self.model = UNet(training.images.shape[-1], options.classes, options.width)
+
+    def batch(self, indices: torch.Tensor) -> Pair:
+        images, masks = self._training
+        return self._cast(images[indices]).contiguous(memory_format=self._format), masks[indices]
+
+    def loss(self, model: nn.Module, batch: Pair) -> torch.Tensor:
+        images, masks = batch
+        return _cross_entropy(model(images), masks)
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        images, masks = self._validation
+        dtype = next(model.parameters()).dtype
+        overlap, loss, known = Overlap(self._classes), 0.0, 0
+        for begin in range(0, len(masks), _EVALUATION_BATCH):
+            part = slice(begin, begin + _EVALUATION_BATCH)
+            logits = model(images[part].to(dtype))
+            overlap.add(logits.argmax(dim=1), masks[part])
+            count = int((masks[part] != IGNORED).sum())
+            loss += float(_cross_entropy(logits, masks[part])) * count if count else 0.0
+            known += count
+        return {"val_mean_iou": overlap.mean(), "val_loss": loss / known}
+
+    def facts(self) -> Mapping[str, object]:
+        return {"training_samples": self.samples, "validation_samples": len(self._validation[1])}
+
+    def _place(self, masked: Masked, device: torch.device) -> Pair:
+        found = torch.from_numpy(masked.images).permute(0, 3, 1, 2)
+        # copied: of one channel `contiguous` keeps NHWC's strides, and gradients in that order are slow with DDP
+        images = torch.empty(found.shape, memory_format=self._format).copy_(found)
+        return images.to(device), torch.from_numpy(masked.masks).to(device).long()
+
+
+def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
+    """Train as *task* says; return False where it left at a checkpoint."""
+    return train_recipe(run, task, checkpoints, Segmentation)
+
+
+def _read(task: Task, options: Options) -> tuple[Masked, Masked]:
+    if task.choose("data", ("shapes", "mask_pairs")) == "mask_pairs":
+        if task.data_path is None:
+            raise RecipeError("data=mask_pairs needs data.path: a folder of .npz files with an image and a mask each")
+        return read_masked(task.data_path, task.holdout)
+    if options.classes < CLASSES:
+        raise RecipeError(f"model.options.classes={options.classes}: data=shapes has {CLASSES} classes")
+    held_out = max(1, round(options.pictures * task.holdout))
+    side = options.image_size
+    return draw(max(1, options.pictures - held_out), side, part=0), draw(held_out, side, part=1)
+
+
+def _check(training: Masked, validation: Masked, options: Options) -> None:
+    _, height, width, _ = training.images.shape
+    step = 2**HALVINGS
+    if height % step or width % step:
+        raise RecipeError(
+            f"pictures of {height}x{width} pixels cannot be halved {HALVINGS} times: use multiples of {step}"
+        )
+    for masked in (training, validation):
+        if masked.classes > options.classes:
+            raise RecipeError(
+                f"model.options.classes={options.classes}: the masks have classes up to {masked.classes - 1}"
+            )
+        if bool((masked.masks == IGNORED).all()):
+            raise RecipeError(f"the masks hold nothing but {IGNORED}, which is left out")
+
+
+def _cross_entropy(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+    """Return the mean over the pixels, one after the other: the kernel for pictures is not deterministic on a GPU."""
+    # sums of exponentials overflow in 16 bits; autocast computes them in FP32 too
+    wide = logits if logits.dtype is torch.float64 else logits.float()
+    pixels = wide.permute(0, 2, 3, 1).reshape(-1, wide.shape[1])
+    return F.cross_entropy(pixels, masks.reshape(-1), ignore_index=IGNORED)

@@ -1,0 +1,108 @@
+"""Several trainings of one recipe in one process, since importing torch takes longer than a few small steps."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from image_runs import Recorded, read_rank0
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes"
+
+# What recipe_start does, job after job; a job that is to be interrupted is asked to leave before its first step.
+_SCRIPT = """
+import importlib, json, os, signal, sys
+from hpcml_client import connect
+from hpcml_client.datasets import DatasetError
+from hpcml_client.recipe_task import RecipeError, Task, TrainingFailed
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+recipe, jobs = sys.argv[1], json.load(sys.stdin)
+sys.path.insert(0, recipe)
+said = []
+for job in jobs:
+    with connect(job["environ"]) as run:
+        try:
+            task = Task.from_config(run.config)
+            checkpoints = run.checkpoints(every_steps=task.checkpoint_every)
+            if job["is_interrupted"]:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            done = importlib.import_module("training").train(run, task, checkpoints)
+            said.append("done" if done else "left at a checkpoint")
+        except (RecipeError, DatasetError, TrainingFailed) as error:
+            said.append(str(error))
+sys.stdout.flush()
+print(json.dumps(said), flush=True)
+os._exit(0)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One training; jobs of the same name are attempts of the same run."""
+
+    name: str
+    run: Mapping[str, Any]  # the part `run` of run.json
+    precision: str = "fp32"
+    numerics: str | None = None  # as the plan would say; None: decided by the client
+    is_interrupted: bool = False
+    attempt: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What the jobs said at their end, and where they left their journals."""
+
+    folder: Path
+    said: Sequence[str]
+    jobs: Sequence[Job] = field(default_factory=list)
+
+    def recorded(self, name: str, attempt: int = 0) -> Recorded:
+        return read_rank0(self.folder / name, attempt)
+
+
+def run_jobs(folder: Path, recipe: str, jobs: Sequence[Job]) -> Done:
+    """Run *jobs* of *recipe* one after the other, each with a run directory below *folder*."""
+    described = []
+    for job in jobs:
+        run_dir = folder / job.name
+        run_dir.mkdir(exist_ok=True)
+        config = run_dir / "run.json"
+        precision = {"name": job.precision, "numerics": "auto", "rounding": "rna", "loss_scaling": True}
+        plan = {"device": "cpu"} if job.numerics is None else {"device": "cpu", "numerics": job.numerics}
+        config.write_text(json.dumps({"run": {"precision": precision, **job.run}, "plan": plan}))
+        environ = {"HPCML_RUN_DIR": str(run_dir), "HPCML_CONFIG": str(config), "HPCML_ATTEMPT": str(job.attempt)}
+        environ["HPCML_PRECISION"] = job.precision
+        described.append({"environ": environ, "is_interrupted": job.is_interrupted})
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
+    env = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _SCRIPT, str(RECIPES / recipe)],
+        input=json.dumps(described),
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Done(folder=folder, said=json.loads(done.stdout.splitlines()[-1]), jobs=jobs)
+
+
+def load_module(recipe: str, name: str) -> ModuleType:
+    """Import a module of a recipe that imports no other one of it."""
+    spec = importlib.util.spec_from_file_location(f"{recipe}_{name}", RECIPES / recipe / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
