@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from hpcml.errors import require
@@ -48,8 +48,8 @@ KINDS: Mapping[StrategyName, Kind] = {
     StrategyName.single: Kind(
         frameworks=("torch", "tensorflow", "jax", "numpy"), processes=Processes.one, fewest_devices=1
     ),
-    StrategyName.cpu_threads: Kind(
-        frameworks=("torch", "tensorflow", "jax", "numpy"), processes=Processes.one, fewest_devices=1, on_gpus=False
+    StrategyName.cpu_threads: Kind(  # not jax: XLA takes as many threads as it likes
+        frameworks=("torch", "tensorflow", "numpy"), processes=Processes.one, fewest_devices=1, on_gpus=False
     ),
     StrategyName.ddp: Kind(frameworks=("torch",), processes=Processes.per_device, fewest_devices=2),
     StrategyName.fsdp: Kind(frameworks=("torch",), processes=Processes.per_device, fewest_devices=2),
@@ -63,8 +63,45 @@ KINDS: Mapping[StrategyName, Kind] = {
     StrategyName.parameter_server: Kind(
         frameworks=("tensorflow",), processes=Processes.per_device, fewest_devices=3, is_synchronous=False
     ),
-    StrategyName.horovod: Kind(frameworks=("torch", "tensorflow"), processes=Processes.per_device, fewest_devices=2),
+    # one process, which is horovodrun: it starts the others
+    StrategyName.horovod: Kind(frameworks=("torch", "tensorflow"), processes=Processes.one, fewest_devices=2),
 }
+
+
+_MOST_MB = 4096
+_SCHEDULES = ("gpipe", "1f1b")
+_ALGORITHMS = {"ring": "Ring", "tree": "Tree"}
+_PROTOCOLS = {"ll": "LL", "simple": "Simple"}
+_OWNERS = {
+    "inter_op_threads": StrategyName.cpu_threads,
+    "bucket_cap_mb": StrategyName.ddp,
+    "microbatches": StrategyName.pipeline,
+    "schedule": StrategyName.pipeline,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nccl:
+    """How NCCL sends; None leaves the choice to NCCL, which decides by size and topology."""
+
+    algo: str | None = None  # ring | tree, of all-reduce: nothing else has a tree
+    proto: str | None = None  # ll | simple
+
+    def __post_init__(self) -> None:
+        require(self.algo in (None, *_ALGORITHMS), f"strategy.nccl.algo={self.algo}: choose {' or '.join(_ALGORITHMS)}")
+        # LL128 corrupts data on hardware that cannot store 128 bytes at once (docs.nvidia.com, NCCL_PROTO).
+        require(
+            self.proto in (None, *_PROTOCOLS), f"strategy.nccl.proto={self.proto}: choose {' or '.join(_PROTOCOLS)}"
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell NCCL."""
+        found = {}
+        if self.algo is not None:
+            found["NCCL_ALGO"] = _ALGORITHMS[self.algo]
+        if self.proto is not None:
+            found["NCCL_PROTO"] = _PROTOCOLS[self.proto]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +111,32 @@ class Strategy:
     name: StrategyName
     processes_per_node: int | None = None
     devices: int | None = None  # that a process drives: None its GPUs; where there is none, logical devices of the CPU
+    inter_op_threads: int | None = None  # cpu_threads: operations that run at once, each on resources.cpus_per_task
+    bucket_cap_mb: float | None = None  # ddp: MiB of gradients that are sent together; None: torch's 25
+    microbatches: int | None = None  # pipeline: the parts of a batch that are in it at once
+    schedule: str | None = None  # pipeline: gpipe | 1f1b
+    nccl: Nccl = field(default_factory=Nccl)  # ddp and fsdp on GPUs
 
     def __post_init__(self) -> None:
-        for name in ("processes_per_node", "devices"):
+        for name in ("processes_per_node", "devices", "inter_op_threads", "microbatches"):
             count = getattr(self, name)
             require(count is None or count >= 1, f"strategy.{name}={count} must be at least 1")
+        bucket = self.bucket_cap_mb
+        require(bucket is None or 0 < bucket <= _MOST_MB, f"strategy.bucket_cap_mb={bucket} must lie in 0..{_MOST_MB}")
+        known = self.schedule in (None, *_SCHEDULES)
+        require(known, f"strategy.schedule={self.schedule}: choose {' or '.join(_SCHEDULES)}")
+        for option, owner in _OWNERS.items():
+            value = getattr(self, option)
+            require(
+                value is None or self.name is owner,
+                f"strategy.{option}={value} means something with strategy={owner.name} only, not {self.name.name}",
+            )
+        talks = self.name in (StrategyName.ddp, StrategyName.fsdp)
+        require(talks or self.nccl == Nccl(), f"strategy.nccl is for ddp and fsdp: strategy={self.name.name}")
+        require(
+            self.name is not StrategyName.fsdp or self.nccl.algo != "tree",
+            "strategy.nccl.algo=tree: only all-reduce has a tree, and strategy=fsdp gathers and reduce-scatters",
+        )
 
     def check(self, *, nodes: int, gpus_per_node: int | None) -> None:
         """Raise `ConfigError` where the strategy cannot use so many nodes and GPUs."""
@@ -94,9 +152,17 @@ class Strategy:
             require(fits, f"strategy={self.name.name} is one process {where}: {asked}{other}")
             require(self.devices in (None, 1), f"strategy.devices={self.devices}: strategy={self.name.name} uses one")
             return
+        processes = self.processes_per_node or 1
+        # without GPUs each worker has one replica, so that a node may have several workers
+        on_cpus = kind.processes is Processes.per_node and not gpus_per_node
         require(
-            self.processes_per_node in (None, 1),
+            processes == 1 or on_cpus,
             f"strategy={self.name.name} is {kind.processes.value}: processes_per_node={self.processes_per_node}",
+        )
+        require(
+            self.devices in (None, 1) or not on_cpus,
+            f"strategy.devices={self.devices}: strategy={self.name.name} uses one each where there is no GPU "
+            "(set strategy.processes_per_node)",
         )
         require(
             nodes == 1 or kind.processes is Processes.per_node,
@@ -106,11 +172,12 @@ class Strategy:
             not gpus_per_node or self.devices in (None, gpus_per_node),
             f"strategy.devices={self.devices} does not match resources.gpus_per_node={gpus_per_node}",
         )
-        devices = (gpus_per_node or self.devices or 1) * nodes
+        devices = (gpus_per_node or self.devices or processes) * nodes
+        option = "processes_per_node" if on_cpus else "devices"
         require(
             devices >= kind.fewest_devices,
             f"strategy={self.name.name} needs {kind.fewest_devices} devices or more: set resources.gpus_per_node, "
-            "or strategy.devices where there is no GPU",
+            f"or strategy.{option} where there is no GPU",
         )
 
     def _check_processes(self, kind: Kind, nodes: int, gpus_per_node: int | None) -> None:

@@ -11,7 +11,14 @@ from hpcml_client.client import Client, connect
 from hpcml_client.datasets import DatasetError
 from hpcml_client.recipe_task import RecipeError, Task, TrainingFailed
 
-_EXTRAS = {"torch": "torch", "numpy": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "jax": "jax"}
+_EXTRAS = {
+    "torch": "torch",
+    "numpy": "torch",
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "jax": "jax",
+    **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "inference"),
+}
 
 
 def start(name: str, module: str = "training", **modules: str) -> NoReturn:

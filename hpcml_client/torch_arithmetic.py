@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional
+from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional, cast
 
 import torch
 
@@ -192,7 +192,13 @@ class Arithmetic:
 
 def _count_overflows(optimizer: torch.optim.Optimizer) -> int:
     gradients = (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
-    return sum(int((~torch.isfinite(gradient)).sum()) for gradient in gradients)
+    return sum(int((~torch.isfinite(_whole(gradient))).sum()) for gradient in gradients)
+
+
+def _whole(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the parts of all ranks, where *gradient* is a shard: all skip the same steps, and so all ask."""
+    gather = getattr(gradient, "full_tensor", None)
+    return gradient if gather is None else cast("torch.Tensor", gather())
 
 
 def _decide(precision: str, numerics: str, device: torch.device) -> str:

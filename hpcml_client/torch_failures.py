@@ -10,6 +10,8 @@ import torch
 from hpcml_client.recipe_task import RecipeError, TrainingFailed
 
 _NO_HOST_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
+# gloo's words where a connection broke, and NCCL's (ncclRemoteError)
+_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
 _COMPILERS = ("torch._dynamo", "torch._inductor")
 
 
@@ -23,6 +25,10 @@ def said_in_one_line() -> Iterator[None]:
     except RuntimeError as error:
         if any(words in str(error) for words in _NO_HOST_MEMORY):
             raise TrainingFailed(_out_of_memory(error)) from error
+        if any(words in str(error) for words in _GONE):
+            raise TrainingFailed(
+                f"another process of this training is gone ({_first_sentences(error)}): its own words say why"
+            ) from error
         if type(error).__module__.startswith(_COMPILERS):
             raise RecipeError(
                 f"training.compile=true: {type(error).__name__}: {_first_sentences(error)}: set it to false"

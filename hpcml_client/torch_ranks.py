@@ -45,7 +45,7 @@ class Team:
         return self.module.parameters()
 
     def details(self) -> Mapping[str, object]:
-        """Return what the event ``strategy`` says besides its name; nothing: there is no such event."""
+        """Return what the event ``strategy`` says besides which it is; nothing: there is no such event."""
         return {}
 
     def metrics(self) -> Mapping[str, float]:

@@ -84,7 +84,7 @@ def _train(session: Session) -> bool:
         progress = Progress(team=team, optimizer=optimizer, arithmetic=arithmetic)
         details = team.details()
         if details and run.rank == 0:
-            run.event("strategy", **{"name": task.strategy, **details})
+            run.event("strategy", strategy=task.strategy, **details)
         if saved is not None:
             _go_on(session, progress, saved)
         if task.compile:
@@ -118,8 +118,9 @@ def _train_steps(session: Session, progress: Progress, *, done: int) -> bool:
         values.update(team.metrics(), **arithmetic.scaling())
         if step % task.eval_every == 0 or step == task.steps:
             values.update(_examine(session, team, memories))
+            if run.rank == 0:
+                print(_as_line(step, values), flush=True)  # noqa: T201 - a program's own words
         if run.rank == 0:
-            print(_as_line(step, values), flush=True)  # noqa: T201 - a program's own words
             run.metrics(values, step)
         watch.see(end.loss, step)
         if end.due and step < task.steps:

@@ -43,3 +43,16 @@ def test_threads_of_the_cpu_take_no_gpu() -> None:
 def test_devices_that_are_not_the_gpus_are_refused() -> None:
     with pytest.raises(ConfigError, match="does not match"):
         Strategy(name=StrategyName.mirrored, devices=2).check(nodes=1, gpus_per_node=4)
+
+
+def test_without_a_gpu_a_node_may_have_several_workers_of_one_replica_each() -> None:
+    Strategy(name=StrategyName.multi_worker_mirrored, processes_per_node=2).check(nodes=1, gpus_per_node=0)
+
+    with pytest.raises(ConfigError, match=r"uses one each where there is no GPU \(set strategy.processes_per_node\)"):
+        Strategy(name=StrategyName.multi_worker_mirrored, devices=2).check(nodes=1, gpus_per_node=0)
+    with pytest.raises(ConfigError, match="is one process on each node: processes_per_node=2"):
+        Strategy(name=StrategyName.multi_worker_mirrored, processes_per_node=2).check(nodes=1, gpus_per_node=4)
+
+
+def test_horovod_is_one_process_which_starts_the_others() -> None:
+    assert KINDS[StrategyName.horovod].processes is Processes.one

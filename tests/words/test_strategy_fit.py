@@ -1,0 +1,83 @@
+"""What strategies do not go with is refused in planning, in one line that names the setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcml.errors import ConfigError
+from hpcml.precision import CPU, Device, Numerics
+from hpcml.spec import Run, spec_hash
+from hpcml.strategy_fit import check_strategy
+from tests.conftest import ComposeOne
+
+A100 = Device(kind="cuda", name="A100", compute_capability=(8, 0))
+GPUS = ("resources.gpus_per_node=4", "+cluster=karolina")
+TWO = "strategy.processes_per_node=2"
+
+
+def fit(run: Run, device: Device = CPU, numerics: Numerics = Numerics.native, cpus_per_task: int | None = 2) -> None:
+    check_strategy(run, device, numerics, cpus_per_task=cpus_per_task)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "numerics", "reason"),
+    [
+        (["strategy=pipeline", TWO, "precision=tf32"], Numerics.emulated, "precision=tf32 is emulated here"),
+        (["strategy=pipeline", TWO, "precision=amp_fp16"], Numerics.native, "precision=amp_fp16 scales the loss"),
+        (["strategy=pipeline", TWO, "training.accumulate=2"], Numerics.native, r"training\.accumulate=2: strategy=p"),
+        (["strategy=pipeline", TWO, "strategy.microbatches=5"], Numerics.native, r"microbatches=5 does not divide"),
+        (["strategy=fsdp", TWO, "training.compile=true"], Numerics.native, "with strategy=fsdp is not supported"),
+        (["strategy=fsdp", TWO, "layout=nhwc"], Numerics.native, "layout=nhwc with strategy=fsdp"),
+        (["strategy=ddp", TWO, "strategy.nccl.algo=ring"], Numerics.native, r"strategy\.nccl means nothing without"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    compose_one: ComposeOne, overrides: list[str], numerics: Numerics, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        fit(compose_one(*overrides), numerics=numerics)
+
+
+def test_threads_that_nobody_counted_are_refused(compose_one: ComposeOne) -> None:
+    run = compose_one("strategy=cpu_threads")
+
+    fit(run, cpus_per_task=8)
+    with pytest.raises(ConfigError, match=r"needs resources\.cpus_per_task"):
+        fit(run, cpus_per_task=None)
+
+
+def test_without_scaling_half_precision_goes_through_a_pipeline(compose_one: ComposeOne) -> None:
+    fit(compose_one("strategy=pipeline", *GPUS, "precision=amp_fp16", "precision.loss_scaling=false"), A100)
+
+
+def test_a_program_of_ones_own_decides_for_itself(compose_one: ComposeOne) -> None:
+    fit(compose_one("strategy=fsdp", TWO, "layout=nhwc", "workload.command=true"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["strategy.microbatches=4"], r"strategy\.microbatches=4 means something with strategy=pipeline only"),
+        (["strategy=fsdp", TWO, "strategy.bucket_cap_mb=5"], r"bucket_cap_mb=5.* with strategy=ddp only"),
+        (["strategy=ddp", TWO, "strategy.bucket_cap_mb=0"], r"strategy\.bucket_cap_mb=0.* must lie in 0\.\.4096"),
+        (["strategy=pipeline", TWO, "strategy.schedule=zigzag"], r"strategy\.schedule=zigzag: choose gpipe or 1f1b"),
+        (["strategy=ddp", *GPUS, "strategy.nccl.algo=star"], r"strategy\.nccl\.algo=star: choose ring or tree"),
+        (["strategy=ddp", *GPUS, "strategy.nccl.proto=ll128"], r"strategy\.nccl\.proto=ll128: choose ll or simple"),
+        (["strategy=fsdp", *GPUS, "strategy.nccl.algo=tree"], r"only all-reduce has a tree"),
+        (["strategy.nccl.algo=ring"], r"strategy\.nccl is for ddp and fsdp: strategy=single"),
+    ],
+)
+def test_options_stay_with_their_strategy_and_in_their_range(
+    compose_one: ComposeOne, overrides: list[str], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        compose_one(*overrides)
+
+
+def test_how_gradients_are_sent_is_part_of_what_a_run_is(compose_one: ComposeOne) -> None:
+    plain = compose_one("strategy=ddp", *GPUS)
+    ring = compose_one("strategy=ddp", *GPUS, "strategy.nccl.algo=ring", "strategy.nccl.proto=simple")
+
+    assert ring.strategy.nccl.environment() == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    assert plain.strategy.nccl.environment() == {}
+    assert len({spec_hash(plain), spec_hash(ring)}) == 2
