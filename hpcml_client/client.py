@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # (rank, world size, local rank) as different launchers say it; all three are taken from the same launcher
 _LAUNCHERS = (
+    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),  # before RANK, which hpcml sets for horovodrun itself
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),

@@ -1,0 +1,146 @@
+"""The processes of a run find each other before their framework does: the first gathers addresses and hands them out.
+
+For frameworks that want to know every address beforehand, as TensorFlow's servers do. Whoever has them stays
+connected, and so learns when the first is done, or gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+
+if TYPE_CHECKING:
+    from hpcml_client.client import Client
+
+_PATIENCE_S = 300.0  # until all have come: some import their framework from a cold file system
+_PAUSE_S = 0.1
+_FIRST_PORT, _LAST_PORT = 20_000, 29_999  # below the range from which Linux takes ports by itself
+_TRIES = 100
+_FINISHED, _LEFT = b"+", b"-"
+_GOING_S = 10.0  # for a process to end that has nothing more to do
+
+
+class RendezvousError(Exception):
+    """The processes did not find each other; the message is one line."""
+
+
+class Rendezvous:
+    """The processes of one run, once all have come; made by `meet`."""
+
+    def __init__(self, addresses: List[str], links: List[socket.socket]) -> None:
+        self.addresses = addresses  # host:port of each rank, which it has found free
+        self._links = links
+
+    def dismiss(self, *, finished: bool) -> None:
+        """Tell all others that the work is *finished*, or left at a checkpoint, and let them go first."""
+        for link in self._links:
+            with suppress(OSError):  # it has gone already
+                link.sendall(_FINISHED if finished else _LEFT)
+        for link in self._links:
+            with suppress(OSError):
+                link.settimeout(_GOING_S)
+                link.recv(1)  # nothing comes: they hang up
+        self.close()
+
+    def wait_until_dismissed(self) -> Optional[bool]:
+        """Return what the first rank says at the end: whether all is finished; None where it went without a word."""
+        with suppress(OSError):
+            return {_FINISHED: True, _LEFT: False}.get(self._links[0].recv(1))
+        return None
+
+    def close(self) -> None:
+        """Go without a word."""
+        for link in self._links:
+            link.close()
+
+
+def meet(run: Client, environ: Optional[Mapping[str, str]] = None, *, patience_s: float = _PATIENCE_S) -> Rendezvous:
+    """Wait for all ranks of *run* at MASTER_ADDR and MASTER_PORT; return where each can be reached.
+
+    Raises `RendezvousError` where the environment names no place, or somebody does not come in time.
+    """
+    env = os.environ if environ is None else environ
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
+    if missing:
+        raise RendezvousError(f"{' and '.join(missing)} must be in the environment: start it with hpcml")
+    host, port, name = env["MASTER_ADDR"], int(env["MASTER_PORT"]), env.get("HPCML_RUN_ID", "")
+    until = time.monotonic() + patience_s
+    links: Dict[int, socket.socket] = {}
+    try:
+        if run.rank == 0:
+            addresses = _gather(links, run.world_size, host, port, name, until)
+        else:
+            addresses = _come(links, run.rank, host, port, name, until)
+    except (OSError, ValueError) as error:
+        for link in links.values():
+            link.close()
+        raise RendezvousError(f"rank {run.rank} of {run.world_size} met nobody at {host}:{port}: {error}") from error
+    return Rendezvous(addresses, list(links.values()))
+
+
+def _gather(links: Dict[int, socket.socket], count: int, host: str, port: int, name: str, until: float) -> List[str]:
+    addresses = {0: f"{host}:{_free_port()}"}
+    # where the others look, and on one machine nowhere else
+    with socket.create_server((host if host == "127.0.0.1" else "", port)) as server:
+        while len(addresses) < count:
+            server.settimeout(_left(until, f"{len(addresses)} of {count} ranks came"))
+            link, (where, *_) = server.accept()
+            link.settimeout(_left(until, "a rank said nothing"))
+            said = _read_line(link)
+            if said is None or said.get("run") != name:
+                link.close()  # somebody else's, who has the same port
+                continue
+            addresses[said["rank"]] = f"{where}:{said['port']}"
+            links[said["rank"]] = link
+    found = [addresses[rank] for rank in range(count)]
+    for link in links.values():
+        link.sendall(json.dumps({"addresses": found}).encode() + b"\n")
+    return found
+
+
+def _come(links: Dict[int, socket.socket], rank: int, host: str, port: int, name: str, until: float) -> List[str]:
+    while 0 not in links:
+        try:
+            links[0] = socket.create_connection((host, port), timeout=_left(until, "the first rank did not listen"))
+        except ConnectionRefusedError:
+            time.sleep(_PAUSE_S)
+    link = links[0]
+    link.sendall(json.dumps({"run": name, "rank": rank, "port": _free_port()}).encode() + b"\n")
+    link.settimeout(_left(until, "the first rank did not answer"))
+    said = _read_line(link)
+    if said is None:
+        raise OSError("the first rank hung up")
+    link.settimeout(None)
+    found: List[str] = said["addresses"]
+    return found
+
+
+def _read_line(link: socket.socket) -> Optional[Dict[str, Any]]:
+    line = bytearray()
+    while not line.endswith(b"\n"):  # byte by byte: what follows belongs to whoever reads next
+        byte = link.recv(1)
+        if not byte:
+            return None
+        line += byte
+    found = json.loads(line)
+    return found if isinstance(found, dict) else None
+
+
+def _left(until: float, otherwise: str) -> float:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise OSError(otherwise)
+    return left
+
+
+def _free_port() -> int:
+    for port in random.sample(range(_FIRST_PORT, _LAST_PORT), _TRIES):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise OSError(f"none of {_TRIES} ports of this node is free")
