@@ -126,7 +126,7 @@ def decide_numerics(name: PrecisionName, wanted: Numerics, device: Device, frame
     row = capability(name, framework)
     if wanted is Numerics.emulated and framework in _NOT_ON_CPU:
         raise ConfigError(f"precision.numerics=emulated is refused with {framework}: hpcml emulates in torch only")
-    obstacle = _obstacle(row, device)
+    obstacle = _obstacle(row, device, framework)
     if wanted is Numerics.emulated:
         return _emulation(name, row, device)
     if obstacle is None:
@@ -139,15 +139,17 @@ def decide_numerics(name: PrecisionName, wanted: Numerics, device: Device, frame
 def why_refused(name: PrecisionName, device: Device, framework: str | None = None) -> str | None:
     """Return why *device* does *name* neither natively nor emulated, or None."""
     row = capability(name, framework)
-    obstacle = _obstacle(row, device)
+    obstacle = _obstacle(row, device, framework)
     if obstacle is None or (device.kind == "cpu" and row.emulation is not None):
         return None
     return f"{obstacle}{_cure(row, device, framework)}"
 
 
-def _obstacle(row: Capability, device: Device) -> str | None:
+def _obstacle(row: Capability, device: Device, framework: str | None) -> str | None:
     if device.kind == "cpu":
         return None if row.on_cpu else row.why_not
+    if framework == "numpy":
+        return "NumPy computes on the CPU: set resources.gpus_per_node=0"
     if row.min_compute_capability is None:
         return "the recipes have no native FP8 yet"
     if device.compute_capability is None or device.compute_capability >= row.min_compute_capability:

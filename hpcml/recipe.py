@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcml.codec import decode
 from hpcml.errors import ConfigError
-from hpcml.precision import PrecisionName
-from hpcml.spec import LayoutName, Run
+from hpcml.precision import Device, Numerics, PrecisionName, decide_numerics, why_refused
+from hpcml.spec import LayoutName, Model, Run
 from hpcml.strategy import KINDS, StrategyName
 
 _FILE = "recipe.toml"
+_PROGRAM = "train.py"
+_OWN = "recipes"  # beside ./conf, where hpcml is typed
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 
 
@@ -83,6 +85,60 @@ class Recipe:
         return self.refused.get(f"{framework}.{precision.name}", self.refused.get(precision.name))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A recipe as it is found, with the models that choose it."""
+
+    recipe: Recipe
+    folder: Path
+    is_own: bool  # the user's, not shipped
+    models: Sequence[Model]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What becomes of a precision in a recipe on a device, unless the user asks for other numerics."""
+
+    recipe: str
+    framework: str
+    precision: PrecisionName
+    device: str  # as it was asked for: cpu, v100, 8.0
+    numerics: Numerics | None  # None: refused
+    reason: str | None = None  # why it is refused
+
+
+def own_recipes(project: Path, shipped: Path) -> Path | None:
+    """Return ``<project>/recipes`` if it is there and not the shipped folder."""
+    folder = project / _OWN
+    return folder if folder.is_dir() and folder.resolve() != shipped.resolve() else None
+
+
+def recipe_names(*folders: Path | None) -> list[str]:
+    """Return the recipes in *folders*: what holds a train.py."""
+    return sorted({path.parent.name for folder in folders if folder for path in folder.glob(f"*/{_PROGRAM}")})
+
+
+def find_program(name: str, shipped: Path, own: Path | None) -> Path:
+    """Return the train.py of the recipe *name*, or raise `ConfigError` where there is none, or two."""
+    found = [path for folder in (shipped, own) if folder and (path := folder / name / _PROGRAM).is_file()]
+    if not found:
+        raise ConfigError(f"model.recipe={name} is not there: choose {', '.join(recipe_names(shipped, own))}")
+    if len(found) > 1:
+        raise ConfigError(
+            f"model.recipe={name} ships with hpcml, and {found[1].parent} has the same name: give yours another"
+        )
+    return found[0]
+
+
+def outcome(recipe: Recipe, framework: str, precision: PrecisionName, device: Device, label: str) -> Outcome:
+    """Return what becomes of *precision*, by the rules that planning refuses by."""
+    reason = why_refused(precision, device, framework) or recipe.why_not(precision, framework)
+    numerics = decide_numerics(precision, Numerics.auto, device, framework) if reason is None else None
+    return Outcome(
+        recipe=recipe.name, framework=framework, precision=precision, device=label, numerics=numerics, reason=reason
+    )
+
+
 def read_recipe(folder: Path) -> Recipe:
     """Return what the recipe in *folder* says of itself, or raise `ConfigError` naming the file and the mistake."""
     path = folder / _FILE
@@ -101,6 +157,11 @@ def read_recipe(folder: Path) -> Recipe:
 def check(run: Run, recipe: Recipe) -> None:
     """Raise `ConfigError` where *recipe* cannot do what *run* asks, naming the setting, the value and the choices."""
     model = run.model
+    if run.strategy.name is StrategyName.horovod:
+        raise ConfigError(
+            "strategy=horovod: no recipe trains with it, since Horovod's last release (0.28.1, 2023) does not build "
+            "with today's torch: start your own program with workload.command='horovodrun -np 2 python train.py'"
+        )
     if model.framework not in recipe.frameworks:
         raise ConfigError(_none_of("model.framework", str(model.framework), recipe.name, recipe.frameworks))
     chosen = {"strategy": (run.strategy.name.name, recipe.strategies), "layout": (run.layout.name.name, recipe.layouts)}
@@ -113,9 +174,15 @@ def check(run: Run, recipe: Recipe) -> None:
         raise ConfigError(
             f"strategy={run.strategy.name.name} is nothing of {model.framework}: choose {' or '.join(able)}"
         )
+    if run.training.compile and model.framework != "torch":
+        raise ConfigError(f"training.compile=true is torch's: set it to false with model.framework={model.framework}")
     if reason := recipe.why_not(run.precision.name, str(model.framework)):
         raise ConfigError(f"precision={run.precision.name.name} is refused by the recipe {recipe.name}: {reason}")
-    for name, value in model.options.items():
+    _check_options(model.options, recipe)
+
+
+def _check_options(options: Mapping[str, object], recipe: Recipe) -> None:
+    for name, value in options.items():
         option = recipe.options.get(name)
         if option is None:
             raise ConfigError(_none_of("model.options", name, recipe.name, sorted(recipe.options)))

@@ -36,7 +36,13 @@ _JUDGEMENT = ("objective.margins", "objective.target", "precision.on_mismatch")
 # Settings that came after the first runs were recorded: at these values the run is the same experiment as before.
 _ADDED_LATER: Mapping[str, object] = {
     "model.options": {},
+    "strategy.bucket_cap_mb": None,
     "strategy.devices": None,
+    "strategy.inter_op_threads": None,
+    "strategy.microbatches": None,
+    "strategy.nccl.algo": None,
+    "strategy.nccl.proto": None,
+    "strategy.schedule": None,
     "training.accumulate": 1,
     "training.compile": False,
 }
@@ -118,9 +124,11 @@ class Training:
     eval_every: int = 50  # steps between validations
     checkpoint_every: int | None = None  # steps between checkpoints; None: only when the run is asked to leave
     deterministic: bool = True  # same seed, threads and software: same numbers, bit for bit
+    accumulate: int = 1  # the parts that each process takes its share of a batch in: less memory, the same batch
+    compile: bool = False  # torch.compile
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "eval_every", "checkpoint_every"):
+        for name in ("steps", "batch_size", "eval_every", "checkpoint_every", "accumulate"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"training.{name}={value} must be at least 1")
         require(self.learning_rate > 0, f"training.learning_rate={self.learning_rate} must be positive")
@@ -300,7 +308,7 @@ class Run:
         self.strategy.check(nodes=self.resources.nodes, gpus_per_node=self.resources.gpus_per_node)
         self._check_site()
         if self.cluster.scheduler is not SchedulerName.local:
-            decide_numerics(self.precision.name, self.precision.numerics, self.profile_device())
+            decide_numerics(self.precision.name, self.precision.numerics, self.profile_device(), self.model.framework)
 
     def _check_site(self) -> None:
         site, wanted = self.cluster, self.resources

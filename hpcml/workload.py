@@ -10,10 +10,11 @@ from typing import TypedDict
 from hpcml.cluster import SchedulerName
 from hpcml.errors import ConfigError
 from hpcml.manifest import Plan
-from hpcml.precision import Device, decide_numerics, environment
-from hpcml.recipe import check, read_recipe
+from hpcml.precision import Device, Numerics, decide_numerics, environment
+from hpcml.recipe import check, find_program, read_recipe
 from hpcml.spec import Run
 from hpcml.strategy import KINDS, Processes
+from hpcml.strategy_fit import check_strategy
 
 _MARGIN_S = 60  # of a scheduler's walltime, so that the outcome is written down before everything is killed
 
@@ -23,7 +24,8 @@ class Software:
     """What a recipe is started with."""
 
     python: str
-    recipes: Path
+    recipes: Path  # that ship with hpcml
+    own_recipes: Path | None = None  # the user's, if there are any
     cwd: Path  # where a workload starts that names no other place
 
     @property
@@ -47,18 +49,26 @@ def gpus_per_node(run: Run, device: Device) -> int:
 
 def processes_per_node(run: Run, device: Device) -> int:
     """Return the ranks that a node starts."""
-    if KINDS[run.strategy.name].processes is not Processes.per_device:
+    processes = KINDS[run.strategy.name].processes
+    if processes is Processes.one:
         return 1
+    if processes is Processes.per_node:
+        return run.strategy.processes_per_node or 1
     return run.strategy.processes_per_node or gpus_per_node(run, device)
 
 
 def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: int | None) -> Plan:
     """Decide everything that the agent does, or raise `ConfigError` where *device* or the command cannot."""
-    numerics = decide_numerics(run.precision.name, run.precision.numerics, device)
+    numerics = decide_numerics(run.precision.name, run.precision.numerics, device, run.model.framework)
+    if run.training.compile and numerics is Numerics.emulated:
+        name = run.precision.name.name
+        raise ConfigError(f"training.compile=true: compiled code escapes the emulation of {name}: set it to false")
+    argv = _argv(run, software)
+    check_strategy(run, device, numerics, cpus_per_task=cpus_per_task)
     return Plan(
         numerics=numerics,
         device=device.kind,
-        argv=_argv(run, software),
+        argv=argv,
         environment=_environment(run, device, numerics.name, cpus_per_task),
         cwd=run.workload.cwd or str(software.cwd),
         processes_per_node=processes_per_node(run, device),
@@ -92,10 +102,7 @@ def _times(run: Run, *, is_packed: bool) -> _Times:
 def _argv(run: Run, software: Software) -> list[str]:
     if run.workload.command is None:
         assert run.model.recipe is not None  # Run refuses to exist with neither
-        script = software.recipes / run.model.recipe / "train.py"
-        if not script.is_file():
-            known = sorted(path.parent.name for path in software.recipes.glob("*/train.py"))
-            raise ConfigError(f"model.recipe={run.model.recipe} is not there: choose {', '.join(known)}")
+        script = find_program(run.model.recipe, software.recipes, software.own_recipes)
         check(run, read_recipe(script.parent))
         return [software.python, str(script)]
     try:
@@ -111,8 +118,12 @@ def _environment(run: Run, device: Device, numerics: str, cpus_per_task: int | N
     switches = environment(run.precision.name)
     for name in sorted(switches.keys() & run.workload.env.keys()):
         raise ConfigError(f"workload.env.{name} would undo precision={run.precision.name.name}: leave it to hpcml")
+    nccl = run.strategy.nccl.environment()
+    for name in sorted(nccl.keys() & run.workload.env.keys()):
+        raise ConfigError(f"workload.env.{name} would undo strategy.nccl: set one of them")
     variables: dict[str, str | None] = {
         **switches,
+        **nccl,
         "HPCML_PRECISION": run.precision.name.name,
         "HPCML_NUMERICS": numerics,
         "PYTHONUNBUFFERED": "1",  # a killed program has said all it printed

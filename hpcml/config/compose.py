@@ -117,9 +117,10 @@ def _no_output(scratch: str) -> list[str]:
 
 
 def _stop_at_sweep(words: Words) -> list[str]:
-    """Leave Hydra before it composes a sweep point by point; one that only a file asks for it does, at its own pace."""
+    """Leave Hydra before it composes point by point; a sweep that another file asks for it does, at its own pace."""
     asked = any(flag.startswith(("-m", "--m")) for flag in words.flags)
-    return [_STOP_AT_SWEEP] if asked or any(word.startswith("hydra.mode=") for word in words.overrides) else []
+    by_word = any(word.startswith(("hydra.mode=", "study=")) for word in words.overrides)
+    return [_STOP_AT_SWEEP] if asked or by_word else []
 
 
 def _refuse_other_sweepers(settings: Any) -> None:  # noqa: ANN401 - Hydra's own configuration

@@ -13,6 +13,7 @@ from hpcml.errors import ConfigError
 _WITH_VALUE = frozenset(
     {"-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"}
 )
+_WITH_DEFAULT = ("cluster", "container", "study", "devices")
 _INFO = ("-i", "--info")
 _INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
 _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")
@@ -29,7 +30,9 @@ class Words:
 def arrange(arguments: Sequence[str], *, shipped: Path, project: Path) -> Words:
     """Sort *arguments*, accept ``+cluster=x``, and add the project's own options."""
     words = _sort(arguments)
-    overrides = [_verbatim(_plain_group(word), "workload.command") for word in words.overrides]
+    own = project_conf(project, shipped)
+    typed = [_study(word, own) for word in words.overrides]
+    overrides = [_verbatim(_plain_group(word), "workload.command") for word in typed]
     keys = {word.lstrip("+~").partition("=")[0] for word in overrides}
     for sweeper in (word for word in overrides if word.startswith("hydra/sweeper=") and word != "hydra/sweeper=basic"):
         raise ConfigError(
@@ -38,7 +41,6 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path) -> Words:
         )
     if "workload.command" in keys:  # a run of somebody's program must not be recorded as our CNN on our digits
         overrides[:0] = [f"{group}=custom" for group in ("model", "data") if group not in keys]
-    own = project_conf(project, shipped)
     if own is not None and "hydra.searchpath" not in keys:
         overrides.append(f"hydra.searchpath=[{_quoted(f'file://{own}')}]")
     return Words(words.flags, tuple(overrides))
@@ -74,7 +76,17 @@ def _sort(arguments: Sequence[str]) -> Words:
 
 def _plain_group(word: str) -> str:
     """These have a default, so Hydra wants ``cluster=x``; people write ``+cluster=x`` just as often."""
-    return word[1:] if word.startswith(("+cluster=", "+container=")) else word
+    return word[1:] if word.startswith(tuple(f"+{group}=" for group in _WITH_DEFAULT)) else word
+
+
+def _study(word: str, own: Path | None) -> str:
+    """Let ``+experiment=x`` choose a study, unless the user has a group of that name.
+
+    hpcml cannot have one: Hydra would take every ``experiment=x`` for a choice in it, and that names a run's folder.
+    """
+    if own is not None and (own / "experiment").is_dir():
+        return word
+    return f"study={word.removeprefix('+experiment=')}" if word.startswith("+experiment=") else word
 
 
 def _verbatim(word: str, key: str) -> str:

@@ -19,6 +19,7 @@ from hpcml.operations.containers import check_binds, fitted
 from hpcml.operations.machine import Machine
 from hpcml.operations.queues import refuse_impossible, routed
 from hpcml.precision import CPU, Device
+from hpcml.recipe import own_recipes
 from hpcml.resources import resource_dir
 from hpcml.spec import Run
 from hpcml.workload import Software, build_plan, processes_per_node
@@ -54,7 +55,8 @@ def plan_all(points: Sequence[Composed], machine: Machine) -> list[Planned]:
     The order is by repeat, then by seed: precisions take turns, so that a machine that warms up or fills up meets them
     alike.
     """
-    software = Software(python=sys.executable, recipes=resource_dir("recipes"), cwd=Path.cwd())
+    cwd, shipped = Path.cwd(), resource_dir("recipes")
+    software = Software(python=sys.executable, recipes=shipped, own_recipes=own_recipes(cwd, shipped), cwd=cwd)
     planned = sorted((_plan(point, machine, software) for point in points), key=lambda item: item.run.seed)
     most = max((item.run.schedule.repeats for item in planned), default=0)
     repeated = [

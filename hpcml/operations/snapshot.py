@@ -47,7 +47,7 @@ def keep_code(places: Places, codes: Mapping[Path, Code]) -> Callable[[Planned],
 
     def keep_folder(folder: Path) -> Path:
         if folder not in folders:
-            folders[folder] = code_store.keep(places.code, list(_files_of(folder))) / folder.name
+            folders[folder] = code_store.keep(places.code, _files_of(folder)) / folder.name
         return folders[folder]
 
     def keep(item: Planned) -> Kept:
@@ -90,7 +90,7 @@ def foreseen(planned: Sequence[Planned], places: Places) -> list[str]:
         if item.run.workload.command is None:
             folder = Path(item.plan.argv[1]).parent
             mode = Snapshot.none if mode is Snapshot.none else Snapshot.copy
-            count = None if mode is Snapshot.none else sum(1 for _ in _files_of(folder))
+            count = None if mode is Snapshot.none else len(_files_of(folder))
             lines[_line(folder, count, places)] = None
         elif mode is Snapshot.git:
             code = describe_code(folder)
@@ -109,12 +109,21 @@ def _line(folder: Path, count: int | None, places: Places) -> str:
     return f"code: a copy of {count} files of {folder}, kept in {places.code}"
 
 
-def _files_of(folder: Path) -> Iterator[File]:
-    """Yield the files of a folder that ships with hpcml, below the folder's own name."""
+def _files_of(folder: Path) -> list[File]:
+    """Return the files of a recipe or of hpcml_client, below the folder's own name; hidden ones are no part of it."""
+    files = []
     for place in sorted(folder.rglob("*")):
-        if place.is_file() and "__pycache__" not in place.parts:
-            path = PurePosixPath(folder.name) / place.relative_to(folder)
-            yield File(path=str(path), source=place, is_executable=False, size=place.stat().st_size)
+        inside = place.relative_to(folder)
+        if place.is_file() and "__pycache__" not in inside.parts and not any(x.startswith(".") for x in inside.parts):
+            path = PurePosixPath(folder.name) / inside
+            files.append(File(path=str(path), source=place, is_executable=False, size=place.stat().st_size))
+    size_bytes = sum(file.size for file in files)
+    if size_bytes > work_tree.MOST_BYTES:
+        raise ConfigError(
+            f"the recipe {folder} is too large to be copied for the job: {size_bytes >> 20} MiB of "
+            f"{work_tree.MOST_BYTES >> 20}: keep its data elsewhere (data.path), or set schedule.snapshot=none"
+        )
+    return files
 
 
 def _copied(folder: Path, places: Places) -> _Tree | None:

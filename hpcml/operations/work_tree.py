@@ -13,7 +13,7 @@ from hpcml.errors import ConfigError
 from hpcml.operations.code_store import File, Link
 
 _TIMEOUT_S = 60
-_MOST_BYTES = 256 << 20
+MOST_BYTES = 256 << 20
 _MOST_FILES = 20_000
 _NAMED = 3  # of the biggest files, in an error
 _COMPILED = ("__pycache__", ".pyc")  # of the files as they will be edited: Python might take them for those of the copy
@@ -138,11 +138,11 @@ def _target(top: Path, path: PurePosixPath) -> str:
 
 def _refuse_too_large(tree: WorkTree) -> None:
     count = len(tree.files) + len(tree.links)
-    if tree.size_bytes <= _MOST_BYTES and count <= _MOST_FILES:
+    if tree.size_bytes <= MOST_BYTES and count <= _MOST_FILES:
         return
     raise ConfigError(
         f"the code of {tree.top} is too large to be copied for the job: {count} files, {tree.size_bytes >> 20} MiB, "
-        f"the largest {', '.join(_biggest(tree.files))} (limits: {_MOST_FILES} files, {_MOST_BYTES >> 20} MiB): let "
+        f"the largest {', '.join(_biggest(tree.files))} (limits: {_MOST_FILES} files, {MOST_BYTES >> 20} MiB): let "
         ".gitignore name what is no code, or set schedule.snapshot=git or none"
     )
 

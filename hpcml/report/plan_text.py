@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hpcml.manifest import Plan
 from hpcml.quantities import format_walltime
 from hpcml.spec import Run, spec_hash
+from hpcml.strategy import KINDS
 
 
 def to_text(
@@ -40,11 +41,15 @@ def _block(number: int, total: int, run: Run, plan: Plan, overrides: tuple[str, 
         f"  precision   {run.precision.name.name}, {plan.numerics.name} on {plan.device}",
         f"  cluster     {site.name} ({site.scheduler.name}, {site.status})",
         f"  resources   {' '.join(f'{name}={value}' for name, value in asked.items() if value is not None)}",
-        f"  processes   {plan.processes_per_node} a node",
+        f"  processes   {plan.processes_per_node} a node, {_steps(run)}",
         *_environment(plan),
         f"  command     {shlex.join(plan.argv)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _steps(run: Run) -> str:
+    return "synchronous steps" if KINDS[run.strategy.name].is_synchronous else "asynchronous steps"
 
 
 def _environment(plan: Plan) -> list[str]:

@@ -1,3 +1,4 @@
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hpcml.config.words import arrange
 from hpcml.errors import ConfigError
 from hpcml.precision import PrecisionName
 from hpcml.resources import resource_dir
+from hpcml.strategy import KINDS, Processes
 
 CONF = resource_dir("conf")
 
@@ -196,18 +198,25 @@ def test_paths_are_meant_from_where_they_were_typed(tmp_path: Path) -> None:
 
 
 def test_every_shipped_option_composes_and_says_what_it_is(tmp_path: Path) -> None:
+    needy = {file.stem for file in (CONF / "data").glob("*.yaml") if "needs_path: true" in file.read_text()}
+    word = dict.fromkeys(Processes, "processes_per_node") | {Processes.one: "devices"}
     extra = {
-        "data/mnist": ["data.path=x"],
-        "strategy/ddp": ["strategy.processes_per_node=2"],
+        **{
+            f"strategy/{name.name}": [f"strategy.{word[kind.processes]}={kind.fewest_devices}"]
+            for name, kind in KINDS.items()
+        },
         "model/custom": ["workload.command=x"],
         "container/sif": ["container.path=/x.sif"],
         "container/sandbox": ["container.path=/x"],
     }
     for file in sorted(CONF.glob("*/*.yaml")):
         choice = f"{file.parent.name}/{file.stem}"
-        assert any(line.startswith("# ") for line in file.read_text().splitlines()), f"{choice} is not documented"
-        words = [f"{file.parent.name}={file.stem}", *extra.get(choice, [])]
-        assert len(overrides_of(*words, project=tmp_path)) == 1, choice
+        text = file.read_text()
+        assert any(line.startswith("# ") for line in text.splitlines()), f"{choice} is not documented"
+        data = {file.stem} if file.parent.name == "data" else set(re.findall(r"override /data: (\w+)", text))
+        path = ["data.path=x"] if data & needy else []
+        words = [f"{file.parent.name}={file.stem}", *path, *extra.get(choice, [])]
+        assert (len(overrides_of(*words, project=tmp_path)) > 1) == (file.parent.name == "study"), choice
 
 
 def test_a_flag_that_takes_a_value_keeps_it(tmp_path: Path) -> None:

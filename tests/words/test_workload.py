@@ -123,3 +123,11 @@ def test_a_precision_that_the_models_framework_lacks_on_this_machine_is_refused(
     assert (
         plan(compose_one("precision=tf32", "model.framework=null", "workload.command=true")).numerics.name == "emulated"
     )
+
+
+def test_nccl_is_told_by_its_environment_and_by_one_setting_only(compose_one: ComposeOne) -> None:
+    asked = ("strategy=ddp", "resources.gpus_per_node=4", "+cluster=karolina", "strategy.nccl.algo=tree")
+
+    assert plan(compose_one(*asked), A100).environment["NCCL_ALGO"] == "Tree"
+    with pytest.raises(ConfigError, match=r"workload\.env\.NCCL_ALGO would undo strategy\.nccl"):
+        plan(compose_one(*asked, "+workload.env.NCCL_ALGO=Ring"), A100)

@@ -1,0 +1,54 @@
+"""``hpcml new``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hpcml.operations.scaffold import Scaffold
+
+
+@click.group()
+def new() -> None:
+    """Make something of your own in this folder, ready to run; nothing is overwritten."""
+
+
+@new.command()
+@click.argument("name")
+def recipe(name: str) -> None:
+    """Make a recipe in ./recipes/NAME, and the model that chooses it: a short training in torch with comments."""
+    from hpcml.operations import scaffold
+
+    _tell(scaffold.new_recipe(name, Path.cwd()))
+
+
+@new.command()
+@click.argument("name")
+def experiment(name: str) -> None:
+    """Make a study in ./conf/study/NAME.yaml: a sweep that +experiment=NAME starts."""
+    from hpcml.operations import scaffold
+
+    _tell(scaffold.new_study(name, Path.cwd()))
+
+
+@new.command()
+@click.argument("name")
+@click.option(
+    "--scheduler", type=click.Choice(["slurm", "pbs"]), default="slurm", show_default=True, help="What the site has."
+)
+def cluster(name: str, scheduler: str) -> None:
+    """Make a profile in ./conf/cluster/NAME.yaml to fill in; on a login node `hpcml cluster new` asks the scheduler."""
+    from hpcml.cluster import SchedulerName
+    from hpcml.operations import scaffold
+
+    _tell(scaffold.new_cluster(name, SchedulerName[scheduler], Path.cwd()))
+
+
+def _tell(made: Scaffold) -> None:
+    for path in made.files:
+        click.echo(f"wrote {os.path.relpath(path)}")
+    click.echo(f"then: {made.then}")

@@ -1,0 +1,199 @@
+"""Recipes, one of them, and what devices do of their precisions: for the terminal, for Markdown and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from hpcml.recipe import Listed, Option, Outcome
+from hpcml.report.plain_text import safe
+from hpcml.report.value_table import as_json, value_csv, value_json, value_markdown, value_table
+
+_HEADINGS = ("recipe", "models", "frameworks", "strategies", "data", "summary")
+_DISPENSABLE = ("summary", "strategies", "data", "frameworks")  # where the terminal is too narrow
+_OPTION_HEADINGS = ("model.options.", "type", "allowed", "default", "help")
+_OUTCOME_HEADINGS = ("recipe", "framework", "precision", "device", "outcome", "reason")
+_REFUSED = "refused"
+
+
+def recipes_table(listed: Sequence[Listed], *, console: Console) -> RenderableType:
+    """Return one line for each recipe."""
+    return value_table(_HEADINGS, _rows(listed), console=console, dispensable=_DISPENSABLE)
+
+
+def recipes_markdown(listed: Sequence[Listed]) -> str:
+    """Return the same as Markdown."""
+    return value_markdown(_HEADINGS, _rows(listed))
+
+
+def recipes_csv(listed: Sequence[Listed]) -> str:
+    """Return the same as CSV."""
+    return value_csv(_HEADINGS, _rows(listed))
+
+
+def recipes_json(listed: Sequence[Listed]) -> str:
+    """Return a JSON list of everything that recipes say of themselves, and the models that choose them."""
+    return as_json([_as_json(item) for item in listed])
+
+
+def recipe_details(item: Listed, *, console: Console) -> RenderableType:
+    """Return everything about one recipe."""
+    lines = [Text(f"{safe(key):12}{safe(value)}") for key, value in _words(item).items() if value]
+    if not item.recipe.options:
+        return Group(*lines)
+    return Group(*lines, Text(), value_table(_OPTION_HEADINGS, list(_options(item)), console=console))
+
+
+def recipe_markdown(item: Listed) -> str:
+    """Return the same as Markdown."""
+    facts = value_markdown(("", item.recipe.name), [(key, value) for key, value in _words(item).items() if value])
+    return f"{facts}\n{recipe_options(item)}" if item.recipe.options else facts
+
+
+def recipe_options(item: Listed) -> str:
+    """Return the options of one recipe as a Markdown table."""
+    return value_markdown(_OPTION_HEADINGS, list(_options(item)))
+
+
+def recipe_csv(item: Listed) -> str:
+    """Return the options of one recipe as CSV."""
+    return value_csv(_OPTION_HEADINGS, list(_options(item)))
+
+
+def matrix_table(outcomes: Sequence[Outcome], *, console: Console) -> RenderableType:
+    """Return one line for each recipe, framework and precision, a column for each device; the reasons stand below."""
+    headings, rows, reasons = _matrix(outcomes)
+    return Group(value_table(headings, rows, console=console), *(Text(safe(line)) for line in ("", *reasons)))
+
+
+def matrix_markdown(outcomes: Sequence[Outcome]) -> str:
+    """Return the same as Markdown."""
+    headings, rows, reasons = _matrix(outcomes)
+    return "\n".join([value_markdown(headings, rows), *(f"- {line}" for line in reasons), ""])
+
+
+def matrix_csv(outcomes: Sequence[Outcome]) -> str:
+    """Return one line for each recipe, framework, precision and device."""
+    return value_csv(_OUTCOME_HEADINGS, [_outcome(item) for item in outcomes])
+
+
+def matrix_json(outcomes: Sequence[Outcome]) -> str:
+    """Return the same as a JSON list."""
+    return value_json(_OUTCOME_HEADINGS, [_outcome(item) for item in outcomes])
+
+
+def _rows(listed: Sequence[Listed]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{item.recipe.name} (yours)" if item.is_own else item.recipe.name,
+            ", ".join(model.name for model in item.models),
+            ", ".join(item.recipe.frameworks),
+            ", ".join(item.recipe.strategies),
+            ", ".join(item.recipe.data) or "any",
+            item.recipe.summary,
+        )
+        for item in listed
+    ]
+
+
+def _words(item: Listed) -> dict[str, str]:
+    recipe = item.recipe
+    return {
+        "recipe": recipe.name,
+        "summary": recipe.summary,
+        "folder": str(item.folder),
+        "models": ", ".join(f"{model.name} ({model.framework})" for model in item.models) or "none chooses it",
+        "frameworks": ", ".join(recipe.frameworks),
+        "strategies": ", ".join(recipe.strategies),
+        "data": ", ".join(recipe.data) or "any",
+        "layouts": ", ".join(recipe.layouts) or "any",
+        "metrics": ", ".join(recipe.metrics),
+        "trains": "nothing: it measures rates" if recipe.measures else "",
+        "refuses": "; ".join(f"{name}: {reason}" for name, reason in recipe.refused.items()),
+    }
+
+
+def _options(item: Listed) -> Iterator[tuple[str, str, str, str, str]]:
+    for name, option in item.recipe.options.items():
+        yield name, option.type, _allowed(option), _defaults(item, name), option.help
+
+
+def _allowed(option: Option) -> str:
+    if option.choices:
+        return ", ".join(option.choices)
+    bounds = ((">=", option.min), ("<=", option.max))
+    return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+
+
+def _defaults(item: Listed, name: str) -> str:
+    """Return the value that the models start from; each with its model where they differ."""
+    values = {model.name: _typed(model.options[name]) for model in item.models if name in model.options}
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return ", ".join(f"{value} ({model})" for model, value in values.items())
+
+
+def _typed(value: object) -> str:
+    """Return *value* as one would type it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(_typed, value))}]"
+    return "null" if value is None else str(value)
+
+
+def _matrix(outcomes: Sequence[Outcome]) -> tuple[list[str], list[tuple[str, ...]], list[str]]:
+    """Return headings, rows and the reasons, which are numbered in the order that they are met."""
+    devices = list(dict.fromkeys(item.device for item in outcomes))
+    numbers: dict[str, int] = {}
+    cells: dict[tuple[str, str, str], dict[str, str]] = {}
+    for item in outcomes:
+        key = (item.recipe, item.framework, item.precision.name)
+        if item.reason is not None:
+            numbers.setdefault(item.reason, len(numbers) + 1)
+            cells.setdefault(key, {})[item.device] = f"{_REFUSED} {numbers[item.reason]}"
+        else:
+            cells.setdefault(key, {})[item.device] = str(_word(item))
+    rows = [(*key, *(row[device] for device in devices)) for key, row in cells.items()]
+    reasons = [f"{_REFUSED} {number}: {reason}" for reason, number in numbers.items()]
+    return ["recipe", "framework", "precision", *devices], rows, reasons
+
+
+def _outcome(item: Outcome) -> tuple[str | None, ...]:
+    return item.recipe, item.framework, item.precision.name, item.device, _word(item), item.reason
+
+
+def _word(item: Outcome) -> str:
+    return _REFUSED if item.numerics is None else item.numerics.name
+
+
+def _as_json(item: Listed) -> dict[str, object]:
+    recipe = item.recipe
+    return {
+        "name": recipe.name,
+        "summary": recipe.summary,
+        "folder": str(item.folder),
+        "own": item.is_own,
+        "frameworks": recipe.frameworks,
+        "strategies": recipe.strategies,
+        "data": recipe.data,
+        "layouts": recipe.layouts,
+        "metrics": recipe.metrics,
+        "measures": recipe.measures,
+        "refused": recipe.refused,
+        "options": {
+            name: {
+                "type": option.type,
+                "help": option.help,
+                "min": option.min,
+                "max": option.max,
+                "choices": option.choices,
+            }
+            for name, option in recipe.options.items()
+        },
+        "models": [
+            {"name": model.name, "framework": model.framework, "options": model.options} for model in item.models
+        ],
+    }
