@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, Mapping, Optional, cast
 
 import torch
@@ -13,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hpcml_client.torch_ranks import Team, random_state, set_random_state
+from hpcml_client.torch_twin import Twin
 
 if TYPE_CHECKING:
     from hpcml_client.torch_arithmetic import Arithmetic
@@ -30,9 +30,8 @@ class Sharded(Team):
     def __init__(self, recipe: Recipe, arithmetic: Arithmetic, *, rank: int, world_size: int) -> None:
         model = recipe.model
         self._rank = rank
-        self._arithmetic = arithmetic
         # to be examined: `fully_shard` changes the model itself, and may not be undone
-        self._twin: Optional[nn.Module] = copy.deepcopy(model).cpu() if rank == 0 else None
+        self._twin = Twin(model, arithmetic, rank=rank)
         mesh = init_device_mesh(arithmetic.device.type, (world_size,))
         layers = [layer for layer in recipe.layers(model) if any(True for _ in layer.parameters())]
         for layer in layers:
@@ -54,13 +53,8 @@ class Sharded(Team):
     @contextlib.contextmanager
     def whole(self) -> Iterator[Optional[nn.Module]]:
         """Gather the weights into the first rank's twin of the model, which lies in host memory meanwhile."""
-        weights = self.weights()
-        if self._twin is None:
-            yield None
-            return
-        self._twin.load_state_dict(weights)
-        yield self._arithmetic.prepare(self._twin)
-        self._twin.cpu()
+        with self._twin.holding(self.weights()) as model:
+            yield model
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Gather the weights."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import torch
@@ -13,6 +12,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from hpcml_client.recipe_task import RecipeError, Task
 from hpcml_client.torch_ranks import Team, random_state, set_random_state
 from hpcml_client.torch_stages import cut, parameters
+from hpcml_client.torch_twin import Twin
 
 if TYPE_CHECKING:
     from hpcml_client.torch_arithmetic import Arithmetic
@@ -45,7 +45,7 @@ class Pipeline(Team):
         stages = cut(recipe.model, recipe.layers(recipe.model), world_size, task.strategy)
         self._recipe, self._task, self._arithmetic, self._rank = recipe, task, arithmetic, rank
         self._sizes = [parameters(stage) for stage in stages]
-        self._twin: Optional[nn.Module] = copy.deepcopy(recipe.model) if rank == 0 else None
+        self._twin = Twin(recipe.model, arithmetic, rank=rank)
         mine = nn.Sequential(*stages[rank])
         arithmetic.prepare(mine)
         self._names = _names(recipe.model, stages[rank])
@@ -95,13 +95,8 @@ class Pipeline(Team):
     @contextlib.contextmanager
     def whole(self) -> Iterator[Optional[nn.Module]]:
         """Put all stages together on the first rank."""
-        weights = self.weights()
-        if self._twin is None:
-            yield None
-            return
-        self._twin.load_state_dict(weights)
-        yield self._arithmetic.prepare(self._twin)
-        self._twin.cpu()
+        with self._twin.holding(self.weights()) as model:
+            yield model
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Gather the weights of all stages."""

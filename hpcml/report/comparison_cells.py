@@ -59,6 +59,40 @@ def row_words(row: Row, cell: Cell) -> RowWords:
     )
 
 
+def main_table(comparison: Comparison, cell: Cell) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and rows of *cell* for views without the width of a terminal to keep to."""
+    titles = [
+        comparison.by,
+        "effective",
+        "n",
+        f"{comparison.metric} ± 95 %",
+        f"difference to {cell.reference} [90 %]",
+        "p (TOST)",
+        "verdict",
+        "step ms",
+        "samples/s",
+        "speed-up [95 %]",
+        "wall time",
+    ]
+    return titles, [_main_row(row_words(row, cell)) for row in cell.rows]
+
+
+def _main_row(words: RowWords) -> list[str]:
+    return [
+        words.level,
+        words.effective,
+        words.counts,
+        f"{words.mean} {words.half_interval}".strip(),
+        f"{words.difference} {words.difference_interval}".strip(),
+        words.p_tost,
+        words.verdict,
+        words.step_ms,
+        words.samples_per_s,
+        f"{words.speedup} {words.speedup_interval}".strip(),
+        words.wall,
+    ]
+
+
 def cell_decimals(cell: Cell) -> int:
     """Return the decimals of all metric values in *cell*: two digits of the smallest spread that is not zero."""
     spreads = [row.sd for row in cell.rows if row.sd]

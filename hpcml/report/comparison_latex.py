@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcml.comparison import Cell, Comparison
-from hpcml.report.comparison_cells import closing, heading, introduction, remarks, row_words
+from hpcml.report.comparison_cells import closing, heading, introduction, main_table, remarks
 from hpcml.report.comparison_details import details
 from hpcml.report.latex import escaped, tabular
 
@@ -50,37 +50,7 @@ def _details(cell: Cell) -> list[str]:
 
 def _tabular(comparison: Comparison, cell: Cell) -> list[str]:
     """Return the table itself; columns of which no row has anything are left out."""
-    titles = [
-        comparison.by,
-        "effective",
-        "n",
-        f"{comparison.metric} ± 95 %",
-        f"difference to {cell.reference} [90 %]",
-        "p (TOST)",
-        "verdict",
-        "step in ms",
-        "samples/s",
-        "speed-up [95 %]",
-        "wall time",
-    ]
-    rows = []
-    for row in cell.rows:
-        words = row_words(row, cell)
-        rows.append(
-            [
-                words.level,
-                words.effective,
-                words.counts,
-                f"{words.mean} {words.half_interval}".strip(),
-                f"{words.difference} {words.difference_interval}".strip(),
-                words.p_tost,
-                words.verdict,
-                words.step_ms,
-                words.samples_per_s,
-                f"{words.speedup} {words.speedup_interval}".strip(),
-                words.wall,
-            ]
-        )
+    titles, rows = main_table(comparison, cell)
     kept = [at for at in range(len(titles)) if at == 0 or any(row[at] for row in rows)]
     right = [place for place, at in enumerate(kept) if at in (5, 7, 8, 10)]
     lines = tabular(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcml.comparison import Cell, Comparison
-from hpcml.report.comparison_cells import closing, heading, introduction, remarks, row_words
+from hpcml.report.comparison_cells import closing, heading, introduction, main_table, remarks
 from hpcml.report.comparison_details import details
 from hpcml.report.plain_text import markdown_table, safe_markdown
 
@@ -31,34 +31,6 @@ def _details(cell: Cell) -> list[str]:
 
 
 def _table(comparison: Comparison, cell: Cell) -> list[str]:
-    headings = [
-        comparison.by,
-        "effective",
-        "n",
-        f"{comparison.metric} ± 95 %",
-        f"difference to {cell.reference} [90 %]",
-        "p (TOST)",
-        "verdict",
-        "step ms",
-        "samples/s",
-        "speed-up [95 %]",
-        "wall time",
-    ]
-    rows = []
-    for row in cell.rows:
-        words = row_words(row, cell)
-        texts = [
-            words.level,
-            words.effective,
-            words.counts,
-            f"{words.mean} {words.half_interval}".strip(),
-            f"{words.difference} {words.difference_interval}".strip(),
-            words.p_tost,
-            words.verdict,
-            words.step_ms,
-            words.samples_per_s,
-            f"{words.speedup} {words.speedup_interval}".strip(),
-            words.wall,
-        ]
-        rows.append([safe_markdown(text) for text in texts])
-    return markdown_table([safe_markdown(title) for title in headings], rows, right=(5, 7, 8, 10))
+    headings, rows = main_table(comparison, cell)
+    shown = [[safe_markdown(text) for text in row] for row in rows]
+    return markdown_table([safe_markdown(title) for title in headings], shown, right=(5, 7, 8, 10))

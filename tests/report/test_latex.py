@@ -128,7 +128,7 @@ def test_a_cell_is_one_table_with_caption_label_notes_and_units() -> None:
     assert r"\label{tab:hpcml-1}" in text
     assert text.index(r"\end{tabular}") < text.index("margin 0.005 in val") < text.index(r"\end{table}")
     header, *rows = rows_of(text)
-    assert "step in ms" in header
+    assert "step ms" in header
     assert len(rows) == 3
     assert {columns_of(line) for line in (header, *rows)} == {11}
     assert text.count("{") == text.count("}")
