@@ -38,6 +38,8 @@ _ADDED_LATER: Mapping[str, object] = {
     "model.options": {},
     "strategy.bucket_cap_mb": None,
     "strategy.devices": None,
+    "strategy.horovod.fusion_threshold_mb": None,
+    "strategy.horovod.hierarchical": None,
     "strategy.inter_op_threads": None,
     "strategy.microbatches": None,
     "strategy.nccl.algo": None,

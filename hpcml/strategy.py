@@ -105,6 +105,30 @@ class Nccl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Horovod:
+    """How Horovod sums gradients; None leaves it to Horovod. The variables are those of its documentation (0.28)."""
+
+    hierarchical: bool | None = None  # first within each node, then among nodes
+    fusion_threshold_mb: float | None = None  # MiB of gradients that are sent together; 0: each by itself
+
+    def __post_init__(self) -> None:
+        most = self.fusion_threshold_mb
+        require(
+            most is None or 0 <= most <= _MOST_MB,
+            f"strategy.horovod.fusion_threshold_mb={most} must lie in 0..{_MOST_MB}",
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell Horovod."""
+        found = {}
+        if self.hierarchical is not None:
+            found["HOROVOD_HIERARCHICAL_ALLREDUCE"] = str(int(self.hierarchical))
+        if self.fusion_threshold_mb is not None:
+            found["HOROVOD_FUSION_THRESHOLD"] = str(round(self.fusion_threshold_mb * 2**20))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """The parallelism. `processes_per_node` None means one process for each GPU."""
 
@@ -116,6 +140,7 @@ class Strategy:
     microbatches: int | None = None  # pipeline: the parts of a batch that are in it at once
     schedule: str | None = None  # pipeline: gpipe | 1f1b
     nccl: Nccl = field(default_factory=Nccl)  # ddp and fsdp on GPUs
+    horovod: Horovod = field(default_factory=Horovod)
 
     def __post_init__(self) -> None:
         for name in ("processes_per_node", "devices", "inter_op_threads", "microbatches"):
@@ -134,9 +159,17 @@ class Strategy:
         talks = self.name in (StrategyName.ddp, StrategyName.fsdp)
         require(talks or self.nccl == Nccl(), f"strategy.nccl is for ddp and fsdp: strategy={self.name.name}")
         require(
+            self.name is StrategyName.horovod or self.horovod == Horovod(),
+            f"strategy.horovod is for strategy=horovod, not {self.name.name}",
+        )
+        require(
             self.name is not StrategyName.fsdp or self.nccl.algo != "tree",
             "strategy.nccl.algo=tree: only all-reduce has a tree, and strategy=fsdp gathers and reduce-scatters",
         )
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which libraries are told."""
+        return {**self.nccl.environment(), **self.horovod.environment()}
 
     def check(self, *, nodes: int, gpus_per_node: int | None) -> None:
         """Raise `ConfigError` where the strategy cannot use so many nodes and GPUs."""

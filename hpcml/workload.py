@@ -118,12 +118,13 @@ def _environment(run: Run, device: Device, numerics: str, cpus_per_task: int | N
     switches = environment(run.precision.name)
     for name in sorted(switches.keys() & run.workload.env.keys()):
         raise ConfigError(f"workload.env.{name} would undo precision={run.precision.name.name}: leave it to hpcml")
-    nccl = run.strategy.nccl.environment()
-    for name in sorted(nccl.keys() & run.workload.env.keys()):
-        raise ConfigError(f"workload.env.{name} would undo strategy.nccl: set one of them")
+    told = run.strategy.environment()
+    for name in sorted(told.keys() & run.workload.env.keys()):
+        library = name.partition("_")[0].lower()
+        raise ConfigError(f"workload.env.{name} would undo strategy.{library}: set one of them")
     variables: dict[str, str | None] = {
         **switches,
-        **nccl,
+        **told,
         "HPCML_PRECISION": run.precision.name.name,
         "HPCML_NUMERICS": numerics,
         "PYTHONUNBUFFERED": "1",  # a killed program has said all it printed

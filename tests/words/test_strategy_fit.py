@@ -64,6 +64,11 @@ def test_a_program_of_ones_own_decides_for_itself(compose_one: ComposeOne) -> No
         (["strategy=ddp", *GPUS, "strategy.nccl.algo=star"], r"strategy\.nccl\.algo=star: choose ring or tree"),
         (["strategy=ddp", *GPUS, "strategy.nccl.proto=ll128"], r"strategy\.nccl\.proto=ll128: choose ll or simple"),
         (["strategy=fsdp", *GPUS, "strategy.nccl.algo=tree"], r"only all-reduce has a tree"),
+        (["strategy.horovod.hierarchical=true"], r"strategy\.horovod is for strategy=horovod, not single"),
+        (
+            ["strategy=horovod", "strategy.devices=2", "strategy.horovod.fusion_threshold_mb=-1"],
+            r"strategy\.horovod\.fusion_threshold_mb=-1\.0 must lie in 0\.\.4096",
+        ),
         (["strategy.nccl.algo=ring"], r"strategy\.nccl is for ddp and fsdp: strategy=single"),
     ],
 )
@@ -81,3 +86,20 @@ def test_how_gradients_are_sent_is_part_of_what_a_run_is(compose_one: ComposeOne
     assert ring.strategy.nccl.environment() == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
     assert plain.strategy.nccl.environment() == {}
     assert len({spec_hash(plain), spec_hash(ring)}) == 2
+
+
+def test_horovod_is_told_by_its_environment(compose_one: ComposeOne) -> None:
+    plain = compose_one("strategy=horovod", "strategy.devices=2")
+    told = compose_one(
+        "strategy=horovod",
+        "strategy.devices=2",
+        "strategy.horovod.hierarchical=false",
+        "strategy.horovod.fusion_threshold_mb=32",
+    )
+
+    assert plain.strategy.environment() == {}
+    assert told.strategy.environment() == {
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
+        "HOROVOD_FUSION_THRESHOLD": "33554432",
+    }
+    assert spec_hash(told) != spec_hash(plain)
