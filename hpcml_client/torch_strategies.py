@@ -63,11 +63,13 @@ def share(recipe: Recipe, run: Client, task: Task, arithmetic: Arithmetic) -> It
     if on_gpu:
         torch.cuda.set_device(arithmetic.device)
         os.environ.update(nccl_environment(os.environ, _nccl_version()))  # read when the ranks meet
-    distributed.init_process_group("nccl" if on_gpu else "gloo", rank=run.rank, world_size=run.world_size)
+    if not distributed.is_initialized():
+        distributed.init_process_group("nccl" if on_gpu else "gloo", rank=run.rank, world_size=run.world_size)
     yield _TEAMS[task.strategy](recipe, run, task, arithmetic)
     # Not in a `finally`: a rank that failed must not wait for the others.
     distributed.barrier()  # nobody leaves while another still talks to it
-    distributed.destroy_process_group()
+    # The group is not destroyed: torch waits for gloo's threads with the GIL in hand, which one of them may be waiting
+    # for, and then nothing moves any more (seen several times in a few hundred trainings). The process is about to end.
 
 
 def nccl_environment(environ: Mapping[str, str], version: Tuple[int, ...]) -> Mapping[str, str]:

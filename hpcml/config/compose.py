@@ -149,13 +149,18 @@ def _register_schema() -> None:
 
 @contextmanager
 def _process_state(argv: list[str]) -> Iterator[None]:
-    """Hydra takes its words from sys.argv, and raises instead of printing only if HYDRA_FULL_ERROR is set."""
+    """Hydra takes its words from sys.argv, and raises instead of printing only if HYDRA_FULL_ERROR is set.
+
+    After ``--cfg``, ``--info`` and ``--help`` it leaves its configuration behind, for whatever asks for it next.
+    """
+    singleton = HydraConfig.instance()
+    config_before = singleton.cfg
     argv_before, full_error_before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, "1"
     try:
         yield
     finally:
-        sys.argv = argv_before
+        sys.argv, singleton.cfg = argv_before, config_before
         if full_error_before is None:
             del os.environ["HYDRA_FULL_ERROR"]
         else:

@@ -128,6 +128,6 @@ def _together(run: Client, device: torch.device) -> Iterator[str]:
         os.environ.update(nccl_environment(os.environ, torch.cuda.nccl.version()))
     distributed.init_process_group(backend, rank=run.rank, world_size=run.world_size)
     yield backend
-    # Not in a `finally`: a rank that failed must not wait for the others.
+    # Not in a `finally`: a rank that failed must not wait for the others. The group is not destroyed: torch waits for
+    # gloo's threads with the GIL in hand, which one of them may be waiting for.
     distributed.barrier()
-    distributed.destroy_process_group()

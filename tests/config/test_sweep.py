@@ -284,10 +284,11 @@ def test_points_share_no_containers(project: Path) -> None:
     assert one.run.tags is not other.run.tags
 
 
-def test_a_sweep_leaves_the_process_as_it_was(project: Path) -> None:
+@pytest.mark.parametrize("words", [["-m", "seed=0,1"], ["--info"], ["--cfg", "job"], ["--help"]], ids=" ".join)
+def test_a_command_line_leaves_the_process_as_it_was(project: Path, words: list[str]) -> None:
     argv, hydra_config = list(sys.argv), HydraConfig.instance().cfg
 
-    compose_from_cli(["-m", "seed=0,1"], project=project)
+    compose_from_cli(words, project=project)
 
     assert sys.argv == argv
     assert HydraConfig.instance().cfg is hydra_config

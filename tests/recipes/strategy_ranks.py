@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn import functional
 
 import hpcml_client
@@ -90,11 +90,8 @@ def run(folder: Path, task: Task, precision: str, *, ranks: int, attempt: int = 
         "LOCAL_RANK": os.environ["RANK"] if ranks > 1 else "0",
         "WORLD_SIZE": str(ranks),
     }
-    with hpcml_client.connect(environ) as client:
-        try:
-            assert train(client, task, client.checkpoints(every_steps=3), make)
-        except Interrupted:
-            distributed.destroy_process_group()
+    with hpcml_client.connect(environ) as client, contextlib.suppress(Interrupted):
+        assert train(client, task, client.checkpoints(every_steps=3), make)
 
 
 def main(root: Path) -> None:
@@ -133,8 +130,6 @@ def main(root: Path) -> None:
             run(root / f"refused_{name}", task, precision, ranks=ranks)
         except RecipeError as error:
             refusals[name] = str(error)
-            with contextlib.suppress(AssertionError, ValueError):  # there is none yet
-                distributed.destroy_process_group()
     if os.environ["RANK"] == "0":
         (root / "refusals.json").write_text(json.dumps(refusals))
     sys.stdout.flush()
