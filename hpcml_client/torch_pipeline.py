@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import torch
 from torch import distributed, nn
@@ -73,10 +73,6 @@ class Pipeline(Team):
         with torch.random.fork_rng(devices=[self._arithmetic.device] if on_gpu else []):
             torch.manual_seed(self._task.seed * _SEEDS_APART + step)
             yield
-
-    def part(self, *, is_last: bool) -> ContextManager[Any]:
-        """Raise: the schedule alone knows when which part is where."""
-        raise NotImplementedError(is_last)
 
     def learn(self, recipe: Recipe, arithmetic: Arithmetic, parts: Sequence[Batch]) -> torch.Tensor:
         """Send the *parts* through the stages and their gradients back; the loss is known to the last rank only."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sampled import Pairs
 
 from hpcml_client import Client
 from hpcml_client.jax_arithmetic import Arithmetic
-
-_SAMPLE = 64  # rows and columns that are computed again in FP64
 
 
 def arithmetic_of(run: Client) -> Arithmetic:
@@ -24,15 +23,10 @@ class JaxProducts:
     """*batch* pairs of matrices of standard normal numbers, NumPy's: the same for every precision."""
 
     def __init__(self, arithmetic: Arithmetic, size: int, batch: int, seed: int) -> None:
-        generator = np.random.default_rng(seed)
-        self._sampled = np.arange(0, size, max(1, size // _SAMPLE))[:_SAMPLE]
-        shape = (size, size) if batch == 1 else (batch, size, size)
-        exact_a, exact_b = generator.standard_normal(shape), generator.standard_normal(shape)
-        self._rows = exact_a[..., self._sampled, :]
-        self._columns = exact_b[..., :, self._sampled]
+        self._pairs = Pairs(size, batch, seed)
         self._arithmetic = arithmetic
         self._multiply = jax.jit(jnp.matmul)
-        self._a, self._b = (arithmetic.cast(arithmetic.prepare(exact)) for exact in (exact_a, exact_b))
+        self._a, self._b = (arithmetic.cast(arithmetic.prepare(exact)) for exact in (self._pairs.a, self._pairs.b))
         self.compute()
 
     def compute(self) -> None:
@@ -44,6 +38,4 @@ class JaxProducts:
 
     def relative_error(self) -> float:
         self.compute()
-        sample = np.asarray(self._product)[..., self._sampled, :][..., self._sampled].astype(np.float64)
-        exact = self._rows @ self._columns
-        return float(np.linalg.norm(sample - exact) / np.linalg.norm(exact))
+        return self._pairs.relative_error(np.asarray(self._product))

@@ -38,7 +38,7 @@ def _order_of(pivots: torch.Tensor, size: int) -> torch.Tensor:
     return torch.tensor(order, device=pivots.device)
 
 
-def library_factorise(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def lapack_factorise(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the same from LAPACK, or what takes its place on a GPU."""
     lu, pivots = torch.linalg.lu_factor(a)
     return lu, _order_of(pivots, len(a))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from blocked import Product, factorise, library_factorise
+from blocked import Product, factorise, lapack_factorise
 from solving import Refined, factorisation_residual, refine
 
 from hpcml_client import Checkpoints, Client, torch_switches
@@ -94,7 +94,7 @@ def _factorise(
     arithmetic: Arithmetic, options: Mapping[str, Any], matrix: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if options["factorisation"] == "library":
-        return library_factorise(matrix)
+        return lapack_factorise(matrix)
     with _exact(arithmetic):
         return factorise(matrix, options["block"], _product_of(arithmetic, matrix.dtype))
 

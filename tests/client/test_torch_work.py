@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from torch import nn
+from torch import library, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -171,9 +171,9 @@ def test_frozen_layers_have_no_gradients_to_count() -> None:
 
 
 def test_a_custom_operation_is_named_since_it_counts_nothing() -> None:
-    library = torch.library.Library("hpcml_test_work", "FRAGMENT")
-    library.define("times(Tensor x, Tensor w) -> Tensor")
-    library.impl("times", lambda x, w: x.new_empty(x.shape[0], w.shape[1]), "Meta")
+    ours = library.Library("hpcml_test_work", "FRAGMENT")
+    ours.define("times(Tensor x, Tensor w) -> Tensor")
+    ours.impl("times", lambda x, w: x.new_empty(x.shape[0], w.shape[1]), "Meta")
 
     class Custom(nn.Module):
         def __init__(self) -> None:

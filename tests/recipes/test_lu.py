@@ -82,7 +82,7 @@ def test_a_block_that_does_not_divide_the_size_gives_the_same_factors() -> None:
 
     lu, order = blocked.factorise(a, 7, torch.matmul)
 
-    whole, rows = blocked.library_factorise(a)
+    whole, rows = blocked.lapack_factorise(a)
     assert torch.equal(order, rows)
     assert torch.allclose(lu, whole, rtol=1e-10, atol=1e-12)
 
@@ -91,7 +91,7 @@ def test_its_defaults_are_those_of_the_model() -> None:
     assert defaults_agree("lu", "lu")
 
 
-def test_a_library_factorises_in_its_own_formats_only(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
+def test_a_lapack_factorises_in_its_own_formats_only(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
     hpcml = Hpcml(hpcml_environ, tmp_path)
     words = ("model=lu", "model.options.sizes=[8]", "telemetry.enabled=false")
 
