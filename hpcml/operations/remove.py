@@ -24,7 +24,7 @@ from hpcml.records import RunRecord
 from hpcml.rundir import REMOVED, RunDir
 from hpcml.store.engine import Store
 from hpcml.store.forgetting import forget_runs
-from hpcml.store.missing import runs_below, without_directory
+from hpcml.store.missing import runs_below, still_known, without_directory
 from hpcml.store.queries import open_runs
 
 _GOES_ON_S = 60.0  # from the last word of an attempt that left at a checkpoint to the first of the next, elsewhere
@@ -66,6 +66,9 @@ def plan_removal(places: Places, selection: Selection, *, gone: bool = False, fo
             unended=frozenset(record.uid for record in open_runs(store)),
             submitted=_submissions_under_way(places),
         )
+        strangers = {record.uid for record in chosen if not stands.has_place(record)}
+        removed = strangers - still_known(store, strangers)  # by another hpcml, since they were chosen
+        chosen = [record for record in chosen if record.uid not in removed]
     refused = [
         reason
         for record in chosen
@@ -155,11 +158,14 @@ class _Standing:
     unended: Collection[str]
     submitted: str  # names what is being submitted, or retried, at this moment
 
+    def has_place(self, record: RunRecord) -> bool:
+        """Return whether *record* lies where runs are read from."""
+        return record.uid in self.ours or record.uid in self.elsewhere
+
     def why_not(self, record: RunRecord, *, is_gone: bool) -> str | None:
         """Return why *record* and its directory must stay, None where they may go."""
-        path, place = Path(record.path), self.elsewhere.get(record.uid)
-        is_ours = record.uid in self.ours
-        if not is_ours and place is None:
+        path = Path(record.path)
+        if not self.has_place(record):
             return f"run {record.uid} lies in {path}, which is not read from here: --forget takes it out of the store"
         if is_gone or not _is_there(record):
             return None

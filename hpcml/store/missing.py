@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import func, select
 
 from hpcml.store.engine import Store
+from hpcml.store.loading import chunked
 from hpcml.store.paths import is_below
 from hpcml.store.tables import JOURNAL, RUN
 
@@ -46,6 +47,13 @@ def runs_below(store: Store, *roots: Path) -> dict[str, Path]:
     with store.reading() as connection:
         query = select(RUN.c.uid, RUN.c.path).where(is_below(*roots)).order_by(RUN.c.uid)
         return {uid: Path(path) for uid, path in connection.execute(query)}
+
+
+def still_known(store: Store, uids: Collection[str]) -> set[str]:
+    """Return those of *uids* that the store has at this moment."""
+    with store.reading() as connection:
+        asked = (connection.execute(select(RUN.c.uid).where(RUN.c.uid.in_(chunk))) for chunk in chunked(list(uids)))
+        return {uid for answer in asked for uid in answer.scalars()}
 
 
 def without_directory(store: Store, roots: Sequence[Path]) -> list[str]:

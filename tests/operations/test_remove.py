@@ -16,11 +16,12 @@ from hpcml.errors import ConfigError
 from hpcml.operations.adoption import adopt
 from hpcml.operations.annotate import TagChange, tag
 from hpcml.operations.collect import collect, opened
-from hpcml.operations.consult import Selection
+from hpcml.operations.consult import Selection, select
 from hpcml.operations.intent import Intent, Phase, PlannedBatch, open_intent, this_host
 from hpcml.operations.remove import delete_tree, finish_removals, plan_removal, remove
 from hpcml.operations.unused_code import Copy, find_unused, remove_unused
 from hpcml.places import Places
+from hpcml.records import RunRecord
 from hpcml.rundir import RunDir, is_by_user
 from hpcml.states import State
 from hpcml.store.engine import Store
@@ -98,6 +99,24 @@ def test_what_begins_again_between_the_question_and_the_answer_stays(store: Stor
     assert done == {UID: f"run {UID} has begun again (RUNNING)", OTHER: None}
     collect(store, places)
     assert known(store) == [UID]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_run_that_another_removes_after_it_was_chosen_refuses_nothing(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def select_before_another_removes(store: Store, selection: Selection) -> list[RunRecord]:
+        chosen = select(store, selection)
+        removed = list(remove(places, theirs))
+        assert [item.trouble for item in removed] == [None]
+        return chosen
+
+    theirs = plan_removal(places, Selection(references=[UID]))
+    monkeypatch.setattr("hpcml.operations.remove.select", select_before_another_removes)
+
+    doomed = plan_removal(places, Selection(references=[UID, OTHER]))
+
+    assert [item.record.uid for item in doomed] == [OTHER]
 
 
 @pytest.mark.usefixtures("store")

@@ -238,8 +238,7 @@ def test_a_controller_restarted_during_a_sweep_changes_nothing(hpcml_alone: Hpcm
     cluster.start_controller()
     hpcml_alone.write("gate", "")
 
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"warning" in done.stderr
+    assert done.returncode == 0, done.stderr.decode()  # from the accounting, or a warning where it has not heard yet
     assert [run["state"] for run in hpcml_alone.runs_once_ended()] == ["COMPLETED"] * 6
     assert len(jobs_below(hpcml_alone)) == 6
 
