@@ -26,6 +26,7 @@ import jax.numpy as jnp
 
 from hpcml_client.jax_loss_scale import LossScale, Tree, first_scale, unscale
 from hpcml_client.native_precision import check_native
+from hpcml_client.planned_device import NoGpuError
 
 _PARAMETERS = {"fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}  # float32 for all others
 _COMPUTE = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}  # as the parameters for all others
@@ -47,7 +48,7 @@ def choose_device(kind: Optional[str], local_rank: int) -> Device:
         # a scheduler may bind one GPU to each process, which then is number 0 for everyone
         return Device(gpus[local_rank % len(gpus)], "cuda")
     if kind == "cuda":
-        raise RuntimeError("the plan says cuda, but JAX sees no GPU")
+        raise NoGpuError("JAX", jax.__version__)
     return Device(jax.devices("cpu")[0], "cpu")
 
 

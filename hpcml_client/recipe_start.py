@@ -9,6 +9,7 @@ from typing import Mapping, NoReturn
 
 from hpcml_client.client import Client, connect
 from hpcml_client.datasets import DatasetError
+from hpcml_client.planned_device import NoGpuError
 from hpcml_client.recipe_task import RecipeError, Task, TrainingFailed
 
 _EXTRAS = {
@@ -47,7 +48,7 @@ def _train(run: Client, name: str, module: str, modules: Mapping[str, str]) -> i
             checkpoints.leave()
     except (RecipeError, DatasetError) as error:
         return _say(name, str(error), 2)
-    except TrainingFailed as error:
+    except (TrainingFailed, NoGpuError) as error:
         # hpcml/causes.py knows these words: the agent takes them for the reason
         return _say("hpcml_client", f"ended, because {error}", 1)
     except ModuleNotFoundError as error:

@@ -16,6 +16,7 @@ from typing import Any, ContextManager, Dict, Mapping, Optional
 import tensorflow as tf
 
 from hpcml_client.native_precision import check_native
+from hpcml_client.planned_device import NoGpuError
 
 _POLICIES = {
     "fp64": "float64",
@@ -44,7 +45,7 @@ def choose_device(kind: Optional[str], local_rank: int) -> Device:
         # a scheduler may bind one GPU to each process, which then is number 0 for everyone
         return Device(f"GPU:{local_rank % len(gpus)}", "cuda")
     if kind == "cuda":
-        raise RuntimeError("the plan says cuda, but TensorFlow sees no GPU")
+        raise NoGpuError("TensorFlow", tf.__version__)
     return Device("CPU:0", "cpu")
 
 

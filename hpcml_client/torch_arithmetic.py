@@ -19,6 +19,7 @@ from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional, cast
 import torch
 
 from hpcml_client import torch_emulation, torch_switches
+from hpcml_client.planned_device import NoGpuError
 
 _PARAMETERS = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}  # float32 for all others
 _AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
@@ -37,7 +38,7 @@ def choose_device(kind: Optional[str], local_rank: int) -> torch.device:
     """Return the device planned for this process; without a plan a GPU if there is one."""
     if kind == "cuda" or (kind is None and torch.cuda.is_available()):
         if not torch.cuda.is_available():
-            raise RuntimeError("the plan says cuda, but torch sees no GPU")
+            raise NoGpuError("torch", torch.__version__)
         # a scheduler may bind one GPU to each process, which then is number 0 for everyone
         return torch.device("cuda", local_rank % torch.cuda.device_count())
     return torch.device("cpu")

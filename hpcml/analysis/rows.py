@@ -128,6 +128,8 @@ def _verdict(arm: Arm, difference: Difference | None, terms: Terms) -> Verdict:
         return "reference"
     if terms.by_precision and (_is_impostor(arm) or (terms.reference is not None and _is_impostor(terms.reference))):
         return "not as requested"
+    if not arm.values:
+        return "inconclusive"
     interval = None if difference is None else difference.ci90
     return equivalence.verdict(interval, terms.margin, higher_is_better=terms.higher_is_better)
 

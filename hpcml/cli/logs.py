@@ -34,7 +34,7 @@ def logs(
 
     wanted = logs.Wanted(rank=rank, err=err, attempt=attempt, lines=lines)
     ((record, run_dir),) = consult.find(places, [reference])
-    is_shown = False
+    is_shown = has_printed = False
     if following:
         pieces = logs.follow(
             run_dir,
@@ -47,9 +47,11 @@ def logs(
         pieces = iter(()) if path is None else logs.read(path, lines=lines)
         is_shown = path is not None
     for piece in pieces:
-        is_shown = True
+        is_shown = has_printed = True
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
+    if not has_printed and not err and logs.has_other_stream(run_dir, wanted):
+        click.echo("hpcml: it printed nothing there: hpcml logs --err shows its standard error", err=True)
     if is_shown or (following and logs.find_log(run_dir, wanted)):
         return
     others = logs.schedulers_logs(record, places) if attempt is None and not any(run_dir.logs.glob("*-rank*")) else []

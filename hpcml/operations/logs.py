@@ -55,6 +55,12 @@ def _check_there(run_dir: RunDir) -> None:
         )
 
 
+def has_other_stream(run_dir: RunDir, wanted: Wanted) -> bool:
+    """Tell whether there is something on the stream that is not *wanted*."""
+    path = find_log(run_dir, replace(wanted, err=not wanted.err))
+    return path is not None and path.stat().st_size > 0
+
+
 def no_log(run_dir: RunDir, wanted: Wanted) -> ConfigError:
     """Return the error that says what there is instead of what is *wanted*."""
     of_attempt = "" if wanted.attempt is None else f" in attempt {wanted.attempt}"

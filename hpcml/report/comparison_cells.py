@@ -125,7 +125,8 @@ def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
     for row in cell.rows:
         for flag in row.flags:
             yield f"{row.level}: {flag}"
-    yield _margin(cell, comparison.metric)
+    if any(row.n_ok for row in cell.rows):  # the margin is that of the runs that count
+        yield _margin(cell, comparison.metric)
     yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
     for row in cell.rows:
         if row.difference is not None:

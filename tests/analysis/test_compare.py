@@ -164,6 +164,17 @@ def test_a_level_without_any_run_that_counts_keeps_its_row() -> None:
     assert row.flags == ("no run counts",)
 
 
+def test_a_cell_in_which_nothing_counts_speaks_of_no_margin() -> None:
+    other = {"model.name": "another"}
+    lost = [run(level, 0, None, state=State.FAILED, params=other, uid=f"{level}-lost") for level in ("fp32", "tf32")]
+
+    cell, counted = compare([*two_arms(), *lost], {}).cells
+
+    assert counted.margin is not None
+    assert cell.margin is None
+    assert [row.verdict for row in cell.rows] == ["reference", "inconclusive"]
+
+
 def test_runs_of_one_seed_are_averaged_before_anything_else() -> None:
     twice = [run("amp_bf16", 0, 0.911, uid="again-1"), run("amp_bf16", 0, 0.913, uid="again-2")]
 

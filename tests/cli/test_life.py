@@ -46,6 +46,17 @@ def test_logs_show_what_was_printed_by_stream_and_rank(hpcml: Hpcml) -> None:
     assert "no output of rank 7: there is rank0, rank1" in said_in_one_line(absent)
 
 
+def test_a_run_that_spoke_on_standard_error_alone_is_not_shown_as_silent(hpcml: Hpcml) -> None:
+    hpcml("run", program("raise SystemExit('no such file')"))
+    uid = hpcml.runs()[0]["uid"]
+
+    done = hpcml("logs", uid)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert said_in_one_line(done) == "hpcml: it printed nothing there: hpcml logs --err shows its standard error"
+    assert hpcml("logs", uid, "--err").stdout == "no such file\n"
+
+
 def test_logs_can_be_followed_to_the_end(hpcml: Hpcml) -> None:
     wait = "import os, time; print('begin', flush=True); open('started', 'w')"
     code = f"{wait}\nwhile not os.path.exists('finish'): time.sleep(0.05)\nprint('end')"

@@ -273,6 +273,12 @@ def test_a_row_without_runs_is_empty_and_not_zero() -> None:
     assert line.split() == ["fp16", "fp16", "0/2", "inconclusive"]
 
 
+def test_of_a_cell_in_which_nothing_counts_no_margin_is_told() -> None:
+    empty = row("fp16", None, numerics=None, n_ok=0, n_failed=2, seeds=(), sd=None, verdict="inconclusive")
+
+    assert "margin" not in comparison_text(comparison(rows=(empty,), margin=None, margin_source=None))
+
+
 def test_a_row_that_proves_no_numerics_says_so_where_its_speed_would_be() -> None:
     rows = (*comparison().cells[0].rows[:2], replace(comparison().cells[0].rows[2], numerics="unproven"))
 
