@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hpcml.codec import decode
+from hpcml.codec import decode, encode, flatten
 from hpcml.errors import ConfigError
 from hpcml.precision import Device, Numerics, PrecisionName, decide_numerics, why_refused
-from hpcml.spec import LayoutName, Model, Run
-from hpcml.strategy import KINDS, StrategyName
+from hpcml.requirement import Requirement
+from hpcml.spec import Data, LayoutName, Model, Run, Training
+from hpcml.strategy import KINDS, Strategy, StrategyName
 
 _FILE = "recipe.toml"
 _PROGRAM = "train.py"
 _OWN = "recipes"  # beside ./conf, where hpcml is typed
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+_GROUPS = ("model", "data", "precision", "strategy", "layout")
+_FOUND_OUT = ("device", "part_size", "stages")  # by planning, see `strategy_fit`
+_PATHS = ("file", "folder", "any")
+_EXTRAS = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax"} | dict.fromkeys(
+    ("onnx", "onnxruntime", "onnxscript"), "inference"
+)
+_PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow"}  # whose modules have other names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +60,14 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What some data needs to be read."""
+
+    path: str | None = None  # what data.path must be: file, folder or any of both; None: it is read from no path
+    module: str | None = None  # that reads it, or has it inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A folder with a train.py that hpcml can start; an empty list of data or layouts: it takes no notice of them."""
 
@@ -63,7 +79,10 @@ class Recipe:
     layouts: list[str] = field(default_factory=list)
     metrics: list[str] = field(default_factory=list)  # that it reports, the objective first
     measures: bool = False  # a benchmark: it trains nothing, and its numbers are rates
-    refused: dict[str, str] = field(default_factory=dict)  # precision, or framework.precision -> why not
+    modules: list[str] = field(default_factory=list)  # that it imports besides its framework
+    needs: dict[str, Needs] = field(default_factory=dict)  # by the name of the data
+    refused: dict[str, str] = field(default_factory=dict)  # [framework.]precision or strategy -> why not
+    requires: list[Requirement] = field(default_factory=list)  # what one setting asks of another
     options: dict[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,8 +96,18 @@ class Recipe:
                     f"options.{name}.type={option.type!r}: choose {', '.join(_TYPES)}, with [] for a list"
                 )
         for name in self.refused:
-            if name.rpartition(".")[2] not in PrecisionName.__members__:
-                raise ConfigError(f"refused: {name!r} names no precision")
+            if name not in StrategyName.__members__ and name.rpartition(".")[2] not in PrecisionName.__members__:
+                raise ConfigError(f"refused: {name!r} names no precision and no strategy")
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        for name, needs in self.needs.items():
+            if needs.path not in (None, *_PATHS):
+                raise ConfigError(f"needs.{name}.path={needs.path!r}: choose {', '.join(_PATHS)}")
+        known_settings = {*_settings_of_all(), *(f"model.options.{name}" for name in self.options)}
+        for name in (name for requirement in self.requires for name in requirement.settings):
+            if name not in known_settings:
+                raise ConfigError(f"requires: {name!r} is no setting that it can ask for")
 
     def why_not(self, precision: PrecisionName, framework: str) -> str | None:
         """Return why the recipe does not do *precision* in *framework*, or None."""
@@ -157,13 +186,10 @@ def read_recipe(folder: Path) -> Recipe:
 def check(run: Run, recipe: Recipe) -> None:
     """Raise `ConfigError` where *recipe* cannot do what *run* asks, naming the setting, the value and the choices."""
     model = run.model
-    if run.strategy.name is StrategyName.horovod:
-        raise ConfigError(
-            "strategy=horovod: no recipe trains with it, since Horovod's last release (0.28.1, 2023) does not build "
-            "with today's torch: start your own program with workload.command='horovodrun -np 2 python train.py'"
-        )
     if model.framework not in recipe.frameworks:
         raise ConfigError(_none_of("model.framework", str(model.framework), recipe.name, recipe.frameworks))
+    if reason := recipe.refused.get(run.strategy.name.name):
+        raise ConfigError(f"strategy={run.strategy.name.name} is refused by the recipe {recipe.name}: {reason}")
     chosen = {"strategy": (run.strategy.name.name, recipe.strategies), "layout": (run.layout.name.name, recipe.layouts)}
     chosen["data"] = (run.data.name, recipe.data)
     for key, (value, choices) in chosen.items():
@@ -179,6 +205,49 @@ def check(run: Run, recipe: Recipe) -> None:
     if reason := recipe.why_not(run.precision.name, str(model.framework)):
         raise ConfigError(f"precision={run.precision.name.name} is refused by the recipe {recipe.name}: {reason}")
     _check_options(model.options, recipe)
+
+
+def check_requirements(run: Run, recipe: Recipe, found_out: Mapping[str, object]) -> None:
+    """Raise `ConfigError` where settings of *run* do not go together in *recipe*.
+
+    *found_out* is what planning knows beyond them: the `device`, and `part_size` and `stages` where there are any.
+    """
+    if not recipe.requires:
+        return
+    settings = {key.removesuffix(".name"): value for key, value in flatten(encode(run)).items()}
+    for requirement in recipe.requires:
+        if complaint := requirement.complaint({**settings, **found_out}):
+            raise ConfigError(complaint)
+
+
+def check_modules(run: Run, recipe: Recipe, python: str, has_module: Callable[[str], bool]) -> None:
+    """Raise `ConfigError` where the *python* of *run* lacks what *recipe* imports, as *has_module* knows it."""
+    needs = recipe.needs.get(run.data.name, Needs())
+    wanted = {str(run.model.framework): f"model.framework={run.model.framework}"}
+    wanted |= dict.fromkeys(recipe.modules, f"model={run.model.name}")
+    if needs.module is not None:
+        wanted[needs.module] = f"data={run.data.name}"
+    if run.strategy.name is StrategyName.horovod:
+        wanted["horovod"] = "strategy=horovod"
+    for module, setting in wanted.items():
+        if not has_module(module):
+            raise ConfigError(
+                f"{setting}: the Python of this run ({python}) has no {module}: {_how_to_get(module)}, "
+                "or use a container that has it"
+            )
+
+
+def _how_to_get(module: str) -> str:
+    if module == "horovod":
+        return "docs/horovod.md says how it is built"
+    return "pip install " + (f"'hpcml[{_EXTRAS[module]}]'" if module in _EXTRAS else _PACKAGES.get(module, module))
+
+
+def _settings_of_all() -> set[str]:
+    """Return the settings of every run that a recipe may ask for."""
+    parts = {"training": Training, "strategy": Strategy, "data": Data}
+    nested = {f"{part}.{item.name}" for part, kind in parts.items() for item in fields(kind)}
+    return nested | {*_GROUPS, *_FOUND_OUT, "model.framework"}
 
 
 def _check_options(options: Mapping[str, object], recipe: Recipe) -> None:

@@ -63,8 +63,7 @@ KINDS: Mapping[StrategyName, Kind] = {
     StrategyName.parameter_server: Kind(
         frameworks=("tensorflow",), processes=Processes.per_device, fewest_devices=3, is_synchronous=False
     ),
-    # one process, which is horovodrun: it starts the others
-    StrategyName.horovod: Kind(frameworks=("torch", "tensorflow"), processes=Processes.one, fewest_devices=2),
+    StrategyName.horovod: Kind(frameworks=("torch",), processes=Processes.per_device, fewest_devices=2),
 }
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
 from hpcml.cluster import SchedulerName
+from hpcml.data_path import check_kind
 from hpcml.errors import ConfigError
 from hpcml.manifest import Plan
 from hpcml.precision import Device, Numerics, decide_numerics, environment
-from hpcml.recipe import check, find_program, read_recipe
+from hpcml.recipe import check, check_modules, check_requirements, find_program, read_recipe
 from hpcml.spec import Run
-from hpcml.strategy import KINDS, Processes
-from hpcml.strategy_fit import check_strategy
+from hpcml.strategy import KINDS, Processes, StrategyName
+from hpcml.strategy_fit import check_strategy, divide
 
 _MARGIN_S = 60  # of a scheduler's walltime, so that the outcome is written down before everything is killed
 
@@ -27,11 +29,12 @@ class Software:
     recipes: Path  # that ship with hpcml
     own_recipes: Path | None = None  # the user's, if there are any
     cwd: Path  # where a workload starts that names no other place
+    has_module: Callable[[str], bool] | None = None  # whether python can import it; None: nobody knows
 
     @property
     def inside(self) -> Software:
         """The same in an image, which has a Python of its own."""
-        return replace(self, python="python3")
+        return replace(self, python="python3", has_module=None)
 
 
 class _Times(TypedDict):
@@ -48,9 +51,9 @@ def gpus_per_node(run: Run, device: Device) -> int:
 
 
 def processes_per_node(run: Run, device: Device) -> int:
-    """Return the ranks that a node starts."""
+    """Return the ranks that a node starts; a program of one's own with Horovod has a launcher, which starts them."""
     processes = KINDS[run.strategy.name].processes
-    if processes is Processes.one:
+    if processes is Processes.one or (run.strategy.name is StrategyName.horovod and run.workload.command is not None):
         return 1
     if processes is Processes.per_node:
         return run.strategy.processes_per_node or 1
@@ -63,7 +66,7 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
     if run.training.compile and numerics is Numerics.emulated:
         name = run.precision.name.name
         raise ConfigError(f"training.compile=true: compiled code escapes the emulation of {name}: set it to false")
-    argv = _argv(run, software)
+    argv = _start_of_recipe(run, device, software) if run.workload.command is None else _split(run.workload.command)
     check_strategy(run, device, numerics, cpus_per_task=cpus_per_task)
     return Plan(
         numerics=numerics,
@@ -99,16 +102,28 @@ def _times(run: Run, *, is_packed: bool) -> _Times:
     return {"walltime_s": walltime_s, "stop_after_s": stop_after_s, "warn_after_s": warn_after_s}
 
 
-def _argv(run: Run, software: Software) -> list[str]:
-    if run.workload.command is None:
-        assert run.model.recipe is not None  # Run refuses to exist with neither
-        script = find_program(run.model.recipe, software.recipes, software.own_recipes)
-        check(run, read_recipe(script.parent))
-        return [software.python, str(script)]
+def _start_of_recipe(run: Run, device: Device, software: Software) -> list[str]:
+    """Return how the recipe is started; refuse what it would refuse then, as far as that can be known before."""
+    assert run.model.recipe is not None  # Run refuses to exist with neither
+    script = find_program(run.model.recipe, software.recipes, software.own_recipes)
+    recipe = read_recipe(script.parent)
+    check(run, recipe)
+    needs = recipe.needs.get(run.data.name)
+    if needs is not None and needs.path is not None:
+        check_kind(run.data.path, needs.path, data=run.data.name)
+    processes, gpus = processes_per_node(run, device), gpus_per_node(run, device)
+    found_out = {} if recipe.measures else divide(run, processes_per_node=processes, gpus_per_node=gpus)
+    check_requirements(run, recipe, {"device": device.kind, **found_out})
+    if software.has_module is not None:
+        check_modules(run, recipe, software.python, software.has_module)
+    return [software.python, str(script)]
+
+
+def _split(command: str) -> list[str]:
     try:
-        argv = shlex.split(run.workload.command)
+        argv = shlex.split(command)
     except ValueError as error:
-        raise ConfigError(f"workload.command={run.workload.command!r}: {error}") from error
+        raise ConfigError(f"workload.command={command!r}: {error}") from error
     if not argv:
         raise ConfigError("workload.command is empty")
     return argv

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcml.cluster import Cluster, SchedulerName
 from hpcml.config.compose import Composed
 from hpcml.container import ContainerKind
+from hpcml.data_path import check_exists
 from hpcml.errors import ConfigError
 from hpcml.manifest import Image, Plan
 from hpcml.operations import packing
@@ -21,6 +23,7 @@ from hpcml.operations.queues import refuse_impossible, routed
 from hpcml.precision import CPU, Device
 from hpcml.recipe import own_recipes
 from hpcml.resources import resource_dir
+from hpcml.schedulers.presence import find_programs
 from hpcml.spec import Run
 from hpcml.workload import Software, build_plan, processes_per_node
 
@@ -49,14 +52,27 @@ class Planned:
         return Path(self.plan.cwd)
 
 
-def plan_all(points: Sequence[Composed], machine: Machine) -> list[Planned]:
+def is_importable(module: str) -> bool:
+    """Tell whether this Python, which recipes are started with, finds *module*; nothing is imported."""
+    return importlib.util.find_spec(module) is not None
+
+
+def plan_all(
+    points: Sequence[Composed], machine: Machine, has_module: Callable[[str], bool] = is_importable
+) -> list[Planned]:
     """Plan every point, or raise `ConfigError` for the first that cannot run; nothing has happened then.
 
     The order is by repeat, then by seed: precisions take turns, so that a machine that warms up or fills up meets them
     alike.
     """
     cwd, shipped = Path.cwd(), resource_dir("recipes")
-    software = Software(python=sys.executable, recipes=shipped, own_recipes=own_recipes(cwd, shipped), cwd=cwd)
+    software = Software(
+        python=sys.executable,
+        recipes=shipped,
+        own_recipes=own_recipes(cwd, shipped),
+        cwd=cwd,
+        has_module=has_module,
+    )
     planned = sorted((_plan(point, machine, software) for point in points), key=lambda item: item.run.seed)
     most = max((item.run.schedule.repeats for item in planned), default=0)
     repeated = [
@@ -68,8 +84,8 @@ def plan_all(points: Sequence[Composed], machine: Machine) -> list[Planned]:
 
 def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
     run = routed(point.run)
-    if run.data.path is not None and not Path(run.data.path).exists():
-        raise ConfigError(f"data.path={run.data.path} does not exist")
+    if run.data.path is not None:
+        check_exists(run.data.path)
     cwd = Path(run.workload.cwd or software.cwd)
     if not cwd.is_dir():
         raise ConfigError(f"workload.cwd={cwd} is no directory")
@@ -79,12 +95,21 @@ def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
     cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
     run = fitted(run, _as_found(run.cluster, machine, device) if local else run.cluster)
     is_inside = run.container.kind is not ContainerKind.none
+    if not _starts_in_this_python(run):
+        software = replace(software, has_module=None)
     plan = build_plan(run, device, software.inside if is_inside else software, cpus_per_task=cpus)
     if is_inside:
         check_binds(plan, run)
     elif local and run.workload.command and not _is_startable(plan.argv[0], cwd):
         raise ConfigError(f"workload.command={run.workload.command!r}: there is no program {plan.argv[0]!r} here")
     return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config)
+
+
+def _starts_in_this_python(run: Run) -> bool:
+    """Tell whether what this Python finds is what the run will find: jobs from here, and nothing that adds to it."""
+    site = run.cluster
+    adds = bool(site.modules or site.prelude) or "PYTHONPATH" in run.workload.env
+    return not adds and all(find_programs(site.scheduler.name).values())
 
 
 def _as_found(cluster: Cluster, machine: Machine, device: Device) -> Cluster:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from hpcml.recipe import Listed, Option, Outcome
+from hpcml.codec import encode
+from hpcml.recipe import Listed, Option, Outcome, Recipe
 from hpcml.report.plain_text import safe
 from hpcml.report.value_table import as_json, value_csv, value_json, value_markdown, value_table
 
@@ -111,8 +112,18 @@ def _words(item: Listed) -> dict[str, str]:
         "layouts": ", ".join(recipe.layouts) or "any",
         "metrics": ", ".join(recipe.metrics),
         "trains": "nothing: it measures rates" if recipe.measures else "",
+        "needs": "; ".join(_needs(recipe)),
         "refuses": "; ".join(f"{name}: {reason}" for name, reason in recipe.refused.items()),
+        "requires": "; ".join(map(str, recipe.requires)),
     }
+
+
+def _needs(recipe: Recipe) -> Iterator[str]:
+    """Yield the modules that it imports besides its framework, and what its data is read from."""
+    yield from recipe.modules
+    for name, needs in recipe.needs.items():
+        read_from = " and ".join(word for word in (needs.path and f"data.path={needs.path}", needs.module) if word)
+        yield f"data={name}: {read_from}"
 
 
 def _options(item: Listed) -> Iterator[tuple[str, str, str, str, str]]:
@@ -182,7 +193,10 @@ def _as_json(item: Listed) -> dict[str, object]:
         "layouts": recipe.layouts,
         "metrics": recipe.metrics,
         "measures": recipe.measures,
+        "modules": recipe.modules,
+        "needs": encode(recipe.needs),
         "refused": recipe.refused,
+        "requires": encode(recipe.requires),
         "options": {
             name: {
                 "type": option.type,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,7 +27,8 @@ from hpcml.precision import CPU, Device, Numerics
 from hpcml.recipe import Recipe, find_program, outcome, read_recipe
 from hpcml.resources import resource_dir
 from hpcml.spec import Run
-from hpcml.strategy import KINDS, StrategyName
+from hpcml.strategy import KINDS, Processes, StrategyName
+from tests.operations.starting import Modules, load_modules, refused_at_start
 
 SETTING = re.compile(
     r"\b(model|data|precision|strategy|layout|container|cluster|resources|training|workload|schedule)(\.\w+)*\b"
@@ -55,6 +57,9 @@ class Options:
     layouts: Choice
     clusters: Choice
 
+    def __repr__(self) -> str:
+        return "Options()"  # Hypothesis would print 300 kB, and warns of that
+
 
 def names(group: str, *, without: Sequence[str] = ()) -> list[str]:
     return [path.stem for path in sorted((resource_dir("conf") / group).glob("*.yaml")) if path.stem not in without]
@@ -65,26 +70,41 @@ def composed(group: str, options: Sequence[str], *words: str, project: Path) -> 
     return dict(zip(options, (point.run for point in points), strict=True))
 
 
+def made_for(data: str, folder: Path) -> Path:
+    """Return a path of the kind that *data* is read from, with something in it."""
+    found = (read_recipe(path.parent).needs.get(data) for path in resource_dir("recipes").glob("*/recipe.toml"))
+    (kind,) = {needs.path for needs in found if needs is not None}
+    place = folder / data
+    if kind != "file":
+        place.mkdir()
+    (place if kind == "file" else place / "file").write_text("x")
+    return place
+
+
+@pytest.fixture(scope="module")
+def modules() -> Modules:
+    return load_modules()
+
+
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
     project = tmp_path_factory.mktemp("project")
     texts = {path.stem: path.read_text(encoding="utf-8") for path in (resource_dir("conf") / "data").glob("*.yaml")}
     needy = [name for name, text in texts.items() if "needs_path: true" in text]
-    models = {path.stem: path.read_text(encoding="utf-8") for path in (resource_dir("conf") / "model").glob("*.yaml")}
-    poor = [name for name, text in models.items() if any(f"/data: {data}\n" in text for data in needy)]
-    here = f"data.path={project}"
+    paths = {name: f"data.path={made_for(name, project)}" for name in needy}
     strategies = [name for name in names("strategy") if KINDS[StrategyName[name]].on_gpus]
     alone = [name for name in strategies if KINDS[StrategyName[name]].fewest_devices == 1]
     parallel = [name for name in strategies if name not in alone]
     on_cpus = [name for name in names("strategy") if name not in strategies]
     return Options(
-        models={
-            **composed("model", names("model", without=[*poor, "custom"]), project=project),
-            **(composed("model", poor, here, project=project) if poor else {}),
-        },
+        models=composed("model", names("model", without=["custom"]), project=project),
         data={
             **composed("data", names("data", without=needy), project=project),
-            **composed("data", needy, here, project=project),
+            **{
+                key: run
+                for name in needy
+                for key, run in composed("data", [name], paths[name], project=project).items()
+            },
         },
         precisions=composed("precision", names("precision"), project=project),
         strategies={
@@ -109,6 +129,9 @@ class Chosen:
     gpus: int | None = None
     processes: int | None = None
     machine: Machine = LAPTOP
+    training: Mapping[str, Any] = field(default_factory=dict)
+    schedule: Mapping[str, Any] = field(default_factory=dict)  # of a pipeline
+    model_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def plan(options: Options, chosen: Chosen) -> Planned:
@@ -119,12 +142,17 @@ def plan(options: Options, chosen: Chosen) -> Planned:
         base,
         data=base.data if chosen.data is None else options.data[chosen.data].data,
         precision=options.precisions[chosen.precision].precision,
-        strategy=replace(options.strategies[chosen.strategy].strategy, processes_per_node=chosen.processes),
+        model=replace(base.model, options={**base.model.options, **chosen.model_options}),
+        training=replace(base.training, **chosen.training),
+        strategy=replace(
+            options.strategies[chosen.strategy].strategy, processes_per_node=chosen.processes, **chosen.schedule
+        ),
         layout=options.layouts[chosen.layout].layout,
         cluster=site.cluster,
         resources=replace(site.resources, gpus_per_node=gpus, account="OPEN-1-1"),
     )
-    (planned,) = plan_all([Composed(run=run, overrides=(), user_config=())], chosen.machine)
+    # whatever this Python has: test_refusals.py looks at what is missing
+    (planned,) = plan_all([Composed(run=run, overrides=(), user_config=())], chosen.machine, lambda _: True)
     return planned
 
 
@@ -180,6 +208,7 @@ def test_every_two_options_are_planned_or_refused_by_a_setting(options: Options)
     assert {chosen.precision for chosen in planned} == set(options.precisions)
     assert {chosen.layout for chosen in planned} == set(options.layouts)
     assert {chosen.cluster for chosen in planned} == set(options.clusters)
+    assert {chosen.data for chosen in planned} >= {None, *options.data} - {"custom"}
 
 
 def test_every_strategy_is_good_for_some_model(options: Options) -> None:
@@ -190,7 +219,6 @@ def test_every_strategy_is_good_for_some_model(options: Options) -> None:
             unused.remove(strategy)
 
     frameworks = {run.model.framework for run in options.models.values()}
-    unused.discard("horovod")  # is for users' own programs
     assert not {name for name in unused if set(KINDS[StrategyName[name]].frameworks) & frameworks}
 
 
@@ -209,6 +237,62 @@ def test_any_combination_is_planned_or_refused_by_a_setting(options: Options, dr
         machine=draw.draw(st.sampled_from([LAPTOP, V100S])),
     )
     is_planned(options, chosen)
+
+
+def some_of(**choices: Sequence[object]) -> st.SearchStrategy[dict[str, object]]:
+    return st.fixed_dictionaries({name: st.sampled_from(values) for name, values in choices.items()})
+
+
+TRAININGS = some_of(batch_size=[1, 6, 12, 63, 64], accumulate=[1, 2, 3], compile=[False, True])
+SCHEDULES = some_of(microbatches=[None, 1, 2, 3], schedule=["gpipe", "1f1b"])
+KINDS_OF_TRANSFORMER = ["decoder", "encoder", "encoder_decoder"]
+OPTIONS = st.fixed_dictionaries(  # that some other setting asks something of
+    {
+        "inference": some_of(quantisation=["none", "int8"]),
+        "lu": some_of(factorisation=["blocked", "library"]),
+        "staleness": some_of(workers=[1, 3, 4]),
+        "transformer": some_of(heads=[1, 3, 4], width=[12, 16], layers=[2, 3], kind=KINDS_OF_TRANSFORMER),
+    }
+)
+
+
+PLACES: Mapping[Processes, Sequence[Mapping[str, Any]]] = {  # where there is room for a strategy
+    Processes.one: [{}, {"machine": V100S, "gpus": 1}, {"schedule": {"devices": 2}}, {"schedule": {"devices": 3}}],
+    Processes.per_node: [{"processes": 2}, {"processes": 3}, {"machine": V100S, "gpus": 2}],
+    Processes.per_device: [{"processes": 2}, {"processes": 3}, {"machine": V100S, "gpus": 4}],
+}
+
+
+@settings(deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    named=some_of(model=names("model", without=["custom"]), precision=names("precision"), layout=names("layout")),
+    nth=st.tuples(st.integers(0, 99), st.integers(0, 99)),
+    training=TRAININGS,
+    schedule=SCHEDULES,
+    of_recipes=OPTIONS,
+)
+def test_what_is_planned_is_not_refused_at_the_start_for_its_settings(
+    options: Options,
+    modules: Modules,
+    named: Mapping[str, Any],
+    nth: tuple[int, int],
+    training: Mapping[str, Any],
+    schedule: Mapping[str, Any],
+    of_recipes: Mapping[str, Mapping[str, Any]],
+) -> None:
+    recipe = recipe_of(options.models[named["model"]])
+    strategy = recipe.strategies[nth[0] % len(recipe.strategies)]
+    places = PLACES[KINDS[StrategyName[strategy]].processes]
+    asked = Chosen(
+        **named,
+        strategy=strategy,
+        training=training,
+        model_options=of_recipes.get(recipe.name, {}),
+        **places[nth[1] % len(places)],
+    )
+    found = settle(options, replace(asked, schedule=schedule) if strategy == "pipeline" else asked)
+
+    assert isinstance(found, str) or refused_at_start(found, modules) is None
 
 
 @pytest.mark.parametrize("machine", [LAPTOP, V100S], ids=["cpu", "v100"])

@@ -13,7 +13,17 @@ from hpcml.cluster import Cluster, Resources, SchedulerName
 from hpcml.container import Container
 from hpcml.errors import ConfigError
 from hpcml.precision import CPU, Device, Numerics, PrecisionName
-from hpcml.recipe import Recipe, check, find_program, outcome, own_recipes, read_recipe, recipe_names
+from hpcml.recipe import (
+    Recipe,
+    check,
+    check_modules,
+    check_requirements,
+    find_program,
+    outcome,
+    own_recipes,
+    read_recipe,
+    recipe_names,
+)
 from hpcml.resources import resource_dir
 from hpcml.spec import Data, Layout, LayoutName, Model, Objective, Precision, Run, Training, Workload, spec_hash
 from hpcml.strategy import Strategy, StrategyName
@@ -32,6 +42,7 @@ A_RUN = Run(
     workload=Workload(),
 )
 TEXT = """
+modules = ["scipy"]
 summary = "networks"
 frameworks = ["torch", "tensorflow"]
 strategies = ["single", "ddp"]
@@ -61,6 +72,20 @@ choices = ["a", "b"]
 [options.bias]
 type = "bool"
 help = "whether"
+
+[needs]
+digits = { module = "sklearn" }
+
+[[requires]]
+when = { precision = "tf32", device = "cuda" }
+setting = "model.options.width"
+multiple_of = 4
+because = "its units take four"
+
+[[requires]]
+when = { "model.options.kind" = "b" }
+setting = "training.batch_size"
+multiple_of = "model.options.width"
 """
 
 
@@ -116,6 +141,54 @@ def test_what_it_cannot_do_is_refused(nets: Recipe, changes: Mapping[str, Any], 
         check(replace(A_RUN, **changes), nets)
 
 
+@pytest.mark.parametrize(
+    ("options", "device", "complaint"),
+    [
+        ({"width": 3}, "cpu", None),
+        (
+            {"width": 3},
+            "cuda",
+            "model.options.width=3 with precision=tf32, device=cuda must be a multiple of 4: its units",
+        ),
+        (
+            {"width": 3, "kind": "b"},
+            "cpu",
+            "training.batch_size=64 with model.options.kind=b, model.options.width=3 must",
+        ),
+        ({"kind": "b"}, "cpu", None),  # the recipe's own default decides
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    nets: Recipe, options: Mapping[str, Any], device: str, complaint: str | None
+) -> None:
+    if complaint is None:
+        check_requirements(with_options(**options), nets, {"device": device})
+        return
+    with pytest.raises(ConfigError) as refused:
+        check_requirements(with_options(**options), nets, {"device": device})
+    assert str(refused.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("absent", "setting", "package"),
+    [
+        ("torch", "model.framework=torch", "'hpcml[torch]'"),
+        ("scipy", "model=net", "scipy"),
+        ("sklearn", "data=digits", "scikit-learn"),
+    ],
+)
+def test_a_module_that_is_missing_is_named_with_what_to_install(
+    nets: Recipe, absent: str, setting: str, package: str
+) -> None:
+    check_modules(A_RUN, nets, "/py", lambda _: True)
+    with pytest.raises(ConfigError) as refused:
+        check_modules(A_RUN, nets, "/py", lambda module: module != absent)
+    assert str(refused.value) == (
+        f"{setting}: the Python of this run (/py) has no {absent}: pip install {package}, "
+        "or use a container that has it"
+    )
+
+
 def test_a_strategy_of_another_framework_is_refused(nets: Recipe) -> None:
     run = replace(
         A_RUN,
@@ -135,6 +208,18 @@ def test_a_strategy_of_another_framework_is_refused(nets: Recipe) -> None:
         ('summary = "x"\nframeworks = ["torch"]\nstrategies = ["dpp"]', "strategies: 'dpp' is none of single"),
         ('summary = "x"\nframeworks = ["torch"]\n[refused]\nfp31 = "no"', "refused: 'fp31' names no precision"),
         ('summary = "x"\nframeworks = ["torch"]\n[options.a]\ntype = "text"\nhelp = "x"', "options.a.type='text'"),
+        (
+            'summary = "x"\nframeworks = ["torch"]\n[needs]\nfaces = { path = "disk" }',
+            "needs.faces.path='disk': choose file",
+        ),
+        (
+            'summary = "x"\nframeworks = ["torch"]\n[[requires]]\nsetting = "model.options.b"\nat_least = 1',
+            "requires: 'model.options.b' is no setting that it can ask for",
+        ),
+        (
+            'summary = "x"\nframeworks = ["torch"]\n[[requires]]\nsetting = "data"\nwhen = { hue = 1 }\none_of = [1]',
+            "requires: 'hue' is no setting",
+        ),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path, text: str, complaint: str) -> None:

@@ -54,5 +54,5 @@ def test_without_a_gpu_a_node_may_have_several_workers_of_one_replica_each() -> 
         Strategy(name=StrategyName.multi_worker_mirrored, processes_per_node=2).check(nodes=1, gpus_per_node=4)
 
 
-def test_horovod_is_one_process_which_starts_the_others() -> None:
-    assert KINDS[StrategyName.horovod].processes is Processes.one
+def test_horovod_has_a_process_for_each_gpu_as_ddp() -> None:
+    assert KINDS[StrategyName.horovod].processes is KINDS[StrategyName.ddp].processes is Processes.per_device
