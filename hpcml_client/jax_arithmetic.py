@@ -99,20 +99,25 @@ class Arithmetic:
         return first_scale(scaled=self.loss_scaling)
 
     def value_and_grad(
-        self, loss_of: Callable[..., jax.Array]
+        self, loss_of: Callable[..., jax.Array], *, parts: int = 1
     ) -> Callable[..., Tuple[jax.Array, Tree, jax.Array, LossScale]]:
         """Return a function of (parameters, scale, *batch) -> loss, gradients, whether they are finite, next scale.
 
         *loss_of* gets parameters and batch in the type that is computed in; gradients come in that of the parameters.
+        It sees the rows of the batch's arrays in so many *parts*, one after the other, whose mean is that of the batch.
         """
 
         def compute(parameters: Tree, scale: LossScale, *batch: object) -> Tuple[jax.Array, Tree, jax.Array, LossScale]:
-            def scaled(kept: Tree) -> Tuple[jax.Array, jax.Array]:
-                loss = loss_of(self.cast(kept), *self.cast(batch))
-                wide = loss.astype("float32") if loss.dtype in _SIXTEEN_BITS else loss
+            def scaled(kept: Tree, part: Tuple[object, ...]) -> Tuple[jax.Array, jax.Array]:
+                loss = loss_of(self.cast(kept), *self.cast(part))
+                wide = (loss.astype("float32") if loss.dtype in _SIXTEEN_BITS else loss) / parts
                 return wide * scale.scale.astype(wide.dtype), wide
 
-            gradients, loss = jax.grad(scaled, has_aux=True)(parameters)
+            def differentiate(part: Tuple[object, ...]) -> Tuple[Tree, jax.Array]:
+                found: Tuple[Tree, jax.Array] = jax.grad(scaled, has_aux=True)(parameters, part)
+                return found
+
+            gradients, loss = differentiate(batch) if parts == 1 else _sum_over(differentiate, batch, parts)
             if not self.loss_scaling:
                 return loss, gradients, jnp.asarray(True), scale  # noqa: FBT003 - JAX's truth
             return (loss, *unscale(gradients, scale))
@@ -122,6 +127,12 @@ class Arithmetic:
     def keep(self, finite: jax.Array, updated: Tree, before: Tree) -> Tree:
         """Return *updated* where the gradients were *finite*, else what there was *before*."""
         return jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), updated, before)
+
+    @contextlib.contextmanager
+    def evaluation(self, parameters: Tree) -> Iterator[Tree]:
+        """Yield *parameters* in FP32 (fp64: FP64), and compute in real FP32 inside the block, not in TF32."""
+        with jax.default_device(self.device.device), jax.default_matmul_precision("highest"):
+            yield _cast(parameters, "float64" if self.precision == "fp64" else "float32")
 
     def scaling(self, scale: LossScale) -> Mapping[str, float]:
         """Return the metrics of the scaling after a step, named as torch's are; nothing where no loss is scaled."""
@@ -149,6 +160,18 @@ def _cast(values: Tree, dtype: str) -> Tree:
         return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
 
     return jax.tree_util.tree_map(one, values)
+
+
+def _sum_over(compute: Callable[[Tree], Tree], batch: Tree, parts: int) -> Tree:
+    """Return the sum of what *compute* makes of each of so many *parts* of the rows of *batch*."""
+    divided = jax.tree_util.tree_map(lambda rows: rows.reshape(parts, -1, *rows.shape[1:]), batch)
+    first = jax.tree_util.tree_map(lambda rows: rows[0], divided)
+    zero = jax.tree_util.tree_map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(compute, first))
+
+    def add(sums: Tree, part: Tree) -> Tuple[Tree, None]:
+        return jax.tree_util.tree_map(jnp.add, sums, compute(part)), None
+
+    return jax.lax.scan(add, zero, divided)[0]
 
 
 def _gpus() -> Any:  # noqa: ANN401 - a list of JAX's devices

@@ -26,8 +26,8 @@ class LossScale(NamedTuple):
 
 def first_scale(*, scaled: bool) -> LossScale:
     """Return what a training begins with; where nothing is *scaled*, a scale of one that stays."""
-    zero = jnp.zeros((), jnp.int32)
-    return LossScale(jnp.asarray(_INITIAL if scaled else 1.0, jnp.float32), zero, zero, zero)
+    counters = (jnp.zeros((), jnp.int32) for _ in range(3))  # of their own: a step may be given their memory
+    return LossScale(jnp.asarray(_INITIAL if scaled else 1.0, jnp.float32), *counters)
 
 
 def unscale(gradients: Tree, state: LossScale) -> Tuple[Tree, jax.Array, LossScale]:

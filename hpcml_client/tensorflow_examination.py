@@ -18,16 +18,16 @@ class Examination:
         self._policy = "float64" if policy == "float64" else "float32"
         first = _build(build, "float32", seed)
         self.first_weights = first.get_weights()  # drawn in FP32: the same for every precision and strategy
-        self._model = first if self._policy == "float32" else _build(build, self._policy, seed)
+        self.model = first if self._policy == "float32" else _build(build, self._policy, seed)
 
     @contextlib.contextmanager
     def of(self, model: Any) -> Iterator[Any]:  # noqa: ANN401 - Keras has no types
         """Yield the copy with the weights that *model* has now, TF32 being switched off meanwhile."""
-        self._model.set_weights(model.get_weights())
+        self.model.set_weights(model.get_weights())
         tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
         tf.config.experimental.enable_tensor_float_32_execution(False)  # noqa: FBT003 - TensorFlow's own signature
         try:
-            yield self._model
+            yield self.model
         finally:
             tf.config.experimental.enable_tensor_float_32_execution(tf32)
 

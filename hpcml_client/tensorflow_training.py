@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, Union
 
+import numpy as np
 import tensorflow as tf
 
 from hpcml_client import tensorflow_parameter_server
@@ -15,6 +17,7 @@ from hpcml_client.tensorflow_recipe import Recipe
 from hpcml_client.tensorflow_session import Session, StepEnd
 from hpcml_client.tensorflow_steps import SynchronousSteps
 from hpcml_client.tensorflow_strategies import Team, form
+from hpcml_client.tensorflow_work import count_step
 
 if TYPE_CHECKING:
     from hpcml_client.checkpoints import Checkpoints
@@ -34,16 +37,28 @@ def train(run: Client, task: Task, checkpoints: Checkpoints, make: Callable[[Tas
     if task.compile:
         raise RecipeError("training.compile=true is torch.compile: set it to false")
     team = form(run, task)
-    try:
-        arithmetic = run.apply_precision("tensorflow")
-    except ValueError as error:  # what the plan refuses, asked for by hand
-        raise RecipeError(str(error)) from error
-    with _said_in_one_line():
+    with _said_in_one_line(), _temporary_files_removed():
+        try:
+            arithmetic = run.apply_precision("tensorflow")
+        except ValueError as error:  # what the plan refuses, asked for by hand
+            raise RecipeError(str(error)) from error
         if task.strategy == "parameter_server" and run.rank > 0:
             return tensorflow_parameter_server.serve(run, team)
         finished = _train(_prepare(run, task, checkpoints, team, arithmetic, make))
     team.part(run, finished=finished)
     return finished
+
+
+@contextlib.contextmanager
+def _temporary_files_removed() -> Iterator[None]:
+    """Have TensorFlow's AutoGraph write in a folder of its own: its files go at an end that recipes do not wait for."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="hpcml-tensorflow-") as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
 
 
 def _prepare(
@@ -124,12 +139,16 @@ def _say_what_is_trained(session: Session) -> None:
         is_synchronous=task.strategy != "parameter_server",
         **recipe.facts(),
     )
+    parts = session.shares * task.accumulate
+    example = recipe.batch(np.arange(task.batch_size // parts) % recipe.samples)
+    # of the model that is examined: it has the same layers, and belongs to no strategy
+    count = count_step(session.examination.model, example, recipe.loss)
     run.event(
         "work",
         devices=run.world_size - 2 if task.strategy == "parameter_server" else session.shares,
-        model_flops=None,
-        flops_method=None,
-        flops_doubt="not counted: hpcml counts the operations of torch's models only",
+        model_flops=None if count.flops is None else count.flops * parts,
+        flops_method=None if count.flops is None else "graph",
+        flops_doubt=count.doubt,
         samples=float(task.batch_size),
         tokens=None,
     )

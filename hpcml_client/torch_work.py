@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, TypeVar, cast
+from typing import Any, Callable, Dict, List, Optional, Set, TypeVar, cast
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from hpcml_client.step_count import StepCount
 
 Batch = TypeVar("Batch")
 _Operation = Any  # torch._ops.OpOverload, which torch does not export
@@ -32,13 +34,6 @@ _WITHOUT_PRODUCTS = (
     *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()),  # torch 2.4
 )
 _TORCHS_OWN = ("aten", "prim", "prims", "profiler", "_c10d_functional", "c10d", "c10d_functional")
-
-
-class StepCount(NamedTuple):
-    """The operations of one forward and backward pass, a fused multiply-add as two; None where they are unknown."""
-
-    flops: Optional[float]
-    doubt: Optional[str] = None  # what the count cannot see, or why there is none; one line
 
 
 def count_step(model: nn.Module, batch: Batch, loss: Callable[[nn.Module, Batch], torch.Tensor]) -> StepCount:

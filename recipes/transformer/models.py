@@ -2,47 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import torch
+from shape import SPREAD, Shape
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
-
-from hpcml_client.recipe_task import RecipeError
-
-MASK = 256  # the token that hides another one; the 256 before it are the bytes
-KINDS = ("decoder", "encoder", "encoder_decoder")
-_SPREAD = 0.02  # of initial weights, as in BERT and GPT-2
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What recipe.toml calls the options; the defaults are those of transformer_tiny."""
-
-    kind: str = "decoder"
-    layers: int = 2
-    width: int = 128
-    heads: int = 4
-    feed_forward: int = 512
-    context: int = 64
-    vocabulary: int = 257
-    dropout: float = 0.0
-    validation_windows: int = 256
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise RecipeError(f"model.options.kind={self.kind}: choose {', '.join(KINDS)}")
-        if self.width % self.heads:
-            raise RecipeError(f"model.options.heads={self.heads} does not divide model.options.width={self.width}")
-        if self.kind == "encoder_decoder" and self.layers % 2:
-            raise RecipeError(f"model.options.layers={self.layers} must be even: half encode and half decode")
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Shape:
-        """Return what *options* say, and the defaults for the rest."""
-        return cls(**options)
 
 
 def attend(
@@ -98,52 +61,66 @@ class Block(nn.Module):
         return result
 
 
+class Embedding(nn.Module):
+    """What each token is, and where it stands."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.positions = nn.Embedding(shape.context, shape.width)
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        result: torch.Tensor = self.dropout(self.tokens(tokens) + self.positions(places))
+        return result
+
+
+class Head(nn.Module):
+    """How well each token of the vocabulary fits; *tokens*, their embedding, has the same weights."""
+
+    def __init__(self, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(tokens.embedding_dim)
+        self.weight = tokens.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(self.norm(x), self.weight.to(x.device))  # they lie where the embedding is
+
+
 class Transformer(nn.Module):
-    """Tokens in, one number for each token of the vocabulary out; the last layer shares the embedding's weights."""
+    """Tokens in, one number for each token of the vocabulary out."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         encoders = {"decoder": 0, "encoder": shape.layers, "encoder_decoder": shape.layers // 2}[shape.kind]
-        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
-        self.positions = nn.Embedding(shape.context, shape.width)
-        self.dropout = nn.Dropout(shape.dropout)
-        self.encoder = nn.ModuleList(Block(shape, causal=False, has_memory=False) for _ in range(encoders))
-        self.encoder_norm = nn.LayerNorm(shape.width) if encoders else None
         has_memory = shape.kind == "encoder_decoder"
+        self.embedding = Embedding(shape)
+        self.encoder = nn.ModuleList(Block(shape, causal=False, has_memory=False) for _ in range(encoders))
+        self.memory_norm = nn.LayerNorm(shape.width) if has_memory else None
         self.decoder = nn.ModuleList(
             Block(shape, causal=True, has_memory=has_memory) for _ in range(shape.layers - encoders)
         )
-        self.decoder_norm = nn.LayerNorm(shape.width) if len(self.decoder) else None
+        self.head = Head(self.embedding.tokens)
         self._draw_weights(shape.layers)
 
-    def forward(self, *sequences: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the last of *sequences*; encoder_decoder takes two, the others one."""
-        x: torch.Tensor | None = None
-        remaining: list[torch.Tensor] = list(sequences)
-        if self.encoder_norm is not None:
-            x = self._embed(remaining.pop(0))
-            for block in self.encoder:
-                x = block(x)
-            x = self.encoder_norm(x)
-        if self.decoder_norm is not None:
-            memory, x = x, self._embed(remaining.pop(0))
-            for block in self.decoder:
-                x = block(x, memory)
-            x = self.decoder_norm(x)
-        if x is None:
-            raise RuntimeError("a transformer without blocks")
-        return F.linear(x, self.tokens.weight)
-
-    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        result: torch.Tensor = self.dropout(self.tokens(tokens) + self.positions(places))
-        return result
+    def forward(self, tokens: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the logits of *tokens*, or of *target*, which encoder_decoder takes besides."""
+        x, memory = self.embedding(tokens), None
+        for block in self.encoder:
+            x = block(x)
+        if self.memory_norm is not None:
+            x, memory = self.embedding(target), self.memory_norm(x)
+        for block in self.decoder:
+            x = block(x, memory)
+        logits: torch.Tensor = self.head(x)
+        return logits
 
     def _draw_weights(self, layers: int) -> None:
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 # GPT-2: what is added to the stream is drawn smaller the more often it is added
                 added = name.endswith("out.weight")
-                nn.init.normal_(parameter, std=_SPREAD / (2 * layers) ** 0.5 if added else _SPREAD)
+                nn.init.normal_(parameter, std=SPREAD / (2 * layers) ** 0.5 if added else SPREAD)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)

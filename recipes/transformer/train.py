@@ -3,4 +3,4 @@
 from hpcml_client.recipe_start import start
 
 if __name__ == "__main__":
-    start("transformer")
+    start("transformer", jax="jax_training")

@@ -7,23 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from models import MASK, Block, Shape, Transformer
+from hiding import LOTS, LOTS_STRIDE, counts
+from models import Block, Embedding, Head, Transformer
+from shape import MASK, UNASKED, Shape
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.recipe_task import Task
+from hpcml_client.recipe_task import RecipeError, Task
 from hpcml_client.texts import TEXTS, read_text
 from hpcml_client.torch_arithmetic import Arithmetic
 from hpcml_client.torch_recipe import Recipe
 from hpcml_client.torch_training import train as train_recipe
 from hpcml_client.torch_windows import BYTES, Windows
 
-_UNASKED = -100  # the label of a token that is not to be guessed: torch's own number for it
-# BERT guesses 15 % of the tokens; of these 80 % are hidden, 10 % are others than they were, and 10 % stay.
-_GUESSED, _HIDDEN, _CHANGED = 0.15, 0.8, 0.1
-_LOTS = 1 << 20  # drawn once: which tokens are hidden depends on where a window begins, and on nothing else
-_LOTS_STRIDE = 7919
 _EVALUATION_TOKENS = 8192  # bounds the memory only
 
 if TYPE_CHECKING:
@@ -34,8 +31,15 @@ class LanguageModelling(Recipe):
     """Bytes of a text, guessed from those before them or around them."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
-        task.choose("strategy", ("single", "cpu_threads", "ddp", "fsdp"))
+        strategy = task.choose(
+            "strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel")
+        )
         self._shape = shape = Shape.of(task.options)
+        if shape.kind == "encoder_decoder" and strategy in ("pipeline", "model_parallel"):
+            raise RecipeError(
+                f"strategy={strategy}: all decoders of model.options.kind=encoder_decoder look at the last encoder's "
+                "output, and stages hand on one tensor: choose decoder or encoder"
+            )
         self._text = read_text(task.choose("data", TEXTS), task.data_path)
         self._windows = Windows(
             self._text,
@@ -45,8 +49,8 @@ class LanguageModelling(Recipe):
             device=arithmetic.device,
         )
         lots = torch.Generator().manual_seed(0)  # the same for every seed: validation must be
-        self._lots = torch.rand(_LOTS, generator=lots).to(arithmetic.device)
-        self._others = torch.randint(BYTES, (_LOTS,), generator=lots).to(arithmetic.device)
+        self._lots = torch.rand(LOTS, generator=lots).to(arithmetic.device)
+        self._others = torch.randint(BYTES, (LOTS,), generator=lots).to(arithmetic.device)
         self._offsets = torch.arange(shape.context, device=arithmetic.device)
         self.samples = len(self._windows)
         self.tokens_per_sample = shape.context
@@ -62,7 +66,7 @@ class LanguageModelling(Recipe):
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         loss, correct, guessed = 0.0, 0, 0
         for inputs, labels in self._validation():
-            logits, asked = model(*inputs), int((labels != _UNASKED).sum())
+            logits, asked = model(*inputs), int((labels != UNASKED).sum())
             loss += float(_cross_entropy(logits, labels)) * asked
             correct += int((logits.argmax(dim=-1) == labels).sum())
             guessed += asked
@@ -70,8 +74,11 @@ class LanguageModelling(Recipe):
         return {"val_loss": mean, "perplexity": _perplexity(mean), "val_accuracy": correct / guessed}
 
     def layers(self, model: nn.Module) -> Sequence[nn.Module]:
-        """Return the blocks: what `strategy=fsdp` gathers one after the other."""
-        return [part for part in model.modules() if isinstance(part, Block)]
+        """Return embedding, blocks and head; those of encoder_decoder do not just follow each other: for fsdp only."""
+        return [part for part in model.modules() if isinstance(part, (Embedding, Block, Head))]
+
+    def inputs(self, batch: Batch) -> torch.Tensor:
+        return batch[0][0]
 
     def facts(self) -> Mapping[str, object]:
         return {
@@ -94,15 +101,12 @@ class LanguageModelling(Recipe):
         return self._hide(starts, tokens)
 
     def _hide(self, starts: torch.Tensor, tokens: torch.Tensor) -> Batch:
-        """Hide the same number of tokens in every window: a mean over parts of a batch is then that of the whole."""
-        places = (starts[:, None] * _LOTS_STRIDE + self._offsets) % _LOTS
+        places = (starts[:, None] * LOTS_STRIDE + self._offsets) % LOTS
         rank = self._lots[places].argsort(dim=1, stable=True).argsort(dim=1)
-        guessed = max(1, round(_GUESSED * tokens.shape[1]))
-        hidden = max(1, round(_HIDDEN * guessed))
-        changed = round(_CHANGED * guessed)
+        guessed, hidden, changed = counts(tokens.shape[1])
         given = torch.where(rank < hidden, torch.full_like(tokens, MASK), tokens)
         given = torch.where((rank >= hidden) & (rank < hidden + changed), self._others[places], given)
-        return (given,), torch.where(rank < guessed, tokens, torch.full_like(tokens, _UNASKED))
+        return (given,), torch.where(rank < guessed, tokens, torch.full_like(tokens, UNASKED))
 
 
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
@@ -113,7 +117,7 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     # sums of exponentials overflow in 16 bits; autocast computes them in FP32 too
     exact = logits if logits.dtype is torch.float64 else logits.float()
-    return F.cross_entropy(exact.flatten(0, 1), labels.flatten(), ignore_index=_UNASKED)
+    return F.cross_entropy(exact.flatten(0, 1), labels.flatten(), ignore_index=UNASKED)
 
 
 def _perplexity(loss: float) -> float:

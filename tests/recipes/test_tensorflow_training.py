@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from image_runs import Recorded, config_of, read_rank0
+from numeric_runs import load
 
 from hpcml.precision import effective_precision
 
@@ -88,8 +90,26 @@ def test_it_reports_what_the_torch_half_reports(recorded: dict[str, Recorded]) -
     assert run.events["training"]["training_samples"] + run.events["training"]["validation_samples"] == 1797
     assert run.events["training"]["is_synchronous"] is True
     assert run.events["work"]["devices"] == 1
-    assert run.events["work"]["model_flops"] is None
+    assert (run.events["work"]["flops_method"], run.events["work"]["flops_doubt"]) == ("graph", None)
     assert run.events["memory"] == {"device": "CPU:0", "peak_allocated_mb": None, "peak_reserved_mb": None}
+
+
+def test_it_counts_the_operations_that_torch_counts(recorded: dict[str, Recorded]) -> None:
+    torch = pytest.importorskip("torch")
+    count_step = importlib.import_module("hpcml_client.torch_work").count_step
+    models = load("image_classification", "models").MODELS
+    batch = (torch.zeros(64, 1, 28, 28), torch.zeros(64, dtype=torch.long))
+    counted = {
+        name: count_step(
+            models[name](), batch, lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+        )
+        for name in ("mnist_cnn", "mnist_mlp")
+    }
+
+    for name in ("fp32", "fp64", "amp_bf16", "nchw", "mirrored"):
+        assert recorded[name].events["work"]["model_flops"] == counted["mnist_cnn"].flops
+    for name in ("mlp", "parts"):
+        assert recorded[name].events["work"]["model_flops"] == counted["mnist_mlp"].flops
 
 
 def test_it_learns(recorded: dict[str, Recorded]) -> None:
