@@ -10,8 +10,11 @@ import torch
 from hpcml_client.recipe_task import RecipeError, TrainingFailed
 
 _NO_HOST_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
-# gloo's words where a connection broke, and NCCL's (ncclRemoteError)
-_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+# gloo's words where a connection broke, NCCL's (ncclRemoteError) and Horovod's
+_GONE = (
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited"),
+    "Horovod has been shut down",
+)
 _COMPILERS = ("torch._dynamo", "torch._inductor")
 
 

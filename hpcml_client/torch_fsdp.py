@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, Mapping, Optional, cast
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, cast
 
 import torch
 from torch import distributed, nn
@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hpcml_client.torch_ranks import Team, random_state, set_random_state
+from hpcml_client.torch_stages import shared
 from hpcml_client.torch_twin import Twin
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Sharded(Team):
         # to be examined: `fully_shard` changes the model itself, and may not be undone
         self._twin = Twin(model, arithmetic, rank=rank)
         mesh = init_device_mesh(arithmetic.device.type, (world_size,))
-        layers = [layer for layer in recipe.layers(model) if any(True for _ in layer.parameters())]
+        layers = _alone(recipe.layers(model))
         for layer in layers:
             fully_shard(layer, mesh=mesh)
         self._sharded = fully_shard(model, mesh=mesh)
@@ -83,6 +84,13 @@ class Sharded(Team):
         }
         optimizer.load_state_dict({**state["optimizer"], "state": remembered})
         set_random_state(state, self.devices)
+
+
+def _alone(layers: Sequence[nn.Module]) -> List[nn.Module]:
+    """Return those of *layers* that learn, and share nothing: what is shared stays whole as long as any needs it."""
+    common = shared([[layer] for layer in layers])
+    learned = ((layer, list(layer.parameters())) for layer in layers)
+    return [layer for layer, own in learned if own and not any(parameter in common for parameter in own)]
 
 
 def _gathered(value: Any, *, keep: bool) -> Any:  # noqa: ANN401 - a state dictionary and what is in it

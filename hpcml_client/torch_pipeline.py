@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 import torch
 from torch import distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.func import functional_call
 
 from hpcml_client.recipe_task import RecipeError, Task
 from hpcml_client.torch_ranks import Team, random_state, set_random_state
-from hpcml_client.torch_stages import cut, parameters
+from hpcml_client.torch_stages import cut, parameters, shared
 from hpcml_client.torch_twin import Twin
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Pipeline(Team):
         mine = nn.Sequential(*stages[rank])
         arithmetic.prepare(mine)
         self._names = _names(recipe.model, stages[rank])
+        groups = [(parameter, ranks, distributed.new_group(ranks)) for parameter, ranks in shared(stages).items()]
+        self._shared = [(parameter, group) for parameter, ranks, group in groups if rank in ranks]
         self._parts: Sequence[Batch] = []
         stage = PipelineStage(_InPrecision(mine, arithmetic), rank, world_size, arithmetic.device)
         self._schedule = _SCHEDULES[task.schedule](stage, task.microbatches, loss_fn=self._loss)
@@ -76,6 +79,12 @@ class Pipeline(Team):
 
     def learn(self, recipe: Recipe, arithmetic: Arithmetic, parts: Sequence[Batch]) -> torch.Tensor:
         """Send the *parts* through the stages and their gradients back; the loss is known to the last rank only."""
+        loss = self._send(recipe, arithmetic, parts)
+        for parameter, group in self._shared:  # each has the gradient of its own stage
+            distributed.all_reduce(parameter.grad, group=group)
+        return loss
+
+    def _send(self, recipe: Recipe, arithmetic: Arithmetic, parts: Sequence[Batch]) -> torch.Tensor:
         dtype = torch.float64 if arithmetic.parameter_dtype is torch.float64 else torch.float32
         if self._rank == 0:
             self._schedule.step(torch.cat([recipe.inputs(part) for part in parts]))
@@ -130,16 +139,28 @@ class Pipeline(Team):
 
 
 class _InPrecision(nn.Module):
-    """A stage that computes in the precision of the run; its backward pass follows in the same dtypes."""
+    """A stage that computes in the precision of the run; its backward pass follows in the same dtypes.
+
+    Torch calls it once in advance, with whatever lies in memory, to learn the shapes: BatchNorm must not remember that.
+    """
 
     def __init__(self, stage: nn.Module, arithmetic: Arithmetic) -> None:
         super().__init__()
         self.stage = stage
         self._arithmetic = arithmetic
+        self._is_rehearsed = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.requires_grad:
+            x.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call, unused-ignore]
         with self._arithmetic.context():
-            output: torch.Tensor = self.stage(x)
+            output: torch.Tensor = self.stage(x) if self._is_rehearsed else self._rehearse(x)
+        return output.contiguous()  # gloo sends nothing else
+
+    def _rehearse(self, x: torch.Tensor) -> torch.Tensor:
+        self._is_rehearsed = True
+        buffers = {name: buffer.clone() for name, buffer in self.stage.named_buffers()}
+        output: torch.Tensor = functional_call(self.stage, buffers, (x,))
         return output
 
 

@@ -81,8 +81,7 @@ class Team:
         """
         if self.world_size == 1:
             return StepEnd(float(loss), due, asked)
-        shared = torch.cat([loss.reshape(1), loss.new_tensor([due, asked])])
-        distributed.all_reduce(shared)
+        shared = self.summed(torch.cat([loss.reshape(1), loss.new_tensor([due, asked])]))
         total, due_ranks, asked_ranks = shared.tolist()
         return StepEnd(total / self.replicas, due_ranks > 0, asked_ranks > 0)
 
@@ -90,10 +89,13 @@ class Team:
         """Tell whether all ranks could save: where the disk of the first is full, nobody leaves."""
         if self.world_size == 1:
             return saved
-        device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
-        failures = torch.tensor([0 if saved else 1], device=device)
-        distributed.all_reduce(failures)
+        failures = self.summed(torch.tensor([0 if saved else 1], device=self.devices[0]))
         return int(failures) == 0
+
+    def summed(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return the sums of *numbers* over all ranks; by all ranks."""
+        distributed.all_reduce(numbers)
+        return numbers
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[Optional[nn.Module]]:

@@ -35,7 +35,8 @@ class Recipe:
     def layers(self, model: nn.Module) -> Sequence[nn.Module]:
         """Return the layers of *model* in the order in which each hands its output to the next; nothing: it has none.
 
-        For strategies that cut a model into stages. All parameters must lie in them, and each in one.
+        For strategies that cut a model into stages: all parameters must lie in them. Layers may share a parameter: it
+        lies on the device of the first, and the others must fetch it (``self.weight.to(x.device)``).
         """
         return list(model.children()) if isinstance(model, nn.Sequential) else []
 
@@ -53,3 +54,8 @@ class Recipe:
     def facts(self) -> Mapping[str, object]:
         """Return what the event ``training`` says besides the settings and the number of parameters."""
         return {"training_samples": self.samples}
+
+    def results(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, Mapping[str, object]]:
+        """Return events that tell what was learned, and their details: *weights* are those of the whole model."""
+        del weights
+        return {}

@@ -21,9 +21,11 @@ def cut(model: nn.Module, layers: Sequence[nn.Module], count: int, strategy: str
     """
     if not layers:
         raise RecipeError(f"strategy={strategy}: this model is not made of layers that follow each other")
-    learned = [id(parameter) for layer in layers for parameter in layer.parameters()]
-    if len(set(learned)) < len(learned) or set(learned) != {id(parameter) for parameter in model.parameters()}:
-        raise RecipeError(f"strategy={strategy}: some parameters of this model belong to no layer, or to several")
+    learned = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    if learned != {id(parameter) for parameter in model.parameters()}:
+        raise RecipeError(f"strategy={strategy}: some parameters of this model belong to no layer")
+    if len({id(layer) for layer in layers}) < len(layers):
+        raise RecipeError(f"strategy={strategy}: a layer of this model comes twice")
     units = _units(layers)
     if len(units) < count:
         raise RecipeError(f"strategy={strategy}: this model has {len(units)} layers that learn, too few for {count}")
@@ -34,7 +36,16 @@ def cut(model: nn.Module, layers: Sequence[nn.Module], count: int, strategy: str
 
 def parameters(stage: Stage) -> int:
     """Return how many numbers *stage* learns."""
-    return sum(parameter.numel() for layer in stage for parameter in layer.parameters())
+    return sum(parameter.numel() for parameter in nn.ModuleList(stage).parameters())
+
+
+def shared(stages: Sequence[Stage]) -> Dict[nn.Parameter, List[int]]:
+    """Return the parameters that several *stages* use, and the numbers of these stages."""
+    users: Dict[nn.Parameter, List[int]] = {}
+    for number, stage in enumerate(stages):
+        for parameter in nn.ModuleList(stage).parameters():
+            users.setdefault(parameter, []).append(number)
+    return {parameter: numbers for parameter, numbers in users.items() if len(numbers) > 1}
 
 
 def _units(layers: Sequence[nn.Module]) -> List[Stage]:
@@ -75,7 +86,8 @@ class ModelParallel(Team):
         self._stages = stages
         self.devices = list(devices)
         self._clocks = [_StageClock(device) for device in devices]
-        for stage, device, clock in zip(stages, devices, self._clocks):  # noqa: B905 - not in Python 3.8
+        # The last first: what stages share lies where it is used first, and the others fetch it.
+        for stage, device, clock in reversed(list(zip(stages, devices, self._clocks))):  # noqa: B905 - not in Python 3.8
             for layer in stage:
                 layer.to(device)
             _put_in_front(stage[0], device, clock)

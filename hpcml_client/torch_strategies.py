@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Tuple
+import sys
+from typing import TYPE_CHECKING, Callable, ContextManager, Dict, Iterator, List, Mapping, Tuple
 
 import torch
 from torch import distributed, nn
@@ -29,9 +30,11 @@ def refuse_impossible(task: Task, arithmetic: Arithmetic) -> None:
         raise RecipeError(f"training.compile=true with strategy={task.strategy} is not supported: set it to false")
     if task.strategy == "fsdp" and task.layout == "nhwc":
         raise RecipeError("layout=nhwc with strategy=fsdp: torch shards contiguous parameters only: use layout=nchw")
+    name = arithmetic.precision
+    if task.strategy == "horovod" and name == "bf16":
+        raise RecipeError("precision=bf16 with strategy=horovod: Horovod sends no BF16: use amp_bf16 or strategy=ddp")
     if task.strategy != "pipeline":
         return
-    name = arithmetic.precision
     if arithmetic.numerics == "emulated":
         raise RecipeError(f"precision={name} is emulated here, which strategy=pipeline does not do: use another device")
     if arithmetic.loss_scaling:
@@ -63,6 +66,10 @@ def share(recipe: Recipe, run: Client, task: Task, arithmetic: Arithmetic) -> It
     if on_gpu:
         torch.cuda.set_device(arithmetic.device)
         os.environ.update(nccl_environment(os.environ, _nccl_version()))  # read when the ranks meet
+    if task.strategy == "horovod":
+        with _horovod(recipe, run, arithmetic) as team:
+            yield team
+        return
     if not distributed.is_initialized():
         distributed.init_process_group("nccl" if on_gpu else "gloo", rank=run.rank, world_size=run.world_size)
     yield _TEAMS[task.strategy](recipe, run, task, arithmetic)
@@ -139,6 +146,17 @@ def _pipeline(recipe: Recipe, run: Client, task: Task, arithmetic: Arithmetic) -
     except ImportError as error:
         raise RecipeError(f"strategy=pipeline needs torch 2.5 or newer: this is {torch.__version__}") from error
     return Pipeline(recipe, task, arithmetic, rank=run.rank, world_size=run.world_size)
+
+
+def _horovod(recipe: Recipe, run: Client, arithmetic: Arithmetic) -> ContextManager[Team]:
+    try:
+        from hpcml_client.torch_horovod import averaging  # here: few have it
+    except ImportError as error:
+        raise RecipeError(
+            f"strategy=horovod needs Horovod for torch in {sys.executable}: {error}: see docs/horovod.md, or use "
+            "strategy=ddp"
+        ) from error
+    return averaging(recipe.model, arithmetic.device, run)
 
 
 _TEAMS: Dict[str, Callable[[Recipe, Client, Task, Arithmetic], Team]] = {

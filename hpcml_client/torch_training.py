@@ -95,6 +95,8 @@ def _train(session: Session) -> bool:
         if arithmetic.products:
             run.event("emulated_products", **arithmetic.products)
         run.event("final", step=task.steps, sha256=digest(weights))
+        for name, found in session.recipe.results(weights).items():
+            run.event(name, **found)
         session.checkpoints.clear()
     return finished
 

@@ -39,7 +39,7 @@ class Classification(Recipe):
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         name = task.choose("model", MODELS)
         task.choose("layout", ("nchw", "nhwc"))
-        task.choose("strategy", ("single", "cpu_threads", "ddp", "fsdp", "pipeline", "model_parallel"))
+        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel"))
         self._cast = arithmetic.cast
         self._training, self._validation = (_place(images, arithmetic, task) for images in _read(task))
         self.samples = len(self._training)

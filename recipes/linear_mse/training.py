@@ -23,6 +23,7 @@ class Line(Recipe):
     """A line, found by a layer with one weight and one bias."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
+        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp"))
         self._x, self._y = (arithmetic.cast(column) for column in _columns(training_points(task)))
         self._validation = [column.to(arithmetic.device) for column in _columns(validation_points(task))]
         self.samples = len(self._x)

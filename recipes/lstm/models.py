@@ -27,16 +27,30 @@ class Shape:
         return cls(**options)
 
 
+class Recurrent(nn.LSTM):
+    """An LSTM that hands on the states of all places, and keeps its memory to itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        states: torch.Tensor = super().forward(x)[0]
+        return states.contiguous()
+
+
+class Output(nn.Linear):
+    """A dense layer that returns no view of another tensor, nor does `Recurrent`: FSDP warns of such."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clone()
+
+
 class NextToken(nn.Module):
     """Tokens in, one number for each possible next token out."""
 
     def __init__(self, shape: Shape, vocabulary: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, shape.embedding)
-        self.lstm = nn.LSTM(shape.embedding, shape.width, num_layers=shape.layers, batch_first=True)
-        self.out = nn.Linear(shape.width, vocabulary)
+        self.lstm = Recurrent(shape.embedding, shape.width, num_layers=shape.layers, batch_first=True)
+        self.out = Output(shape.width, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        states, _ = self.lstm(self.embedding(tokens))
-        logits: torch.Tensor = self.out(states)
+        logits: torch.Tensor = self.out(self.lstm(self.embedding(tokens)))
         return logits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,7 +28,7 @@ class Continuation(Recipe):
     """Sequences, continued by one token."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
-        task.choose("strategy", ("single", "cpu_threads", "ddp"))
+        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel"))
         shape = Shape.of(task.options)
         self._sequences = choose_sequences(task, shape, arithmetic.device)
         self.samples = len(self._sequences)
@@ -53,6 +53,10 @@ class Continuation(Recipe):
         mean, guesses = loss / len(held_out), following[:, begin:].shape[1] * len(held_out)
         perplexity = math.exp(mean) if mean < math.log(1e300) else math.inf
         return {"val_loss": mean, "perplexity": perplexity, "val_accuracy": correct / guesses}
+
+    def layers(self, model: nn.Module) -> Sequence[nn.Module]:
+        """Return embedding, LSTM and output; the LSTM is one, since a GPU works on all its layers at once."""
+        return list(model.children())
 
     def facts(self) -> Mapping[str, object]:
         return {

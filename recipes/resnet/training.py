@@ -36,7 +36,7 @@ class Pictures(Recipe):
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         options = Options(**task.options)
         name = task.choose("model", MODELS)
-        task.choose("strategy", ("single", "cpu_threads", "ddp"))
+        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel"))
         self._cast = arithmetic.cast
         self._device = arithmetic.device
         self._memory_format = (
@@ -54,15 +54,15 @@ class Pictures(Recipe):
 
     def batch(self, indices: torch.Tensor) -> Pair:
         images, labels = self._training.fetch(indices)
+        if len(images) == 1 and images.shape[-1] <= _HALVINGS:
+            raise RecipeError(
+                f"one picture of {images.shape[-1]} pixels at once leaves BatchNorm a single number: "
+                "raise training.batch_size or model.options.image_size, or take the batch in fewer parts"
+            )
         return self._cast(images).contiguous(memory_format=self._memory_format), labels
 
     def loss(self, model: nn.Module, batch: Pair) -> torch.Tensor:
         images, labels = batch
-        if len(images) == 1 and images.shape[-1] <= _HALVINGS:
-            raise RecipeError(
-                f"one picture of {images.shape[-1]} pixels at once leaves BatchNorm a single number: "
-                "raise training.batch_size or model.options.image_size, or lower training.accumulate"
-            )
         return _cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:

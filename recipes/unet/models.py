@@ -30,6 +30,11 @@ class UNet(nn.Module):
         self.up = nn.ModuleList(_convolve_twice(2 * outputs, outputs) for outputs in reversed(widths[:-1]))
         self.shrink = nn.MaxPool2d(2)
         self.classify = nn.Conv2d(width, classes, 1)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
+                # as published (section 3). From torch's own weights, not half as large, it learns that there is a
+                # shape, and for hundreds of steps not which
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         seen: list[torch.Tensor] = []

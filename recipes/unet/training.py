@@ -40,7 +40,7 @@ class Segmentation(Recipe):
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         options = Options(**task.options)
         task.choose("model", ("unet",))
-        task.choose("strategy", ("single", "cpu_threads", "ddp"))
+        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp"))
         is_nhwc = task.choose("layout", ("nchw", "nhwc")) == "nhwc"
         self._format = torch.channels_last if is_nhwc else torch.contiguous_format
         self._cast = arithmetic.cast

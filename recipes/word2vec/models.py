@@ -45,7 +45,7 @@ class SkipGram(nn.Module):
         vectors = self.words(words)
         beside = torch.bmm(vectors, self.contexts(words).transpose(1, 2))
         drawn = torch.bmm(self.contexts(others).flatten(0, 1), vectors.flatten(0, 1).unsqueeze(2))
-        return beside, drawn.view_as(others)
+        return beside, drawn.view_as(others).clone()  # no view: FSDP warns of such
 
 
 def nearest(vectors: torch.Tensor, number: int, count: int, *, first: int) -> list[tuple[int, float]]:

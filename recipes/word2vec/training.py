@@ -33,7 +33,7 @@ class WordVectors(Recipe):
     """Words, told from others by those beside them."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
-        task.choose("strategy", ("single", "cpu_threads", "ddp"))
+        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp"))
         self._shape = shape = Shape.of(task.options)
         self._text = read_text(task.choose("data", TEXTS), task.data_path)
         words = split_words(self._text.content.decode())
@@ -79,16 +79,17 @@ class WordVectors(Recipe):
             "text_sha256": self._text.sha256,
         }
 
-    def neighbours(self) -> Mapping[str, object]:
-        """Return the details of the event ``neighbours``: of each word that was asked for, the nearest and how near."""
+    def results(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, Mapping[str, object]]:
+        """Return the event ``neighbours``: of each word that was asked for, the nearest and how near."""
         names = {number: word for word, number in self.tokenizer.index.items()}
-        vectors = self.model.words.weight.detach()
+        vectors = weights["words.weight"]
         known = [word for word in self._shape.words if word in self.tokenizer.index]
         found: dict[str, object] = {}
         for word in known:
             near = nearest(vectors, self.tokenizer.index[word], self._shape.neighbours, first=UNKNOWN + 1)
             found[word] = [[names[number], round(cosine, 4)] for number, cosine in near]
-        return {"nearest": found, "unknown": [word for word in self._shape.words if word not in known]}
+        unknown = [word for word in self._shape.words if word not in known]
+        return {"neighbours": {"nearest": found, "unknown": unknown}}
 
     def _weigh_words(self, device: torch.device) -> None:
         """Set how often words are drawn, what those at the sides of a pair weigh, and the pairs of a sample."""
@@ -120,16 +121,7 @@ class WordVectors(Recipe):
 
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     """Train as *task* says; return False where it left at a checkpoint."""
-    made: list[WordVectors] = []
-
-    def make(task: Task, arithmetic: Arithmetic) -> WordVectors:
-        made.append(WordVectors(task, arithmetic))
-        return made[-1]
-
-    finished = train_recipe(run, task, checkpoints, make)
-    if finished and run.rank == 0:
-        run.event("neighbours", **made[-1].neighbours())
-    return finished
+    return train_recipe(run, task, checkpoints, WordVectors)
 
 
 def _samples(numbers: list[int], spans: Iterable[Span], length: int, device: torch.device) -> torch.Tensor:

@@ -121,7 +121,11 @@ def load(recipe: str, module: str) -> ModuleType:
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
-    spec.loader.exec_module(loaded)
+    sys.path.insert(0, str(path.parent))  # where its siblings are
+    try:
+        spec.loader.exec_module(loaded)
+    finally:
+        sys.path.remove(str(path.parent))
     return loaded
 
 

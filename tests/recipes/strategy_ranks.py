@@ -75,7 +75,7 @@ class Stopped(Shapes):
         self.stop_after = counted + parts * LEFT_AFTER + 1
 
 
-_ports = itertools.count(int(os.environ["MASTER_PORT"]))  # a store that was just closed may still answer
+_ports = itertools.count(int(os.environ.get("MASTER_PORT", "0")))  # a store that was just closed may still answer
 
 
 def run(folder: Path, task: Task, precision: str, *, ranks: int, attempt: int = 0, make: type[Recipe] = Shapes) -> None:

@@ -114,7 +114,7 @@ def test_what_cannot_be_trained_is_said_in_one_line(done: Done) -> None:
         "model.options.classes=1: data=npz has 2 classes",
         (
             "one picture of 32 pixels at once leaves BatchNorm a single number: "
-            "raise training.batch_size or model.options.image_size, or lower training.accumulate"
+            "raise training.batch_size or model.options.image_size, or take the batch in fewer parts"
         ),
         "data.path=/nowhere has no folder train with a folder for each class",
     ]

@@ -19,7 +19,7 @@ from torch import nn
 
 from hpcml_client.recipe_task import RecipeError
 from hpcml_client.torch_pipeline import bubble_fraction
-from hpcml_client.torch_stages import cut, parameters
+from hpcml_client.torch_stages import cut, parameters, shared
 from hpcml_client.torch_strategies import nccl_environment
 
 pytestmark = pytest.mark.torch
@@ -139,15 +139,25 @@ def test_stages_are_as_even_as_can_be_and_each_learns(layers: list[nn.Module]) -
     assert cut(model, layers, 3, "pipeline") == [layers[:3], layers[3:4], layers[4:]]
 
 
-def test_a_model_that_has_too_few_layers_or_shares_weights_is_refused(layers: list[nn.Module]) -> None:
-    tied = nn.Sequential(layers[1], layers[1])
+def test_a_model_that_cannot_be_cut_is_refused(layers: list[nn.Module]) -> None:
+    model = nn.Sequential(*layers)
 
     with pytest.raises(RecipeError, match="has 3 layers that learn, too few for 4"):
-        cut(nn.Sequential(*layers), layers, 4, "pipeline")
-    with pytest.raises(RecipeError, match="no layer, or to several"):
-        cut(tied, [layers[1], layers[1]], 2, "pipeline")
+        cut(model, layers, 4, "pipeline")
+    with pytest.raises(RecipeError, match="some parameters of this model belong to no layer"):
+        cut(model, layers[:4], 2, "pipeline")
+    with pytest.raises(RecipeError, match="a layer of this model comes twice"):
+        cut(model, [*layers, layers[1]], 2, "pipeline")
     with pytest.raises(RecipeError, match="not made of layers that follow each other"):
         cut(nn.LSTM(2, 2), [], 2, "model_parallel")
+
+
+def test_what_layers_share_is_found_with_the_stages_that_use_it() -> None:
+    first, last = nn.Linear(3, 3, bias=False), nn.Linear(3, 3)
+    last.weight = first.weight
+
+    assert shared([[first], [nn.ReLU()], [last]]) == {first.weight: [0, 2]}
+    assert parameters([first, last]) == 9 + 3
 
 
 def test_a_tree_is_asked_for_as_the_nccl_at_hand_understands_it() -> None:

@@ -139,6 +139,15 @@ def test_the_network_has_the_size_that_follows_from_its_layers() -> None:
     assert model(torch.zeros(2, 1, 16, 24)).shape == (2, 4, 16, 24)
 
 
+def test_its_weights_begin_with_the_published_variance() -> None:
+    torch.manual_seed(0)
+    model = load_module("unet", "models").UNet(1, 4, 32)
+
+    kernels = [layer.weight.detach() for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)]
+    for weight in kernels[1:-1]:  # the first and the last have too few weights to judge by
+        assert float(weight.std()) == pytest.approx((2 / weight[0].numel()) ** 0.5, rel=0.05)
+
+
 def test_hpcml_run_trains_it(hpcml_environ: dict[str, str], tmp_path: Path) -> None:
     hpcml = Hpcml(environ=hpcml_environ, cwd=tmp_path)
     options = [f"model.options.{name}={value}" for name, value in TINY.items()]
