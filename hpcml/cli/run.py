@@ -36,6 +36,7 @@ def run(places: Places, words: tuple[str, ...]) -> int:
     """Compose a configuration with Hydra's command line, check it, and run it or submit it."""
     from hpcml.cli.terminal import ask
     from hpcml.config.compose import compose_from_cli
+    from hpcml.config.studies import what_then
     from hpcml.operations import plan
     from hpcml.operations.account import with_accounts
     from hpcml.operations.backends import Backends
@@ -57,7 +58,11 @@ def run(places: Places, words: tuple[str, ...]) -> int:
     if is_dry:
         _show(planned, places, backends, script_only="script" in flags)
         return 0
-    return _submit(planned, places, backends, flags)
+    code = _submit(planned, places, backends, flags)
+    if code == 0 and "json" not in flags:
+        for command in what_then(points):
+            click.echo(f"then: {command}")
+    return code
 
 
 def _show(planned: list[Planned], places: Places, backends: Backends, *, script_only: bool) -> None:

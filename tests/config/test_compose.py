@@ -209,14 +209,20 @@ def test_every_shipped_option_composes_and_says_what_it_is(tmp_path: Path) -> No
         "container/sif": ["container.path=/x.sif"],
         "container/sandbox": ["container.path=/x"],
     }
+    together: dict[tuple[str, ...], list[str]] = {}  # a sweep composes its points in half the time
     for file in sorted(CONF.glob("*/*.yaml")):
         choice = f"{file.parent.name}/{file.stem}"
         text = file.read_text()
         assert any(line.startswith("# ") for line in text.splitlines()), f"{choice} is not documented"
         data = {file.stem} if file.parent.name == "data" else set(re.findall(r"override /data: (\w+)", text))
         path = ["data.path=x"] if data & needy else []
-        words = [f"{file.parent.name}={file.stem}", *path, *extra.get(choice, [])]
-        assert (len(overrides_of(*words, project=tmp_path)) > 1) == (file.parent.name == "study"), choice
+        if file.parent.name == "study":
+            assert len(overrides_of(f"study={file.stem}", *path, project=tmp_path)) > 1, choice
+        else:
+            together.setdefault((file.parent.name, *path, *extra.get(choice, [])), []).append(file.stem)
+    for (group, *words), options in together.items():
+        points = overrides_of("-m", f"{group}={','.join(options)}", *words, project=tmp_path)
+        assert all(f"{group}={option}" in point for option, point in zip(options, points, strict=True))
 
 
 def test_a_flag_that_takes_a_value_keeps_it(tmp_path: Path) -> None:
