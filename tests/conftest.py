@@ -27,15 +27,31 @@ ORIGIN = Provenance(
     python="3.11.7",
 )
 
-_OF_ONE_PROCESS = ("recipes", "test_tensorflow_precision.py", "test_jax_precision.py")  # folders and files
+# folders and files
+_OF_ONE_PROCESS = (
+    *("recipes", "test_tensorflow_precision.py", "test_jax_precision.py"),
+    *("test_tensorflow_work.py", "test_jax_training.py"),
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: one of them has the tests that wait for Slurm."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file that share a training in one process: each that begins anew imports a framework."""
+    """Keep the tests of a file that share a training in one process: each that begins anew imports a framework.
+
+    Those of the Slurm cluster are one group too, which is the largest and so begins first: they wait for Slurm most of
+    the time, in which the others have the cores.
+    """
     for item in items:
         if item.path.name in _OF_ONE_PROCESS or item.path.parent.name in _OF_ONE_PROCESS:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif item.path.parent.name == "slurm":
+            item.add_marker(pytest.mark.xdist_group("slurm"))
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ FLOORS: dict[str, int] = {
     ),
     **dict.fromkeys(("answers", "scaling", "attainment", "strategy", "recipe", "planning", "publication", "live"), 1),
     "strategy_fit": 1,
+    "requirement": 1,
+    "data_path": 1,
     "record_keys": 1,
     "api": 4,
     "container": 1,
@@ -50,8 +52,9 @@ OWNERS: dict[str, set[str]] = {
     "tensorflow": set(),
     "keras": set(),
     "jax": set(),
+    "horovod": set(),
 }
-FRAMEWORKS = ("torch", "tensorflow", "jax", "numpy", "onnx", "onnxruntime", "onnxscript")
+FRAMEWORKS = ("torch", "horovod", "tensorflow", "jax", "numpy", "onnx", "onnxruntime", "onnxscript")
 SCHEDULER_WORDS = ("sbatch", "qsub", "sacct", "qstat")
 
 
