@@ -19,6 +19,7 @@ from typing import Any
 from hpcml.codec import encode
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.interop.exported import WholeRun, clean, json_ready
+from hpcml.interop.mlflow_files import mend
 from hpcml.interop.optional import needing
 from hpcml.interop.output import file_name
 from hpcml.manifest import read_raw
@@ -212,6 +213,7 @@ class MlflowTarget:
             self._experiments[experiment] = self._experiment_id(experiment)
         experiment_id = self._experiments[experiment]
         if experiment_id not in self._runs:
+            mend(self._uri, experiment_id, UID)
             self._runs[experiment_id] = {run.data.tags[UID]: run for run in self._every_run(experiment_id)}
         return self._runs[experiment_id]
 

@@ -211,6 +211,29 @@ def test_kill_9_at_any_point_leaves_no_run_or_point_twice(hpcml: Hpcml, file_sto
     assert "0 updated, 11 unchanged" in export(hpcml, server)
 
 
+def test_a_run_that_was_being_described_when_its_process_died_is_exported_again(
+    hpcml: Hpcml, file_store: Server
+) -> None:
+    export(hpcml, file_store)
+    tagged = next((hpcml.cwd / "mlruns").glob("*/*/tags/hpcml.uid"))
+    description = tagged.parents[1] / "meta.yaml"
+    described = description.read_text()
+    description.write_text("")
+
+    export(hpcml, file_store)
+
+    assert len(file_store.runs()) == 3
+    assert not description.exists()
+    of_others = description.parent.with_name("0" * 32)
+    (of_others / "params").mkdir(parents=True)
+    (of_others / "params" / "rate").write_text("0.1")
+    (of_others / "meta.yaml").write_text("")
+    refused = hpcml("export", "--to", "mlflow", "-o", file_store.uri)
+    assert refused.returncode != 0
+    assert f"{of_others} has an empty meta.yaml, and is not hpcml's" in said_in_one_line(refused)
+    assert "run_id" in described
+
+
 def runs_in(mlruns: Path) -> int:
     return len(list(mlruns.glob("*/*/meta.yaml")))
 

@@ -151,7 +151,7 @@ def plan(options: Options, chosen: Chosen) -> Planned:
         cluster=site.cluster,
         resources=replace(site.resources, gpus_per_node=gpus, account="OPEN-1-1"),
     )
-    # whatever this Python has: test_refusals.py looks at what is missing
+    # whatever this Python has: test_planned_refusals.py looks at what is missing
     (planned,) = plan_all([Composed(run=run, overrides=(), user_config=())], chosen.machine, lambda _: True)
     return planned
 
