@@ -43,6 +43,10 @@ def plan_without(folder: Path, *words: str, absent: str) -> list[Planned]:
             ["model=lu", "model.options.factorisation=library", "precision=bf16"],
             "precision=bf16 with model.options.factorisation=library must be fp64 or fp32: LAPACK has no other",
         ),
+        (
+            ["model=gemm", "strategy=cpu_threads", "resources.cpus_per_task=2", "strategy.inter_op_threads=2"],
+            "strategy.inter_op_threads=2 must be at most 1: each operation needs the one before it",
+        ),
         (["model.framework=tensorflow", "precision=fp64"], "layout=nchw with model.framework=tensorflow"),
         (
             ["model=transformer_tiny", "model.options.heads=5"],
