@@ -5,5 +5,8 @@
 
 from hpcml_client.checkpoints import EX_TEMPFAIL, Checkpoints, Saved
 from hpcml_client.client import Client, connect
+from hpcml_client.former import answer as _answer_for_former_names
 
 __all__ = ["EX_TEMPFAIL", "Checkpoints", "Client", "Saved", "connect"]
+
+_answer_for_former_names()

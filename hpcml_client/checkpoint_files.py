@@ -1,4 +1,4 @@
-"""The files of checkpoints: a name says the step, the attempt and the rank, and only what is whole has one."""
+"""The files of checkpoints: names with step, attempt and rank, which only complete files have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALONE = (0, 1)  # the rank and the number of ranks where one file holds everyth
 
 
 class _Found(NamedTuple):
-    """One file, or directory, that is whole."""
+    """One complete file or directory of a checkpoint."""
 
     age: Tuple[int, int]  # (attempt, step): the newest is the greatest
     part: Tuple[int, int]  # (rank, number of ranks)
@@ -24,8 +24,8 @@ class _Found(NamedTuple):
 class CheckpointFiles:
     """The checkpoints in one folder, as one process sees them.
 
-    A file is written under a name that is passed over, put on the disk, then renamed: whatever has a name is whole.
-    *sharded*: every rank writes a part of its own, and there is a checkpoint once all parts of a step are there.
+    A file is written under a temporary name, synced, then renamed: whatever has a final name is complete. With
+    *sharded* every rank writes its own part, and there is a checkpoint once all parts of a step are there.
     """
 
     def __init__(
@@ -48,7 +48,10 @@ class CheckpointFiles:
         self._keep = keep
 
     def write(self, step: int, write: Callable[[str], object]) -> Tuple[str, int]:
-        """Have *write* write it; return its path and its bytes once it is on the disk under its name."""
+        """Call *write* with a path; return the final path and its bytes once it is on the disk.
+
+        Raises what *write* raises.
+        """
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._remove_unfinished()
         path = self._path(self._name(step, self._attempt))
@@ -67,7 +70,7 @@ class CheckpointFiles:
         return path, size
 
     def newest(self) -> Optional[Tuple[str, int]]:
-        """Return path and step of the newest that is complete, or None."""
+        """Return path and step of the newest complete checkpoint, or None."""
         whole = self._complete()
         if not whole:
             return None
@@ -75,9 +78,10 @@ class CheckpointFiles:
         return self._path(self._name(step, attempt)), step
 
     def prune(self, step: int) -> None:
-        """Remove this process's part of all but the newest complete ones; what cannot be removed stays.
+        """Delete this process's part of all but the newest complete checkpoints; what cannot be deleted stays.
 
-        What this attempt had saved for steps after *step* goes too: it has gone back, and another way from there.
+        Checkpoints that this attempt had saved for steps after *step* are deleted, too: it went back to an earlier
+        step.
         """
         now_at = (self._attempt, step)
         with contextlib.suppress(OSError):  # tried again after the next one
@@ -88,7 +92,7 @@ class CheckpointFiles:
                     self._retire(self._path(found.name), found.age)
 
     def clear(self) -> None:
-        """Remove all that this process may have written; what cannot be removed stays."""
+        """Delete all that this process may have written; what cannot be deleted stays."""
         with contextlib.suppress(OSError):  # it only takes up room
             for found in self._list():
                 if found.part == self._part:
@@ -96,7 +100,7 @@ class CheckpointFiles:
             self._remove_unfinished()
 
     def _complete(self) -> Set[Tuple[int, int]]:
-        """Return (attempt, step) of those of which all parts are there."""
+        """Return (attempt, step) of the checkpoints of which all parts are there."""
         ranks: Dict[Tuple[int, int], Set[int]] = {}
         for found in self._list():
             if found.part[1] == self._part[1]:
@@ -130,14 +134,14 @@ class CheckpointFiles:
         return ".step%d-attempt%d.rank%d.%s" % (step, attempt, self._rank, why)
 
     def _remove_unfinished(self) -> None:
-        """Remove what this rank, in this or an earlier attempt, began and did not finish."""
+        """Delete what this rank, in this or an earlier attempt, began and did not finish."""
         for name in self._names():
             match = _UNFINISHED.fullmatch(name)
             if match and int(match.group(2)) == self._rank and int(match.group(1)) <= self._attempt:
                 _remove(self._path(name))
 
     def _retire(self, path: str, age: Tuple[int, int]) -> None:
-        """Remove what has a name, so that it is never seen half removed."""
+        """Rename, then delete a checkpoint, so that it is never seen half deleted."""
         attempt, step = age
         aside = self._path(self._hidden(step, attempt, "old"))
         _remove(aside)

@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Callable, NamedTuple, NoReturn, Optional
+from typing import Callable, NamedTuple, NoReturn, Optional, Protocol
 
 from hpcml_client.checkpoint_files import CheckpointFiles
 from hpcml_client.notice import Notice
-
-if TYPE_CHECKING:
-    from hpcml_client.client import Client
 
 EX_TEMPFAIL = 75  # of sysexits.h: "I left at a checkpoint, start me again"
 _AGAIN_AFTER_S = 10.0  # a disk that was full a moment ago is not tried at every step
 
 
 class Saved(NamedTuple):
-    """A whole checkpoint: the file or directory, and the last step that is in it."""
+    """A complete checkpoint: its file or directory, and the last step that is in it."""
 
     path: str
     step: int
@@ -35,17 +32,33 @@ class Saved(NamedTuple):
         return self.path
 
 
+class Reporting(Protocol):
+    """What checkpoints tell of themselves, and to whom: `Client` does all of it."""
+
+    def event(self, name: str, **details: object) -> None:
+        """Report an event with details."""
+
+    def relative(self, name: str) -> str:
+        """Return the path *name* as the journal has it."""
+
+    def sync(self) -> None:
+        """Write everything that was reported to the disk now."""
+
+    def close(self) -> None:
+        """Write everything to the disk, and restore the signal handlers."""
+
+
 class Checkpoints:
     """The checkpoints of one run; made by `Client.checkpoints`.
 
-    While it lives, SIGUSR1 (the time is nearly over) and SIGTERM (the run is being ended) no longer end the program:
-    they make `asked` true. Where there is nowhere to keep checkpoints it is off: nothing is caught, `asked` and `due`
-    stay false, nothing is saved.
+    While it is open, SIGUSR1 (the time is nearly over) and SIGTERM (the run is being ended) no longer end the program:
+    they make `asked` true. Without a folder to write to it is off: no signal is caught, `asked` and `due` stay false,
+    nothing is saved.
     """
 
     def __init__(
         self,
-        client: Client,
+        client: Reporting,
         files: Optional[CheckpointFiles],
         *,
         every_steps: Optional[int] = None,
@@ -70,7 +83,7 @@ class Checkpoints:
 
     @property
     def directory(self) -> Optional[str]:
-        """Where they are kept; None where checkpoints are off."""
+        """The folder of the checkpoints; None where they are off."""
         return self._files.directory if self._files else None
 
     @property
@@ -79,7 +92,7 @@ class Checkpoints:
         return self._notice.given
 
     def due(self, step: int) -> bool:
-        """Tell whether to save after *step*: it was asked for, or ``every_steps`` or ``every_s`` says so."""
+        """Whether to save after *step*: a signal asked for it, or ``every_steps`` or ``every_s`` says so."""
         if self._files is None:
             return False
         if self.asked:
@@ -89,13 +102,13 @@ class Checkpoints:
         return self._every_s is not None and self._now() - self._tried_at >= self._every_s
 
     def save(self, step: int, write: Callable[[str], object]) -> bool:
-        """Have *write* write the state after *step* to the path that it is given: a file, or a directory it makes.
+        """Save the state after *step*: *write* is called with a path, at which it makes a file or a directory.
 
         Only what was written whole, and is on the disk, is ever seen as a checkpoint. Returns whether it is there; a
-        process that keeps none (every rank but 0, unless sharded) returns True and does not call *write*. An
-        `OSError` or `RuntimeError` (torch's word for a full disk) is journalled as ``checkpoint_failed`` and said once
-        on stderr: the checkpoint before is kept, False is returned, also without trying for the next ten seconds.
-        Any other exception of *write* is raised.
+        process that keeps none (every rank but 0, unless sharded) returns True and does not call *write*. An `OSError`
+        or `RuntimeError` (which torch raises for a full disk) is journalled as ``checkpoint_failed`` and printed once
+        on stderr: the checkpoint before is kept and False is returned, for the next ten seconds without trying. Any
+        other exception of *write* is raised.
         """
         if self._files is None:
             return False
@@ -110,37 +123,37 @@ class Checkpoints:
         return True
 
     def latest(self) -> Optional[Saved]:
-        """Return the newest whole checkpoint of this run, whichever attempt made it; None where there is none.
+        """Return the newest complete checkpoint of this run, of whichever attempt; None where there is none.
 
-        Ask before the first step, and before ranks begin to talk to each other, so that all find the same.
+        Call it before the first step, and before ranks exchange messages, so that all find the same.
         """
         found = self._files.newest() if self._files else None
         return Saved(*found) if found else None
 
     def leave(self) -> NoReturn:
-        """Close the journal and end the program with status 75: "I left at a checkpoint, start me again"."""
+        """Close the journal and end the program with status 75 (EX_TEMPFAIL of sysexits.h): "start me again"."""
         self._notice.ignore()  # a second signal must not turn status 75 into a death by signal
         self._client.close()
         raise SystemExit(EX_TEMPFAIL)
 
     def leave_if_asked(self) -> None:
-        """Leave if that was asked for and a checkpoint has been saved since; without one, going on loses less."""
+        """Leave if a signal asked for it and a checkpoint was saved since; without one, going on loses less."""
         if self.asked and self._answered:
             self.leave()
 
     def after(self, step: int, write: Callable[[str], object]) -> None:
-        """Do what is due after *step*: save, and leave if that was asked for. For programs of one process."""
+        """Save if that is due after *step*, then leave if that was asked for. For programs of one process."""
         if self.due(step):
             self.save(step, write)
             self.leave_if_asked()
 
     def clear(self) -> None:
-        """Remove all checkpoints, since the work is done: a run that is started again then begins anew."""
+        """Delete all checkpoints when the work is done; a run that is started again then begins from step 0."""
         if self._files is not None and self._files.writes:
             self._files.clear()
 
     def close(self) -> None:
-        """Put the signal handlers back; done by `Client.close`, after which signals end the program again."""
+        """Restore the signal handlers; done by `Client.close`, after which signals end the program again."""
         self._notice.stop()
 
     def _try_to_save(self, step: int, write: Callable[[str], object], began: float) -> bool:
@@ -167,7 +180,7 @@ class Checkpoints:
 
 
 def _say(message: str) -> None:
-    """Tell whoever reads the program's stderr."""
+    """Print *message* on stderr, if there is one."""
     try:
         sys.stderr.write(f"hpcml: {message}\n")
     except (OSError, ValueError, AttributeError):  # full, closed or None: there is nobody left to tell

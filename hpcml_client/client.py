@@ -1,4 +1,10 @@
-"""The run that this program is part of: what was asked for, and where to report."""
+"""The client of a run: what a training program calls to read its settings and to report metrics and events.
+
+>>> run = connect()
+>>> run.metrics({"loss": 0.7, "accuracy": 0.5}, step=1)
+
+Outside of a run (started by hand) everything is accepted and nothing is written. See docs/reference/client.md.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +36,24 @@ from hpcml_client.journal import JournalWriter
 if TYPE_CHECKING:
     from typing import Self
 
-    from hpcml_client.jax_arithmetic import Arithmetic as JaxArithmetic
-    from hpcml_client.numpy_arithmetic import Arithmetic as NumpyArithmetic
-    from hpcml_client.tensorflow_arithmetic import Arithmetic as TensorflowArithmetic
-    from hpcml_client.torch_arithmetic import Arithmetic
+    from hpcml_train.jax.arithmetic import Arithmetic as JaxArithmetic
+    from hpcml_train.precision.numpy_arithmetic import Arithmetic as NumpyArithmetic
+    from hpcml_train.tensorflow.arithmetic import Arithmetic as TensorflowArithmetic
+    from hpcml_train.torch.arithmetic import Arithmetic
 
 # (rank, world size, local rank) as different launchers say it; all three are taken from the same launcher
 _LAUNCHERS = (
-    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),  # before RANK, which hpcml sets for horovodrun itself
+    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),  # before RANK, which may be that of horovodrun itself
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    # before Slurm's, which inside of mpirun are still those of mpirun itself
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 )
 
 
 class Ranks(NamedTuple):
-    """Which of how many processes this is."""
+    """The rank of this process, from 0, the number of all processes, and its rank on its own node."""
 
     rank: int = 0
     world_size: int = 1
@@ -54,7 +61,11 @@ class Ranks(NamedTuple):
 
 
 class Client:
-    """Reports to the run's journal; outside of a run it takes everything and writes nothing."""
+    """The connection of a program to its run: settings to read, metrics, events and checkpoints to report.
+
+    Outside of a run it accepts everything and writes nothing. `config` is the content of run.json ({} outside of a
+    run), `run_dir` the run's directory or None. No error of the disk reaches the program.
+    """
 
     def __init__(
         self,
@@ -77,21 +88,32 @@ class Client:
 
     @property
     def precision(self) -> str:
-        """The precision asked for; fp32 where nobody asked."""
-        return str(self._precision or self._asked("name", default="fp32"))
+        """The precision that the run asks for, by hpcml's name (bf16, tf32 ...); fp32 outside of a run."""
+        asked: Mapping[str, Any] = (self.config.get("run") or {}).get("precision") or {}
+        return str(self._precision or asked.get("name") or "fp32")
 
     @property
     def numerics(self) -> str:
-        """Native or emulated as planned; auto where nothing was planned."""
+        """How the precision is to be computed, as planned: native or emulated; auto outside of a run."""
         plan: Mapping[str, Any] = self.config.get("plan") or {}
         return str(plan.get("numerics") or "auto")
 
     def metric(self, name: str, value: object, step: Optional[int] = None) -> None:
-        """Report one number; without *step* the values of a name are numbered from 0."""
+        """Report one number; without *step* the values of a name are numbered from 0.
+
+        Raises as `metrics` does.
+        """
         self.metrics({name: value}, step)
 
     def metrics(self, values: Mapping[str, object], step: Optional[int] = None) -> None:
-        """Report the numbers of one step, in one line: whatever ``float()`` takes, but neither text nor bool."""
+        """Report the numbers of one step as one line of the journal.
+
+        A value is whatever ``float()`` takes, tensors of one element too; nan and infinity are kept. Without *step* it
+        is the one after the last of these names. Raises `TypeError` for text, bool, several elements or a name that is
+        no text, `ValueError` for an empty name.
+
+        >>> connect({}).metrics({"loss": 0.25}, step=10)
+        """
         known = self._next_step
         step = max((known.get(name, 0) for name in values), default=0) if step is None else operator.index(step)
         numbers = {}
@@ -104,15 +126,18 @@ class Client:
             self._journal.metrics(step, numbers)
 
     def epoch(self, number: int) -> None:
-        """Report that an epoch begins."""
+        """Report that epoch *number* begins."""
         self.event("epoch", number=operator.index(number))
 
     def note(self, text: str) -> None:
-        """Leave a remark for whoever reads the run."""
+        """Report a remark for whoever reads the run."""
         self.event("note", text=str(text))
 
     def artifact(self, path: Union[str, "os.PathLike[str]"], kind: Optional[str] = None) -> None:
-        """Report a file that this run made; raise `FileNotFoundError` where there is none."""
+        """Report a file that this run made, with its size and SHA-256; raises `FileNotFoundError` where there is none.
+
+        *kind* is a word of your own, e.g. "model".
+        """
         name = os.path.abspath(os.fspath(path))
         if not os.path.isfile(name):
             raise FileNotFoundError(f"{name} is no file: write it before it is reported as an artifact")
@@ -125,7 +150,10 @@ class Client:
         self.event("artifact", path=self.relative(name), kind=kind, bytes=size, sha256=digest.hexdigest())
 
     def event(self, name: str, **details: object) -> None:
-        """Report something that happened; what JSON does not know is written as text."""
+        """Report an event with details; values that JSON cannot hold are written as text.
+
+        Raises `TypeError` or `ValueError` for a *name* that is no text or empty.
+        """
         _check_name(name)
         if self._journal is not None:
             self._journal.event(name, details)
@@ -145,38 +173,22 @@ class Client:
     def apply_precision(
         self, framework: Optional[str] = None
     ) -> Union[Arithmetic, TensorflowArithmetic, JaxArithmetic, NumpyArithmetic]:
-        """Set the framework's switches for this run's precision, measure what they do, report both.
+        """Set the framework's switches for this run's precision, measure what they do, and report both.
 
-        Returns the `Arithmetic` of the framework; without *framework* it is that of the run's model, or torch. Where
-        the device was measured to compute in another precision, the program ends, in one line and with status 2;
-        ``precision.on_mismatch=warn``, or no run at all, lets it go on with that line. A *framework* that is not known
-        is a `ValueError`, one that is not installed a `ModuleNotFoundError`.
+        Returns the `Arithmetic` of the framework ("torch", "tensorflow", "jax" or "numpy"); without *framework* that of
+        the run's model, or torch. Where the device was measured to compute in another precision, the program ends with
+        one line and status 2; with ``precision.on_mismatch=warn``, or outside of a run, it goes on with that line.
+        Raises `ValueError` for an unknown framework, `ModuleNotFoundError` for one that is not installed.
         """
-        from hpcml_client import precision_proof
-
-        chosen = framework or ((self.config.get("run") or {}).get("model") or {}).get("framework") or "torch"
-        asked = precision_proof.Asked(
-            precision=self.precision,
-            numerics=self.numerics,
-            device=self._device(),
-            local_rank=self.local_rank,
-            rounding=str(self._asked("rounding", default="rna")),
-            loss_scaling=bool(self._asked("loss_scaling", default=True)),
-        )
-        arithmetic, facts, proof = precision_proof.apply(chosen, asked)
-        self.event("framework", **facts)
-        self.event("precision", **proof)
-        if proof["mismatch"]:
-            words = precision_proof.mismatch_words(proof)
-            # Outside of a run nothing is recorded under the name of a precision that it was not.
-            ends = self._asked("on_mismatch", default="warn" if self.run_dir is None else "fail") == "fail"
-            # hpcml/causes.py knows the first of these lines
-            sys.stderr.write(f"hpcml_client: {'ended, because' if ends else 'goes on, although'} {words}\n")
-            sys.stderr.flush()
-            if ends:
-                raise precision_proof.PrecisionMismatchError(words)
-            self.note(words)
-        found: Union[Arithmetic, TensorflowArithmetic, JaxArithmetic, NumpyArithmetic] = arithmetic
+        try:
+            from hpcml_train.precision.proof import apply_to
+        except ModuleNotFoundError as error:
+            if error.name != "hpcml_train":
+                raise
+            raise ModuleNotFoundError(
+                "apply_precision is hpcml's: start the program with hpcml, or pip install hpcml", name=error.name
+            ) from None
+        found: Union[Arithmetic, TensorflowArithmetic, JaxArithmetic, NumpyArithmetic] = apply_to(self, framework)
         return found
 
     def checkpoints(
@@ -188,13 +200,14 @@ class Client:
         sharded: bool = False,
         by_hand: Optional[Union[str, "os.PathLike[str]"]] = None,
     ) -> Checkpoints:
-        """Catch the signals that ask for a checkpoint from now on, and return what saves and finds them.
+        """Catch SIGUSR1 and SIGTERM from now on, and return the object that saves and finds checkpoints.
 
-        They lie in ``checkpoints/`` of the run directory; outside of a run in the folder *by_hand*, and without one
-        they are off. Rank 0 writes them, *sharded* every rank a part of its own. The newest *keep* stay. One is due
-        after each *every_steps* steps, *every_s* seconds after the last one, and whenever it is asked for. Call this
-        early, before torch is imported: a program that is not yet listening is not asked. Outside of the main thread
-        it is a `RuntimeError`; a number that is not greater than 0 is a `ValueError`.
+        They are kept in ``checkpoints/`` of the run directory; outside of a run in the folder *by_hand*, and without
+        one they are off. Rank 0 writes them, with *sharded* every rank its own part. The newest *keep* stay. One is due
+        after each *every_steps* steps, *every_s* seconds after the last one, and when a signal asks for it.
+
+        Call this early, before torch is imported: a program that does not listen yet is not asked. Raises
+        `RuntimeError` outside of the main thread, `ValueError` for a number that is not greater than 0.
         """
         directory = by_hand if self.run_dir is None else os.path.join(self.run_dir, "checkpoints")
         files = None
@@ -212,7 +225,7 @@ class Client:
         return made
 
     def relative(self, name: str) -> str:
-        """Return the path *name* as the journal gives it: relative to the run directory if it lies inside."""
+        """Return the path *name* as the journal has it: relative to the run directory if it lies inside."""
         if self.run_dir is not None:
             root = os.path.realpath(self.run_dir)
             real = os.path.realpath(name)
@@ -221,12 +234,12 @@ class Client:
         return name
 
     def sync(self) -> None:
-        """Have all that was reported put on the disk now; it is also done every 20 seconds."""
+        """Write everything that was reported to the disk now (fdatasync); it is also done every 20 seconds."""
         if self._journal is not None:
             self._journal.sync()
 
     def close(self) -> None:
-        """Put everything on the disk, and the signal handlers back; also done when the program ends."""
+        """Write everything to the disk, and restore the signal handlers; also done when the program ends."""
         atexit.unregister(self.close)
         for checkpoints in reversed(self._checkpoints):
             checkpoints.close()
@@ -239,19 +252,16 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _asked(self, field: str, *, default: object) -> object:
-        run: Mapping[str, Any] = self.config.get("run") or {}
-        value = (run.get("precision") or {}).get(field)
-        return default if value is None else value
-
-    def _device(self) -> Optional[str]:
-        return (self.config.get("plan") or {}).get("device")
-
 
 def connect(environ: Optional[Mapping[str, str]] = None) -> Client:
-    """Return the client of the run that this process belongs to, as its environment says.
+    """Return the client of the run that this process belongs to, by its environment (HPCML_RUN_DIR, HPCML_CONFIG ...).
 
-    A configuration that is announced but cannot be read raises: training with defaults under its name would be a lie.
+    *environ* defaults to ``os.environ``; without HPCML_RUN_DIR the client writes nothing. Raises `RuntimeError` where a
+    configuration is named but cannot be read (training with defaults would go by its name), `ValueError` for a rank
+    that is no integer.
+
+    >>> connect({}).precision
+    'fp32'
     """
     env = os.environ if environ is None else environ
     run_dir = env.get("HPCML_RUN_DIR")
@@ -266,10 +276,17 @@ def connect(environ: Optional[Mapping[str, str]] = None) -> Client:
         run=env.get("HPCML_RUN_ID") or os.path.basename(os.path.abspath(run_dir)),
         attempt=attempt,
         writer=f"rank{ranks.rank}",
+        closes=_ends_by_itself(),
     )
     client = Client(journal=journal, run_dir=run_dir, config=config, precision=precision, ranks=ranks, attempt=attempt)
     atexit.register(client.close)
     return client
+
+
+def _ends_by_itself() -> bool:
+    """Whether this process runs what is registered for its end; the children of multiprocessing do not."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is None or process.parent_process() is None
 
 
 def _read_ranks(env: Mapping[str, str]) -> Ranks:

@@ -1,4 +1,7 @@
-"""One journal file, written: a line for each record, a system call for each line. docs/journal.md is the format."""
+"""Writing one journal file: a line for each record, one system call for each line.
+
+docs/journal.md describes the format (JSON lines with a sequence number and a CRC-32). `Client` and the agent use it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import threading
 import time
 import uuid
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
 from zlib import crc32
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ _SYNC_EVERY_S = 20.0  # what a crashed node may lose; a killed process loses not
 _SYNCED = frozenset(("checkpoint", "signal", "warned"))  # what follows may well be the end: on the disk at once
 _HEADER_EVERY_BYTES = 1 << 20  # so that a file whose beginning was damaged still says whose it is
 _RETRY_EVERY_S = 5.0  # between attempts to create a file that could not be created
+_CLOSED = "closed"  # the last record of a journal whose header promises one
+_MOST_KEPT = 1000  # events that wait for room on the disk
+_PATIENCE_S = 2.0  # of closing, while there is no room
+_TRY_EVERY_S = 0.1
 _CACHED_NAMES = 4096  # a program that makes up names for ever must not fill the memory
 _DEEPEST = 16  # of nested details; what lies deeper, or in a circle, is written as text
 _LONGEST_INT_BITS = 4096  # Python refuses to print, and to read, integers of more than 4300 digits
@@ -32,20 +39,34 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 
 
 class JournalWriter:
-    """Appends records to a file of its own; never lets an I/O error reach the program that it records.
+    """Appends records to a file of its own; no I/O error ever reaches the calling program.
 
-    The file is synced every 20 seconds, at checkpoints and signals, and when it is closed.
-    Any thread may write, signal handlers too. A forked child gets a file of its own with its first record. What
-    could not be written is counted, said once on stderr, and journalled as ``journal_gap`` once writing works again.
+    The file is synced every 20 seconds, at checkpoints and signals, and when it is closed. Any thread may write, and
+    signal handlers too. A forked child gets a file of its own with its first record. Where the disk is full, events
+    wait in memory for the next record that can be written; metrics are lost, counted, reported once on stderr, and
+    journalled as ``journal_gap`` once writing works again. Closing tries for *patience_s* seconds to write the rest.
+
+    *run* is the uid, *attempt* counts from 0, *writer* is "agent" or "rank0", "rank1" ...; *now* returns seconds. With
+    *closes* the header promises that the last record is the event ``closed``: where it is missing, so may be others.
     """
 
     def __init__(
-        self, journal_dir: str, *, run: str, attempt: int, writer: str, now: Callable[[], float] = time.monotonic
+        self,
+        journal_dir: str,
+        *,
+        run: str,
+        attempt: int,
+        writer: str,
+        closes: bool = False,
+        patience_s: float = _PATIENCE_S,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._dir = journal_dir
         self._run = run
         self._attempt = attempt
         self._writer = writer
+        self._closes = closes
+        self._patience_s = patience_s
         self._now = now
         self._t0_unix = time.time()
         self._t0 = now()
@@ -57,25 +78,36 @@ class JournalWriter:
         os.register_at_fork(after_in_child=_weakly(self))
 
     @classmethod
-    def open(cls, journal_dir: str, *, run: str, attempt: int = 0, writer: str = "agent") -> JournalWriter:
-        """Create the journal's file with its header; where that fails, say so and try again later."""
-        journal = cls(os.fspath(journal_dir), run=run, attempt=attempt, writer=writer)
+    def open(
+        cls,
+        journal_dir: str,
+        *,
+        run: str,
+        attempt: int = 0,
+        writer: str = "agent",
+        closes: bool = False,
+        patience_s: float = _PATIENCE_S,
+    ) -> JournalWriter:
+        """Create the journal's file with its header; where that fails, print a warning and try again later."""
+        journal = cls(
+            os.fspath(journal_dir), run=run, attempt=attempt, writer=writer, closes=closes, patience_s=patience_s
+        )
         with journal._lock:
             journal._ready()
         return journal
 
     @property
     def path(self) -> Optional[str]:
-        """The file written to; None before there is one."""
+        """The path of the file; None before it exists."""
         return self._path
 
     @property
     def dropped(self) -> int:
-        """How many records were lost and are not yet journalled as lost."""
+        """The number of lost records that no ``journal_gap`` has reported yet."""
         return self._dropped
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Append the *values* of one step, as one line."""
+        """Append the *values* of one step as one line; nan and infinities become text, which JSON lacks numbers for."""
         pairs = []
         for name, value in values.items():
             # x - x is 0 for finite numbers alone
@@ -84,29 +116,37 @@ class JournalWriter:
         self._append('"k":"m","i":%d,"v":{%s}' % (step, ",".join(pairs)))
 
     def event(self, name: str, details: Optional[Mapping[str, Any]] = None) -> None:
-        """Append something that happened; what JSON does not know is written as text."""
-        self._append(_event_body(name, details or {}), is_synced=name in _SYNCED)
+        """Append an event; details that JSON cannot hold are written as text."""
+        self._append(_event_body(name, details or {}), is_synced=name in _SYNCED, is_event=True)
 
     def sync(self) -> None:
-        """Have the operating system put everything on the disk now."""
+        """Write everything to the disk now (fdatasync)."""
         with self._lock:
             self._sync()
 
     def close(self, *, sync: bool = True) -> None:
-        """Sync, unless a thousand files are about to be closed, then close; records that come later are dropped."""
+        """Close the file, synced unless *sync* is False; later records are dropped.
+
+        Where there is no room for what is left to be written, it is tried again for some seconds (*patience_s*).
+        """
         with self._lock:
+            if not self._closed:
+                until = time.monotonic() + self._patience_s
+                while not self._finish() and time.monotonic() < until:
+                    time.sleep(_TRY_EVERY_S)
             self._closed = True
+            self._dropped += len(self._kept)
+            self._kept.clear()
             if self._fd is not None:
-                if self._dropped:
-                    self._report_gap()
                 if sync:
                     self._sync()
                 self._close_file()
 
     def start_over_in_child(self) -> None:
-        """Forget the parent's file; runs by itself in every forked child."""
+        """Close the parent's file and begin a new one; runs by itself in every forked child."""
         if self._fd is not None:
             self._close_file()  # the child's copy of the descriptor; the parent's stays open
+        self._closes = False  # a child may end without closing anything, as those of multiprocessing do
         self._begin_file()
 
     def __enter__(self) -> Self:
@@ -122,6 +162,7 @@ class JournalWriter:
         self._path: Optional[str] = None
         self._numbers = itertools.count()  # atomic, unlike `+= 1`: a signal handler must not use a number twice
         self._dropped = 0
+        self._kept: List[bytes] = []  # events that there was no room for
         self._torn = False
         self._header_line = b""
         self._since_header = 0  # bytes; so many more make it worth repeating
@@ -129,12 +170,15 @@ class JournalWriter:
         self._retry_at = 0.0
         self._sync_at = self._now() + _SYNC_EVERY_S
 
-    def _append(self, body: str, *, is_synced: bool = False) -> None:
+    def _append(self, body: str, *, is_synced: bool = False, is_event: bool = False) -> None:
         with self._lock:
             # What is lost uses up its number: a reader sees a hole, and behind it how many records fell in.
-            seq = next(self._numbers)
-            if not (self._ready() and self._write(seq, body)):
-                self._dropped += 1
+            line = self._line(next(self._numbers), body)
+            if not (self._ready() and self._write_kept() and self._put(line)):
+                if is_event and not self._closed and len(self._kept) < _MOST_KEPT:
+                    self._kept.append(line)
+                else:
+                    self._dropped += 1
                 return
             if self._dropped:
                 self._report_gap()
@@ -143,16 +187,33 @@ class JournalWriter:
             if is_synced or self._now() >= self._sync_at:
                 self._sync()
 
-    def _report_gap(self) -> None:
-        if self._write(next(self._numbers), _event_body("journal_gap", {"dropped": self._dropped})):
-            self._dropped = 0
+    def _write_kept(self) -> bool:
+        """Write the events that had to wait, in their order; return whether none is left."""
+        while self._kept and self._put(self._kept[0]):
+            del self._kept[0]
+        return not self._kept
+
+    def _report_gap(self) -> bool:
+        line = self._line(next(self._numbers), _event_body("journal_gap", {"dropped": self._dropped}))
+        if not self._put(line):
+            return False
+        self._dropped = 0
+        return True
+
+    def _finish(self) -> bool:
+        """Write what is left before the file is closed; return whether all is written that can be."""
+        if self._fd is None and not self._kept:
+            return True
+        if not (self._ready() and self._write_kept() and (not self._dropped or self._report_gap())):
+            return False
+        return not self._closes or self._put(self._line(next(self._numbers), _event_body(_CLOSED, {})))
 
     def _repeat_header(self) -> None:
         self._since_header, self._header_due = 0, _HEADER_EVERY_BYTES
         self._put(self._header_line)
 
-    def _write(self, seq: int, body: str) -> bool:
-        return self._put(_checked('{"s":%d,"t":%.6f,%s' % (seq, self._now() - self._t0, body)))
+    def _line(self, seq: int, body: str) -> bytes:
+        return _checked('{"s":%d,"t":%.6f,%s' % (seq, self._now() - self._t0, body))
 
     def _put(self, line: bytes) -> bool:
         try:
@@ -181,9 +242,9 @@ class JournalWriter:
         return True
 
     def _create(self) -> None:
-        os.makedirs(self._dir, exist_ok=True)
+        os.makedirs(self._dir, mode=0o700, exist_ok=True)
         host, pid = socket.gethostname(), os.getpid()
-        stem = os.path.join(self._dir, _UNSAFE.sub("_", f"{self._attempt}-{host}-{pid}-{self._writer}"))
+        stem = os.path.join(self._dir, file_name_of(f"{self._attempt}-{host}-{pid}-{self._writer}"))
         path, count = stem + ".jsonl", 0
         while True:
             try:
@@ -211,6 +272,7 @@ class JournalWriter:
             "host": host,
             "pid": pid,
             "t0": self._t0_unix,
+            **({"closes": True} if self._closes else {}),
             "versions": {"python": platform.python_version(), "hpcml_client": VERSION},
         }
         return _checked(json.dumps(header, separators=(",", ":"))[:-1])
@@ -250,6 +312,11 @@ class JournalWriter:
             return
 
 
+def file_name_of(text: str) -> str:
+    """Return *text* with ``_`` for what names of files should not have, as in the names of journals."""
+    return _UNSAFE.sub("_", text)
+
+
 def _weakly(journal: JournalWriter) -> Callable[[], None]:
     reference = weakref.ref(journal)
 
@@ -262,7 +329,7 @@ def _weakly(journal: JournalWriter) -> Callable[[], None]:
 
 
 def _checked(line: str) -> bytes:
-    """Return *line*, which lacks its closing brace, with a sum by which a reader notices what became of it."""
+    """Return *line*, which lacks its closing brace, with a CRC-32 by which readers notice damage."""
     data = line.encode("ascii")
     return b'%b,"c":%d}\n' % (data, crc32(data))
 
@@ -288,7 +355,7 @@ def _number(value: float) -> str:
 
 
 def _plain(value: object, depth: int) -> object:
-    """Return *value* as what JSON knows."""
+    """Return *value* as types that JSON has; *depth* is how many levels of nesting are left."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""The signals that ask a program to leave a checkpoint, noted as they come."""
+"""The signals SIGUSR1 and SIGTERM, which ask a program to save a checkpoint and leave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Notice:
         self._before: Dict[int, Any] = {}  # by signal: the handler that was there
 
     def listen(self) -> None:
-        """Begin to catch; raise `RuntimeError` outside of the main thread, where Python cannot."""
+        """Install the handlers; raises `RuntimeError` outside of the main thread, where Python cannot."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("checkpoints must be asked for in the main thread: Python catches signals only there")
         for number in _ASKING:
@@ -28,7 +28,7 @@ class Notice:
         os.register_at_fork(after_in_child=_weakly(self))
 
     def stop(self) -> None:
-        """Put the handlers back that were there, unless somebody else's have come in between."""
+        """Restore the previous handlers, unless others were installed since."""
         if threading.current_thread() is not threading.main_thread():
             return  # a client closed by another thread: the program is about to end
         for number, handler in self._before.items():
@@ -37,13 +37,13 @@ class Notice:
         self._before = {}
 
     def ignore(self) -> None:
-        """From now on take no notice, and do not die either: Python puts defaults back before it has ended."""
+        """Ignore both signals from now on: while Python ends it restores the defaults, and a signal would kill it."""
         if threading.current_thread() is threading.main_thread():
             for number in self._before:
                 signal.signal(number, signal.SIG_IGN)
 
     def let_go_in_child(self) -> None:
-        """Leave SIGTERM as it was, and ignore SIGUSR1; runs by itself in every forked child.
+        """Restore SIGTERM and ignore SIGUSR1; runs by itself in every forked child.
 
         A data loader's worker that inherited the handlers could not be ended by its parent, and has nothing to save.
         """

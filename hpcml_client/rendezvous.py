@@ -1,7 +1,7 @@
-"""The processes of a run find each other before their framework does: the first gathers addresses and hands them out.
+"""A meeting of the run's processes before their framework starts: rank 0 collects addresses and hands them out.
 
-For frameworks that want to know every address beforehand, as TensorFlow's servers do. Whoever has them stays
-connected, and so learns when the first is done, or gone.
+For frameworks that need every address beforehand, as TensorFlow's servers do. Connections stay open, so that the others
+learn when rank 0 is done, or gone.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class RendezvousError(Exception):
 
 
 class Rendezvous:
-    """The processes of one run, once all have come; made by `meet`."""
+    """The connected processes of one run; made by `meet`."""
 
     def __init__(self, addresses: List[str], links: List[socket.socket]) -> None:
         self.addresses = addresses  # host:port of each rank, which it has found free
         self._links = links
 
     def dismiss(self, *, finished: bool) -> None:
-        """Tell all others that the work is *finished*, or left at a checkpoint, and let them go first."""
+        """Tell all others that the work is *finished*, or was left at a checkpoint, and wait until they have gone."""
         for link in self._links:
             with suppress(OSError):  # it has gone already
                 link.sendall(_FINISHED if finished else _LEFT)
@@ -48,13 +48,13 @@ class Rendezvous:
         self.close()
 
     def wait_until_dismissed(self) -> Optional[bool]:
-        """Return what the first rank says at the end: whether all is finished; None where it went without a word."""
+        """Return whether rank 0 says that the work is finished; None where its connection ended without a message."""
         with suppress(OSError):
             return {_FINISHED: True, _LEFT: False}.get(self._links[0].recv(1))
         return None
 
     def close(self) -> None:
-        """Go without a word."""
+        """Close the connections without a message."""
         for link in self._links:
             link.close()
 
@@ -62,7 +62,8 @@ class Rendezvous:
 def meet(run: Client, environ: Optional[Mapping[str, str]] = None, *, patience_s: float = _PATIENCE_S) -> Rendezvous:
     """Wait for all ranks of *run* at MASTER_ADDR and MASTER_PORT; return where each can be reached.
 
-    Raises `RendezvousError` where the environment names no place, or somebody does not come in time.
+    Raises `RendezvousError` where the environment names no address, or a rank does not come within *patience_s*
+    seconds.
     """
     env = os.environ if environ is None else environ
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name)]

@@ -14,9 +14,10 @@ from algorithms import ALGORITHMS
 from torch import distributed
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.recipe_task import RecipeError, Task, TrainingFailed
-from hpcml_client.size_sweep import SizeSweep
-from hpcml_client.torch_strategies import nccl_environment
+from hpcml_train.errors import RecipeError, TrainingFailed
+from hpcml_train.size_sweep import SizeSweep
+from hpcml_train.task import Task
+from hpcml_train.torch.strategies import nccl_environment
 
 DEFAULTS: Mapping[str, Any] = {
     "sizes": [1024, 65_536, 1_048_576, 16_777_216],

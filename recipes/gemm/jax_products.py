@@ -8,7 +8,7 @@ import numpy as np
 from sampled import Pairs
 
 from hpcml_client import Client
-from hpcml_client.jax_arithmetic import Arithmetic
+from hpcml_train.jax.arithmetic import Arithmetic
 
 
 def arithmetic_of(run: Client) -> Arithmetic:

@@ -6,7 +6,7 @@ import numpy as np
 from sampled import Pairs
 
 from hpcml_client import Client
-from hpcml_client.numpy_arithmetic import Arithmetic
+from hpcml_train.precision.numpy_arithmetic import Arithmetic
 
 
 def arithmetic_of(run: Client) -> Arithmetic:

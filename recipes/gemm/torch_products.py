@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hpcml_client import Client
-from hpcml_client.torch_arithmetic import Arithmetic
+from hpcml_train.torch.arithmetic import Arithmetic
 
 _SAMPLE = 64  # rows and columns that are computed again in FP64
 # Where a training would cast both matrices for each product, they are given in 16 bits: what is timed is the product.

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.size_sweep import SizeSweep, time_calls
+from hpcml_train.errors import RecipeError
+from hpcml_train.size_sweep import SizeSweep, time_calls
+from hpcml_train.task import Task
 
 DEFAULTS: Mapping[str, Any] = {
     "sizes": [64, 128, 256, 512, 1024, 2048],

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hpcml_client import Checkpoints, Client, datasets
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.tensorflow_arithmetic import Arithmetic
-from hpcml_client.tensorflow_recipe import Batch, Recipe
-from hpcml_client.tensorflow_training import train as train_recipe
+from hpcml_client import Checkpoints, Client
+from hpcml_train.data import digits
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.tensorflow.arithmetic import Arithmetic
+from hpcml_train.tensorflow.recipe import Batch, Recipe
+from hpcml_train.tensorflow.training import train as train_recipe
 
 PIXELS = 28  # the height and width that the networks expect
 CLASSES = 10
@@ -59,7 +61,7 @@ class Classification(Recipe):
     def facts(self) -> Mapping[str, object]:
         return {"training_samples": self.samples, "validation_samples": len(self._answers)}
 
-    def _place(self, images: datasets.Images, task: Task) -> Array:
+    def _place(self, images: digits.Images, task: Task) -> Array:
         pixels = _pixels(images, task)
         return pixels if self._data_format == "channels_last" else pixels.transpose(0, 3, 1, 2)
 
@@ -119,19 +121,19 @@ def _data_format(task: Task) -> str:
     return formats[task.choose("layout", formats)]
 
 
-def _read(task: Task) -> tuple[datasets.Images, datasets.Images]:
+def _read(task: Task) -> tuple[digits.Images, digits.Images]:
     if task.choose("data", ("digits", "mnist")) == "digits":
-        return datasets.split(datasets.read_digits(), task.holdout)
+        return digits.split(digits.read_digits(), task.holdout)
     if task.data_path is None:
         raise RecipeError("data=mnist needs data.path: a folder with its IDX files, or mnist.npz")
-    return datasets.read_mnist(task.data_path)
+    return digits.read_mnist(task.data_path)
 
 
-def _labels(images: datasets.Images) -> Array:
+def _labels(images: digits.Images) -> Array:
     return np.frombuffer(images.labels, dtype=np.uint8).astype(np.int32)
 
 
-def _pixels(images: datasets.Images, task: Task) -> Array:
+def _pixels(images: digits.Images, task: Task) -> Array:
     """Return 28x28 pixels between 0 and 1 of each image, the channel last."""
     raw = np.frombuffer(images.pixels, dtype=np.uint8).reshape(len(images), images.height, images.width, 1)
     pixels = raw.astype(np.float32) / np.float32(images.largest)

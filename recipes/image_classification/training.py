@@ -10,11 +10,13 @@ from models import CLASSES, MODELS, PIXELS
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_client import Checkpoints, Client, datasets
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.torch_arithmetic import Arithmetic
-from hpcml_client.torch_recipe import Recipe
-from hpcml_client.torch_training import train as train_recipe
+from hpcml_client import Checkpoints, Client
+from hpcml_train.data import digits
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.training import train as train_recipe
 
 _EVALUATION_BATCH = 1000  # bounds the memory only
 _DIGITS_SIDE = 20  # 8x8 digits are enlarged to this, then padded: MNIST's own digits lie in their frame like that
@@ -39,7 +41,6 @@ class Classification(Recipe):
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         name = task.choose("model", MODELS)
         task.choose("layout", ("nchw", "nhwc"))
-        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel"))
         self._cast = arithmetic.cast
         self._training, self._validation = (_place(images, arithmetic, task) for images in _read(task))
         self.samples = len(self._training)
@@ -72,15 +73,15 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     return train_recipe(run, task, checkpoints, Classification)
 
 
-def _read(task: Task) -> tuple[datasets.Images, datasets.Images]:
+def _read(task: Task) -> tuple[digits.Images, digits.Images]:
     if task.choose("data", ("digits", "mnist")) == "digits":
-        return datasets.split(datasets.read_digits(), task.holdout)
+        return digits.split(digits.read_digits(), task.holdout)
     if task.data_path is None:
         raise RecipeError("data=mnist needs data.path: a folder with its IDX files, or mnist.npz")
-    return datasets.read_mnist(task.data_path)
+    return digits.read_mnist(task.data_path)
 
 
-def _place(images: datasets.Images, arithmetic: Arithmetic, task: Task) -> Samples:
+def _place(images: digits.Images, arithmetic: Arithmetic, task: Task) -> Samples:
     """Put all *images* on the device: 28x28 pixels between 0 and 1."""
     raw = torch.frombuffer(bytearray(images.pixels), dtype=torch.uint8)
     pixels = raw.view(len(images), 1, images.height, images.width).float() / images.largest

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from torch import nn
 
-from hpcml_client import probe_products
-from hpcml_client.recipe_task import RecipeError
+from hpcml_train.errors import RecipeError
+from hpcml_train.precision import products
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 _CALIBRATION_BATCH = 50
@@ -111,9 +111,9 @@ def measure_products(provider: str, threads: int, *, is_half: bool) -> tuple[dic
         found = run("Conv", data.transpose(0, 3, 1, 2), weights.transpose(3, 2, 0, 1), pads=[1, 1, 1, 1])
         return found.transpose(0, 2, 3, 1)
 
-    return probe_products.measure(
+    return products.measure(
         {
-            "matmul": (probe_products.matmul(), lambda data, weights: run("MatMul", data, weights)),
-            "conv": (probe_products.conv(), convolve),
+            "matmul": (products.matmul(), lambda data, weights: run("MatMul", data, weights)),
+            "conv": (products.conv(), convolve),
         }
     )

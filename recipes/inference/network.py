@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_client import datasets
-from hpcml_client.recipe_task import Task
+from hpcml_train.data import digits
+from hpcml_train.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def digits_cnn() -> nn.Module:
 
 def read(task: Task) -> tuple[Digits, Digits]:
     """Return the digits to train on, and those held out."""
-    kept, held_out = (_as_tensors(part) for part in datasets.split(datasets.read_digits(), task.holdout))
+    kept, held_out = (_as_tensors(part) for part in digits.split(digits.read_digits(), task.holdout))
     return kept, held_out
 
 
@@ -55,7 +55,7 @@ def train(task: Task, digits: Digits) -> nn.Module:
     return model.eval()
 
 
-def _as_tensors(images: datasets.Images) -> Digits:
+def _as_tensors(images: digits.Images) -> Digits:
     raw = torch.frombuffer(bytearray(images.pixels), dtype=torch.uint8)
     pixels = raw.view(len(images), 1, images.height, images.width).float() / images.largest
     return Digits(images=pixels, labels=torch.frombuffer(bytearray(images.labels), dtype=torch.uint8).long())

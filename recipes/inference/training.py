@@ -18,8 +18,9 @@ from deployed import PROVIDERS, Array, check_provider, export, measure_products,
 from torch import nn
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.precision_shown import name_precision
-from hpcml_client.recipe_task import RecipeError, Task
+from hpcml_train.errors import RecipeError
+from hpcml_train.precision.formats import name_precision
+from hpcml_train.task import Task
 
 _CALIBRATION = 200  # pictures of the training set
 _WARM_UP = 20  # answers that are not timed: buffers and caches are made in the first

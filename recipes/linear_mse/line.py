@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcml_client.recipe_task import Task
+from hpcml_train.task import Task
 
 DEFAULTS: Mapping[str, Any] = {"slope": 2.0, "intercept": -1.0, "samples": 256, "noise": 0.0}
 LEARNING_RATE = 0.2  # by hand; conf/model/linear_mse.yaml says the same

@@ -11,10 +11,10 @@ import tensorflow as tf
 from line import LEARNING_RATE, Points, training_points, validation_points
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.recipe_task import Task
-from hpcml_client.tensorflow_arithmetic import Arithmetic
-from hpcml_client.tensorflow_recipe import Batch, Recipe
-from hpcml_client.tensorflow_training import train as train_recipe
+from hpcml_train.task import Task
+from hpcml_train.tensorflow.arithmetic import Arithmetic
+from hpcml_train.tensorflow.recipe import Batch, Recipe
+from hpcml_train.tensorflow.training import train as train_recipe
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

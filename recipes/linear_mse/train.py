@@ -1,6 +1,6 @@
 """Fit a line with one dense layer; README.md says what is reported."""
 
-from hpcml_client.recipe_start import start
+from hpcml_train.start import start
 
 if __name__ == "__main__":
     start("linear_mse", tensorflow="tensorflow_line")

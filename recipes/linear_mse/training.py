@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.recipe_task import Task
-from hpcml_client.torch_arithmetic import Arithmetic
-from hpcml_client.torch_recipe import Recipe
-from hpcml_client.torch_training import train as train_recipe
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.training import train as train_recipe
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # x, y
 
@@ -23,7 +23,6 @@ class Line(Recipe):
     """A line, found by a layer with one weight and one bias."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
-        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp"))
         self._x, self._y = (arithmetic.cast(column) for column in _columns(training_points(task)))
         self._validation = [column.to(arithmetic.device) for column in _columns(validation_points(task))]
         self.samples = len(self._x)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from models import Shape
 
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.texts import TEXTS, read_text, spread
-from hpcml_client.torch_windows import BYTES, Windows
+from hpcml_train.data.texts import TEXTS, read_text, spread
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.torch.windows import BYTES, Windows
 
 if TYPE_CHECKING:
     from typing import Protocol

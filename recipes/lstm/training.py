@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.recipe_task import Task
-from hpcml_client.torch_arithmetic import Arithmetic
-from hpcml_client.torch_recipe import Recipe
-from hpcml_client.torch_training import train as train_recipe
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.training import train as train_recipe
 
 if TYPE_CHECKING:
     Batch = tuple[torch.Tensor, torch.Tensor]  # tokens, and those that follow each
@@ -28,7 +28,6 @@ class Continuation(Recipe):
     """Sequences, continued by one token."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
-        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel"))
         shape = Shape.of(task.options)
         self._sequences = choose_sequences(task, shape, arithmetic.device)
         self.samples = len(self._sequences)

@@ -1,6 +1,6 @@
 """Factorise and solve linear systems in the precision that the run asks for; README.md says what is reported."""
 
-from hpcml_client.recipe_start import start
+from hpcml_train.start import start
 
 if __name__ == "__main__":
     start("lu")

@@ -12,10 +12,12 @@ import torch
 from blocked import Product, factorise, lapack_factorise
 from solving import Refined, factorisation_residual, refine
 
-from hpcml_client import Checkpoints, Client, torch_switches
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.size_sweep import SizeSweep, time_calls
-from hpcml_client.torch_arithmetic import Arithmetic
+from hpcml_client import Checkpoints, Client
+from hpcml_train.errors import RecipeError
+from hpcml_train.size_sweep import SizeSweep, time_calls
+from hpcml_train.task import Task
+from hpcml_train.torch import switches
+from hpcml_train.torch.arithmetic import Arithmetic
 
 DEFAULTS: Mapping[str, Any] = {
     "sizes": [128, 256, 512, 1024],
@@ -111,7 +113,7 @@ def _product_of(arithmetic: Arithmetic, working: torch.dtype) -> Product:
 
 def _exact(arithmetic: Arithmetic) -> contextlib.AbstractContextManager[None]:
     """Keep panels and triangular solves in real FP32: on a GPU TF32's switch would reach them too."""
-    return torch_switches.ieee() if arithmetic.precision == "tf32" else contextlib.nullcontext()
+    return switches.ieee() if arithmetic.precision == "tf32" else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -120,11 +122,11 @@ def _as_asked(arithmetic: Arithmetic) -> Iterator[None]:
     if not is_tf32:
         yield
         return
-    torch_switches.set_switches(tf32=True)
+    switches.set_switches(tf32=True)
     try:
         yield
     finally:
-        torch_switches.set_switches(tf32=False)
+        switches.set_switches(tf32=False)
 
 
 def _wait(arithmetic: Arithmetic) -> None:

@@ -12,10 +12,11 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.torch_arithmetic import Arithmetic
-from hpcml_client.torch_recipe import Recipe
-from hpcml_client.torch_training import train as train_recipe
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.training import train as train_recipe
 
 _EVALUATION_BATCH = 100  # bounds the memory only
 _HALVINGS = 32  # the last stage sees a picture so many times smaller
@@ -36,7 +37,6 @@ class Pictures(Recipe):
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         options = Options(**task.options)
         name = task.choose("model", MODELS)
-        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel"))
         self._cast = arithmetic.cast
         self._device = arithmetic.device
         self._memory_format = (

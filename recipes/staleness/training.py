@@ -11,11 +11,13 @@ from stale import StaleWorkers, draw_delays
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_client import Checkpoints, Client, datasets
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.torch_arithmetic import Arithmetic
-from hpcml_client.torch_recipe import Recipe
-from hpcml_client.torch_training import train as train_recipe
+from hpcml_client import Checkpoints, Client
+from hpcml_train.data import digits
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.training import train as train_recipe
 
 DEFAULTS: Mapping[str, Any] = {"workers": 4, "staleness": 0, "delay": "uniform", "hidden": 32}
 LEARNING_RATE = 0.5  # by hand; conf/model/staleness.yaml says the same
@@ -34,7 +36,7 @@ class StaleDigits(Recipe):
         task.choose("data", ("digits",))
         self._cast = arithmetic.cast
         training, self._validation = (
-            _place(images, arithmetic) for images in datasets.split(datasets.read_digits(), task.holdout)
+            _place(images, arithmetic) for images in digits.split(digits.read_digits(), task.holdout)
         )
         self._pixels, self._labels = training
         self.samples = len(self._labels)
@@ -97,7 +99,7 @@ def _refuse_impossible(task: Task, workers: int) -> None:
         raise RecipeError("training.compile=true is not supported with simulated workers: set it to false")
 
 
-def _place(images: datasets.Images, arithmetic: Arithmetic) -> Pair:
+def _place(images: digits.Images, arithmetic: Arithmetic) -> Pair:
     raw = torch.frombuffer(bytearray(images.pixels), dtype=torch.uint8)
     pixels = raw.view(len(images), images.height * images.width).float() / images.largest
     labels = torch.frombuffer(bytearray(images.labels), dtype=torch.uint8).long()

@@ -14,13 +14,13 @@ from jax_models import Transformer, Weights, first_weights
 from shape import MASK, UNASKED, Shape
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.jax_arithmetic import Arithmetic
-from hpcml_client.jax_recipe import Recipe
-from hpcml_client.jax_training import train as train_recipe
-from hpcml_client.jax_windows import Windows
-from hpcml_client.numpy_twister import Twister
-from hpcml_client.recipe_task import Task
-from hpcml_client.texts import TEXTS, read_text
+from hpcml_train.data.texts import TEXTS, read_text
+from hpcml_train.data.twister import Twister
+from hpcml_train.jax.arithmetic import Arithmetic
+from hpcml_train.jax.recipe import Recipe
+from hpcml_train.jax.training import train as train_recipe
+from hpcml_train.jax.windows import Windows
+from hpcml_train.task import Task
 
 _EVALUATION_TOKENS = 8192  # bounds the memory only
 

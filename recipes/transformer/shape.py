@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcml_client.recipe_task import RecipeError
+from hpcml_train.errors import RecipeError
 
 MASK = 256  # the token that hides another one; the 256 before it are the bytes
 KINDS = ("decoder", "encoder", "encoder_decoder")

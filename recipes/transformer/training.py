@@ -14,12 +14,13 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.texts import TEXTS, read_text
-from hpcml_client.torch_arithmetic import Arithmetic
-from hpcml_client.torch_recipe import Recipe
-from hpcml_client.torch_training import train as train_recipe
-from hpcml_client.torch_windows import BYTES, Windows
+from hpcml_train.data.texts import TEXTS, read_text
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.training import train as train_recipe
+from hpcml_train.torch.windows import BYTES, Windows
 
 _EVALUATION_TOKENS = 8192  # bounds the memory only
 

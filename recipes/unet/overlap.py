@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpcml_client.datasets_masks import IGNORED
+from hpcml_train.data.masks import IGNORED
 
 
 class Overlap:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcml_client.datasets_masks import Array, Masked
+from hpcml_train.data.masks import Array, Masked
 
 CLASSES = 4  # background, disc, rectangle, triangle
 _SEED = 20151118  # not the run's: every run is given the same pictures

@@ -13,11 +13,12 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.datasets_masks import IGNORED, Masked, read_masked
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.torch_arithmetic import Arithmetic
-from hpcml_client.torch_recipe import Recipe
-from hpcml_client.torch_training import train as train_recipe
+from hpcml_train.data.masks import IGNORED, Masked, read_masked
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.training import train as train_recipe
 
 _EVALUATION_BATCH = 50  # bounds the memory only
 
@@ -40,7 +41,6 @@ class Segmentation(Recipe):
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         options = Options(**task.options)
         task.choose("model", ("unet",))
-        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp"))
         is_nhwc = task.choose("layout", ("nchw", "nhwc")) == "nhwc"
         self._format = torch.channels_last if is_nhwc else torch.contiguous_format
         self._cast = arithmetic.cast

@@ -12,11 +12,12 @@ from torch.nn import functional as F  # noqa: N812 - torch's own custom
 from words import UNKNOWN, Tokenizer, pad, split_words
 
 from hpcml_client import Checkpoints, Client
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.texts import TEXTS, Span, read_text, split_spans
-from hpcml_client.torch_arithmetic import Arithmetic
-from hpcml_client.torch_recipe import Recipe
-from hpcml_client.torch_training import train as train_recipe
+from hpcml_train.data.texts import TEXTS, Span, read_text, split_spans
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.training import train as train_recipe
 
 if TYPE_CHECKING:
     Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # words, others drawn for each, the weights of pairs
@@ -33,7 +34,6 @@ class WordVectors(Recipe):
     """Words, told from others by those beside them."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
-        task.choose("strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp"))
         self._shape = shape = Shape.of(task.options)
         self._text = read_text(task.choose("data", TEXTS), task.data_path)
         words = split_words(self._text.content.decode())

@@ -1,0 +1,145 @@
+"""`Client.apply_precision`: a precision is set in a framework, measured there, and compared with what was asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
+
+from hpcml_train.precision.formats import name_precision
+
+if TYPE_CHECKING:
+    from hpcml_client.client import Client
+
+FRAMEWORKS = ("torch", "tensorflow", "jax", "numpy")
+MISMATCH_STATUS = 2  # what a program ends with that cannot be what it was asked to be
+
+
+class Asked(NamedTuple):
+    """The settings of the run that concern its arithmetic."""
+
+    precision: str
+    numerics: str
+    device: Optional[str]  # cpu, cuda; None: nobody planned one
+    local_rank: int
+    rounding: str
+    loss_scaling: bool
+
+
+class PrecisionMismatchError(SystemExit):
+    """The device computes in another precision than asked for; ends the program with status 2."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(MISMATCH_STATUS)
+        self.words = words
+
+
+def apply_to(run: Client, framework: Optional[str]) -> Any:  # noqa: ANN401 - the Arithmetic of a framework
+    """Set and measure the precision of *run*, report both events, return the framework's Arithmetic.
+
+    `Client.apply_precision` describes what happens at a mismatch.
+    """
+    settings: Mapping[str, Any] = run.config.get("run") or {}
+    wanted: Mapping[str, Any] = settings.get("precision") or {}
+
+    def said(field: str, otherwise: object) -> Any:  # noqa: ANN401 - whatever run.json says
+        return otherwise if wanted.get(field) is None else wanted[field]
+
+    asked = Asked(
+        precision=run.precision,
+        numerics=run.numerics,
+        device=(run.config.get("plan") or {}).get("device"),
+        local_rank=run.local_rank,
+        rounding=str(said("rounding", "rna")),
+        loss_scaling=bool(said("loss_scaling", True)),  # noqa: FBT003 - a default
+    )
+    chosen = framework or (settings.get("model") or {}).get("framework") or "torch"
+    arithmetic, facts, proof = apply(chosen, asked)
+    run.event("framework", **facts)
+    run.event("precision", **proof)
+    if proof["mismatch"]:
+        words = mismatch_words(proof)
+        # Outside of a run nothing is recorded under the name of a precision that it was not.
+        ends = said("on_mismatch", "warn" if run.run_dir is None else "fail") == "fail"
+        # hpcml/model/failure_causes.py knows the first of these lines
+        sys.stderr.write(f"hpcml_client: {'ended, because' if ends else 'goes on, although'} {words}\n")
+        sys.stderr.flush()
+        if ends:
+            raise PrecisionMismatchError(words)
+        run.note(words)
+    return arithmetic
+
+
+def apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+    """Return the framework's Arithmetic, all switches set, and the details of two events.
+
+    The first are those of ``framework``, the second those of ``precision``: with the measured precision as
+    ``effective``, and whether that is a ``mismatch``.
+    """
+    if framework not in FRAMEWORKS:
+        raise ValueError(f"framework={framework!r}: apply_precision knows {', '.join(FRAMEWORKS)}")
+    if importlib.util.find_spec(framework) is None:
+        raise ModuleNotFoundError(f"apply_precision needs {framework}, which is not installed here", name=framework)
+    arithmetic, facts, proof = _ADAPTORS[framework](asked)
+    effective = name_precision(proof["products"], proof["parameters"])
+    return arithmetic, facts, {**proof, "effective": effective, "mismatch": effective != asked.precision}
+
+
+def mismatch_words(proof: Mapping[str, Any]) -> str:
+    """Return one line about a *proof* (details of the event ``precision``) that is a mismatch."""
+    flipped = ", ".join(f"{name}={value}" for name, value in proof["flipped"].items())
+    because = f"; changed by somebody: {flipped}" if flipped else ""
+    return (
+        f"precision={proof['requested']} was asked for, but {proof['effective']} was measured on "
+        f"{proof['device']}{because}"
+    )
+
+
+def _apply_torch(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+    from hpcml_train.torch.arithmetic import Arithmetic, choose_device
+    from hpcml_train.torch.probe import describe_framework, measure_precision
+
+    arithmetic = Arithmetic(
+        asked.precision,
+        numerics=asked.numerics,
+        device=choose_device(asked.device, asked.local_rank),
+        rounding=asked.rounding,
+        loss_scaling=asked.loss_scaling,
+    )
+    return arithmetic, describe_framework(arithmetic), measure_precision(arithmetic)
+
+
+def _apply_tensorflow(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+    from hpcml_train.tensorflow.arithmetic import Arithmetic, choose_device
+    from hpcml_train.tensorflow.probe import describe_framework, measure_precision
+
+    arithmetic = Arithmetic(
+        asked.precision,
+        numerics=asked.numerics,
+        device=choose_device(asked.device, asked.local_rank),
+        loss_scaling=asked.loss_scaling,
+    )
+    return arithmetic, describe_framework(arithmetic), measure_precision(arithmetic)
+
+
+def _apply_jax(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+    from hpcml_train.jax.arithmetic import Arithmetic, choose_device
+    from hpcml_train.jax.probe import describe_framework, measure_precision
+
+    arithmetic = Arithmetic(
+        asked.precision,
+        numerics=asked.numerics,
+        device=choose_device(asked.device, asked.local_rank),
+        loss_scaling=asked.loss_scaling,
+    )
+    return arithmetic, describe_framework(arithmetic), measure_precision(arithmetic)
+
+
+def _apply_numpy(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+    from hpcml_train.precision.numpy_arithmetic import Arithmetic, describe_framework, measure_precision
+
+    arithmetic = Arithmetic(asked.precision, numerics=asked.numerics, device=asked.device)
+    return arithmetic, describe_framework(), measure_precision(arithmetic)
+
+
+_ADAPTORS = {"torch": _apply_torch, "tensorflow": _apply_tensorflow, "jax": _apply_jax, "numpy": _apply_numpy}

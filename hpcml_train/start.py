@@ -1,0 +1,68 @@
+"""Start and end of every recipe: signals are caught before the framework is imported, errors become one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Mapping, NoReturn
+
+from hpcml_client.client import Client, connect
+from hpcml_train.errors import DatasetError, NoGpuError, RecipeError, TrainingFailed
+from hpcml_train.task import Task
+
+_EXTRAS = {
+    "torch": "torch",
+    "numpy": "torch",
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "jax": "jax",
+    **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "inference"),
+}
+
+
+def start(name: str, module: str = "training", **modules: str) -> NoReturn:
+    """Train as the run asks, and end the process; *module*, beside train.py, has ``train(run, task, checkpoints)``.
+
+    *modules* names the modules of other frameworks. ``train`` returns False where it left at a checkpoint. Exit status
+    0: finished; 1: the training failed; 2: the request cannot be met; both with one line on stderr; 75: left at a
+    checkpoint.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: else TensorFlow begins with a page about itself
+    try:
+        with connect() as run:
+            status = _train(run, name, module, modules)
+    except SystemExit as left:
+        status = int(left.code or 0)
+    _end(status)
+
+
+def _train(run: Client, name: str, module: str, modules: Mapping[str, str]) -> int:
+    try:
+        task = Task.from_config(run.config)
+        checkpoints = run.checkpoints(every_steps=task.checkpoint_every)
+        # Imported here, since a framework takes seconds: too long not to listen.
+        if not importlib.import_module(modules.get(task.framework or "", module)).train(run, task, checkpoints):
+            checkpoints.leave()
+    except (RecipeError, DatasetError) as error:
+        return _say(name, str(error), 2)
+    except (TrainingFailed, NoGpuError) as error:
+        # hpcml/model/failure_causes.py knows these words: the agent takes them for the reason
+        return _say("hpcml_client", f"ended, because {error}", 1)
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRAS:
+            raise
+        return _say(name, f"{error.name} is missing: pip install 'hpcml[{_EXTRAS[error.name]}]'", 2)
+    return 0
+
+
+def _say(name: str, reason: str, status: int) -> int:
+    print(f"{name}: {reason}", file=sys.stderr)  # noqa: T201 - a program's own words
+    return status
+
+
+def _end(status: int) -> NoReturn:
+    """End at once: torch's threads sometimes abort a process that exits as Python normally does."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

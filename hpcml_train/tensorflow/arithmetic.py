@@ -1,0 +1,132 @@
+"""The arithmetic of one TensorFlow training: TF32, Keras' dtype policy and loss scaling behind one interface.
+
+arithmetic = run.apply_precision("tensorflow")                # before the first layer is made
+with arithmetic.context():
+    model = build_model()
+    optimizer = arithmetic.optimizer(keras.optimizers.Adam(epsilon=arithmetic.optimizer_eps()))
+    model.compile(optimizer, loss, auto_scale_loss=False)     # the optimiser scales already, where it must
+    model.fit(x, y)
+run.metrics(arithmetic.scaling(optimizer, steps))
+"""
+
+from __future__ import annotations
+
+from typing import Any, ContextManager, Dict, Mapping, Optional
+
+import tensorflow as tf
+
+from hpcml_train.errors import NoGpuError
+from hpcml_train.precision.formats import check_native
+
+_POLICIES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "amp_fp16": "mixed_float16",
+    "amp_bf16": "mixed_bfloat16",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+}
+_FACTORS = ("beta_1", "beta_2", "rho", "momentum")  # of what was before, in Keras' optimisers
+
+
+class Device:
+    """A device by TensorFlow's name and by its kind (cpu or cuda)."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.name = name  # CPU:0, GPU:1
+        self.type = kind  # cpu, cuda
+
+
+def choose_device(kind: Optional[str], local_rank: int) -> Device:
+    """Return the planned device (*kind* cpu or cuda) of this process; without a plan a GPU if there is one."""
+    gpus = tf.config.list_physical_devices("GPU") if kind in (None, "cuda") else []
+    if gpus:
+        # a scheduler may bind one GPU to each process, which then is number 0 for everyone
+        return Device(f"GPU:{local_rank % len(gpus)}", "cuda")
+    if kind == "cuda":
+        raise NoGpuError("TensorFlow", tf.__version__)
+    return Device("CPU:0", "cpu")
+
+
+class Arithmetic:
+    """A precision in TensorFlow. Creating one sets its and Keras' switches, explicitly for every precision.
+
+    Needs Keras 3, which TensorFlow has since 2.16.
+    """
+
+    def __init__(
+        self,
+        precision: str,
+        *,
+        numerics: str = "auto",
+        device: Optional[Device] = None,
+        loss_scaling: bool = True,
+    ) -> None:
+        self.device = device or Device("CPU:0", "cpu")
+        check_native("tensorflow", precision, numerics, self.device.type)
+        if int(tf.keras.__version__.partition(".")[0]) < 3:
+            raise RuntimeError(f"Keras {tf.keras.__version__} is too old: hpcml_client knows Keras 3 (TensorFlow 2.16)")
+        self.precision = precision
+        self.numerics = "native"
+        self.policy = _POLICIES[precision]
+        self.parameter_dtype = "float32" if self.policy.startswith("mixed_") else self.policy
+        self.loss_scaling = loss_scaling and precision == "amp_fp16"
+        self.switches = _set_switches(self.policy, tf32=precision == "tf32")
+
+    def optimizer_eps(self, default: float = 1e-7) -> float:
+        """Return Adam's eps: Keras' default, but 1e-4 for FP16 parameters, where 1e-7 is hardly a number."""
+        return max(default, 1e-4) if self.parameter_dtype == "float16" else default
+
+    def optimizer(self, optimizer: Any) -> Any:  # noqa: ANN401 - Keras has no types
+        """Return *optimizer*, within one that scales the loss where this precision does.
+
+        Raises `ValueError` where one of its factors is 1 in the type of the parameters, in which Keras computes: Adam's
+        usual beta_2=0.999 is in BF16, and every step would be zero.
+        """
+        for name in _FACTORS:
+            factor = getattr(optimizer, name, None)
+            if isinstance(factor, float) and factor < 1.0 and float(tf.cast(factor, self.parameter_dtype)) == 1.0:
+                raise ValueError(f"{name}={factor} is 1 in {self.parameter_dtype}, and no step would change anything")
+        return tf.keras.mixed_precision.LossScaleOptimizer(optimizer) if self.loss_scaling else optimizer
+
+    def cast(self, x: Any) -> Any:  # noqa: ANN401 - whatever TensorFlow takes for a tensor
+        """Return floating point *x* in the type that layers compute in; anything else as a tensor."""
+        x = tf.convert_to_tensor(x)
+        return tf.cast(x, tf.keras.mixed_precision.dtype_policy().compute_dtype) if x.dtype.is_floating else x
+
+    def context(self) -> ContextManager[Any]:
+        """Place what the block makes and computes on this arithmetic's device."""
+        found: ContextManager[Any] = tf.device(self.device.name)
+        return found
+
+    def scaling(self, optimizer: Any, steps: int) -> Mapping[str, float]:  # noqa: ANN401 - Keras has no types
+        """Return the metrics ``loss_scale`` and ``skipped_steps``, after *steps* in all; nothing where none is scaled.
+
+        *optimizer* is what `optimizer` returned, after its first step. Keras does not count the steps that it skips:
+        they are those in which its inner optimiser did not get on.
+        """
+        if not self.loss_scaling:
+            return {}
+        skipped = steps - int(optimizer.inner_optimizer.iterations)
+        return {"loss_scale": float(optimizer.dynamic_scale), "skipped_steps": float(skipped)}
+
+
+def read_switches() -> Dict[str, object]:
+    """Return every switch with its value."""
+    options = tf.config.optimizer.get_experimental_options()
+    return {
+        "tensor_float_32_execution": bool(tf.config.experimental.tensor_float_32_execution_enabled()),
+        "global_policy": str(tf.keras.mixed_precision.dtype_policy().name),
+        "floatx": str(tf.keras.backend.floatx()),
+        "auto_mixed_precision": bool(options.get("auto_mixed_precision", False)),
+    }
+
+
+def _set_switches(policy: str, *, tf32: bool) -> Mapping[str, object]:
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)  # TensorFlow's own default is on
+    tf.keras.mixed_precision.set_dtype_policy(policy)
+    # Losses, metrics and inputs have this type, whatever the policy of the layers is.
+    tf.keras.backend.set_floatx("float64" if policy == "float64" else "float32")
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False})  # the graph rewritten, unasked
+    return read_switches()

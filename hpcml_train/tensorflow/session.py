@@ -1,0 +1,195 @@
+"""The base of TensorFlow trainings: a model made under a strategy, its updates, evaluation and checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from hpcml_train import loop
+from hpcml_train.errors import RecipeError
+from hpcml_train.loop import StepEnd, Work
+from hpcml_train.progress import digest, read_arrays, write_arrays
+from hpcml_train.tensorflow.flops import count_step
+from hpcml_train.tensorflow.recipe import Batch, Recipe
+
+if TYPE_CHECKING:
+    from hpcml_client.checkpoints import Checkpoints, Saved
+    from hpcml_client.client import Client
+    from hpcml_train.task import Task
+    from hpcml_train.tensorflow.arithmetic import Arithmetic
+
+Indices = Any  # numpy.ndarray of int64, which old NumPys cannot say
+_MIB = 1 << 20
+
+
+class TensorflowTraining(loop.Training):
+    """A Keras model under a strategy of ``tf.distribute``; subclasses distribute the steps."""
+
+    flops_method = "graph"
+
+    def __init__(
+        self,
+        run: Client,
+        task: Task,
+        checkpoints: Checkpoints,
+        strategy: Any,  # noqa: ANN401 - of tf.distribute
+        arithmetic: Arithmetic,
+        recipe: Recipe,
+    ) -> None:
+        """Build the model; raise `RecipeError` where a batch cannot be divided."""
+        super().__init__(run, task, checkpoints)
+        self.strategy = strategy
+        self.recipe = recipe
+        # that a batch is divided into: each worker of a parameter server computes whole steps of its own
+        self.shares = 1 if task.strategy == "parameter_server" else int(strategy.num_replicas_in_sync)
+        if task.batch_size % (self.shares * task.accumulate):
+            raise RecipeError(
+                f"training.batch_size={task.batch_size} cannot be shared by {self.shares} replica(s) in "
+                f"{task.accumulate} part(s) each (training.accumulate)"
+            )
+        self._arithmetic = arithmetic
+        self._examination = Examination(recipe.build, policy=arithmetic.policy, seed=task.seed)
+        tf.keras.utils.set_random_seed(task.seed)
+        with strategy.scope():
+            self._model = recipe.build()
+            plain = recipe.optimizer(learning_rate=task.learning_rate, eps=arithmetic.optimizer_eps(1e-8))
+            try:
+                self._optimizer = arithmetic.optimizer(plain)
+            except ValueError as error:
+                raise RecipeError(f"precision={arithmetic.precision}: {error}") from error
+            self._optimizer.build(self._model.trainable_variables)
+        self._model.set_weights(self._examination.first_weights)
+
+    @property
+    def is_scaled(self) -> bool:
+        """As TensorFlow's arithmetic says."""
+        return self._arithmetic.loss_scaling
+
+    def parameters(self) -> int:
+        """Return the number of all parameters of the model, also of those that are not trained."""
+        return int(self._model.count_params())
+
+    def facts(self) -> Mapping[str, object]:
+        """Return the recipe's, and whether all gradients of a step are of the same weights."""
+        return {"is_synchronous": self.task.strategy != "parameter_server", **self.recipe.facts()}
+
+    def work(self) -> Work:
+        """Count a part of a batch, and multiply by the parts of all replicas."""
+        run, task, recipe = self.run, self.task, self.recipe
+        parts = self.shares * task.accumulate
+        example = recipe.batch(np.arange(task.batch_size // parts) % recipe.samples)
+        # of the model that is examined: it has the same layers, and belongs to no strategy
+        count = count_step(self._examination.model, example, recipe.loss)
+        if count.flops is not None:
+            count = count._replace(flops=count.flops * parts)
+        return Work(run.world_size - 2 if task.strategy == "parameter_server" else self.shares, count)
+
+    def restore(self, saved: Saved) -> None:
+        """Load all variables, whichever strategy trained them: replicas hold the same."""
+        variables = self._variables()
+        shapes = [tuple(variable.shape) for variable in variables]
+        for variable, array in zip(variables, read_arrays(saved, "variable", shapes, self._arithmetic.precision)):  # noqa: B905 - Python 3.8
+            kept_in = tf.as_dtype(variable.dtype).as_numpy_dtype
+            variable.assign(array if array.dtype == kept_in else array.view(kept_in))
+
+    def metrics(self, end: StepEnd) -> Mapping[str, float]:
+        """Return what the scaling of the loss has come to."""
+        return self._arithmetic.scaling(self._optimizer, end.step)
+
+    def examine(self) -> Mapping[str, float]:
+        """Measure a copy of the model in real FP32 (fp64: FP64)."""
+        if self.run.rank > 0:
+            return {}
+        with self._examination.of(self._model) as examined:
+            return self.recipe.evaluate(examined)
+
+    def writer(self) -> Callable[[str], object]:
+        """Return what writes all variables."""
+        return self._write
+
+    def memory(self) -> List[Mapping[str, object]]:
+        """Return the peak of allocated memory, evaluations included; unknown on a CPU."""
+        device = self._arithmetic.device
+        known = device.type == "cuda"
+        peak = tf.config.experimental.get_memory_info(device.name)["peak"] / _MIB if known else None
+        return [{"device": device.name, "peak_allocated_mb": peak, "peak_reserved_mb": None}]
+
+    def weights(self) -> Any:  # noqa: ANN401 - NumPy's arrays
+        """Return the weights in the order of the layers."""
+        return self._model.get_weights() if self.run.rank == 0 else None
+
+    def outcome(self, weights: Any) -> loop.Events:  # noqa: ANN401 - NumPy's arrays
+        """Return the digest of the weights."""
+        yield "final", {"step": self.task.steps, "sha256": digest(enumerate(weights))}
+
+    def parts(self, indices: Indices, share: int) -> List[Batch]:
+        """Return the samples of replica *share* in a step, in the parts that it computes one after the other."""
+        mine = np.split(indices, self.shares)[share]
+        return [self.recipe.batch(part) for part in np.split(mine, self.task.accumulate)]
+
+    def update(self, parts: List[Batch]) -> tf.Tensor:
+        """Do this replica's share of a step, inside a graph; return the mean loss of its samples.
+
+        Keras' optimisers add up the gradients of all replicas, so that each is divided by their number first.
+        """
+        model, optimizer = self._model, self._optimizer
+        losses, total = [], None
+        for batch in parts:
+            with tf.GradientTape() as tape:
+                loss = self.recipe.loss(model, batch)
+                scaled = optimizer.scale_loss(loss / (self.shares * len(parts)))
+            gradients = tape.gradient(scaled, model.trainable_variables)
+            total = gradients if total is None else [one + other for one, other in zip(total, gradients)]  # noqa: B905
+            losses.append(tf.cast(loss, tf.float64))
+        optimizer.apply(total, model.trainable_variables)
+        return tf.add_n(losses) / len(losses)
+
+    def _write(self, path: str) -> None:
+        write_arrays(path, "variable", map(np.asarray, self._variables()), self._arithmetic.precision)
+
+    def _variables(self) -> List[Any]:
+        return [*self._model.variables, *self._optimizer.variables]  # of the model also the state of its random numbers
+
+
+def sample_orders(count: int, task: Task) -> Iterator[Indices]:
+    """Yield the samples of each step: epoch after epoch, in an order that only the seed decides."""
+    generator = np.random.RandomState(task.seed)  # whose numbers NumPy has promised not to change
+    return loop.batches(functools.partial(generator.permutation, count), np.concatenate, task.batch_size)
+
+
+class Examination:
+    """A copy of the model that computes in FP32, and in FP64 where that was trained in; 16-bit weights fit into it.
+
+    Keras' own metrics are not used: under CentralStorageStrategy Keras 3.15 reports a wrong loss.
+    """
+
+    def __init__(self, build: Callable[[], Any], *, policy: str, seed: int) -> None:
+        self._policy = "float64" if policy == "float64" else "float32"
+        first = _build(build, "float32", seed)
+        self.first_weights = first.get_weights()  # drawn in FP32: the same for every precision and strategy
+        self.model = first if self._policy == "float32" else _build(build, self._policy, seed)
+
+    @contextlib.contextmanager
+    def of(self, model: Any) -> Iterator[Any]:  # noqa: ANN401 - Keras has no types
+        """Yield the copy with the weights that *model* has now, TF32 being switched off meanwhile."""
+        self.model.set_weights(model.get_weights())
+        tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+        tf.config.experimental.enable_tensor_float_32_execution(False)  # noqa: FBT003 - TensorFlow's own signature
+        try:
+            yield self.model
+        finally:
+            tf.config.experimental.enable_tensor_float_32_execution(tf32)
+
+
+def _build(build: Callable[[], Any], policy: str, seed: int) -> Any:  # noqa: ANN401 - Keras has no types
+    before = tf.keras.mixed_precision.dtype_policy()
+    tf.keras.mixed_precision.set_dtype_policy(policy)
+    try:
+        tf.keras.utils.set_random_seed(seed)
+        return build()
+    finally:
+        tf.keras.mixed_precision.set_dtype_policy(before)

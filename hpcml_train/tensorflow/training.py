@@ -1,0 +1,133 @@
+"""Synchronous training in TensorFlow: in each step every device computes the gradients of its share of the batch."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+import tensorflow as tf
+
+from hpcml_train import loop
+from hpcml_train.errors import RecipeError, first_line, out_of_memory
+from hpcml_train.loop import StepClock, StepEnd
+from hpcml_train.tensorflow import parameter_server
+from hpcml_train.tensorflow.recipe import Recipe
+from hpcml_train.tensorflow.session import TensorflowTraining, sample_orders
+from hpcml_train.tensorflow.strategies import form
+
+if TYPE_CHECKING:
+    from hpcml_client.checkpoints import Checkpoints
+    from hpcml_client.client import Client
+    from hpcml_train.task import Task
+    from hpcml_train.tensorflow.arithmetic import Arithmetic
+
+
+def train(run: Client, task: Task, checkpoints: Checkpoints, make: Callable[[Task, Arithmetic], Recipe]) -> bool:
+    """Train as *task* says and report to *run*; return False where a signal asked it to leave at a checkpoint.
+
+    *make* builds the recipe. The last step is always evaluated. Raises `RecipeError` where the request cannot be met,
+    `TrainingFailed` where the loss stays nan or infinite, or the memory is exhausted.
+    """
+    if task.compile:
+        raise RecipeError("training.compile=true is torch.compile: set it to false")
+    team = form(run, task)
+    with _said_in_one_line(), _temporary_files_removed():
+        try:
+            arithmetic = run.apply_precision("tensorflow")
+        except ValueError as error:  # what the plan refuses, asked for by hand
+            raise RecipeError(str(error)) from error
+        if task.strategy == "parameter_server" and run.rank > 0:
+            return parameter_server.serve(run, team)
+        recipe = make(task, arithmetic)
+        training: TensorflowTraining
+        if task.strategy == "parameter_server":
+            strategy = parameter_server.connect(run, team)
+            training = parameter_server.AsynchronousTraining(run, task, checkpoints, strategy, arithmetic, recipe)
+        else:
+            training = SynchronousTraining(run, task, checkpoints, team.strategy, arithmetic, recipe)
+        finished = loop.train(training)
+    team.part(run, finished=finished)
+    return finished
+
+
+class SynchronousTraining(TensorflowTraining):
+    """With `single`, `mirrored`, `central_storage` or `multi_worker_mirrored`: each device has a share of each step."""
+
+    def __init__(
+        self,
+        run: Client,
+        task: Task,
+        checkpoints: Checkpoints,
+        strategy: Any,  # noqa: ANN401 - of tf.distribute
+        arithmetic: Arithmetic,
+        recipe: Recipe,
+    ) -> None:
+        super().__init__(run, task, checkpoints, strategy, arithmetic, recipe)
+
+        # What the processes know of checkpoints goes along with the loss: all save, or leave, after the same step.
+        def step(parts: Any, known: Any) -> tf.Tensor:  # noqa: ANN401 - values for each replica
+            def replica(mine: Any, flags: tf.Tensor) -> tf.Tensor:  # noqa: ANN401
+                loss = self.update(mine) / self.shares
+                return tf.concat([tf.reshape(loss, [1]), flags], axis=0)
+
+            return strategy.reduce("SUM", strategy.run(replica, args=(parts, known)), axis=None)
+
+        self._step = tf.function(step)
+        self._sum = tf.function(lambda value: strategy.reduce("SUM", strategy.run(tf.identity, (value,)), axis=None))
+
+    def steps(self, done: int) -> Iterator[StepEnd]:
+        """Give each replica its share, and read what they have added up."""
+        task, checkpoints = self.task, self.checkpoints
+        clock = StepClock(lambda: None)  # what a step returns is read, which waits for the device
+        orders = itertools.islice(sample_orders(self.recipe.samples, task), done, None)
+        for step in range(done + 1, task.steps + 1):
+            with clock.data():
+                indices = next(orders)
+                parts = self._each(lambda share, indices=indices: self.parts(indices, share))
+                known = self._flags(checkpoints.due(step), checkpoints.asked)
+            with clock.step():
+                loss, due, asked = self._step(parts, known).numpy().tolist()
+            yield StepEnd(step, loss, due > 0, asked > 0, clock.step_time_s, clock.data_time_s)
+
+    def everywhere(self, saved: bool) -> bool:  # noqa: FBT001 - what it is about
+        """Return whether all processes *saved*; where the disk of the first is full, no process leaves."""
+        if self.run.world_size == 1:
+            return saved
+        return float(self._sum(self._flags(not saved))[0]) == 0.0
+
+    def _flags(self, *known: bool) -> Any:  # noqa: ANN401 - a value for each replica
+        return self._each(lambda _: tf.constant(known, tf.float64))
+
+    def _each(self, value_of: Any) -> Any:  # noqa: ANN401 - a value for each replica
+        strategy = self.strategy
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: value_of(context.replica_id_in_sync_group)
+        )
+
+
+@contextlib.contextmanager
+def _temporary_files_removed() -> Iterator[None]:
+    """Have TensorFlow's AutoGraph write in a folder of its own: its files go at an end that recipes do not wait for."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="hpcml-tensorflow-") as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
+@contextlib.contextmanager
+def _said_in_one_line() -> Iterator[None]:
+    """Raise one-line errors for TensorFlow's errors about memory and missing kernels."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise out_of_memory(first_line(error)) from error
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        if "NHWC" not in str(error):
+            raise
+        # on CPUs such convolutions are oneDNN's, which has none in FP64, and is not everywhere
+        raise RecipeError("layout=nchw: TensorFlow has no such convolution here: set layout=nhwc") from error
