@@ -1,21 +1,31 @@
-"""Frozen dataclasses to JSON values and back, without losing anything: `decode(T, encode(x)) == x`."""
+"""Frozen dataclasses to JSON values and back without loss: `decode(T, encode(x)) == x`.
+
+run.json, image records and the flat parameters in the store are written with it.
+"""
 
 from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from hpcml.errors import ConfigError
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+_SHOWN = 60  # characters of a value in an error
 Json = Any  # what json.dumps takes; recursive aliases do not help mypy here
 
 
 def encode(value: object) -> Json:
-    """Return *value* as plain dicts, lists and scalars; enums by name, tuples as lists."""
+    """Return *value* as plain dicts, lists and scalars for `json.dumps`; enums become their names, tuples lists.
+
+    >>> encode(Precision(name=PrecisionName.fp32))["name"]
+    'fp32'
+    """
     if type(value) in _SCALARS:
         return value
     if isinstance(value, Enum):
@@ -30,23 +40,92 @@ def encode(value: object) -> Json:
 
 
 def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, PLR0911 - one return for each kind
-    """Rebuild an instance of *kind*; an unknown or missing key raises `ConfigError` that names its place."""
+    """Rebuild an instance of the type *kind* from JSON values.
+
+    Raises `ConfigError` for an unknown or missing key, for a value of another type, and for a name that an enum lacks,
+    with its place below *where* ("cluster.queues"). Classes check themselves as they are made, and may raise it
+    too.
+    """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if value is None:
             return None
-        return decode(next(choice for choice in arguments if choice is not type(None)), value, where=where)
+        return decode(_fitting(arguments, value), value, where=where)
+    check_type(kind, value, where=where, is_deep=False)
     if origin in (list, tuple):
-        return origin(decode(arguments[0], item, where=where) for item in value)
+        return origin(decode(arguments[0], item, where=f"{where}[{at}]") for at, item in enumerate(value))
     if origin is dict:
         return {key: decode(arguments[1], item, where=f"{where}.{key}") for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
+        if value not in kind.__members__:
+            raise ConfigError(f"{where}={value[:_SHOWN]!r} is none of {', '.join(kind.__members__)}")
         return kind[value]
     if is_dataclass(kind):
         return _decode_dataclass(kind, value, where)
     if kind is float and isinstance(value, int):
         return float(value)  # JSON writes 1.0 as 1 in some tools
     return value
+
+
+_KINDS: Mapping[Any, tuple[tuple[type, ...], str]] = {
+    str: ((str,), "text"),
+    int: ((int,), "whole number"),
+    float: ((int, float), "number"),
+    bool: ((bool,), "true or false"),
+    list: ((list, tuple), "list"),
+    dict: ((dict,), "table"),
+}
+_INTEGERS = 2**63  # what a database can keep
+
+
+def check_type(kind: Any, value: Json, *, where: str, is_deep: bool = True) -> None:  # noqa: ANN401
+    """Raise `ConfigError` where a JSON value, or with *is_deep* one inside of it, is of another type than *kind* says.
+
+    Keys that a class does not know, or that are missing, are passed over, and so are names that an enum lacks.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is not None:
+            check_type(_fitting(arguments, value), value, where=where, is_deep=is_deep)
+        return
+    plain = list if origin in (list, tuple) else dict if origin is dict or is_dataclass(kind) else kind
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        plain = str
+    if plain in _KINDS:
+        _check_plain(plain, value, where)
+    if is_deep and plain in (list, dict):
+        for inner, item, place in _parts(kind, value, where):
+            check_type(inner, item, where=place)
+
+
+def _check_plain(plain: Any, value: Json, where: str) -> None:  # noqa: ANN401
+    allowed, word = _KINDS[plain]
+    is_yes_or_no = isinstance(value, bool) and plain is not bool
+    is_too_large = isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _INTEGERS
+    if not isinstance(value, allowed) or is_yes_or_no or is_too_large:
+        shown = repr(value)
+        raise ConfigError(f"{where}={shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''} is no {word}")
+
+
+def _parts(kind: Any, value: Json, where: str) -> Iterator[tuple[Any, Json, str]]:  # noqa: ANN401
+    """Yield what is in a list, a table or a class: its type, its value and its place."""
+    if is_dataclass(kind):
+        hints, _ = _shape(cast("Any", kind))
+        yield from ((hints[key], value[key], f"{where}.{key}".lstrip(".")) for key in hints.keys() & value.keys())
+    elif isinstance(value, dict):
+        yield from ((get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items())
+    else:
+        yield from ((get_args(kind)[0], item, f"{where}[{at}]") for at, item in enumerate(value))
+
+
+def _fitting(kinds: Sequence[Any], value: Json) -> Any:  # noqa: ANN401
+    """Return the first of *kinds* that *value* may be; the first of all where it may be none."""
+    some = [kind for kind in kinds if kind is not type(None)]
+    for kind in some if len(some) > 1 else ():
+        with suppress(ConfigError):
+            check_type(kind, value, where="", is_deep=False)
+            return kind
+    return some[0]
 
 
 def _decode_dataclass(kind: Any, value: dict[str, Json], where: str) -> Any:  # noqa: ANN401
@@ -72,7 +151,11 @@ def _shape(kind: Any) -> tuple[dict[str, Any], dict[str, Field[Any]]]:  # noqa: 
 
 
 def flatten(value: Json, prefix: str = "") -> dict[str, Json]:
-    """Return ``{"model.name": "cnn"}`` for ``{"model": {"name": "cnn"}}``; lists and empty dicts stay whole."""
+    """Return nested dicts as one flat dict with dotted keys; lists and empty dicts stay whole.
+
+    >>> flatten({"model": {"name": "cnn"}, "seed": 0})
+    {'model.name': 'cnn', 'seed': 0}
+    """
     if not isinstance(value, dict) or not value:
         return {prefix: value} if prefix else {}
     flat: dict[str, Json] = {}

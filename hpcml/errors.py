@@ -2,6 +2,7 @@
 
 HpcmlError                 1  something hpcml was asked to do did not happen
 ├── ConfigError            2  the words given cannot be a run; nothing was submitted, written or lost
+│   └── NotPrivateError    2  what would be executed or believed could be another user's; nothing was done with it
 ├── StoreError             2  the experiment store cannot be used as it is
 ├── ComparisonError        2  these runs cannot be compared honestly
 ├── ImageError             4  an image was not built, found or moved
@@ -22,6 +23,10 @@ class ConfigError(HpcmlError):
     """The configuration is misspelt, incomplete, contradictory or impossible on the chosen cluster."""
 
     exit_code = 2
+
+
+class NotPrivateError(ConfigError):
+    """What would be executed or believed could be another user's; nothing was done with it."""
 
 
 class StoreError(HpcmlError):
@@ -49,6 +54,9 @@ class SubmissionError(HpcmlError):
 
 
 def require(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
-    """Raise `ConfigError` with *message* unless *holds*."""
+    """Raise `ConfigError` with *message* unless *holds*.
+
+    require(steps >= 1, f"training.steps={steps} must be at least 1")
+    """
     if not holds:
         raise ConfigError(message)

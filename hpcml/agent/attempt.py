@@ -1,40 +1,51 @@
-"""One attempt of one run on one node, in order: claimed, told, carried out, judged, and put back into the queue."""
+"""One attempt of one run on one node, from its start to its end (`carry_out`).
+
+The agent (hpcml/agent/main) calls it for each run of its job. In order: the number of the attempt is claimed, its start
+is written to the journal, the sampler and the workload are started and watched, the outcome and its cause are judged
+and written, and a run that stopped at a checkpoint is put back into the queue. Trouble of hpcml's own (facts,
+telemetry, notification) is journalled and never ends the workload.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from socket import gethostname
 
-import psutil
-
-from hpcml.agent import history, host, notify, postmortem, requeue
-from hpcml.agent.inbox import ENDING, Inbox
-from hpcml.agent.memory_kills import read_kills
+from hpcml.agent import failure, fence, history, host, notify, requeue, staging
+from hpcml.agent.assignment import Turn, job_of
+from hpcml.agent.failure import read_kills
+from hpcml.agent.fence import Hold
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome
-from hpcml.agent.ranks import REQUEUE, provide_client, ranks_of
+from hpcml.agent.ranks import JOB_END, REQUEUE, provide_client, ranks_of
+from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.stdout_metrics import StdoutScanner
-from hpcml.agent.supervise import Limits, supervise
-from hpcml.agent.telemetry import PATIENCE_S, Telemetry
-from hpcml.agent.turn import Turn, job_of
-from hpcml.manifest import Plan
-from hpcml.spec import Notify
-from hpcml.states import UNSETTLED, State
-from hpcml_client.journal import JournalWriter
+from hpcml.agent.supervise import JobHooks, Limits, supervise
+from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
+from hpcml.agent.time_limit import time_limit_of
+from hpcml.errors import HpcmlError
+from hpcml.model.run import Notify
+from hpcml.model.state import State
+from hpcml.runs.atomic import write_text
+from hpcml.runs.liveness import ProcessIdentity
+from hpcml.runs.manifest import Plan
+from hpcml.runs.state import EventName
+from hpcml_client.journal import JournalWriter, file_name_of
 
 _REQUEUE_KILLS_WITHIN_S = 60.0
+_WAITS_FOR_ROOM_S = 30.0  # on a full disk, for how the attempt ended: without it the run is lost
 
 Tell = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What the agent's process needs to know of an attempt that is over."""
+    """How an attempt ended, as far as the agent's process must know to go on with the next run, or to exit."""
 
     status: int  # what it exits with, if this was its only run
     waits: bool = False  # it has been put back into the queue
@@ -42,8 +53,17 @@ class Ended:
 
 
 def carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
-    """Run the next attempt of the run, to its end."""
-    attempt = history.claim_attempt(turn.run_dir, turn.node)
+    """Run the next attempt of the run of *turn* to its end, and journal everything about it.
+
+    *inbox* holds the signals sent to the agent; *environ* is the environment of the job. A run that was cancelled
+    before it started ends at once. Ended by a signal from outside (on a cluster), the attempt stays unsettled: the
+    scheduler knows why.
+    """
+    hold = fence.enter(turn, environ, inbox)
+    if isinstance(hold, fence.Left):
+        sys.stderr.write(f"hpcml agent: run {turn.run_dir.uid} is left alone: {hold.reason}\n")
+        return Ended(status=hold.status, interrupted=hold.interrupted)
+    attempt = hold.attempt
     journal = _journal(turn, attempt)
 
     def tell(name: str, **details: object) -> None:
@@ -51,25 +71,30 @@ def carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
 
     job = job_of(turn, environ)
     tell(
-        "attempt_started",
-        pid=os.getpid(),
-        create_time=psutil.Process().create_time(),
-        hostname=socket.gethostname(),
+        EventName.ATTEMPT_STARTED,
+        **ProcessIdentity.of_this_process().as_details(),
         walltime_s=turn.manifest.plan.walltime_s,
         node=turn.node,
         pack=turn.pack,
+        start=fence.JobStart.of(turn, environ).start,
         **job,
     )
     mark = turn.run_dir.cancel_mark
     if mark.exists():
         outcome = _cancelled()
     else:
-        outcome = _work(turn, attempt, inbox, environ, journal)
+        outcome = _work(turn, hold, inbox, environ, journal)
+        if hold.superseded:
+            # We were taken for dead: the run, its state and its place in the queue are the later attempt's.
+            reason = f"attempt {attempt + 1} has taken the run over"
+            _tell_end(tell, EventName.ATTEMPT_INTERRUPTED, replace(outcome, state=State.CANCELLED, reason=reason))
+            journal.close()
+            return Ended(status=1, interrupted=outcome.interrupted)
         if mark.exists() and (outcome.state is State.FAILED or outcome.checkpointed):
             # It was killed, or left, because somebody wanted that.
             outcome = replace(outcome, state=State.CANCELLED, reason="cancelled")
     if outcome.interrupted and not turn.is_local and not mark.exists():
-        _tell_end(tell, UNSETTLED, outcome)
+        _tell_end(tell, EventName.ATTEMPT_INTERRUPTED, outcome)
         journal.close()
         return Ended(status=outcome.exit_status, interrupted=True)
     ended = _settle(turn, attempt, outcome, inbox, environ, journal)
@@ -80,10 +105,14 @@ def carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
 
 def _journal(turn: Turn, attempt: int) -> JournalWriter:
     writer = "agent" if turn.node == 0 else f"agent{turn.node}"
-    return JournalWriter.open(str(turn.run_dir.journals), run=turn.manifest.uid, attempt=attempt, writer=writer)
+    folder = str(turn.run_dir.journals)
+    return JournalWriter.open(
+        folder, run=turn.manifest.uid, attempt=attempt, writer=writer, patience_s=_WAITS_FOR_ROOM_S
+    )
 
 
 def _tell_end(tell: Tell, event: str, outcome: Outcome, **more: object) -> None:
+    """Journal *event* with the outcome as its details; *more* is added to them."""
     tell(
         event,
         state=outcome.state.value,
@@ -103,14 +132,21 @@ def _cancelled() -> Outcome:
 def _settle(
     turn: Turn, attempt: int, outcome: Outcome, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter
 ) -> Ended:
-    """Tell the end that this agent has seen, and see to what comes after it."""
-    obstacle = requeue.obstacle(turn, outcome, environ) if outcome.checkpointed else None
+    """Journal the end that this agent has seen with its cause, requeue the run or notify the webhook.
+
+    Only node 0's agent requeues and notifies. The end is written before the queue is asked, since the scheduler may
+    kill this process at any moment after that.
+    """
+    obstacle = requeue.obstacle(turn, attempt, outcome, environ) if outcome.checkpointed else None
     outcome = replace(outcome, reason=_whole_reason(turn, outcome, obstacle))
     cause = None
+    with _Unharmed(journal.event)("journals of the ranks"):
+        if outcome.state is State.COMPLETED and outcome.reason is None:
+            outcome = replace(outcome, reason=history.cut_short(turn.run_dir, attempt, file_name_of(gethostname())))
     with _Unharmed(journal.event)("cause"):
-        cause = postmortem.cause_of(outcome, turn, attempt)
-        outcome = postmortem.explained(outcome, turn, attempt)
-    _tell_end(lambda name, **details: journal.event(name, details), "attempt_ended", outcome, cause=cause)
+        cause = failure.cause_of(outcome, turn, attempt)
+        outcome = failure.explained(outcome, turn, attempt)
+    _tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDED, outcome, cause=cause)
     if turn.node != 0:
         journal.close()
         # With another status srun would kill node 0's agent, which puts the run back into the queue.
@@ -149,13 +185,14 @@ def _wait_to_be_killed(inbox: Inbox) -> None:
 
 
 def _whole_reason(turn: Turn, outcome: Outcome, obstacle: str | None) -> str | None:
+    """Return the reason of the end; for a timeout also what keeps the run from going on, or its last checkpoint."""
     if outcome.checkpointed and obstacle is not None and outcome.state is State.TIMEOUT:
         return f"{outcome.reason}; {obstacle}; hpcml retry goes on from there"
     if outcome.state is not State.TIMEOUT or outcome.checkpointed:
         return outcome.reason
     try:
         found = history.last_checkpoint(turn.run_dir)
-    except (OSError, ValueError):  # the end must be told, whatever the journals of the ranks are like
+    except (HpcmlError, OSError, ValueError):  # the end must be told, whatever the journals of the ranks are like
         return outcome.reason
     return f"{outcome.reason}; its last checkpoint is {found}" if found else outcome.reason
 
@@ -178,6 +215,10 @@ class _Unharmed:
 
 
 def _image_facts(plan: Plan) -> dict[str, str]:
+    """Return path, key and SHA-256 of the run's image as facts; empty without an image.
+
+    Of an image that a job built after the submission, the SHA-256 is in the record that the build wrote beside it.
+    """
     if plan.image is None:
         return {}
     sha256 = plan.image.sha256
@@ -188,23 +229,33 @@ def _image_facts(plan: Plan) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _work(turn: Turn, attempt: int, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter) -> Outcome:
-    telemetry = Telemetry.start(turn, attempt, environ)
+def _work(turn: Turn, hold: Hold, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter) -> Outcome:
+    """Run the workload beside its sampler and return its outcome; facts and telemetry go to *journal*.
+
+    The sampler is ended in every case. Errors of telemetry are journalled as "agent_trouble".
+    """
+    telemetry = SamplerHandle.start(turn, hold.attempt, environ)
     unharmed = _Unharmed(journal.event)
     try:
         provide_client(turn.run_dir)
+        if (prevented := staging.make_ready(turn, hold, inbox)) is not None:
+            return prevented
+        shared = staging.shared_before(turn)
         with unharmed("facts"):
             plan = turn.manifest.plan
             given = {name: value for name, value in {**environ, **plan.environment}.items() if value is not None}
             own = {**host.facts(), **host.telling_variables(given), **_image_facts(plan)}
             journal.event("facts", {**own, **telemetry.take_facts(PATIENCE_S)})
         telemetry.begin()
-        outcome = _supervise(turn, attempt, inbox, environ, journal, telemetry)
+        outcome = _supervise(turn, hold, inbox, environ, journal, telemetry)
         if telemetry.is_on:
             with unharmed("telemetry"):
                 journal.event("telemetry", {"node": turn.node, **telemetry.end()})
                 if facts := telemetry.take_facts():
                     journal.event("facts", facts)
+        if not hold.superseded:  # the folder is the later attempt's
+            with unharmed("files"):
+                staging.leave(turn, hold.attempt, shared, journal)
         return outcome
     finally:
         with unharmed("telemetry"):
@@ -212,11 +263,12 @@ def _work(turn: Turn, attempt: int, inbox: Inbox, environ: Mapping[str, str], jo
 
 
 def _supervise(
-    turn: Turn, attempt: int, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter, telemetry: Telemetry
+    turn: Turn, hold: Hold, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter, telemetry: SamplerHandle
 ) -> Outcome:
+    """Start the ranks and watch them to their end, reading metrics from the output of the first rank meanwhile."""
     manifest, plan = turn.manifest, turn.manifest.plan
     unharmed = _Unharmed(journal.event)
-    ranks = ranks_of(turn, attempt, environ)
+    ranks = ranks_of(turn, hold.attempt, environ)
     scanner = StdoutScanner(path=ranks[0].stdout, rules=manifest.run.workload.metrics)
 
     def pick(*, to_the_end: bool = False) -> None:
@@ -225,12 +277,18 @@ def _supervise(
                 journal.metrics(found.step, {found.name: found.value})
 
     def follow() -> None:
+        hold.beat()
         pick()
         with unharmed("telemetry"):
             if facts := telemetry.take_facts():
                 journal.event("facts", facts)
             if lost := telemetry.read():
                 journal.event("telemetry_lost", {"node": turn.node, "reason": lost})
+
+    def tell_beforehand(outcome: Outcome) -> None:
+        if not turn.is_local:  # PBS kills ten seconds later, which may be within the program's grace
+            _tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDING, outcome)
+            journal.sync()
 
     job_id = job_of(turn, environ)["job_id"]
     kills_before = read_kills(job_id if isinstance(job_id, str) else None)
@@ -239,14 +297,48 @@ def _supervise(
         inbox,
         Limits(
             stop_after_s=plan.stop_after_s,
+            margin_s=max(0, (plan.walltime_s or 0) - (plan.stop_after_s or 0)),
             warn_after_s=plan.warn_after_s,
             notice_s=manifest.run.schedule.notice_s,
             grace_s=plan.stop_grace_s,
         ),
         tell=lambda name, **details: journal.event(name, details),
         on_tick=follow,
-        is_unwanted=turn.run_dir.cancel_mark.exists,
+        is_unwanted=lambda: hold.superseded or turn.run_dir.cancel_mark.exists(),
+        job=JobHooks(
+            why_ended=lambda: _failure_elsewhere(environ),
+            has_failed_elsewhere=lambda: _failure_in_shared_job(turn, hold.attempt),
+            on_end_asked=tell_beforehand,
+            time_limit=time_limit_of(turn, hold.attempt, environ, lambda name, **details: journal.event(name, details)),
+        ),
     )
     if ranks[0].stdout.exists():
         pick(to_the_end=True)
-    return postmortem.out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
+    if outcome.state is State.FAILED and _is_in_shared_job(turn):
+        with unharmed("word to the other nodes"):
+            how = f"node {turn.node} ({gethostname()}) ended first: {outcome.reason}"
+            write_text(turn.run_dir.has_failed(hold.attempt), how + "\n")
+    return failure.out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
+
+
+def _is_in_shared_job(turn: Turn) -> bool:
+    """Tell whether other runs wait in this run's job of several nodes: the job goes on where a node's part fails."""
+    return turn.pack is not None and turn.manifest.run.resources.nodes > 1
+
+
+def _failure_in_shared_job(turn: Turn, attempt: int) -> str | None:
+    if not _is_in_shared_job(turn):
+        return None
+    try:
+        return turn.run_dir.has_failed(attempt).read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _failure_elsewhere(environ: Mapping[str, str]) -> str | None:
+    """Return which node of the job ended first, and how, where the job script ends the others for that; else None."""
+    try:
+        words = Path(environ[JOB_END]).read_text(encoding="utf-8", errors="replace").strip()
+    except (KeyError, OSError):
+        return None
+    return words or None

@@ -1,90 +1,89 @@
-"""What became of a run before now, read from its journals: those of its ranks, which may be large, are not opened."""
+"""The history of a run, as its agent needs it: read from the journals in the run directory.
+
+Journals of ranks may be large and are not opened for this, except to find the last checkpoint.
+"""
 
 from __future__ import annotations
 
-import mmap
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from hpcml.journal import Event, read_journal
-from hpcml.rundir import RunDir
+from hpcml.runs.journal import events, is_cut_short, parse_chunk, pieces
+from hpcml.runs.layout import RunDir, attempt_of
+from hpcml.runs.state import EventName, read_fold
 
-_NAME = re.compile(r"(\d+)-.*?(-rank\d+(?:-\d+)?)?\.jsonl")
-_VERDICTS_FROM_OUTSIDE = frozenset({"lost", "cancelled", "ended_by_scheduler", "submission_failed"})
+_RANK = re.compile(r"\d+-.*-rank(\d+)(?:-\d+)?\.jsonl")
 _CHECKPOINT = b'"n":"checkpoint"'
 
 
-def claim_attempt(run_dir: RunDir, node: int) -> int:
-    """Return the number of the attempt that begins now; the log file of this node, created here, makes it ours.
-
-    It is the latest that there is anything of (an attempt may begin with the wish for it), or the next if somebody
-    said from outside how the latest ended, or if this node has been in it. The agents of a job's nodes start once in
-    every attempt each, so that they count alike.
-    """
-    attempt = max((number for number, _ in _journals(run_dir)), default=0)
-    if any(event.name in _VERDICTS_FROM_OUTSIDE for number, event in _events(run_dir) if number == attempt):
-        attempt += 1
-    run_dir.logs.mkdir(exist_ok=True)
-    while True:
-        try:
-            with run_dir.agent_log(attempt, node).open("x"):
-                return attempt
-        except FileExistsError:
-            attempt += 1
-
-
 def requeues(run_dir: RunDir) -> int:
-    """Return how often agents of the run have put it back into the queue."""
-    return len({number for number, event in _events(run_dir) if _is_by_agent(event)})
+    """Return how often agents have put the run back into the queue, by its journals; retries by users do not count."""
+    return read_fold(run_dir).requeues
 
 
 def is_over(run_dir: RunDir, pack: str, *, comes_back: bool) -> bool:
-    """Tell whether the job *pack*, which was started again, has brought the run to an end before.
+    """Tell whether the job with the token *pack*, which the scheduler restarted, has already finished this run.
 
-    *comes_back*: a run that was put back into the queue is started by this same job, not by one of its own.
+    *comes_back*: a requeued run is started by this same job (local runs), not by a job of its own.
     """
-    begun, ended, waits = set(), set(), -1
-    for number, event in _events(run_dir):
-        if event.name == "attempt_started" and event.details.get("pack") == pack:
-            begun.add(number)
-        elif event.name == "attempt_ended":
-            ended.add(number)
-        elif _is_by_agent(event):
-            waits = max(waits, number)
-    over = begun & ended
+    told = read_fold(run_dir)
+    begun = {one.number for one in told if any(start.details.get("pack") == pack for start in one.starts)}
+    over = begun & {one.number for one in told if one.has_ended}
+    waits = max((one.number for one in told if one.is_requeue), default=-1)
     return bool(over) and not (comes_back and waits > max(over))
 
 
+def furthest_steps(run_dir: RunDir) -> dict[int, int]:
+    """Return the step that each attempt came to, by its number: that of its last checkpoint, by each rank's last word.
+
+    An attempt that reported no checkpoint is absent. Raises `HpcmlError` where a journal cannot be read.
+    """
+    found: dict[int, int] = {}
+    for path in run_dir.journal_files():
+        attempt = attempt_of(path)
+        step = None if attempt is None else _last_step(path)
+        if attempt is not None and step is not None:
+            found[attempt] = max(step, found.get(attempt, step))
+    return found
+
+
+def _last_step(path: Path) -> int | None:
+    """Return the step of the last checkpoint in the journal *path*; None without one."""
+    found = (parse_chunk(piece.data, offset=piece.at) for piece in pieces(path) if _CHECKPOINT in piece.data)
+    steps = [event.details.get("step") for event in events(list(found), EventName.CHECKPOINT)]
+    return next((step for step in reversed(steps) if isinstance(step, int)), None)
+
+
 def last_checkpoint(run_dir: RunDir) -> str | None:
-    """Return the name of the last checkpoint that a rank has reported, in any attempt."""
-    for path in sorted(run_dir.journal_files(), key=lambda path: path.stat().st_mtime, reverse=True):
-        if path.stat().st_size == 0:
-            continue
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            found = data.rfind(_CHECKPOINT)
-        if found >= 0:
-            named = [event for event in _events_of(path) if event.name == "checkpoint"]
-            if named:
-                return Path(str(named[-1].details.get("path"))).name
+    """Return the file name of the last checkpoint that a rank has reported in any attempt; None without one.
+
+    Journals are searched from the newest. Raises `HpcmlError` where one cannot be read.
+    """
+    dated: list[tuple[float, Path]] = []
+    for path in run_dir.journal_files():
+        with suppress(FileNotFoundError):
+            dated.append((path.stat().st_mtime, path))
+    for _, path in sorted(dated, reverse=True):
+        found = (parse_chunk(piece.data, offset=piece.at) for piece in pieces(path) if _CHECKPOINT in piece.data)
+        named = list(events(list(found), EventName.CHECKPOINT))
+        if named:
+            return Path(str(named[-1].details.get("path"))).name
     return None
 
 
-def _is_by_agent(event: Event) -> bool:
-    return event.name == "submitted" and event.details.get("by") == "agent"
+def cut_short(run_dir: RunDir, attempt: int, host: str) -> str | None:
+    """Return in one line that what ranks on *host* reported last in *attempt* may be missing; None where all is there.
 
-
-def _events(run_dir: RunDir) -> Iterator[tuple[int, Event]]:
-    for number, path in _journals(run_dir):
-        for event in _events_of(path):
-            yield number, event
-
-
-def _events_of(path: Path) -> list[Event]:
-    return [record for record in read_journal(path).records if isinstance(record, Event)]
-
-
-def _journals(run_dir: RunDir) -> list[tuple[int, Path]]:
-    """Return the journals that are not of ranks, with their attempts."""
-    matches = [(_NAME.fullmatch(path.name), path) for path in run_dir.journal_files()]
-    return [(int(match[1]), path) for match, path in matches if match is not None and match[2] is None]
+    Raises `HpcmlError` where one of their journals cannot be read.
+    """
+    files = ((_RANK.fullmatch(path.name), path) for path in run_dir.journal_files())
+    of_here = ((match, path) for match, path in files if match and path.name.startswith(f"{attempt}-{host}-"))
+    ranks = sorted({int(match[1]) for match, path in of_here if is_cut_short(path)})
+    if not ranks:
+        return None
+    whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:3]))}{', ...' if len(ranks) > 3 else ''}"
+    return (
+        f"what {whose} reported last may be missing: the journal has no end, as on a full disk, or where a program "
+        "leaves by os._exit without close() of its client"
+    )

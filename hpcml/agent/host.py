@@ -1,4 +1,7 @@
-"""What this machine is: the facts that a comparison must hold equal or show."""
+"""Facts about this machine that comparisons hold equal or report: processor, memory, kernel, telling variables.
+
+The agent records them in the event "facts" of each attempt.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,11 @@ _MOST_CHARACTERS = 500
 
 
 def usable_cores(cpu_max: Path = _CGROUP_CPU_MAX) -> int:
-    """Return the cores this process may use: its affinity, cut by the cgroup's quota where there is one."""
+    """Return the number of cores that this process may use: its affinity, limited by the cgroup's quota.
+
+    *cpu_max* holds quota and period in microseconds, or "max" for no quota (cgroup version 2, cpu.max); where it cannot
+    be read, the affinity alone counts.
+    """
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = cpu_max.read_text(encoding="ascii").split()
@@ -37,7 +44,11 @@ def usable_cores(cpu_max: Path = _CGROUP_CPU_MAX) -> int:
 
 
 def facts() -> dict[str, Any]:
-    """Return flat facts; a key whose value cannot be had is left out. The GPUs have theirs in `gpu`."""
+    """Return the facts of this machine as a flat dict; a fact that cannot be found out is left out.
+
+    The keys are hostname, cpu_model, cores, memory_mb (MiB), kernel and python. Facts of the GPUs come from the sampler
+    (telemetry/gpus).
+    """
     found: dict[str, Any] = {
         "hostname": socket.gethostname(),
         "cpu_model": _cpu_model(),
@@ -50,7 +61,11 @@ def facts() -> dict[str, Any]:
 
 
 def telling_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return as facts ``env.NAME`` the variables that change how a program computes; none that may hold a secret."""
+    """Return the variables that change how a program computes, as facts ``env.NAME``; never one that may hold a secret.
+
+    >>> telling_variables({"NCCL_ALGO": "Ring", "NVIDIA_API_KEY": "x", "PATH": "/bin"})
+    {'env.NCCL_ALGO': 'Ring'}
+    """
     return {
         f"env.{name}": value[:_MOST_CHARACTERS]
         for name, value in sorted(environ.items())

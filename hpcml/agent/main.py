@@ -1,7 +1,8 @@
-"""What runs on a node: the agent of one run, or of several that share a job and take turns in it.
+"""The agent: the process that the job script starts on each node, which runs and watches the workload.
 
 ``python -m hpcml.agent.main PATH`` needs PATH, a run directory or a manifest in it, and nothing else: no Hydra, no
-database, no network. With ``--batch FILE`` the runs are those that FILE lists for this job's array index.
+database, no network. With ``--batch FILE`` it executes the runs that FILE lists for this job's array index, one after
+the other. Its exit status is that of the workload, or 2 where the arguments or manifests cannot be used.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcml.agent import history
+from hpcml.agent import fence, history
+from hpcml.agent.assignment import Turn, read_element, read_turn
 from hpcml.agent.attempt import Ended, carry_out
-from hpcml.agent.inbox import Inbox
-from hpcml.agent.turn import Turn, read_element, read_turn
+from hpcml.agent.signals import Inbox
 from hpcml.errors import HpcmlError
 
 _USAGE = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the agent for what the words name; return the exit status of the workload."""
+    """Execute the runs that *arguments* (default: sys.argv) name; return the exit status.
+
+    Of several runs, the first that failed determines the status; one that was put back into the queue is no failure of
+    a shared job. After a signal that asks to end, runs that have not started are left as they are. Arguments or
+    manifests that cannot be used are reported on standard error, with status 2.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     inbox = Inbox()
     with inbox.listening():
@@ -41,15 +47,18 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(source: Path, pack: str | None, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     try:
         turn = read_turn(source, pack, environ)
-        if _is_over(turn):
+        if _is_over(turn, environ):
             return Ended(status=0)
         return carry_out(turn, inbox, environ)
     except (HpcmlError, OSError) as error:
         return Ended(status=_complain(error))
 
 
-def _is_over(turn: Turn) -> bool:
-    return turn.pack is not None and history.is_over(turn.run_dir, turn.pack, comes_back=turn.is_local)
+def _is_over(turn: Turn, environ: Mapping[str, str]) -> bool:
+    """Tell whether a job that was started again has finished this run before; a slow node has its part still to do."""
+    if turn.pack is None or not history.is_over(turn.run_dir, turn.pack, comes_back=turn.is_local):
+        return False
+    return turn.node == 0 or not fence.is_awaited(turn, environ)
 
 
 def _worse(status: int, ended: Ended, *, is_alone: bool) -> int:

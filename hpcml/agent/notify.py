@@ -1,4 +1,4 @@
-"""The end of a run told to the user's webhook: of each run, or once for all that were submitted together."""
+"""Notifies the user's webhook of the end of a run, or of the last run of a submission (`schedule.notify`)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcml.agent.turn import Turn
+from hpcml.agent.assignment import Turn
 from hpcml.errors import HpcmlError
-from hpcml.manifest import Manifest
-from hpcml.rundir import RunDir
-from hpcml.spec import Notify
-from hpcml.states import State
+from hpcml.model.run import Notify
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import Manifest
+from hpcml.runs.private import make_folder, open_file
 
 _RUNS = "runs"  # HOME/runs/EXPERIMENT/UID
 
@@ -20,11 +21,14 @@ _RUNS = "runs"  # HOME/runs/EXPERIMENT/UID
 def tell_of_end(
     turn: Turn, state: State, *, reason: str | None, cause: str | None, wall_s: float | None, tell: Callable[..., None]
 ) -> None:
-    """Post what the run's schedule asks for; *tell* journals whether that was possible. Nothing here harms the run."""
+    """Post the message that the run's schedule asks for; *tell* journals whether that worked.
+
+    Whatever goes wrong with it (file, network, server) is only journalled, as the event "notify_failed".
+    """
     schedule = turn.manifest.run.schedule
     if schedule.notify is Notify.never or schedule.webhook_file is None:
         return
-    from hpcml import webhook  # noqa: PLC0415 - HTTP and TLS would cost every run tens of milliseconds at its start
+    from hpcml.agent import webhook  # noqa: PLC0415 - HTTP and TLS would cost every run tens of milliseconds at its start
 
     what = schedule.notify.name
     try:
@@ -45,7 +49,7 @@ def tell_of_end(
 def _run_message(
     manifest: Manifest, state: State, *, reason: str | None, cause: str | None, wall_s: float | None
 ) -> dict[str, object]:
-    from hpcml import webhook  # noqa: PLC0415 - as above
+    from hpcml.agent import webhook  # noqa: PLC0415 - as above
 
     run = manifest.run
     return webhook.run_message(
@@ -61,8 +65,8 @@ def _run_message(
 
 
 def _sweep_message(turn: Turn, state: State) -> dict[str, object] | None:
-    """Record the end, and return the message if it is the last of its submission."""
-    from hpcml import webhook  # noqa: PLC0415 - as above
+    """Record the end, and return the message if it is the last of its submission; else None."""
+    from hpcml.agent import webhook  # noqa: PLC0415 - as above
 
     origin = turn.manifest.provenance
     file = ended_file(turn.run_dir, turn.manifest)
@@ -75,7 +79,10 @@ def _sweep_message(turn: Turn, state: State) -> dict[str, object] | None:
 
 
 def ended_file(run_dir: RunDir, manifest: Manifest) -> Path | None:
-    """Return where the ends of the run's submission are counted; None where the run lies elsewhere than usual."""
+    """Return the file that counts the ended runs of the run's submission.
+
+    None where the run does not lie in a home's ``runs`` folder, or was not submitted by `hpcml run`.
+    """
     parents = run_dir.path.parents
     if len(parents) < 3 or parents[1].name != _RUNS or manifest.provenance.submission is None:
         return None
@@ -83,14 +90,14 @@ def ended_file(run_dir: RunDir, manifest: Manifest) -> Path | None:
 
 
 def record_end(file: Path, uid: str, state: State, *, size: int) -> Counter[str] | None:
-    """Append that the run has ended; return the runs counted by state if this was the last of *size* runs, else None.
+    """Append the end of a run to *file*; return the counts by state if this was the last of *size* runs, else None.
 
-    One line, one write: several nodes append at once. The line that makes the count whole is one and the same for all
-    of them, so that one of them tells it, and a run that ends once more later does not.
+    Each end is one line and one write, since several nodes may append at once. All of them agree on which line
+    completes the count, so that exactly one sends the message; a run that ends again later does not.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent, parents=True)
     line = f"{uid} {state.value} {os.uname().nodename} {os.getpid()}"
-    with file.open("ab", buffering=0) as ended:
+    with open_file(file, "ab", buffering=0) as ended:
         ended.write(f"{line}\n".encode("ascii", "replace"))
     seen: dict[str, str] = {}
     for known in file.read_text(encoding="ascii", errors="replace").splitlines():

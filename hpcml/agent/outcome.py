@@ -1,4 +1,4 @@
-"""How a workload ended, judged from how its ranks ended and why they were asked to."""
+"""How a workload ended, derived from the exit codes of its ranks and the reason why they were stopped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcml.states import State
+from hpcml.model.state import State
 
 LEFT_AT_CHECKPOINT = 75  # EX_TEMPFAIL of sysexits.h: "run me again", which hpcml_client's checkpoints exit with
 _GOOD = (0, LEFT_AT_CHECKPOINT)
@@ -15,7 +15,12 @@ _OBEYED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a workload ended. `exit_code` is None where a signal ended it."""
+    """How a workload ended.
+
+    `exit_code` is None where a signal ended it, `signal` is None otherwise. `reason` is None for COMPLETED, unless what
+    the program reported is incomplete (`history.cut_short`); `wall_s` is from the start of the first rank to the end of
+    the last.
+    """
 
     state: State
     exit_code: int | None
@@ -28,9 +33,10 @@ class Outcome:
 
     @property
     def exit_status(self) -> int:
-        """What the agent exits with, as a shell would: 128 + n for signal n; never 0 unless COMPLETED.
+        """The exit status of the agent, as a shell's: 128 + n for signal n; 0 only for COMPLETED.
 
-        Nor is it ever the status of a program that left at a checkpoint: that is for a run that was queued again.
+        It is never 75, the status of a program that stopped at a checkpoint: the agent exits with that only for a run
+        that was put back into the queue.
         """
         if self.signal is not None:
             return 128 + self.signal
@@ -40,28 +46,37 @@ class Outcome:
 
     @property
     def failed_ranks(self) -> list[int]:
-        """The ranks that failed by themselves, not because another one had."""
+        """The ranks that failed by themselves, or, where there are none, those that SIGTERM ended."""
         failed = [rank for rank, code in enumerate(self.codes) if code not in _GOOD]
         return [rank for rank in failed if self.codes[rank] not in _OBEYED] or failed
 
 
 @dataclass(slots=True)
 class Stop:
-    """Why the workload is being ended, and when patience ends."""
+    """Why the workload is being ended, and when it is killed (time of the monotonic clock)."""
 
     state: State
     reason: str
     kill_at: float
     from_outside: bool = False
+    is_elsewhere: bool = False  # the failure of which it is the consequence, and the better word
 
 
 def first_failure(codes: Sequence[int | None]) -> tuple[int, int] | None:
-    """Return the first rank, and its code, that has ended neither well nor at a checkpoint."""
+    """Return the first failed rank and its exit code; None where all ended well, at a checkpoint, or not yet (None)."""
     return next(((rank, code) for rank, code in enumerate(codes) if code is not None and code not in _GOOD), None)
 
 
 def judge(codes: Sequence[int], stop: Stop | None, *, warned: bool, wall_s: float) -> Outcome:
-    """Return what the *codes* of all ranks mean, given why they were stopped, if they were."""
+    """Return the outcome for the exit *codes* of all ranks and the *stop* that ended them, if any.
+
+    A negative code is a signal, as in `subprocess`. *warned* tells whether the program was told to leave a checkpoint.
+    The first rank that failed by itself gives code and reason; ranks that SIGTERM ended are taken only where there is
+    no other. A stop for the walltime, a cancellation or a failure elsewhere goes before failures.
+
+    >>> judge([0, 1], None, warned=False, wall_s=9.0).reason
+    'rank 1: exit status 1'
+    """
     checkpointed = LEFT_AT_CHECKPOINT in codes and all(code in _GOOD for code in codes)
     # The rank that failed first is the one that made us stop the others; it is found by its code, not by SIGTERM's.
     failed = [(rank, code) for rank, code in enumerate(codes) if code not in _GOOD]
@@ -72,7 +87,7 @@ def judge(codes: Sequence[int], stop: Stop | None, *, warned: bool, wall_s: floa
     if checkpointed:
         code = LEFT_AT_CHECKPOINT
         state, reason = State.TIMEOUT, "left at a checkpoint" + (" before the walltime" if warned else "")
-    if stop is not None and stop.state is not State.FAILED:
+    if stop is not None and (stop.state is not State.FAILED or stop.from_outside or stop.is_elsewhere):
         state, reason = stop.state, stop.reason + (", left at a checkpoint" if checkpointed else "")
     return Outcome(
         state=state,
@@ -87,5 +102,9 @@ def judge(codes: Sequence[int], stop: Stop | None, *, warned: bool, wall_s: floa
 
 
 def how(code: int) -> str:
-    """Return the words for an exit code as `subprocess` has it."""
+    """Return an exit code of `subprocess` in words.
+
+    >>> how(1), how(-9)
+    ('exit status 1', 'killed by SIGKILL')
+    """
     return f"exit status {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"

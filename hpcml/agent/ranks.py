@@ -1,4 +1,4 @@
-"""The processes of a run on this node: what each finds in its environment, which is torchrun's and hpcml's."""
+"""The processes (ranks) of a run on this node, and the environment of each: torchrun's variables and hpcml's."""
 
 from __future__ import annotations
 
@@ -6,38 +6,73 @@ import os
 import random
 import socket
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from hpcml.agent.assignment import Turn
 from hpcml.agent.supervise import Rank
-from hpcml.agent.turn import Turn
-from hpcml.manifest import Plan
-from hpcml.resources import client_dir
-from hpcml.rundir import RunDir
+from hpcml.agent.time_limit import TIME_LIMIT
+from hpcml.model.run import Run
+from hpcml.model.strategy import StrategyName
+from hpcml.paths import program_packages
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import Plan
+from hpcml.runs.private import make_folder
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
+JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes
+_OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT})  # an hpcml that the workload starts must not use our job
+_OF_THE_RUN = frozenset({"HPCML_RUN_ID", "HPCML_RUN_DIR", "HPCML_CONFIG", "HPCML_ATTEMPT", "HPCML_CLUSTER"})
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below the range from which Linux takes ports by itself
 _TRIES = 100
+# What torchrun tells each process, and programs take for "there are several": none of it where there is one.
+_TORCHRUN = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "ROLE_RANK"),
+    *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*"),
+)
+# Which task of the step that started the agent this is: the agent's own place, and no process's of the program.
+_SLURM_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
+_MPI = ("PMI_*", "PMIX_*", "OMPI_COMM_WORLD_*", "MV2_COMM_WORLD_*", "PALS_*", "HOROVOD_RANK", "HOROVOD_SIZE")
 
 
 def provide_client(run_dir: RunDir) -> None:
-    """Give the workload a folder for its PYTHONPATH with `hpcml_client` in it, and nothing else of our environment."""
-    run_dir.client_path.mkdir(exist_ok=True)
-    link = run_dir.client_path / "hpcml_client"
-    with suppress(FileExistsError):  # an attempt before, or the agent of another node
-        link.symlink_to(client_dir())
+    """Make the folder for the workload's PYTHONPATH, with links to hpcml_client and hpcml_train only.
+
+    So a program imports these two packages, but none of hpcml's own dependencies.
+    """
+    make_folder(run_dir.client_path)
+    for package in program_packages():
+        with suppress(FileExistsError):  # the submission, an attempt before, or the agent of another node
+            (run_dir.client_path / package.name).symlink_to(package)
+
+
+def overrides_env(run: Run, name: str, *, processes: int) -> bool:
+    """Tell whether the variable *name* is set for each of all *processes* of *run*, whatever ``workload.env`` says."""
+    if name in _OF_THE_RUN:
+        return True
+    is_own = run.workload.command is not None
+    if not is_own or processes > 1:
+        return _is_any(name, (*_TORCHRUN, *_SLURM_TASK) if is_own else _TORCHRUN)
+    return False
 
 
 def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]:
-    """Return the processes of this node, with what is left of *environ* after the plan."""
+    """Return the processes to start on this node, in the order of their local ranks.
+
+    Their environment is *environ* as changed by the plan, plus HPCML_RUN_ID, HPCML_RUN_DIR, HPCML_CONFIG,
+    HPCML_ATTEMPT, HPCML_CLUSTER and, for a recipe or several processes, torchrun's RANK, LOCAL_RANK, WORLD_SIZE,
+    LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, MASTER_ADDR and MASTER_PORT. One process of the user's own command has none
+    of these. For a run in a container, only the variables that the plan passes on reach the program.
+    """
     plan, run_dir, local_size = turn.manifest.plan, turn.run_dir, turn.manifest.plan.processes_per_node
     nodes = turn.manifest.run.resources.nodes
-    not_theirs = plan.environment.keys() | {REQUEUE}  # an hpcml that the workload starts must not use our job
-    base = {name: value for name, value in environ.items() if name not in not_theirs}
+    not_theirs = plan.environment.keys() | _OURS
+    misleading = _misleading(turn.manifest.run, local_size * nodes)
+    base = {name: value for name, value in environ.items() if name not in not_theirs and not _is_any(name, misleading)}
     if plan.image is not None:
-        base = {name: value for name, value in base.items() if _is_passed_on(name, plan)}
+        base = {name: value for name, value in base.items() if _is_any(name, plan.passed_on)}
     base |= {name: value for name, value in plan.environment.items() if value is not None}
     base |= {
         "HPCML_RUN_ID": turn.manifest.uid,
@@ -45,19 +80,17 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
         "HPCML_CONFIG": str(turn.source),
         "HPCML_ATTEMPT": str(attempt),
         "HPCML_CLUSTER": turn.manifest.run.cluster.name,
-        "WORLD_SIZE": str(local_size * nodes),
-        "LOCAL_WORLD_SIZE": str(local_size),
-        "NODE_RANK": str(turn.node),
-        "GROUP_RANK": str(turn.node),  # torchrun's word for it
-        **_rendezvous(turn.manifest.uid, nodes, environ),
     }
+    if turn.manifest.run.workload.command is None or local_size * nodes > 1:
+        base |= _rendezvous(turn.manifest.uid, nodes, environ, suffix=turn.manifest.run.cluster.rendezvous_suffix)
     if plan.image is None:  # else argv sets it, before the image's own
-        base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(run_dir.client_path), environ.get("PYTHONPATH")]))
+        ours = [str(run_dir.client_path), *plan.python_path]
+        base["PYTHONPATH"] = os.pathsep.join(filter(None, [*ours, base.get("PYTHONPATH")]))
     first = turn.node * local_size
     return [
         Rank(
             argv=plan.argv,
-            environ=_environ({**base, "RANK": str(first + local), "LOCAL_RANK": str(local)}, plan, environ),
+            environ=_environ(base | _place(turn, local, attempt, environ), plan, environ),
             cwd=Path(plan.cwd),
             stdout=run_dir.stdout(attempt, first + local),
             stderr=run_dir.stderr(attempt, first + local),
@@ -66,33 +99,97 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
     ]
 
 
-def _is_passed_on(name: str, plan: Plan) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in plan.passed_on)
+def _misleading(run: Run, processes: int) -> Sequence[str]:
+    """Return patterns of what a program must not find in its environment, unless the user or hpcml sets it.
+
+    A launcher finds all that the scheduler has given: it starts the processes, and tells each of them.
+    """
+    if run.workload.command is None:
+        return ()
+    starts_them = run.workload.launcher is not None or run.strategy.name is StrategyName.horovod
+    if processes > 1:
+        return () if starts_them else (*_MPI, "TORCHELASTIC_*")
+    return _TORCHRUN if starts_them else (*_TORCHRUN, *_SLURM_TASK, *_MPI)
+
+
+def _place(turn: Turn, local: int, attempt: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what tells a process which of how many it is; empty for one process of the user's own command.
+
+    For several of them it is all that torchrun sets, since programs look for parts of it, and Slurm's words for the
+    same where the job is Slurm's: Lightning believes these, and JAX.
+    """
+    run, each = turn.manifest.run, turn.manifest.plan.processes_per_node
+    count, rank = each * run.resources.nodes, turn.node * each + local
+    is_own = run.workload.command is not None
+    if is_own and count == 1:
+        return {}
+    place = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(each),
+        "NODE_RANK": str(turn.node),
+        "GROUP_RANK": str(turn.node),  # torchrun's word for it
+    }
+    if not is_own or run.workload.launcher is not None:
+        return place
+    place |= {
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(count),
+        "TORCHELASTIC_RUN_ID": turn.manifest.uid,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+    if "SLURM_JOB_ID" in environ:
+        place |= {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(local),
+            "SLURM_NODEID": str(turn.node),
+            "SLURM_NTASKS": str(count),
+            "SLURM_NPROCS": str(count),
+            "SLURM_NTASKS_PER_NODE": str(each),
+        }
+    return place
+
+
+def _is_any(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _environ(wanted: Mapping[str, str], plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment of the process that we start, so that its program finds *wanted*."""
+    """Return the environment of the process that we start, so that its program finds *wanted*.
+
+    For a container each variable gets the prefix by which the runtime passes it on to the program inside.
+    """
     if plan.image is None:
         return wanted
-    ours = {name: value for name, value in environ.items() if name != REQUEUE}
+    ours = {name: value for name, value in environ.items() if name not in _OURS}
     inside = {prefix + name: value for name, value in wanted.items() for prefix in plan.env_prefixes}
     return {**ours, **plan.runtime_environment, **inside}
 
 
-def _rendezvous(uid: str, nodes: int, environ: Mapping[str, str]) -> dict[str, str]:
+def _rendezvous(uid: str, nodes: int, environ: Mapping[str, str], *, suffix: str) -> dict[str, str]:
     """Return where the ranks meet: a free port on one node; on several, one that all compute alike.
 
     That is another one for each run, job and start of the job, since a port may be held for minutes after its use. All
-    lie below those that the kernel hands out by itself, so that no connection takes it before the ranks do.
+    lie below those that the kernel hands out by itself, so that no connection takes it before the ranks do. *suffix* is
+    what a site adds to a node's name for its fast network.
     """
     if nodes == 1:
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     job = [environ.get(name, "") for name in ("SLURM_JOB_ID", "PBS_JOBID", "SLURM_RESTART_COUNT")]
     port = _FIRST_PORT + zlib.crc32("/".join([uid, *job]).encode()) % _PORTS
-    return {"MASTER_ADDR": environ.get("HPCML_MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": str(port)}
+    if not (first := environ.get("HPCML_MASTER_ADDR")):
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    host, dot, domain = first.partition(".")
+    return {"MASTER_ADDR": f"{host}{suffix}{dot}{domain}", "MASTER_PORT": str(port)}
 
 
 def _free_port() -> int:
+    """Return a port of this node on which nobody listens now; `OSError` where none of 100 is free.
+
+    It is tried in random order, so that runs which start at the same time do not choose the same.
+    """
     for port in random.sample(range(_FIRST_PORT, _FIRST_PORT + _PORTS), _TRIES):  # of runs that start at once, too
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))

@@ -1,6 +1,7 @@
-"""A run that left at a checkpoint put back into the queue by its own agent, so that it goes on without anybody's help.
+"""Puts a run that stopped at a checkpoint back into the queue, so that it continues without the user.
 
-The wish is written down before the scheduler is asked: asked, it may kill this process at any moment.
+The job script names the command for it in HPCML_REQUEUE. The event is journalled before the scheduler is asked, since
+the scheduler may kill this process at any moment after that.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcml.agent import history
-from hpcml.agent.inbox import Inbox
+from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import Outcome
 from hpcml.agent.ranks import REQUEUE
-from hpcml.agent.turn import Turn
-from hpcml.states import State
+from hpcml.agent.signals import Inbox
+from hpcml.model.state import State
+from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
 
 _PATIENCE_S = 300.0  # the scheduler's program has time limits of its own, and asks again before it gives up
@@ -27,14 +29,17 @@ _LEFT = "left at a checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requeued:
-    """What came of it; *is_same_job*: this job itself starts again, once it has been killed."""
+    """What came of requeueing: *problem* is why it failed, or None.
+
+    *is_same_job*: no new job was submitted; the scheduler will kill and restart this one.
+    """
 
     problem: str | None
     is_same_job: bool
 
 
-def obstacle(turn: Turn, outcome: Outcome, environ: Mapping[str, str]) -> str | None:
-    """Return why a run that left at a checkpoint is not put back, or None where it is to be."""
+def obstacle(turn: Turn, attempt: int, outcome: Outcome, environ: Mapping[str, str]) -> str | None:
+    """Return why the run is not to be requeued, or None where it is."""
     if outcome.state is not State.TIMEOUT:
         return f"it is {outcome.state.value}"
     if not environ.get(REQUEUE):
@@ -42,12 +47,33 @@ def obstacle(turn: Turn, outcome: Outcome, environ: Mapping[str, str]) -> str | 
     limit = turn.manifest.run.schedule.max_requeues
     if history.requeues(turn.run_dir) >= limit:
         return f"schedule.max_requeues={limit} is used up"
-    return None
+    try:
+        return _standstill(history.furthest_steps(turn.run_dir), attempt)
+    except (OSError, ValueError):  # it is queued again, whatever the journals of the ranks are like
+        return None
+
+
+def _standstill(steps: Mapping[int, int], attempt: int) -> str | None:
+    """Return in words that the run gets no further, where this *attempt* and the one before it came to no new step.
+
+    *steps* are the last checkpoints of the attempts. One attempt alone may have been slow; where the program reports no
+    checkpoints, nothing can be said.
+    """
+    last = [number for number in (attempt - 1, attempt) if number in steps]
+    before = [step for number, step in steps.items() if number < attempt - 1]
+    if len(last) < 2 or not before or max(steps[number] for number in last) > max(before):
+        return None
+    return f"it comes no further: the last three attempts ended at step {max(before)} or before"
 
 
 def put_back(turn: Turn, command: str, inbox: Inbox, journal: JournalWriter) -> Requeued:
-    """Run *command* for the run; *journal* is that of the attempt that is asked for, which is not this one."""
-    journal.event("submitted", {"why": _LEFT, "by": "agent"})
+    """Run the requeue *command* for the run; *journal* is that of the next attempt.
+
+    The command is called with the run's manifest and prints, as JSON in its last line, the ticket of the new job, or
+    nothing where this job itself is put back, as with Slurm. It has five minutes. Failures are journalled and returned
+    in `Requeued.problem`, not raised.
+    """
+    journal.event(EventName.SUBMITTED, {"why": _LEFT, "by": "agent"})
     journal.sync()
     try:
         done = subprocess.run(
@@ -68,20 +94,20 @@ def put_back(turn: Turn, command: str, inbox: Inbox, journal: JournalWriter) -> 
         return _failed(journal, lines[-1] if lines else f"exit status {done.returncode}")
     ticket = _ticket(done.stdout)
     if ticket is not None:
-        journal.event("submitted", {"why": _LEFT, "by": "agent", **ticket})
+        journal.event(EventName.SUBMITTED, {"why": _LEFT, "by": "agent", **ticket})
         journal.sync()
     return Requeued(problem=None, is_same_job=ticket is None)
 
 
 def _failed(journal: JournalWriter, why: str) -> Requeued:
     reason = f"{_LEFT}, but could not be queued again: {why}; hpcml retry goes on from the checkpoint"
-    journal.event("submission_failed", {"reason": reason, "state": State.TIMEOUT.value})
+    journal.event(EventName.SUBMISSION_FAILED, {"reason": reason, "state": State.TIMEOUT.value})
     journal.sync()
     return Requeued(problem=reason, is_same_job=False)
 
 
 def _ticket(stdout: str) -> dict[str, Any] | None:
-    """Return what the last line says the run is called from now on; it says nothing where that is as before."""
+    """Return the ticket in the last line of *stdout*; None where it has none, because the job stays the same."""
     lines = stdout.strip().splitlines()
     try:
         said = json.loads(lines[-1]) if lines else None

@@ -1,4 +1,4 @@
-"""Metrics picked out of what a program prints, for programs that cannot be changed."""
+"""Reads metrics from what a program prints, by the rules of `workload.metrics`, for programs that cannot be changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcml.spec import MetricRule
+from hpcml.model.run import MetricRule
 
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
 _LONGEST_LINE_BYTES = 1 << 20
@@ -16,7 +16,7 @@ _LONGEST_LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picked:
-    """One value; where the line tells no step, the values of a name are numbered from 0."""
+    """One value that was found; where the line gives no step, the values of a name are numbered from 0."""
 
     name: str
     value: float
@@ -25,7 +25,10 @@ class Picked:
 
 @dataclass(slots=True)
 class StdoutScanner:
-    """Reads a growing file from where it stopped and applies the rules to each complete line."""
+    """Follows a growing file and applies the rules to each new complete line.
+
+    A rule is a regular expression with the groups ``value`` and, if it likes, ``step`` and ``name``.
+    """
 
     path: Path
     rules: Sequence[MetricRule]
@@ -37,7 +40,10 @@ class StdoutScanner:
         self._compiled = [(re.compile(rule.pattern), rule.name) for rule in self.rules]
 
     def scan(self, *, to_the_end: bool = False) -> Iterator[Picked]:
-        """Yield what the new lines hold; *to_the_end* reads everything there is, else one chunk."""
+        """Yield the values in the new lines: of at most 4 MiB, or of everything that is left with *to_the_end*.
+
+        A match whose value or step is no number is skipped. Raises `OSError` where the file cannot be read.
+        """
         if not self._compiled:
             return
         with self.path.open("rb") as file:

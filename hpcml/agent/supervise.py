@@ -1,4 +1,15 @@
-"""Processes started, watched, warned and ended; how that went is an `Outcome`."""
+"""Starts the processes of a workload, watches, warns and ends them; returns how that went as an `Outcome`.
+
+`supervise` is the loop that each attempt spends its time in. Each rank leads its own session; `members`,
+`tell_catchers` and `kill` find all processes of those sessions in /proc, also those that lead a group of their own (as
+`timeout` makes) and those in a container (Apptainer starts none in a session of its own).
+
+`Guard` is a shell that outlives the agent: if the agent is killed, it kills the workload. Otherwise the cores and GPUs
+of the run would be free for the next one while its program still runs on them. PR_SET_PDEATHSIG, the kernel's own
+means, would not do: it reaches only the rank itself, not what the rank started (a shell's program, say); a program with
+set-user-id, as Apptainer's starter may be, clears it (prctl(2)); and it can be asked for only between fork and exec,
+where Python must not run code if there are threads.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +17,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcml.agent import sessions
-from hpcml.agent.guard import Guard
-from hpcml.agent.inbox import ENDING, Inbox
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome, Stop, first_failure, how, judge
-from hpcml.states import State
+from hpcml.agent.signals import ENDING, Inbox
+from hpcml.agent.time_limit import TimeLimit, UnchangedLimit
+from hpcml.model.state import State
+from hpcml.runs.private import make_folder, open_file
 
 _TICK_S = 0.5
 _LOOK_S = 2.0  # between looks at what lies elsewhere: a mark on a shared file system, all processes of a node
@@ -26,7 +37,7 @@ _ENDED_ON_REQUEST = frozenset(code for number in ENDING for code in (-number, 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process to start."""
+    """One process to start, in *cwd* and with exactly *environ*; its output is appended to the two files."""
 
     argv: Sequence[str]
     environ: Mapping[str, str]
@@ -37,12 +48,29 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long a workload may take; None: as long as it likes."""
+    """How long a workload may take, in seconds from its start; None means without limit."""
 
     stop_after_s: float | None = None
+    margin_s: float = 0.0  # so much earlier than the walltime that is
     warn_after_s: float | None = None  # when it is told to leave a checkpoint; None: only if we are told so
     notice_s: float = 120.0  # what it gets after a warning that came to us as a signal
     grace_s: float  # between SIGTERM and SIGKILL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHooks:
+    """What is asked and told of a scheduler's job; a run on this machine has nothing of it.
+
+    `why_ended` is asked when a signal asks to end: for the failure elsewhere that made somebody send it, or None.
+    `has_failed_elsewhere` is asked every two seconds, for the failure on another node that nobody else tells of.
+    `on_end_asked` is told then what is known of the end, in case that this process is killed before its programs have
+    ended. `time_limit` is asked at the start, and again before the workload is warned or stopped.
+    """
+
+    why_ended: Callable[[], str | None] = lambda: None
+    has_failed_elsewhere: Callable[[], str | None] = lambda: None
+    on_end_asked: Callable[[Outcome], None] = lambda _: None
+    time_limit: TimeLimit = field(default_factory=UnchangedLimit)
 
 
 def supervise(
@@ -53,14 +81,15 @@ def supervise(
     tell: Callable[..., None],
     on_tick: Callable[[], None] = lambda: None,
     is_unwanted: Callable[[], bool] = lambda: False,
+    job: JobHooks | None = None,
 ) -> Outcome:
     """Start *ranks* and return when all have ended.
 
-    A signal to this process that asks to end is passed on; like the walltime, the failure of one rank and
-    *is_unwanted*, it ends all of them: SIGTERM, then SIGKILL after the grace. Before the walltime, or when SIGUSR1
-    says that the end is near, SIGUSR1 goes to every process of theirs that catches it, and to no other, which would die
-    of it. *tell* journals an event by name; *on_tick* is called about twice a second. Each rank leads its own session,
-    so what it started ends with it, and all of it ends if this process is killed.
+    All ranks are ended (SIGTERM, after the grace SIGKILL) when this process gets a signal that asks to end (that signal
+    is passed on), at `stop_after_s`, when one rank fails, or when *is_unwanted* says so. At `warn_after_s`, or when
+    this process gets SIGUSR1, every process of the ranks that has a handler for SIGUSR1 gets it, to write a checkpoint;
+    the others would die of it. *tell* journals an event by name; *on_tick* is called about twice a second;
+    *is_unwanted* about every two seconds. A rank that cannot be started gives the outcome FAILED with exit code 127.
     """
     started = time.monotonic()
     guard = Guard()
@@ -71,17 +100,21 @@ def supervise(
             reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}"
             return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
         tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
-        return _Watch(processes, inbox, limits, tell, started).until_the_end(on_tick, is_unwanted)
+        return _Watch(processes, inbox, limits, tell, started, job or JobHooks()).until_the_end(on_tick, is_unwanted)
     finally:
         guard.dismiss()
 
 
 def _start(ranks: Sequence[Rank], guard: Guard) -> list[subprocess.Popen[bytes]]:
+    """Start all ranks, each in a session of its own and known to *guard*, or none.
+
+    Raises `OSError` where one cannot be started; those before it have been killed then.
+    """
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in ranks:
-            rank.stdout.parent.mkdir(exist_ok=True)
-            with rank.stdout.open("ab") as stdout, rank.stderr.open("ab") as stderr:
+            make_folder(rank.stdout.parent)
+            with open_file(rank.stdout, "ab") as stdout, open_file(rank.stderr, "ab") as stderr:
                 processes.append(
                     subprocess.Popen(
                         list(rank.argv),
@@ -117,9 +150,11 @@ class _Watch:
     limits: Limits
     tell: Callable[..., None]
     started: float
+    job: JobHooks
+    asked_for: float = float("inf")  # the moment before which the limit was asked for again
     stop: Stop | None = None
     warned: bool = False
-    told: set[sessions.Member] = field(default_factory=set)  # who got the warning
+    told: set[Member] = field(default_factory=set)  # who got the warning
     deadline: float = field(init=False)
     late: str = field(init=False)  # what to say at the deadline
     look_at: float = field(init=False)
@@ -127,14 +162,40 @@ class _Watch:
 
     def __post_init__(self) -> None:
         limit_s = self.limits.stop_after_s
-        self.deadline = float("inf") if limit_s is None else self.started + limit_s
-        self.late = f"walltime of {limit_s:g} s reached" if limit_s is not None else ""
+        self._set_deadline(limit_s)
+        self.job.time_limit.ask()
         self.look_at = self.started + _LOOK_S
 
+    def _set_deadline(self, limit_s: float | None) -> None:
+        self.deadline = float("inf") if limit_s is None else self.started + limit_s
+        margin_s = self.limits.margin_s
+        early = f" but for the last {margin_s:g} s" if margin_s else ""
+        self.late = f"walltime of {limit_s + margin_s:g} s reached{early}" if limit_s is not None else ""
+
+    def _heed_limit(self, now: float) -> None:
+        """Take a walltime that is another than before, and ask once more before something is done because of it."""
+        if self.stop is not None:
+            return
+        warn_after_s = None if self.warned else self.limits.warn_after_s
+        next_at = self.deadline if warn_after_s is None else min(self.deadline, self.started + warn_after_s)
+        if next_at != self.asked_for and now >= next_at - self.job.time_limit.ask_ahead_s:
+            self.asked_for = next_at
+            self.job.time_limit.ask()
+        told = self.job.time_limit.deadlines()
+        if told is None or told.stop_after_s == self.limits.stop_after_s:
+            return
+        self.limits = replace(
+            self.limits, stop_after_s=told.stop_after_s, margin_s=told.margin_s, warn_after_s=told.warn_after_s
+        )
+        self._set_deadline(told.stop_after_s)
+        self.warned = self.warned and now >= self.started + told.warn_after_s  # else once more, when that time comes
+        self.told = self.told if self.warned else set()
+
     def until_the_end(self, on_tick: Callable[[], None], is_unwanted: Callable[[], bool]) -> Outcome:
-        """Return once every rank has ended, one way or another."""
+        """Return once every rank has ended; what they left behind in their sessions is killed then."""
         while None in (codes := self._codes()):
             now = time.monotonic()
+            self._heed_limit(now)
             self._end_if_needed(codes, now)
             self._look(is_unwanted, now)
             for number in self.inbox.wait(self._due() - now):
@@ -143,7 +204,7 @@ class _Watch:
         if self.stop is None and (failure := first_failure(codes)):
             self._hear_out(failure[1])
         _send(self.processes, signal.SIGKILL)
-        sessions.kill(self._sessions())  # what the ranks left behind
+        kill(self._sessions())  # what the ranks left behind
         ended = [code for code in codes if code is not None]
         return judge(ended, self.stop, warned=self.warned, wall_s=time.monotonic() - self.started)
 
@@ -163,6 +224,7 @@ class _Watch:
         return min(now + _TICK_S, self.deadline, self.follow_by, warn_at)
 
     def _end_if_needed(self, codes: Sequence[int | None], now: float) -> None:
+        """End the workload where there is a reason to, or kill what is left of it once its grace is over."""
         if self.stop is None:
             self._judge_the_living(codes, now)
             if self.stop is None:
@@ -170,10 +232,14 @@ class _Watch:
         elif now >= self.stop.kill_at:
             self.tell("signal", signal="SIGKILL", reason=f"still running {self.limits.grace_s:g} s after SIGTERM")
             _send(self.processes, signal.SIGKILL)
-            sessions.kill(self._sessions())
+            kill(self._sessions())
             self.stop.kill_at = float("inf")
 
     def _judge_the_living(self, codes: Sequence[int | None], now: float) -> None:
+        """Begin to end the workload if a rank failed or the time is over.
+
+        The time is also over when one rank left at a checkpoint and the others did not follow within the notice.
+        """
         failure = first_failure(codes)
         if failure is not None:
             self._hear_out(failure[1])
@@ -190,29 +256,37 @@ class _Watch:
             waited = f"within {self.limits.notice_s:g} s"
             self._end(State.TIMEOUT, f"rank {left} left at a checkpoint; rank {behind} did not follow {waited}")
 
-    def _end(self, state: State, reason: str, *, from_outside: bool = False) -> None:
-        self.stop = Stop(state, reason, time.monotonic() + self.limits.grace_s, from_outside)
+    def _end(self, state: State, reason: str, *, from_outside: bool = False, is_elsewhere: bool = False) -> None:
+        """Send SIGTERM to all ranks, and note why and when they are killed.
+
+        *from_outside*: a signal to this process is the reason, and has been passed on to the ranks already.
+        *is_elsewhere*: the reason is a failure on another node.
+        """
+        self.stop = Stop(state, reason, time.monotonic() + self.limits.grace_s, from_outside, is_elsewhere)
         if not from_outside:
             _send(self.processes, signal.SIGTERM)
 
     def _warn_if_due(self, now: float) -> None:
         warn_after_s = self.limits.warn_after_s
         if not self.warned and warn_after_s is not None and now >= self.started + warn_after_s:
-            self._warn(f"walltime in {self.deadline - now:.0f} s")
+            self._warn(f"walltime in {self.deadline + self.limits.margin_s - now:.0f} s")
 
     def _warn(self, reason: str) -> None:
         self.warned = True
-        self.told = sessions.tell_catchers(self._sessions(), signal.SIGUSR1)
+        self.told = tell_catchers(self._sessions(), signal.SIGUSR1)
         self.tell("warned", reason=reason, processes=len(self.told))
 
     def _look(self, is_unwanted: Callable[[], bool], now: float) -> None:
+        """Ask, every two seconds, whether the run is cancelled; repeat a warning to processes that are new."""
         if self.stop is not None or now < self.look_at:
             return
         self.look_at = now + _LOOK_S
         if is_unwanted():
             self._end(State.CANCELLED, "cancelled")
+        elif why := self.job.has_failed_elsewhere():
+            self._end(State.FAILED, why, is_elsewhere=True)
         elif self.warned:  # a program that was only just starting catches the signal by now
-            self.told |= sessions.tell_catchers(self._sessions(), signal.SIGUSR1, self.told)
+            self.told |= tell_catchers(self._sessions(), signal.SIGUSR1, self.told)
 
     def _hear_out(self, code: int) -> None:
         """Take the signals that came with the end of a rank: perhaps it was ended by the same hand as we are."""
@@ -224,11 +298,15 @@ class _Watch:
                 return
 
     def _receive(self, number: signal.Signals) -> None:
+        """Obey a signal to the agent: pass it on to end the workload, or have that leave a checkpoint (SIGUSR1)."""
         if number in ENDING:
             self.tell("signal", signal=number.name, reason="received and passed on")
             _send(self.processes, number)
             if self.stop is None:
-                self._end(State.CANCELLED, f"cancelled by {number.name}", from_outside=True)
+                state, reason = self._judge_ending_signal(number)
+                self._end(state, reason, from_outside=True)
+                wall_s = time.monotonic() - self.started
+                self.job.on_end_asked(Outcome(state=state, exit_code=None, signal=None, reason=reason, wall_s=wall_s))
         elif number is signal.SIGUSR1 and not self.warned and self.stop is None:
             until = time.monotonic() + self.limits.notice_s
             if until < self.deadline:
@@ -238,5 +316,124 @@ class _Watch:
         elif number is signal.SIGUSR1:
             self.tell("signal", signal=number.name, reason="received; the workload has been warned before")
         else:
-            count = len(sessions.tell_catchers(self._sessions(), number))
+            count = len(tell_catchers(self._sessions(), number))
             self.tell("signal", signal=number.name, reason=f"received and passed on to {count} that catch it")
+
+    def _judge_ending_signal(self, number: signal.Signals) -> tuple[State, str]:
+        """Return what a signal to end means: whoever was stopped (SIGSTOP) until the time was over is late himself."""
+        if failure := self.job.why_ended():
+            return State.FAILED, failure
+        if time.monotonic() >= self.deadline:
+            return State.TIMEOUT, self.late
+        return State.CANCELLED, f"cancelled by {number.name}"
+
+
+_PROC = Path("/proc")
+# Apptainer's and Singularity's own processes catch every signal and pass it on to the program, whether that catches it
+# or would die of it.
+_RELAYS = frozenset({"starter", "starter-suid", "appinit", "sinit"})
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process of a session; the start time (clock ticks since boot) tells it from a later one with the same id."""
+
+    pid: int
+    started: int
+
+
+def members(sessions: Collection[int]) -> Iterator[Member]:
+    """Yield the processes of *sessions* (ids of their leaders), without those of Apptainer itself (proc(5))."""
+    for name in os.listdir(_PROC):  # noqa: PTH208 - a node has thousands: names will do
+        if not name.isdecimal():
+            continue
+        with suppress(OSError):  # it has ended
+            before, _, after = (_PROC / name / "stat").read_bytes().rpartition(b")")
+            fields = after.split()  # state, parent, group, session, ...: proc(5), from the third field on
+            if int(fields[3]) in sessions and before.partition(b"(")[2].decode("ascii", "replace") not in _RELAYS:
+                yield Member(int(name), int(fields[19]))
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Tell whether the process has a handler for the signal (SigCgt of proc(5)), so that it survives SIGUSR1."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def tell_catchers(sessions: Collection[int], number: signal.Signals, told: Collection[Member] = ()) -> set[Member]:
+    """Send the signal to those processes of *sessions* that catch it and are not in *told*; return them."""
+    found = set()
+    for member in members(sessions):
+        if member not in told and catches(member.pid, number):
+            with suppress(OSError):  # it has ended, or become another user's
+                os.kill(member.pid, number)
+                found.add(member)
+    return found
+
+
+def kill(sessions: Collection[int]) -> None:
+    """Send SIGKILL to all processes of *sessions* (ids of their leaders); one that has ended meanwhile is no error."""
+    for member in members(sessions):
+        with suppress(OSError):
+            os.kill(member.pid, signal.SIGKILL)
+
+
+# The lines are the ranks' ids as they start, or "done"; the end of the input is the agent's death. The ids name groups
+# and sessions. In /proc/PID/stat, behind the name in parentheses: state, parent, group, session (proc(5)).
+_SCRIPT = r"""
+trap '' HUP INT TERM USR1 USR2
+ranks=
+while read -r line; do
+    [ "$line" = done ] && exit 0
+    ranks="$ranks $line"
+done
+for rank in $ranks; do kill -KILL "-$rank"; done
+for stat in /proc/[0-9]*/stat; do
+    read -r line <"$stat" || continue
+    set -- ${line##*) }
+    case "$ranks " in *" $4 "*) pid=${stat#/proc/}; kill -KILL "${pid%/stat}" ;; esac
+done
+"""
+
+
+class Guard:
+    """A shell process that kills the workload if the agent dies; started before the ranks, so that none is without it.
+
+    Where no shell can be started there is no guard, and all methods do nothing.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        with suppress(OSError):  # no shell: the workload is as safe as it would be without hpcml
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _SCRIPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,  # whoever kills the agent's group must not kill this
+                bufsize=0,
+            )
+
+    def watch(self, pid: int) -> None:
+        """Have the session that *pid* leads killed if this process dies; to be called right after it was started."""
+        self._say(str(pid))
+
+    def dismiss(self) -> None:
+        """End the guard without killing anything: the workload has ended."""
+        self._say("done")
+        if self._process is not None:
+            assert self._process.stdin is not None
+            with suppress(OSError):
+                self._process.stdin.close()
+            self._process.wait()
+
+    def _say(self, line: str) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            with suppress(OSError):  # somebody has killed it
+                self._process.stdin.write(f"{line}\n".encode("ascii"))

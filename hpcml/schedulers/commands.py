@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import shutil
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
 
@@ -22,16 +26,42 @@ class UncertainSubmissionError(SubmissionError, NoAnswerError):
     """A submission was sent, and whether the scheduler has it cannot be known now: never make it again blindly."""
 
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_GUARD = Path(__file__).with_name("guard.py")
+_GUARD_ENDS_S = 10.0
+_LOOK_S = 1.0  # whether a process that still has readers was killed
+_OF_TIMEOUT = 124  # coreutils' timeout, which a site's wrapper may use
+_OF_A_SHELL = range(129, 193)  # 128 and the number of the signal that ended a command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a program said, and with which exit status."""
+    """What a program said, and with which exit status.
+
+    Bytes that are no UTF-8 are replaced, so that reading an answer never fails.
+    """
 
     returncode: int
     stdout: str
     stderr: str
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the program, or the one that it is a wrapper of, was ended from outside: it did not say all."""
+        return self.returncode < 0 or self.returncode == _OF_TIMEOUT or self.returncode in _OF_A_SHELL
+
+    def own_words(self, program: str) -> list[str]:
+        r"""Return what *program* said on standard error, by lines and without its name; a wrapper's words are left out.
+
+        >>> Answer(returncode=0, stdout="", stderr="welcome\nqsub: -l is deprecated\n").own_words("qsub")
+        ['-l is deprecated']
+        """
+        name = f"{program}: "
+        return [line.removeprefix(name) for line in self.stderr.splitlines() if line.startswith(name)]
+
+    @property
+    def end(self) -> str:
+        """How it ended, for messages."""
+        return f"signal {-self.returncode}" if self.returncode < 0 else f"exit status {self.returncode}"
 
 
 def call(
@@ -40,33 +70,43 @@ def call(
     timeout_s: float,
     input: str | None = None,  # noqa: A002 - the word that subprocess has for it
     environ: Mapping[str, str] | None = None,
+    is_submission: bool = False,
 ) -> Answer:
-    """Run *argv* in the C locale and return its answer, whatever its exit status.
+    r"""Run *argv* in the C locale and return its answer, whatever its exit status.
 
     *environ* replaces the whole environment, locale included: for programs that hand theirs on to the job. Raises
-    `SubmissionError` where there is no such program, and `NoAnswerError` after *timeout_s*; the program and all that
-    it started are dead by then. The program dies with this process too, however that ends: a submission that nobody
-    waits for must not be made later, behind the back of who looks whether it was. (A child of a site's wrapper is not
-    reached so; it is quicker than anybody who looks.)
+    `SubmissionError` where there is no such program, and `NoAnswerError` after *timeout_s*; the program and all that it
+    started are dead by then.
+
+    With *is_submission* they die with this process too, however that ends, and nothing that a failed program left
+    behind lives on (`guard`): a submission that nobody waits for must not be made later, behind the back of who looks
+    whether it was.
+
+    >>> call(["echo", "hello"], timeout_s=5.0).stdout
+    'hello\n'
     """
+    variables = {**os.environ, "LC_ALL": "C"} if environ is None else dict(environ)
     try:
         process = subprocess.Popen(
-            argv,
+            _guarded(argv, variables) if is_submission else argv,
             stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"} if environ is None else dict(environ),
+            env=variables,
             encoding="utf-8",
             errors="replace",
             start_new_session=True,  # a site's wrapper has children, which would keep our pipes open
-            preexec_fn=_die_with_this_process(),  # noqa: PLW1509 - it says itself why it may
         )
     except OSError as error:
         raise SubmissionError(f"{argv[0]} cannot be started: {error.strerror} (is this a login node?)") from error
     try:
-        stdout, stderr = process.communicate(input, timeout=timeout_s)
+        stdout, stderr = _outputs(process, input, timeout_s)
     except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
+        if is_submission:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GUARD_ENDS_S)
+        _kill_group(process)
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
             raise NoAnswerError(f"{argv[0]} gave no answer within {timeout_s:g} s") from error
@@ -74,19 +114,70 @@ def call(
     return Answer(returncode=process.returncode, stdout=stdout, stderr=stderr)
 
 
-def _die_with_this_process() -> Callable[[], None]:
-    """Return what a child does before it becomes another program, so that the kernel kills it when we die.
+def said(argv: Sequence[str], ask: Callable[[Sequence[str]], Answer]) -> str:
+    """Return what *argv*, started by *ask*, printed; raise `NoAnswerError` with its words where it failed.
 
-    Python warns of code between fork and exec, since a lock that another thread held would never be released. This
-    code takes none: the function of the C library is found before the fork, and PyDLL calls it without letting go of
-    Python's own lock. What the kernel watches is the calling thread; that one waits in `call` for as long as the child
-    lives.
+    For questions whose answer is worthless where the program failed; where a status other than 0 means something, look
+    at the `Answer` of `call`.
     """
-    parent, prctl = os.getpid(), ctypes.PyDLL(None).prctl
+    answer = ask(argv)
+    if answer.returncode:
+        words = " ".join((answer.stderr or answer.stdout).split())
+        raise NoAnswerError(f"{argv[0]} did not answer (exit status {answer.returncode}): {words}")
+    return answer.stdout
 
-    def in_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL.value)
-        if os.getppid() != parent:  # it died before the kernel was told
-            os._exit(1)
 
-    return in_child
+def look_twice(find: Callable[[], str | None], *, pause_s: float, patience_s: float = 0.0) -> str | None:
+    """Return the job that *find* finds, asked at once and, where there is none yet, once more after *pause_s*.
+
+    What one client sent is in front of what another asks later, but for what a site's wrapper does in the background.
+    A `NoAnswerError` of *find* is raised, after *patience_s* in which it is asked again; all in seconds.
+    """
+    until = time.monotonic() + patience_s
+    looked = 0
+    while True:
+        found: str | None = None
+        try:
+            found = find()
+            looked += 1
+        except NoAnswerError:
+            if time.monotonic() >= until:
+                raise
+        if found is not None or looked == 2:
+            return found
+        time.sleep(pause_s)
+
+
+def _outputs(process: subprocess.Popen[str], text: str | None, timeout_s: float) -> tuple[str, str]:
+    """Return what the process printed; raise `subprocess.TimeoutExpired` where it, or who has its pipes, is not done.
+
+    Where it was killed, a guard perhaps and not the program, the rest of its group is killed, too.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        left_s = until - time.monotonic()
+        try:
+            stdout, stderr = process.communicate(text, timeout=min(_LOOK_S, left_s))
+        except subprocess.TimeoutExpired:
+            if left_s <= _LOOK_S:
+                raise
+            if (process.poll() or 0) < 0:
+                _kill_group(process)
+            continue
+        if process.returncode < 0:
+            _kill_group(process)
+        return stdout, stderr
+
+
+def _guarded(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the words that start *argv* under guard; raise `FileNotFoundError` where there is no such program."""
+    program = shutil.which(argv[0], path=environ.get("PATH"))
+    if program is None:
+        raise FileNotFoundError(2, os.strerror(2), argv[0])
+    # Neither the user's variables nor the folder where they stand decide what the guard imports
+    return [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), program, *argv]
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,17 +1,22 @@
-"""What is asked of a scheduler for one run, in Slurm's words and decided: no None is left to chance."""
+"""What is asked of a scheduler for one run, in Slurm's words and decided: no None is left to chance.
+
+The way of a resource: `Resources` (what the user wrote) and the plan (how many processes that makes) become a `Request`
+here, which `slurm/script` and `pbs/script` write down in the words of their scheduler. Times are in seconds, memory in
+MiB, and GPUs, cores and memory are those of one node.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcml.cluster import Cluster
-from hpcml.container import ContainerKind
 from hpcml.errors import ConfigError
-from hpcml.manifest import Manifest
-from hpcml.quantities import parse_memory_mb
-from hpcml.schedulers.submitter import Job
-from hpcml.spec import Run
+from hpcml.model.cluster import Cluster
+from hpcml.model.container import ContainerKind
+from hpcml.model.run import Run
+from hpcml.runs.manifest import Manifest
+from hpcml.schedulers.contract import Batch, Job
+from hpcml.units import parse_memory_mb
 
 PACK_MARGIN_S = 60  # of the job of a pack: what stands between its runs, and the last words
 _LONGEST_WARNING_S = 65_535  # that Slurm takes
@@ -20,7 +25,11 @@ ACCOUNT_PLACEHOLDER = "YOUR-ACCOUNT"  # what a dry run shows where a site wants 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One job's resources. Runs with equal requests may share a job array. None: not said to the scheduler."""
+    """One job's resources, for each node where they are a node's. None: not said, so the site's default holds.
+
+    Runs with equal requests may share a job array: so nothing of a single run, as its name, is in here. `request_for`
+    makes it. `cluster` is the site's profile; templates of it are filled with `fill`.
+    """
 
     account: str | None
     partition: str | None
@@ -42,12 +51,37 @@ class Request:
     extra_directives: tuple[str, ...]  # the site's, then the user's; templates filled in
     cluster: Cluster
     warning_s: int | None = None  # before the end of the walltime, if the workload is to be warned then
+    grace_s: int = 30  # what a program of it has between SIGTERM and SIGKILL
     needs_login: bool = False  # the job finds the login of a registry in its environment, where that is handed on
     ends_with_dependency: bool = False  # once what it waits for has failed, it shall not wait for ever
 
 
+def request_for_batch(batch: Batch) -> Request:
+    """Return the request of *batch*, which is that of its packs, with what holds for this batch alone.
+
+    Raises `ConfigError` as `request_for_pack` does, and where the batch has to wait for another one and its runs name
+    alternatives (Slurm's ``?``), which cannot stand beside that.
+    """
+    request = request_for_pack(batch.packs[0])
+    if batch.at_once is not None:
+        request = replace(request, array_parallelism=batch.at_once)
+    if batch.after_job is None:
+        return request
+    if "?" in (request.dependency or ""):
+        raise ConfigError(
+            f"resources.dependency={request.dependency}: alternatives cannot be combined with "
+            f"resources.array_parallelism, by which some jobs of this sweep wait for others: leave one of them out"
+        )
+    return replace(request, dependency=",".join(filter(None, [request.dependency, f"afterany:{batch.after_job}"])))
+
+
 def request_for_pack(pack: Sequence[Job]) -> Request:
-    """Return the request of a job that runs *pack*, one after the other; all but the walltime is that of the first."""
+    """Return the request of a job that runs *pack*, one after the other; all but the walltime is that of the first.
+
+    The walltime is the sum of theirs and `PACK_MARGIN_S`, or None as soon as one of them has none; the warning comes as
+    early as the run that wants the longest needs it. Raises `ConfigError` as `fill` does. Whoever makes the packs sees
+    to it that all runs of a pack ask for equal resources.
+    """
     requests = [request_for(job.manifest) for job in pack]
     first = requests[0]
     if len(requests) == 1:
@@ -61,7 +95,11 @@ def request_for_pack(pack: Sequence[Job]) -> Request:
 
 
 def request_for(manifest: Manifest) -> Request:
-    """Return the request of a planned run."""
+    """Return the request of a planned run: cores of a node are those of a process times its processes.
+
+    Raises `ConfigError` where a template of the site's directives cannot be filled. Nothing is looked up: all is in the
+    manifest, so that a script rendered later is the same.
+    """
     run, plan = manifest.run, manifest.plan
     wanted, site = run.resources, _with_runtime(run)
     cpus = None if plan.cpus_per_task is None else plan.cpus_per_task * plan.processes_per_node
@@ -79,15 +117,17 @@ def request_for(manifest: Manifest) -> Request:
         nodelist=wanted.nodelist,
         exclude=wanted.exclude,
         exclusive=wanted.exclusive,
-        dependency=wanted.dependency,
+        dependency=wanted.dependency if plan.dependency is None else plan.dependency or None,
         mail_user=wanted.mail_user,
         mail_type=wanted.mail_type,
         array_parallelism=wanted.array_parallelism,
         extra_directives=(),
         cluster=site,
         warning_s=_warning_s(manifest),
+        grace_s=plan.stop_grace_s,
         needs_login=plan.needs_login,
-        ends_with_dependency=plan.image is not None and plan.image.built_by is not None,
+        ends_with_dependency=plan.dependency is not None
+        or (plan.image is not None and plan.image.built_by is not None),
     )
     site_lines = tuple(fill(template, request) for template in site.directives)
     return replace(request, extra_directives=(*site_lines, *wanted.extra_directives))
@@ -102,6 +142,10 @@ def _with_runtime(run: Run) -> Cluster:
 
 
 def _warning_s(manifest: Manifest) -> int | None:
+    """Return how long before the walltime the job is warned; Slurm takes 65535 s at most (man sbatch, --signal).
+
+    None where the workload wants no warning.
+    """
     plan = manifest.plan
     if plan.walltime_s is None:  # the site's default holds: only the scheduler knows it
         return min(manifest.run.schedule.notice_s, _LONGEST_WARNING_S)
@@ -109,7 +153,11 @@ def _warning_s(manifest: Manifest) -> int | None:
 
 
 def fill(template: str, request: Request) -> str:
-    """Fill {nodes} {gpus} {gpus_total} {gpu_type} {cores} of a site's template; GPUs and cores are those of a node."""
+    """Fill {nodes} {gpus} {gpus_total} {gpu_type} {cores} of a site's template; GPUs and cores are those of a node.
+
+    ``--gres=gpu:{gpu_type}:{gpus}`` becomes ``--gres=gpu:a100:4``. Raises `ConfigError` where a word is none of these,
+    or stands for something that is not known.
+    """
     values = {
         "nodes": request.nodes,
         "gpus": request.gpus_per_node,
@@ -119,7 +167,7 @@ def fill(template: str, request: Request) -> str:
     }
     try:
         return template.format_map({name: value for name, value in values.items() if value is not None})
-    except (KeyError, ValueError, IndexError) as error:
+    except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"cluster={request.cluster.name}: the template {template!r} cannot be filled: {error}"
         ) from error

@@ -8,23 +8,38 @@ from collections.abc import Sequence
 
 from hpcml.schedulers.request import Request
 
+TIME_LIMIT = "HPCML_TIME_LIMIT"  # what the agent runs to hear how long the job may run
 REQUEUE = "HPCML_REQUEUE"  # what the agent runs, with the manifest as its last word, to have a run queued again
 
 
 def agent_command(source: str) -> list[str]:
-    """Return what runs the agent of one run: *source* is its directory, or a manifest in it."""
+    """Return what runs the agent of one run: *source* is its directory, or a manifest in it.
+
+    The words are those of this Python, by its full path: the nodes must see the same installation.
+    """
     return [*_agent(), source]
 
 
 def agent_array_command(batch_file: str) -> list[str]:
-    """Return what runs the agent of those runs of *batch_file* whose turn it is in a job array."""
+    """Return what runs the agent of those runs of *batch_file* whose turn it is in a job array.
+
+    The agent reads the index from the variables that the scheduler sets in an array's element.
+    """
     return [*_agent(), "--batch", batch_file]
 
 
 def requeue_command(scheduler: str, *, is_shared: bool) -> list[str]:
-    """Return what puts a run back into the queue from inside its job; of a shared job, only the run goes back."""
+    """Return what puts a run back into the queue from inside its job; of a shared job, only the run goes back.
+
+    The agent adds the manifest of the run as the last word; `hpcml.schedulers.requeue` is what then runs.
+    """
     words = [sys.executable, "-P", "-m", "hpcml.schedulers.requeue", scheduler]
     return [*words, "--alone"] if is_shared else words
+
+
+def time_limit_command(scheduler: str) -> list[str]:
+    """Return what prints the walltime of the job that it is in; `hpcml.schedulers.time_limit` is what then runs."""
+    return [sys.executable, "-P", "-m", "hpcml.schedulers.time_limit", scheduler]
 
 
 def _agent() -> list[str]:
@@ -33,17 +48,25 @@ def _agent() -> list[str]:
 
 
 def body(
-    request: Request, command: Sequence[str], *, requeue: Sequence[str] = (), launcher: Sequence[str] = ()
+    request: Request,
+    command: Sequence[str],
+    *,
+    requeue: Sequence[str] = (),
+    time_limit: Sequence[str] = (),
+    launcher: Sequence[str] = (),
 ) -> list[str]:
     """Return the lines after the directives and after whatever a backend adds; the last replaces the shell.
 
-    The shell stops at the first line that fails, but does not mind unset variables: `module` reads some, and so do
-    the start-up files of most sites.
+    The shell stops at the first line that fails, but does not mind unset variables: `module` reads some, and so do the
+    start-up files of most sites. *command* starts the agent, and *launcher* (srun, say) starts that on each node;
+    *requeue* is exported to it as HPCML_REQUEUE, *time_limit* as HPCML_TIME_LIMIT. The site's own lines
+    (`Cluster.prelude`) come after its modules.
     """
     lines: list[str] = []
     if request.cluster.modules:
         # A batch shell reads no start-up files: where `module` is not inherited, it is defined here.
         lines.append("command -v module >/dev/null || . /etc/profile")
         lines += [f"module load {shlex.quote(name)} || exit 1" for name in request.cluster.modules]
-    exports = [f"export {REQUEUE}={shlex.quote(shlex.join(requeue))}"] if requeue else []
+    told = {REQUEUE: requeue, TIME_LIMIT: time_limit}
+    exports = [f"export {name}={shlex.quote(shlex.join(words))}" for name, words in told.items() if words]
     return [*lines, "set -e", *request.cluster.prelude, *exports, f"exec {shlex.join([*launcher, *command])}"]

@@ -1,4 +1,8 @@
-"""One curve out of what several writers and attempts said about it, and its summary: pure."""
+"""One curve merged from the series of several writers and attempts, and its summary (count, extremes, mean). Pure.
+
+A step is an integer, chosen by the program; the points of a curve are ordered by it, not by time. Times here are
+milliseconds since the run's epoch (`hpcml.store.schema`).
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from hpcml.records import MetricSummary
+from hpcml.model.records import MetricSummary
 
 Points = Mapping[int, tuple[int, float]]  # step -> (t_ms, value)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Precedence:
-    """Whose value of a step is taken, where several writers have one: the greatest's."""
+    """The rank of a journal; where several have a value of the same step, that of the greatest counts.
+
+    Precedences are compared field by field, in the order in which they stand here. The file name comes last, so that
+    two journals never rank equal and the result does not depend on the order of reading.
+    """
 
     attempt: int  # an attempt that goes on from a checkpoint repeats steps, and its word is the later one
     writer: tuple[int, int]
@@ -25,7 +33,16 @@ class Precedence:
 
     @classmethod
     def of(cls, *, attempt: int, writer: str, t0: float, file: str) -> Precedence:
-        """Rank a journal: the workload's own rank 0, its other ranks, the agent (which reads stdout), the rest."""
+        """Return the rank of a journal, which begins at *t0* in unix seconds.
+
+        A later attempt ranks higher; within it rank 0 of the program, then its other ranks, then the agent (which reads
+        metrics from the program's output), then others. *writer* is the name in the journal's header: ``rank3``,
+        ``agent`` or another.
+
+        >>> rank0 = Precedence.of(attempt=0, writer="rank0", t0=5.0, file="a")
+        >>> rank0 > Precedence.of(attempt=0, writer="rank1", t0=9.0, file="b")
+        True
+        """
         rank = re.fullmatch(r"rank(\d+)", writer)
         if rank is not None:
             return cls(attempt, (2, -int(rank[1])), t0, file)
@@ -33,7 +50,16 @@ class Precedence:
 
 
 def merge(series: Iterable[tuple[Precedence, Points]]) -> dict[int, tuple[int, float]]:
-    """Return one point for each step, in the order of the steps."""
+    """Return one point for each step, sorted by step.
+
+    Points are step -> (milliseconds, value); where several series have a step, the point of the one that ranks highest
+    is taken whole, its time included.
+
+    >>> early = Precedence.of(attempt=0, writer="rank0", t0=0.0, file="a")
+    >>> late = Precedence.of(attempt=1, writer="rank0", t0=9.0, file="b")
+    >>> merge([(late, {2: (90, 0.5)}), (early, {1: (10, 0.7), 2: (20, 0.6)})])
+    {1: (10, 0.7), 2: (90, 0.5)}
+    """
     merged: dict[int, tuple[int, float]] = {}
     for _, points in sorted(series, key=operator.itemgetter(0)):
         merged.update(points)
@@ -42,7 +68,12 @@ def merge(series: Iterable[tuple[Precedence, Points]]) -> dict[int, tuple[int, f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """A summary that can be carried on. Adding in pieces gives, to the bit, what adding at once gives."""
+    """A summary that can be extended. Adding in pieces gives, to the bit, what adding at once gives.
+
+    Field by field it is a row of table ``summary``. `n` counts all points, `n_nonfinite` those that are nan or
+    infinite; `first`, `min`, `max` and `total` look at finite values only, and are None (`total`: 0) without one.
+    `last` is the value at the greatest step, None where that is not finite. Of equal extremes the first step counts.
+    """
 
     n: int = 0
     n_nonfinite: int = 0
@@ -56,7 +87,7 @@ class Tally:
     total: float = 0.0
 
     def summary(self, name: str) -> MetricSummary:
-        """Return what the store hands out; a mean too large for a float is None."""
+        """Return the summary of the metric *name*; a mean too large for a float is None."""
         finite = self.n - self.n_nonfinite
         mean = self.total / finite if finite and math.isfinite(self.total) else None
         return MetricSummary(
@@ -78,7 +109,15 @@ EMPTY = Tally()
 
 
 def extend(tally: Tally, steps: Sequence[int], values: Sequence[float]) -> Tally:
-    """Add points whose *steps* increase and all lie behind the tally's last one. Of equal extremes the first counts."""
+    """Return *tally* with points whose *steps* increase and all lie behind its last one.
+
+    Of equal extremes the first counts. *values* may hold nan and infinities. Raises `ValueError` where *steps* and
+    *values* differ in length. That the steps increase is the caller's promise and not checked.
+
+    >>> tally = extend(EMPTY, [1, 2, 3], [0.5, 0.25, 0.75])
+    >>> tally.n, tally.min, tally.min_step, tally.last
+    (3, 0.25, 2, 0.75)
+    """
     if not steps:
         return tally
     pairs = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]

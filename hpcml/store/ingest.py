@@ -1,37 +1,50 @@
-"""Run directories into the store: as often as one likes, by as many as like, killed at any point."""
+"""`hpcml ingest`: run directories read into the store; only what is new, safe to repeat, kill and run in parallel.
+
+For each journal the store keeps how many bytes were read (a cursor); rows and cursor change in one transaction. Where
+several directories claim to be the same run, `takes_over` decides which is read, always the same one. Summaries of
+curves are extended where new points lie behind the old ones, else computed anew (`write_summaries`).
+
+Every command that answers from the store ingests first (`hpcml.commands.collect`), so a call that finds nothing new
+must be cheap: it compares sizes of files with the cursors and opens none.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from hpcml.errors import HpcmlError, StoreError
-from hpcml.journal import Chunk, parse_chunk
-from hpcml.rundir import RunDir, find_run_dirs
-from hpcml.store import cursors as cursor_rows
-from hpcml.store import rows, samples
-from hpcml.store.copies import takes_over
-from hpcml.store.describing import Description, describe, manifest_stamp
-from hpcml.store.engine import Store
-from hpcml.store.homes import check_home
-from hpcml.store.intake import Stretch, storable, take_in
-from hpcml.store.journal_files import find_header, is_replaced, read_stretch, sizes_in
+from hpcml.runs.journal import Chunk, parse_piece, read_piece, unread
+from hpcml.runs.layout import RunDir, find_run_dirs
+from hpcml.store import journals as cursor_rows
+from hpcml.store import rows, telemetry
+from hpcml.store.curves import EMPTY, Points, Precedence, Tally, extend, merge
+from hpcml.store.database import Database
+from hpcml.store.journals import find_header, is_replaced, sizes_in
+from hpcml.store.loading import chunked, is_below, load_points
 from hpcml.store.locks import hold_run
-from hpcml.store.paths import is_below
-from hpcml.store.summaries import Touched, without_summary, write_summaries
-from hpcml.store.tables import JOURNAL, RUN
+from hpcml.store.manifest_rows import Description, describe, manifest_stamp
+from hpcml.store.origin import check_home
+from hpcml.store.parse import Stretch, storable, take_in
+from hpcml.store.schema import JOURNAL, METRIC, RUN, SERIES, SUMMARY
 
 _BATCH_BYTES = 8 << 20  # of journals in one transaction: about a second during which nobody else can write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
-    """What an ingest found. All but `runs` counts what this one read, not what others had read before."""
+    """The result of an ingest; all but `runs` counts what this one read, not what others had read before.
+
+    Reports add up: the sum of two is the report of both.
+
+    >>> (IngestReport(runs=1, new_points=3) + IngestReport(runs=2)).runs
+    3
+    """
 
     runs: int = 0  # looked at and now in the store as their directories say
     new_points: int = 0
@@ -51,7 +64,7 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What the store has of a run directory; where this equals what is there, nothing is opened."""
+    """What the store has of a run directory; where this equals what is there, no file is opened."""
 
     uid: str
     stamp: str
@@ -61,15 +74,23 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """How run directories are read this time."""
+    """The options of one ingest."""
 
     roots: Sequence[Path] = ()  # of two copies of a run the one in the earlier counts
     batch_bytes: int = _BATCH_BYTES
     is_anew: bool = False  # from the beginning, whatever the store has
 
 
-def ingest_run(store: Store, run_dir: RunDir, *, batch_bytes: int = _BATCH_BYTES) -> IngestReport:
-    """Bring one run up to date; an unreadable directory raises `HpcmlError`."""
+def ingest_run(store: Database, run_dir: RunDir, *, batch_bytes: int = _BATCH_BYTES) -> IngestReport:
+    """Bring one run up to date; raises `HpcmlError` for an unreadable directory.
+
+    *batch_bytes* of journals are read in one transaction: it bounds for how long nobody else can write. A run without
+    news costs no write, and the report then counts it with zeros. Whatever a killed or failed call had read in whole
+    transactions stays; the next call goes on behind it.
+
+    Raises `HpcmlError` where run.json is absent or damaged, or where another directory of the same run counts
+    (`takes_over`), and `StoreError` where the store fails or may only be read.
+    """
     with store.reading() as connection:
         known = _known_runs(connection, RUN.c.path == _path(run_dir)).get(_path(run_dir))
     problems: list[str] = []
@@ -79,11 +100,16 @@ def ingest_run(store: Store, run_dir: RunDir, *, batch_bytes: int = _BATCH_BYTES
         return _ingest(connection, run_dir, _Reading(batch_bytes=batch_bytes))
 
 
-def ingest_all(store: Store, *roots: Path, batch_bytes: int = _BATCH_BYTES, is_anew: bool = False) -> IngestReport:
-    """Bring all runs below *roots* up to date; an unreadable directory becomes a line of the report.
+def ingest_all(store: Database, *roots: Path, batch_bytes: int = _BATCH_BYTES, is_anew: bool = False) -> IngestReport:
+    """Bring all runs below *roots* up to date; an unreadable directory becomes a line of `IngestReport.problems`.
 
     *is_anew* reads all from the beginning, as if the store had nothing of them. Where nothing is new, nothing is
-    written.
+    written. Raises `StoreError` where the store itself fails. A run that lies below several of *roots* is read once.
+    The order of *roots* matters for copies of a run alone: the one below the earlier root counts.
+
+    >>> report = ingest_all(store, places.runs)  # doctest: +SKIP
+    >>> report.runs, report.new_points, report.problems  # doctest: +SKIP
+    (12, 48000, ())
     """
     reading = _Reading(roots=[root.absolute() for root in roots], batch_bytes=batch_bytes, is_anew=is_anew)
     with store.reading() as connection:
@@ -122,7 +148,7 @@ def _each_once(roots: Sequence[Path]) -> Iterator[RunDir]:
 
 
 def _has_news(run_dir: RunDir, known: _Known | None, problems: list[str]) -> bool:
-    """Tell whether there is anything to write, without writing; what is left out is added to *problems*."""
+    """Whether there is anything to write, found out without writing; why a file is left out is added to *problems*."""
     if known is None or known.stamp != manifest_stamp(run_dir):
         return True
     if _has_more(run_dir.journals, known.uid, known.offsets, problems):
@@ -131,7 +157,7 @@ def _has_news(run_dir: RunDir, known: _Known | None, problems: list[str]) -> boo
 
 
 def _has_more(folder: Path, uid: str, offsets: Mapping[str, int], problems: list[str]) -> bool:
-    """Tell whether the files of *folder* differ from what was read of them, down to *offsets*."""
+    """Whether the files of *folder* differ from what was read of them, up to the bytes in *offsets*."""
     sizes = sizes_in(str(folder))
     if offsets == sizes:
         return False
@@ -139,7 +165,12 @@ def _has_more(folder: Path, uid: str, offsets: Mapping[str, int], problems: list
         return True
     for file, size in sizes.items():
         offset = offsets.get(file, 0)
-        if size > offset and b"\n" in read_stretch(folder / file, offset, 1):
+        if size <= offset:
+            continue
+        piece = read_piece(folder / file, offset, 1)
+        if not piece.is_news:
+            problems += filter(None, [unread(folder / file, piece)])
+        else:
             if file in offsets:
                 return True
             problem = find_header(folder / file, uid)
@@ -161,7 +192,7 @@ def _ingest(connection: Connection, run_dir: RunDir, reading: _Reading) -> Inges
                 connection.execute(update(RUN).where(RUN.c.uid == described.uid).values(manifest_stamp=""))
             batch, is_complete = _ingest_batch(connection, run_dir, described, reading.batch_bytes, is_anew=is_anew)
             if is_complete:  # last, so that of a run that has ended all is there that its samplers wrote
-                problems, is_complete = samples.read_in(connection, run_dir, described, budget=reading.batch_bytes)
+                problems, is_complete = telemetry.read_in(connection, run_dir, described, budget=reading.batch_bytes)
                 batch += IngestReport(problems=tuple(problems))
         report, is_anew = report + batch, False
     return replace(report, problems=tuple(dict.fromkeys(report.problems)))  # each batch met them again
@@ -175,7 +206,11 @@ def _take_over(connection: Connection, run_dir: RunDir, described: Description, 
 def _ingest_batch(
     connection: Connection, run_dir: RunDir, described: Description, budget: int, *, is_anew: bool
 ) -> tuple[IngestReport, bool]:
-    """Read a bounded stretch; return what it held, and whether nothing is left."""
+    """Read up to *budget* bytes; return what they held, and whether nothing is left.
+
+    The second value is False while lines are left, also where they came during the call. *is_anew* forgets first what
+    was read before.
+    """
     run_id, has_news = rows.ensure_run(connection, described)
     cursors, sizes = cursor_rows.read_cursors(connection, run_id), sizes_in(str(run_dir.journals))
     read = {file: (cursor.byte_offset, cursor.uid) for file, cursor in cursors.items()}
@@ -192,22 +227,23 @@ def _ingest_batch(
         if budget <= 0:
             is_complete = False
             break
-        data = read_stretch(run_dir.journals / file, offset, budget)
-        if b"\n" not in data:
-            continue  # no line is complete yet
+        piece = read_piece(run_dir.journals / file, offset, budget)
+        if not piece.is_news:  # no line is complete yet
+            report += IngestReport(problems=tuple(filter(None, [unread(run_dir.journals / file, piece)])))
+            continue
         if cursor is None:
             header = find_header(run_dir.journals / file, described.uid)
             if isinstance(header, str):
                 report += IngestReport(problems=(header,))
                 continue
             cursor, is_any_added = cursor_rows.add_journal(connection, run_id, file, header), True
-        chunk = parse_chunk(data, offset=offset, journal=cursor.uid)
+        chunk = parse_piece(piece, offset=offset, journal=cursor.uid)
         stretch = take_in(chunk.records, t0=cursor.t0, epoch_ms=described.epoch_ms)
         touched.add(stretch.points, rows.write_stretch(connection, run_id, cursor, stretch))
         report += _move_on(connection, cursor, chunk, stretch)
         has_news = has_news or bool(stretch.events)
         budget -= chunk.end - offset
-        is_complete = is_complete and offset + len(data) >= size
+        is_complete = is_complete and piece.at + len(piece.data) >= size
     if is_any_added:
         cursor_rows.rank_journals(connection, run_id)
     write_summaries(connection, run_id, touched, without=without, is_complete=is_complete)
@@ -226,7 +262,7 @@ def _move_on(connection: Connection, cursor: cursor_rows.Cursor, chunk: Chunk, s
 def _known_runs(connection: Connection, which: ColumnElement[bool]) -> dict[str, _Known]:
     columns = (RUN.c.path, RUN.c.uid, RUN.c.manifest_stamp, RUN.c.is_sampled, JOURNAL.c.file, JOURNAL.c.byte_offset)
     query = select(*columns).outerjoin(JOURNAL, JOURNAL.c.run_id == RUN.c.id)
-    sampled = samples.offsets(connection, which)
+    sampled = telemetry.offsets(connection, which)
     known: dict[str, _Known] = {}
     offsets: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for at, uid, stamp, is_sampled, file, byte_offset in connection.execute(query.where(which)):
@@ -240,3 +276,126 @@ def _known_runs(connection: Connection, which: ColumnElement[bool]) -> dict[str,
 
 def _path(run_dir: RunDir) -> str:
     return storable(os.path.abspath(run_dir.path))  # noqa: PTH100 - the same, in a fifth of the time
+
+
+def takes_over(now: Path, before: Path, uid: str, roots: Sequence[Path]) -> bool:
+    """Whether run *uid*, stored from directory *before*, is to be read anew from its other directory *now*.
+
+    Of two that exist the one below the earlier of *roots* counts, then the one that is named by the uid, then the
+    older. Raises `HpcmlError` where *now* is the one that does not count. False where the directory merely moved.
+    *before* counts as gone only where its run.json is not there; one that this user may not look at still exists. Both
+    paths are absolute.
+    """
+    if now == before or not _exists(before / "run.json") or before.samefile(now):
+        return False
+    if _standing(now, uid, roots) < _standing(before, uid, roots):
+        return True
+    raise HpcmlError(f"{now} and {before} both say that they are run {uid}, and the latter counts: remove the copy")
+
+
+def _standing(path: Path, uid: str, roots: Sequence[Path]) -> tuple[int, bool, int, str]:
+    root = next((at for at, root in enumerate(roots) if path.is_relative_to(root)), len(roots))
+    written_ns = (path / "run.json").stat().st_mtime_ns
+    return (root, path.name != uid, written_ns, str(path))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # not for us to see, which is no proof that it is gone
+    return True
+
+
+class Touched(dict[str, dict[int, Points]]):
+    """The new points of a transaction: metric -> series id -> points.
+
+    `write_summaries` takes it, to see which summaries need a new look.
+    """
+
+    def add(self, points: Mapping[str, Points], series_ids: Mapping[str, int]) -> None:
+        """Add the points that one journal brought; *series_ids* by metric."""
+        for name, of_metric in points.items():
+            self.setdefault(name, {})[series_ids[name]] = of_metric
+
+
+def without_summary(connection: Connection, run_id: int) -> set[str]:
+    """Return the metrics of the run that have points and no summary: an ingest before was killed.
+
+    Their summaries are then made from the whole curve.
+    """
+    summary = (SUMMARY.c.run_id == SERIES.c.run_id) & (SUMMARY.c.metric_id == SERIES.c.metric_id)
+    query = (
+        select(METRIC.c.name)
+        .join(SERIES, SERIES.c.metric_id == METRIC.c.id)
+        .outerjoin(SUMMARY, summary)
+        .where(SERIES.c.run_id == run_id, SUMMARY.c.run_id.is_(None))
+    )
+    return set(connection.execute(query).scalars())
+
+
+def write_summaries(
+    connection: Connection, run_id: int, touched: Touched, *, without: Collection[str], is_complete: bool
+) -> None:
+    """Bring the summaries of the *touched* metrics up to date, and of those in *without*, which have none.
+
+    A summary that cannot be extended is made anew from the whole curve, but only once everything is read
+    (*is_complete*); until then it is absent. Else a long run of many writers would be summed up for each batch of it.
+    """
+    names = {*touched, *without} if is_complete else set(touched)
+    if not names:
+        return
+    ids, tallies = _ids(connection, run_id), _tallies(connection, run_id)
+    rows = []
+    for name in sorted(names):
+        new = _continuation(tallies.get(name, EMPTY), touched.get(name, {})) if name not in without else None
+        if new is not None:
+            tally = tallies.get(name, EMPTY)
+        elif is_complete:
+            tally, new = EMPTY, _read_curve(connection, run_id, ids[name])
+        else:
+            continue
+        tally = extend(tally, list(new), [value for _, value in new.values()])
+        rows.append({"run_id": run_id, "metric_id": ids[name], **asdict(tally)})
+    for chunk in chunked([ids[name] for name in names]):
+        connection.execute(delete(SUMMARY).where(SUMMARY.c.run_id == run_id, SUMMARY.c.metric_id.in_(chunk)))
+    if rows:
+        connection.execute(insert(SUMMARY), rows)
+
+
+def _continuation(tally: Tally, by_series: Mapping[int, Points]) -> Points | None:
+    """Return the new points by step if one series has them all and they lie behind the *tally*; else None."""
+    if len(by_series) != 1:
+        return None
+    new = dict(sorted(next(iter(by_series.values())).items()))
+    return new if tally.last_step is None or next(iter(new)) > tally.last_step else None
+
+
+def _ids(connection: Connection, run_id: int) -> dict[str, int]:
+    query = select(METRIC.c.name, METRIC.c.id).join(SERIES, SERIES.c.metric_id == METRIC.c.id)
+    return {row.name: int(row.id) for row in connection.execute(query.where(SERIES.c.run_id == run_id).distinct())}
+
+
+def _tallies(connection: Connection, run_id: int) -> dict[str, Tally]:
+    columns = [column for column in SUMMARY.c if column.name not in ("run_id", "metric_id")]
+    query = select(METRIC.c.name, *columns).join(SUMMARY, SUMMARY.c.metric_id == METRIC.c.id)
+    return {
+        name: Tally(**{column.name: number for column, number in zip(columns, numbers, strict=True)})
+        for name, *numbers in connection.execute(query.where(SUMMARY.c.run_id == run_id))
+    }
+
+
+def _read_curve(connection: Connection, run_id: int, metric_id: int) -> Points:
+    query = (
+        select(SERIES.c.id, JOURNAL.c.attempt, JOURNAL.c.writer, JOURNAL.c.t0, JOURNAL.c.file)
+        .join(JOURNAL, JOURNAL.c.id == SERIES.c.journal_id)
+        .where(SERIES.c.run_id == run_id, SERIES.c.metric_id == metric_id)
+    )
+    series = connection.execute(query).all()
+    points = load_points(connection, [row.id for row in series])
+    return merge(
+        (Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), points[series_id])
+        for series_id, attempt, writer, t0, file in series
+    )

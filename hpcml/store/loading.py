@@ -1,18 +1,26 @@
-"""Rows of the store, put together to the values that it hands out; a few queries for any number of runs."""
+"""Loading runs, curves and clocks from the tables, in a few queries for any number of runs.
+
+The functions take an open connection, so that several see one state of the store. Also here: the condition that a run
+lies below a folder (`is_below`).
+"""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, Select, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, func, or_, select
 
-from hpcml.records import MetricSummary, Note, Point, RunRecord, Usage, Work
-from hpcml.states import State
+from hpcml.model.records import MetricSummary, Note, Point, RunRecord, Usage, Work
+from hpcml.model.state import State
 from hpcml.store.curves import Points, Precedence, Tally, merge
-from hpcml.store.tables import (
+from hpcml.store.database import Database
+from hpcml.store.origin import mark_of
+from hpcml.store.parse import storable
+from hpcml.store.schema import (
     JOURNAL,
     METRIC,
     POINT,
@@ -41,12 +49,19 @@ RunRow = Row[*tuple[Any, ...]]
 
 
 def select_runs() -> Select[*tuple[Any, ...]]:
-    """Return the query for what `load_records` needs: the id, then `COLUMNS`."""
+    """Return the query whose rows `load_records` takes: the id of each run, then `COLUMNS`.
+
+    Add conditions and an order.
+    """
     return select(RUN.c.id, *(RUN.c[name] for name in COLUMNS))
 
 
 def load_runs(connection: Connection, ids: Sequence[int]) -> list[RunRecord]:
-    """Return the runs with these numbers in their order, whole."""
+    """Return the runs with these row ids (not uids), complete, in the order of *ids*.
+
+    Raises `KeyError` for an unknown one. A constant number of queries for each 900 runs, however many settings and
+    metrics they have. An empty *ids* gives an empty list.
+    """
     rows: dict[int, RunRow] = {}
     for chunk in chunked(ids):
         rows |= {row.id: row for row in connection.execute(select_runs().where(RUN.c.id.in_(chunk)))}
@@ -54,7 +69,12 @@ def load_runs(connection: Connection, ids: Sequence[int]) -> list[RunRecord]:
 
 
 def load_records(connection: Connection, rows: Sequence[RunRow]) -> list[RunRecord]:
-    """Return the runs of *rows* in their order, whole."""
+    """Return the runs of *rows* (from `select_runs`) in their order.
+
+    Complete with settings, facts, metrics and usage. Settings and facts are decoded JSON, metrics are their summaries
+    by name. `usage` and `work` are None for a run without a measurement; bad lines and lost records are summed over its
+    journals.
+    """
     ids = [row.id for row in rows]
     params, facts = _load_json(connection, RUN_PARAM, ids), _load_json(connection, RUN_FACT, ids)
     tags, metrics = _load_tags(connection, ids), _load_summaries(connection, ids)
@@ -79,7 +99,11 @@ def load_records(connection: Connection, rows: Sequence[RunRow]) -> list[RunReco
 
 
 def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dict[str, list[Point]]:
-    """Return each run's curve of *metric*, by step; a run without one is absent."""
+    """Return each run's curve of *metric*, merged over writers and attempts, by step; a run without one is absent.
+
+    Times are seconds since the start of the run; before its clock begins they are negative. A step that is nan in the
+    journal has nan as its value. *uids* that are unknown are absent, too.
+    """
     which = (
         select(
             SERIES.c.id, RUN.c.uid, RUN.c.clock_ms, JOURNAL.c.attempt, JOURNAL.c.writer, JOURNAL.c.t0, JOURNAL.c.file
@@ -105,7 +129,10 @@ def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dic
 
 
 def load_points(connection: Connection, series_ids: Sequence[int]) -> dict[int, dict[int, tuple[int, float]]]:
-    """Return the points of each series, by step."""
+    """Return the points of each series as step -> (milliseconds since the run's epoch, value).
+
+    Unsorted, nan where NULL. A series without points is absent from the dict until it is asked for: then it is empty.
+    """
     points: defaultdict[int, dict[int, tuple[int, float]]] = defaultdict(dict)
     for chunk in chunked(series_ids):
         for series_id, step, t_ms, value in connection.execute(select(POINT).where(POINT.c.series_id.in_(chunk))):
@@ -114,7 +141,10 @@ def load_points(connection: Connection, series_ids: Sequence[int]) -> dict[int, 
 
 
 def _load_json(connection: Connection, table: Table, ids: Sequence[int]) -> defaultdict[int, dict[str, Any]]:
-    """Return what *table* has of each run: a hundred rows a run, so that this is where listing spends its time."""
+    """Return the decoded settings or facts of each run.
+
+    Of a hundred rows a run, this is where listing runs spends its time.
+    """
     found: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     query = select(table.c.run_id, table.c.key, table.c.value).order_by(table.c.run_id, table.c.key)
     scalars: dict[str, Any] = {}  # of many runs most settings are alike
@@ -169,7 +199,7 @@ def _load_missing(connection: Connection, ids: Sequence[int]) -> defaultdict[int
 
 
 def _load_rows(connection: Connection, table: Table, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Return the row that *table* has of each run, by column; a run without is absent."""
+    """Return the row of *table* for each run, by column name; a run without a row is absent."""
     columns = [column for column in table.c if column.name != "run_id"]
     names = [column.name for column in columns]
     return {
@@ -195,6 +225,42 @@ def _load_summaries(connection: Connection, ids: Sequence[int]) -> defaultdict[i
 
 
 def chunked(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield *items* in pieces that one statement can take."""
+    """Yield *items* in pieces that fit the variables of one statement.
+
+    >>> [len(piece) for piece in chunked(range(1000))]
+    [900, 100]
+    """
     for at in range(0, len(items), _MAX_VARIABLES):
         yield items[at : at + _MAX_VARIABLES]
+
+
+def is_below(*roots: Path) -> ColumnElement[bool]:
+    """Return the condition that a run's directory is one of *roots* (absolute paths) or lies below one.
+
+    Where the folder has a mark (`hpcml.store.origin`), runs are left out whose directories have the same path on
+    another host.
+    """
+    itself = RUN.c.path.in_([storable(str(root)) for root in roots])
+    return or_(itself, *map(_is_inside, roots))
+
+
+def _is_inside(root: Path) -> ColumnElement[bool]:
+    inside = RUN.c.path.startswith(f"{storable(str(root))}/", autoescape=True)
+    # the same path on another host, from where the same store is filled, is another folder
+    mark = mark_of(root)
+    return inside if mark is None else and_(inside, or_(RUN.c.home.is_(None), RUN.c.home == mark))
+
+
+def clock_zeros(store: Database, uids: Sequence[str]) -> dict[str, float]:
+    """Return by uid the unix seconds from which the times of each run's points and events count.
+
+    A run that is not in the store is absent: `hpcml import` asks in this way whether it is there. Add a zero to the
+    `t_s` of a point to get its unix time.
+    """
+    query = select(RUN.c.uid, RUN.c.epoch_ms, RUN.c.clock_ms)
+    zeros: dict[str, float] = {}
+    with store.reading() as connection:
+        for chunk in chunked(uids):
+            for uid, epoch_ms, clock_ms in connection.execute(query.where(RUN.c.uid.in_(chunk))):
+                zeros[uid] = (epoch_ms + clock_ms) / 1000
+    return zeros

@@ -1,7 +1,10 @@
-"""Who waits for whom while writing: on a server by name, for one transaction; in a file nobody else writes anyway.
+"""Locks for writing on a server, by name and for one transaction; in an SQLite file they are not needed.
 
-Several users fill one server at once. Each transaction names what it is about to write, in this order, so that two
-never wait for each other: the schema (all who write, together), the metrics' names, one run.
+Several users fill one server at once. Each transaction locks what it is about to write, always in this order so that
+two never wait for each other: the schema (all writers share it), the names of metrics, one run. They are PostgreSQL's
+advisory locks, released at the end of the transaction. The lock of PostgreSQL takes two 4-byte numbers (PostgreSQL
+manual, "Advisory Lock Functions"): the first says what is locked, the second is a hash of the schema and the name. Two
+names with the same hash wait for each other now and then, which costs time and is never wrong.
 """
 
 from __future__ import annotations
@@ -10,13 +13,15 @@ from enum import IntEnum
 
 from sqlalchemy import Connection
 
-from hpcml.store.tables import APPLICATION_ID
+from hpcml.store.schema import APPLICATION_ID
 
 SERVER = "postgresql"
 WRITE = "hpcml_write"  # the execution option of a connection whose transactions write
 
 
 class _Kind(IntEnum):
+    """The kinds of locks, in the order in which a transaction takes them; the numbers are those on the server."""
+
     SCHEMA = 0
     NAMES = 1
     RUN = 2
@@ -25,39 +30,49 @@ class _Kind(IntEnum):
 
 
 def is_server(connection: Connection) -> bool:
-    """Whether others may write at the same time."""
+    """Whether the database is a server, on which others may write at the same time."""
     return connection.dialect.name == SERVER
 
 
 def share_schema(connection: Connection) -> None:
-    """Keep the schema as it is."""
+    """Share the lock of the schema: it does not change until the end of the transaction.
+
+    `PostgresStore` calls it at the beginning of each transaction that writes, so that an upgrade waits for those under
+    way.
+    """
     _hold(connection, _Kind.SCHEMA, "", shared=True)
 
 
 def hold_schema(connection: Connection) -> None:
-    """Let nobody else write, or change the schema."""
+    """Take the lock of the schema alone: nobody else writes until the end of the transaction.
+
+    For an upgrade. It waits for all transactions that share the lock.
+    """
     _hold(connection, _Kind.SCHEMA, "")
 
 
 def hold_run(connection: Connection, uid: str) -> None:
-    """Let nobody else write the run *uid*, or take a metric's name away."""
+    """Lock the run *uid*, and share the lock of the metrics' names, none of which may be deleted meanwhile.
+
+    Ingests of different runs go on side by side. The locks end with the transaction.
+    """
     _hold(connection, _Kind.NAMES, "", shared=True)
     _hold(connection, _Kind.RUN, uid)
 
 
 def hold_run_and_names(connection: Connection, uid: str) -> None:
-    """Let nobody else write the run *uid*, and nobody any run that may need a metric's name."""
+    """Lock the run *uid* and the metrics' names, so that names that nobody uses can be deleted."""
     _hold(connection, _Kind.NAMES, "")
     _hold(connection, _Kind.RUN, uid)
 
 
 def hold_scheduler(connection: Connection, scheduler: str) -> None:
-    """Let nobody else claim or record a poll of *scheduler*."""
+    """Lock the polls of *scheduler* (`hpcml.store.scheduler_polls`)."""
     _hold(connection, _Kind.SCHEDULER, scheduler)
 
 
 def hold_words(connection: Connection) -> None:
-    """Let nobody else write what schedulers said."""
+    """Lock what schedulers reported of jobs."""
     _hold(connection, _Kind.WORDS, "")
 
 

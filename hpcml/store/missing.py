@@ -1,4 +1,4 @@
-"""What the store knows to be missing: records that no journal has, lines that could not be read, directories."""
+"""What is missing from the store (`hpcml sync`, `hpcml rm`): lost records, unreadable lines, deleted directories."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from hpcml.store.engine import Store
-from hpcml.store.loading import chunked
-from hpcml.store.paths import is_below
-from hpcml.store.tables import JOURNAL, RUN
+from hpcml.store.database import Database
+from hpcml.store.loading import chunked, is_below
+from hpcml.store.schema import JOURNAL, RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Of all journals in the store together."""
+    """Unreadable lines and lost records, summed over all journals in the store.
+
+    `hpcml sync` tells of it.
+    """
 
     uids: Sequence[str]  # of the runs in which anything is missing
     bad_lines: int
     lost_records: int
 
 
-def damage(store: Store) -> Damage:
-    """Return how much of what was journalled is not in the store."""
+def damage(store: Database) -> Damage:
+    """Return how many journalled records and lines are not in the store, and of which runs.
+
+    Both sums are 0 and `uids` is empty where everything is there.
+    """
     query = (
         select(RUN.c.uid, func.sum(JOURNAL.c.bad_lines), func.sum(JOURNAL.c.lost_records))
         .join(RUN, RUN.c.id == JOURNAL.c.run_id)
@@ -42,24 +47,29 @@ def damage(store: Store) -> Damage:
     )
 
 
-def runs_below(store: Store, *roots: Path) -> dict[str, Path]:
-    """Return the directories of the runs that the store found below *roots*, by uid."""
+def runs_below(store: Database, *roots: Path) -> dict[str, Path]:
+    """Return by uid the directories of the runs that were found below *roots* (absolute paths).
+
+    The directories themselves are not looked at: some may be gone. Used by `hpcml rm`, `cancel`, `retry`, `sync` and
+    `ingest`.
+    """
     with store.reading() as connection:
         query = select(RUN.c.uid, RUN.c.path).where(is_below(*roots)).order_by(RUN.c.uid)
         return {uid: Path(path) for uid, path in connection.execute(query)}
 
 
-def still_known(store: Store, uids: Collection[str]) -> set[str]:
-    """Return those of *uids* that the store has at this moment."""
+def still_known(store: Database, uids: Collection[str]) -> set[str]:
+    """Return those of *uids* that are in the store now."""
     with store.reading() as connection:
         asked = (connection.execute(select(RUN.c.uid).where(RUN.c.uid.in_(chunk))) for chunk in chunked(list(uids)))
         return {uid for answer in asked for uid in answer.scalars()}
 
 
-def without_directory(store: Store, roots: Sequence[Path]) -> list[str]:
-    """Return the runs that the store found below *roots* and that are there no more, by uid.
+def without_directory(store: Database, roots: Sequence[Path]) -> list[str]:
+    """Return the uids of the runs that were found below *roots* and whose directory is gone.
 
-    A root that is not there itself says nothing: it may be a disk that is not mounted.
+    Below a root that does not exist itself none counts as gone: it may be a disk that is not mounted. `hpcml sync`
+    tells of them and `hpcml rm` forgets them. Nothing is changed here. Uids are in order.
     """
     there = [root for root in roots if root.is_dir()]
     found = runs_below(store, *there) if there else {}

@@ -1,4 +1,7 @@
-"""Opening a store that is a file, in the way that suits the place where it lies."""
+"""Opening the store: a local SQLite file, one on a shared file system, or a PostgreSQL server.
+
+Every command begins here.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,48 @@ import os
 from pathlib import Path
 
 from hpcml.errors import StoreError
-from hpcml.store.placement import VARIABLE, Mode, Placement, placement_of
-from hpcml.store.published import PublishedStore
-from hpcml.store.read_only import ReadOnlyStore
-from hpcml.store.sqlite_file import SqliteFile, SqliteStore
-from hpcml.store.sqlite_path import Header, check_place, only_read, path_of
+from hpcml.store.database import Database
+from hpcml.store.postgres import PostgresStore
+from hpcml.store.sqlite.file import SqliteFile, SqliteStore, is_full
+from hpcml.store.sqlite.location import (
+    VARIABLE,
+    Mode,
+    Placement,
+    SqliteHeader,
+    check_place,
+    only_read,
+    path_of,
+    placement_of,
+)
+from hpcml.store.sqlite.published import PublishedStore
+from hpcml.store.sqlite.read_only import ReadOnlyStore
+
+
+def open_store(url: str, mode: str | None = None) -> Database:
+    """Return the store at *url*: a path, ``sqlite:///path`` or ``postgresql://...``.
+
+    An absent file is created, readable by its owner only; an older schema is upgraded. Any number of processes may do
+    so at once. A file that is no hpcml store, is of a newer hpcml, or is not readable, raises `StoreError`. *mode* says
+    how a file is used (a name of `location.Mode`, or auto); None means HPCML_STORE_MODE, or else what suits the place
+    where it lies. *url* may begin with ``~``. The caller closes the store.
+
+    >>> with closing(open_store("~/runs/store.db")) as store:  # doctest: +SKIP
+    ...     records = find_runs(store)
+
+    >>> store = open_store("postgresql://me@db.example/hpcml")  # doctest: +SKIP
+    """
+    if url.startswith("postgres") and "://" in url:
+        return PostgresStore.open(url)
+    return open_file(url, mode)
 
 
 def open_file(url: str, wanted: str | None) -> SqliteFile:
     """Return the store in the file that *url* names, made or upgraded where needed and allowed.
 
-    *wanted* says how it is used (`placement.Mode`); None means HPCML_STORE_MODE, or else what suits its place.
+    *wanted* says how it is used (a name of `location.Mode`, or auto); None means HPCML_STORE_MODE, or else what suits
+    its place. A file that this user may only read becomes a `ReadOnlyStore` whatever *wanted* says. A published file
+    that is to be used directly from now on is published once more, as its mark says so, before it is opened. Raises
+    `StoreError` where there can be no store, and for an unknown *wanted*.
     """
     path = path_of(url)
     check_place(path)
@@ -25,13 +59,23 @@ def open_file(url: str, wanted: str | None) -> SqliteFile:
         return ReadOnlyStore.open(placement)
     if placement.mode is Mode.published:
         return PublishedStore.open(placement)
-    if Header.of(path).publication:
+    if SqliteHeader.of(path).publication:
         PublishedStore(placement).hand_over()
     return SqliteStore.open(placement)
 
 
+def has_room(url: str) -> bool:
+    """Tell whether the disk of the store at *url* has room for more; a server sees to that itself."""
+    placement = place_of(url)
+    return placement is None or not is_full(placement.path.parent)
+
+
 def place_of(url: str) -> Placement | None:
-    """Return how the file that *url* names is used, or would be; None for a store on a server."""
+    """Return how the file that *url* names is used, or would be; None for a store on a server.
+
+    The file is not opened. `hpcml doctor` shows it. Raises `StoreError` for a URL that names no file. Used by `hpcml
+    doctor` and `hpcml estimate`, which must not create a store.
+    """
     return None if url.startswith("postgres") else _placed(path_of(url), None)
 
 

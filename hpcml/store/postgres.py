@@ -1,4 +1,7 @@
-"""A store on a PostgreSQL server: reached by its URL, filled by several users at once, or refused in one line."""
+"""A store on a PostgreSQL server, reached by its URL, which several users may fill at once.
+
+Transactions lock by name (`hpcml.store.locks`, PostgreSQL manual, "Advisory Locks").
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, ProgrammingError
 
 from hpcml.errors import StoreError
-from hpcml.store.engine import Store
+from hpcml.store.database import Database
 from hpcml.store.locks import WRITE, hold_schema, share_schema
-from hpcml.store.tables import REVISION
+from hpcml.store.schema import REVISION
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,7 @@ _BY_WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What lies in the schema that the URL leads to."""
+    """What lies in the schema that the URL names."""
 
     schema: str | None
     encoding: str
@@ -75,8 +78,12 @@ class _Found:
     has_tables: bool
 
 
-class PostgresStore(Store):
-    """A database, or a schema of one, that many users on many hosts fill at the same time."""
+class PostgresStore(Database):
+    """A database, or a schema of one, that many users on many hosts fill at the same time.
+
+    Made by `open`. One connection is kept for as long as the process needs it, and a broken one is replaced at its next
+    use.
+    """
 
     def __init__(self, url: URL) -> None:
         self._url = url
@@ -86,7 +93,17 @@ class PostgresStore(Store):
 
     @classmethod
     def open(cls, url: str) -> PostgresStore:
-        """Return the store at *url*, its tables made or upgraded where needed."""
+        """Return the store at *url*, its tables made or upgraded where needed.
+
+        Raises `StoreError` where the server cannot be reached, or the schema holds something else. *url* is
+        ``postgresql://USER@HOST:PORT/DATABASE``; a schema other than the first in the search path is named by
+        ``?options=-csearch_path%3DNAME`` (PostgreSQL manual, "Connection URIs"). The password is better kept in
+        ~/.pgpass or PGPASSWORD.
+
+        Several processes may open, make and upgrade it at the same time: the first holds the lock of the schema, and
+        the others find it done. A failed upgrade is undone as a whole. A role that may not write gets a store that is
+        read-only.
+        """
         store = cls(parsed(url))
         try:
             with store.translated():
@@ -110,24 +127,32 @@ class PostgresStore(Store):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the role of the URL, or the server, lets nothing be written."""
+        """Whether the role of the URL, or the server, allows no writing."""
         return self._is_read_only
 
     @property
     def is_shared(self) -> bool:
-        """It is, since anybody with an account may."""
+        """Always: anybody with an account may use it."""
         return True
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Give a connection that sees one state of the store from beginning to end."""
+        """Return a context manager with a connection that sees a snapshot (isolation level REPEATABLE READ).
+
+        The transaction is READ ONLY (PostgreSQL manual, "Transaction Isolation").
+        """
         reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         with self.translated(), reader.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Give a connection of which each ``begin()`` keeps the schema; what it writes it must lock (locks.py)."""
+        """Return a context manager with a connection; each ``begin()`` shares the lock of the schema.
+
+        What a transaction writes it must lock besides (`hpcml.store.locks`). Transactions run at READ COMMITTED, so
+        that each statement sees what others committed while a lock was waited for. Raises `StoreError` where the role
+        or the server allows no writing.
+        """
         if self._is_read_only:
             raise StoreError(f"the store {self.name} may only be read with these rights")
         # not the server's default, which may be another: what a lock was waited for must then be seen
@@ -141,7 +166,11 @@ class PostgresStore(Store):
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Turn what the server complains of into one line; what is our own bug stays as it is."""
+        """Turn what the server complains of into one line; what is our own bug stays as it is.
+
+        Known errors, by their SQLSTATE, become a `StoreError` with what to do about them. Integrity and programming
+        errors that are not known are bugs of hpcml, and are raised as they are.
+        """
         import psycopg  # noqa: PLC0415 - as everything of this module, only for who uses it
 
         try:
@@ -193,7 +222,11 @@ class PostgresStore(Store):
             log.info("upgraded %s from schema %s to %s", self.name, revision, REVISION)
 
     def _revision(self, connection: Connection) -> str | None:
-        """Return the schema's version, None where nothing is there; what is not ours, or cannot be, is refused."""
+        """Return the schema's version, None where nothing is there.
+
+        Raises `StoreError` for anything that is not ours. Also notes the schema's name for `used`. Ours is recognized
+        by a comment on the table alembic_version, since other programs use Alembic too.
+        """
         found = _Found(*connection.exec_driver_sql(_FOUND, (_MARK,)).one())
         if found.schema is None:
             raise StoreError(f"the store {self.name} has no schema to write to: create the one in its search_path")
@@ -215,7 +248,10 @@ class PostgresStore(Store):
 
 
 def parsed(url: str) -> URL:
-    """Return *url* for the one driver that is used here; what is no URL raises `StoreError` and is not repeated."""
+    """Return *url* for the driver that is used here (psycopg); raises `StoreError`, without repeating a password.
+
+    Also raised where the driver is not installed (``pip install 'hpcml[postgres]'``) or *url* names another one.
+    """
     try:
         import psycopg  # noqa: F401, PLC0415
     except ImportError as error:
@@ -233,7 +269,7 @@ def parsed(url: str) -> URL:
 
 
 def _shown(url: URL) -> str:
-    """Return *url* without secrets; they may be in its options, too."""
+    """Return *url* without secrets; its options may hold some, too."""
     shown = URL.create("postgresql", url.username, None, url.host, url.port, url.database)
     places = [f"{name}={value}" for name, value in sorted(url.query.items()) if name in ("host", "service")]
     return shown.render_as_string() + (f"?{'&'.join(places)}" if places else "")
@@ -264,7 +300,7 @@ def _make_engine(url: URL) -> Engine:
 
 
 def _keep_readers_out(connection: Connection) -> None:
-    """Wait for all who read: `run` first, as they do, so that nobody waits for somebody who waits for them."""
+    """Wait for all readers: lock `run` first, as they read it first, so that nobody waits in a circle."""
     names = connection.exec_driver_sql(
         "SELECT quote_ident(relname) FROM pg_class JOIN pg_namespace AS home ON home.oid = relnamespace "
         "WHERE nspname = current_schema() AND relkind = 'r' ORDER BY relname <> 'run', relname"

@@ -1,23 +1,26 @@
-"""The rows of one run, written inside the caller's transaction by the one writer there is."""
+"""Writing the rows of one run, inside the caller's transaction; also bulk inserts, and forgetting a run.
+
+`hpcml.store.ingest` calls `ensure_run`, `write_stretch` and `refold`. Bulk inserts take executemany in SQLite and COPY
+on a PostgreSQL server (PostgreSQL manual, "Populating a Database"). `forget_runs` is for runs whose directory is gone.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 
 from sqlalchemy import Connection, Insert, delete, insert, select, update
 
-from hpcml.states import State
-from hpcml.store.annotations import ANNOTATING, fold_notes, fold_tags
-from hpcml.store.bulk import add_metrics, insert_events, write_points
-from hpcml.store.cursors import Cursor
-from hpcml.store.describing import Description
-from hpcml.store.fold import FOLDED, Happening, JournalStart, fold
-from hpcml.store.intake import Stretch, storable
+from hpcml.model.state import State
+from hpcml.store.database import Database
+from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, fold, fold_notes, fold_tags
+from hpcml.store.journals import Cursor
 from hpcml.store.loading import chunked
-from hpcml.store.samples import forget_samples
-from hpcml.store.tables import (
+from hpcml.store.locks import WRITE, hold_run_and_names, is_server
+from hpcml.store.manifest_rows import Description
+from hpcml.store.parse import Stretch, storable
+from hpcml.store.schema import (
     EVENT,
     JOURNAL,
     METRIC,
@@ -31,14 +34,18 @@ from hpcml.store.tables import (
     RUN_WORK,
     SERIES,
     SUMMARY,
+    WORD,
 )
+from hpcml.store.telemetry import forget_samples
 from hpcml.store.usage import MEASURED, Carbon, fold_usage, fold_work
 
 
 def ensure_run(connection: Connection, described: Description) -> tuple[int, bool]:
-    """Return the run's id, and whether it needs folding because what run.json says was new, and is now written.
+    """Write what run.json says of the run, if that is new; return the run's row id, and whether anything was written.
 
-    The caller keeps others from writing this run (locks.py).
+    Where it was, the caller must `refold`. The caller holds the lock of the run (`hpcml.store.locks`). Settings are
+    replaced as a whole. Where the time of submission changed, all that was read from journals is forgotten, since
+    stored times count from it.
     """
     told = ("path", "manifest_stamp", "home")
     query = select(RUN.c.id, RUN.c.epoch_ms, *(RUN.c[name] for name in told)).where(RUN.c.uid == described.uid)
@@ -65,7 +72,10 @@ def ensure_run(connection: Connection, described: Description) -> tuple[int, boo
 
 
 def forget_journals(connection: Connection, run_id: int) -> None:
-    """Remove all that the run's journals and samplers said."""
+    """Delete all that was read from the run's journals and telemetry; the next ingest reads it anew.
+
+    The row of the run stays, with its settings. The caller holds the lock of the run.
+    """
     series = select(SERIES.c.id).where(SERIES.c.run_id == run_id)
     connection.execute(delete(POINT).where(POINT.c.series_id.in_(series)))
     for table in (SERIES, SUMMARY, EVENT, JOURNAL):
@@ -74,7 +84,11 @@ def forget_journals(connection: Connection, run_id: int) -> None:
 
 
 def write_stretch(connection: Connection, run_id: int, cursor: Cursor, stretch: Stretch) -> dict[str, int]:
-    """Add events behind those of the journal, points over those of the same step; return each metric's series."""
+    """Add the events of *stretch*, and its points over those of the same step; return the series id of each metric.
+
+    Events are numbered from where *cursor* stands. A point that is nan is stored as NULL. The cursor itself is moved by
+    `hpcml.store.journals.move_cursor`, in the same transaction.
+    """
     if stretch.events:
         events = [(cursor.id, cursor.events + at, run_id, *event) for at, event in enumerate(stretch.events)]
         insert_events(connection, events)
@@ -98,7 +112,10 @@ def _insert_one(connection: Connection, statement: Insert) -> int:
 
 
 def _ensure_series(connection: Connection, run_id: int, journal_id: int, names: Collection[str]) -> dict[str, int]:
-    """Return the journal's series by metric; nobody else can add one meanwhile."""
+    """Return the journal's series ids by metric, adding those that are missing.
+
+    The caller holds the lock of the run. A series is what one journal says of one metric.
+    """
     query = (
         select(METRIC.c.name, SERIES.c.id)
         .join(SERIES, SERIES.c.metric_id == METRIC.c.id)
@@ -125,7 +142,11 @@ def _metric_ids(connection: Connection, names: Sequence[str]) -> dict[str, int]:
 
 
 def refold(connection: Connection, run_id: int, described: Description) -> None:
-    """Write what run.json and all the run's journals and events together say of it."""
+    """Write the run's state, facts, tags, notes and usage, computed anew from run.json and all of its events.
+
+    Called whenever events were added or run.json changed; the order in which things were read makes no difference. The
+    rules are in `hpcml.store.facts` and `hpcml.store.usage`. The caller holds the lock of the run.
+    """
     epoch_ms = described.epoch_ms
     columns = (JOURNAL.c.id, JOURNAL.c.file, JOURNAL.c.writer, JOURNAL.c.attempt, JOURNAL.c.t0)
     journals = {
@@ -188,9 +209,128 @@ def _write_measured(
 
 
 def _carbon(described: Description) -> Carbon | None:
-    """Return what the run's own configuration says of its cluster's electricity."""
+    """Return the CO2 of the cluster's electricity from the run's configuration; None where it is not configured."""
     factor, source = (
         json.loads(described.params.get(f"cluster.{key}", "null")) for key in ("co2_g_per_kwh", "co2_source")
     )
     is_known = isinstance(factor, int | float) and not isinstance(factor, bool) and source is not None
     return Carbon(g_per_kwh=float(factor), source=str(source)) if is_known else None
+
+
+EventRow = tuple[int, int, int, int, str, str]  # journal_id, ordinal, run_id, t_ms, name, details
+PointRow = tuple[int, int, int, float | None]  # series_id, step, t_ms, value
+
+# As text and tuples: several times faster than insert() with dicts.
+_INSERT_EVENT = "INSERT INTO event (journal_id, ordinal, run_id, t_ms, name, details) VALUES (?, ?, ?, ?, ?, ?)"
+_OVER = "ON CONFLICT (series_id, step) DO UPDATE SET t_ms = excluded.t_ms, value = excluded.value"
+_UPSERT_POINT = f"INSERT INTO point (series_id, step, t_ms, value) VALUES (?, ?, ?, ?) {_OVER}"  # noqa: S608
+
+_INSERT_METRIC = "INSERT INTO metric (name) VALUES (?)"
+_ADD_METRICS = "INSERT INTO metric (name) SELECT unnest(%s::text[]) ON CONFLICT DO NOTHING"
+
+_COPY_EVENT = "COPY event (journal_id, ordinal, run_id, t_ms, name, details) FROM STDIN (FORMAT BINARY)"
+_EVENT_TYPES = ("int4", "int4", "int4", "int8", "text", "text")
+_COPY_POINT = "COPY {} (series_id, step, t_ms, value) FROM STDIN (FORMAT BINARY)"
+_POINT_TYPES = ("int4", "int8", "int8", "float8")
+_LAST_STEPS = "SELECT id, (SELECT max(step) FROM point WHERE series_id = id) FROM unnest(%s::int4[]) AS id"
+_MAKE_STAGE = (
+    "CREATE TEMPORARY TABLE IF NOT EXISTS new_point (series_id int4, step int8, t_ms int8, value float8)"
+    " ON COMMIT DELETE ROWS"
+)
+_FROM_STAGE = f"INSERT INTO point SELECT series_id, step, t_ms, value FROM new_point {_OVER}"  # noqa: S608
+
+
+def add_metrics(connection: Connection, names: Sequence[str]) -> None:
+    """Add metric names that *connection* does not see yet; on a server another process may be adding them right now.
+
+    There it is done at once, in a transaction of its own: until a name is committed, others who need it wait, and two
+    could wait for each other. A name that then stays without a point does no harm.
+    """
+    if not is_server(connection):
+        connection.exec_driver_sql(_INSERT_METRIC, [(name,) for name in names])
+        return
+    at_once = connection.engine.execution_options(**{WRITE: False})  # the caller keeps the schema already
+    with at_once.connect() as other, other.begin():
+        other.exec_driver_sql(_ADD_METRICS, (sorted(names),))
+
+
+def insert_events(connection: Connection, events: Sequence[EventRow]) -> None:
+    """Add events, none of which is there yet.
+
+    A row that is there already raises `IntegrityError`: two processes then read the same journal, which the run's lock
+    prevents.
+    """
+    if is_server(connection):
+        _copy(connection, _COPY_EVENT, _EVENT_TYPES, events)
+    else:
+        connection.exec_driver_sql(_INSERT_EVENT, list(events))
+
+
+def write_points(connection: Connection, points: Sequence[PointRow]) -> None:
+    """Add points, replacing those of the same series and step; *points* names no series and step twice.
+
+    A COPY cannot replace rows: on a server, points of a series that repeats steps go through a temporary table. COPY is
+    used where it can be: it is PostgreSQL's fastest way in ("Populating a Database" in its manual).
+    """
+    if not is_server(connection):
+        connection.exec_driver_sql(_UPSERT_POINT, list(points))
+        return
+    first: dict[int, int] = {}
+    for series_id, step, *_ in points:
+        first[series_id] = min(step, first.get(series_id, step))
+    last = {at: step for at, step in connection.exec_driver_sql(_LAST_STEPS, (list(first),)) if step is not None}
+    repeating = {at for at, step in first.items() if at in last and step <= last[at]}
+    if new := [point for point in points if point[0] not in repeating]:
+        _copy(connection, _COPY_POINT.format("point"), _POINT_TYPES, new)
+    if repeating:  # COPY cannot write over what is there
+        connection.exec_driver_sql(_MAKE_STAGE)
+        again = (point for point in points if point[0] in repeating)
+        _copy(connection, _COPY_POINT.format("new_point"), _POINT_TYPES, again)
+        connection.exec_driver_sql(_FROM_STAGE)
+
+
+def _copy(connection: Connection, statement: str, types: Sequence[str], rows: Iterable[tuple[object, ...]]) -> None:
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        copy.set_types(types)
+        for row in rows:
+            copy.write_row(row)
+
+
+def forget_run(store: Database, uid: str) -> bool:
+    """Delete all that the store has of the run *uid*; return whether there was anything.
+
+    Its directory must be gone already: whatever still lies below the runs' folder, the next ingest brings back. Used
+    where a submission is recovered. Raises `StoreError` where the store is read-only.
+    """
+    return forget_runs(store, [uid]) == 1
+
+
+def forget_runs(store: Database, uids: Sequence[str]) -> int:
+    """Delete all that the store has of the runs *uids*, each in a transaction; return how many were there.
+
+    `hpcml rm` and `hpcml ingest` use it. Unknown uids are passed over. Where one fails, those before it are forgotten
+    and the others left as they are. What schedulers reported of the runs goes, and names of metrics that no run has any
+    more. Raises `StoreError` where the store is read-only.
+    """
+    if not uids:
+        return 0
+    with store.writing() as connection:
+        return sum(_forget(connection, uid) for uid in uids)
+
+
+def _forget(connection: Connection, uid: str) -> bool:
+    with connection.begin():
+        hold_run_and_names(connection, uid)
+        connection.execute(delete(WORD).where(WORD.c.uid == uid))
+        run_id = connection.execute(select(RUN.c.id).where(RUN.c.uid == uid)).scalar_one_or_none()
+        if run_id is None:
+            return False
+        forget_journals(connection, run_id)
+        for table in (RUN_PARAM, RUN_FACT, RUN_TAG, RUN_NOTE, RUN_USAGE, RUN_WORK):
+            connection.execute(delete(table).where(table.c.run_id == run_id))
+        connection.execute(delete(RUN).where(RUN.c.id == run_id))
+        # a name that no run has any more would be offered as a key of filters
+        connection.execute(delete(METRIC).where(METRIC.c.id.not_in(select(SERIES.c.metric_id))))
+        return True

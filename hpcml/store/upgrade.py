@@ -1,4 +1,7 @@
-"""Bringing a store's schema up to date with Alembic, inside the caller's transaction."""
+"""Upgrading a store's schema with Alembic, inside the caller's transaction.
+
+Loading Alembic takes time, so stores import this module only when they find an older schema.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,16 @@ def alembic_config() -> Config:
 
 
 def known_revisions() -> set[str]:
-    """Return every schema version that this hpcml can start from."""
+    """Return every schema version that this hpcml can upgrade from."""
     return {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
 
 
 def upgrade(connection: Connection) -> None:
-    """Run the missing migrations on *connection*, which is inside a transaction and stays in it; the views are new."""
+    """Run the missing migrations on *connection*, inside its transaction, and make the views anew.
+
+    The caller holds the store's write lock and has made a backup where that is its business. Where a migration raises,
+    the whole transaction is undone, views included.
+    """
     config = alembic_config()
     config.attributes["connection"] = connection
     drop_views(connection)

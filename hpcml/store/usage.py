@@ -1,7 +1,7 @@
-"""The events `telemetry`, `work` and `memory` of a run, folded into what it used and what a step of it does: pure.
+"""What a run used and what a step of it computes, folded from its events ``telemetry``, ``work`` and ``memory``. Pure.
 
-Only attempts whose work counts are looked at, as for the wall time (fold.py). What one node does not know, the run does
-not know either, and the reason says which. docs/telemetry.md lists the details of the events.
+Only attempts whose work counts are looked at, as for the wall time (`hpcml.store.facts`). A sum that one node does not
+know is None, and `Usage.incomplete` or the reason of the energy says which node. docs/telemetry.md lists the events.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcml.records import Usage, Work
-from hpcml.store.fold import Happening
+from hpcml.model.records import Usage, Work
+from hpcml.runs.state import EventName
+from hpcml.store.facts import Happening
 
 MEASURED = ("telemetry", "work", "memory")
 _WHOLE = 0.99  # of the time: a gap of a hundredth is less than what counters and sensors are wrong by
@@ -29,7 +30,11 @@ _THERMAL_SAMPLED = ("mean_throttled_sw_thermal_percent", "mean_throttled_hw_ther
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carbon:
-    """What a kilowatt-hour costs where the run was, as its own configuration says."""
+    """The CO2 of a kilowatt-hour in the run's cluster, and the source of that figure, from the run's configuration.
+
+    In grams for each kWh of electricity; the source is a citation, which is shown beside every figure that was made
+    with it.
+    """
 
     g_per_kwh: float
     source: str
@@ -37,7 +42,7 @@ class Carbon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gpu:
-    """One GPU of one node in one attempt."""
+    """One GPU of one node in one attempt, with what its sampler reported at the end."""
 
     where: str
     board: str
@@ -50,7 +55,7 @@ class _Gpu:
 
     @property
     def gap(self) -> str | None:
-        """Why its energy is not that of the whole time; None where it is."""
+        """The reason why its energy does not cover the whole time; None where it does."""
         if self.number("energy_j") is None:
             return f"{self.where}: {self.told.get('energy_reason') or 'its energy was not told'}"
         covered_s = self.number("energy_covered_s") or 0.0
@@ -61,7 +66,7 @@ class _Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """One node in one attempt."""
+    """One node in one attempt, with what its sampler reported at the end."""
 
     where: str
     attempt: int
@@ -73,18 +78,25 @@ class _Node:
 
     @property
     def unseen(self) -> str | None:
-        """Why no GPU of this node was seen, where there may have been some."""
+        """The reason why no GPU of this node was sampled; None where there was none to sample."""
         reason = self.told.get("mapping_reason")
         return None if self.gpus or reason is None else f"{self.where}: {reason}"
 
     @property
     def is_known(self) -> bool:
-        """Whether the GPUs that were sampled are those of the run."""
+        """Whether the GPUs that were sampled are known to be those that the run was given."""
         return self.told.get("mapping") != "shared/unknown"
 
 
 def fold_usage(happenings: Sequence[Happening], counted: Collection[int], carbon: Carbon | None = None) -> Usage | None:
-    """Return what the run used in its *counted* attempts; None where none of them told."""
+    """Return what the run used in its *counted* attempts; None where no telemetry of them was reported.
+
+    *carbon* None leaves the CO2 out. *counted* are numbers of attempts. Sums (energy, GPU seconds, CPU seconds) are
+    over all nodes and attempts; means are weighted by samples or seconds; `gpus` is the number in the last of the
+    attempts. A sum of which a part is not known is None and not a smaller number, and the reason is told in words.
+
+    CO2 is the energy of the GPU boards times `Carbon.g_per_kwh`: 3.6e6 J are one kWh.
+    """
     nodes = _nodes(happenings, counted)
     if not nodes:
         return None
@@ -114,7 +126,11 @@ def fold_usage(happenings: Sequence[Happening], counted: Collection[int], carbon
 
 
 def fold_work(happenings: Iterable[Happening], counted: Collection[int]) -> Work | None:
-    """Return what a step does, as the program counted it last, and its peak memory over all *counted* attempts."""
+    """Return the work of a step, as the program reported it last, and the peak memory over all *counted* attempts.
+
+    None where neither was reported. Rank 0 counts where several ranks report the work, and the latest attempt. Counts
+    that are no numbers become None. Memory is the highest of all ranks, in MB.
+    """
     known = [happening for happening in happenings if happening.journal.attempt in counted]
     said = max((h for h in known if h.name == "work"), key=lambda h: (h.journal.precedence, h.ordinal), default=None)
     memory = [happening.details for happening in known if happening.name == "memory"]
@@ -136,7 +152,7 @@ def fold_work(happenings: Iterable[Happening], counted: Collection[int]) -> Work
 
 
 def _nodes(happenings: Iterable[Happening], counted: Collection[int]) -> list[_Node]:
-    """Return what each node told of each counted attempt, in their order."""
+    """Return each node of each counted attempt that reported telemetry, in order."""
     told: dict[tuple[int, int], Mapping[str, Any]] = {}
     for happening in happenings:
         if happening.name == "telemetry" and happening.journal.attempt in counted:
@@ -165,11 +181,11 @@ def _node(attempt: int, number: int, told: Mapping[str, Any]) -> _Node:
 
 
 def _untold(happenings: Iterable[Happening], counted: Collection[int], nodes: Iterable[_Node]) -> list[str]:
-    """Return, in words, the nodes whose agents began a counted attempt and told nothing at its end."""
+    """Return the nodes whose agents began a counted attempt and reported nothing at its end, in words."""
     began = {
         (h.journal.attempt, _node_of(h))
         for h in happenings
-        if h.name == "attempt_started" and h.journal.attempt in counted
+        if h.name == EventName.ATTEMPT_STARTED and h.journal.attempt in counted
     }
     told = {node.where for node in nodes}
     wheres = (f"node {node}, attempt {attempt}" for attempt, node in sorted(began))
@@ -190,7 +206,7 @@ def _gpu_s(nodes: Sequence[_Node], untold: Sequence[str]) -> float | None:
 
 
 def _energy(nodes: Sequence[_Node], untold: Sequence[str], carbon: Carbon | None) -> dict[str, Any]:
-    """Return the fields of `Usage` about energy and power; each board counts once for each attempt."""
+    """Return the fields of `Usage` about energy and power; each board counts once in each attempt."""
     boards = list({(node.where, gpu.board): gpu for node in nodes for gpu in node.gpus}.values())
     unseen = [node.unseen for node in nodes if node.unseen is not None]
     if not boards:
@@ -235,7 +251,7 @@ def _power_limit_w(happenings: Iterable[Happening], counted: Collection[int]) ->
 
 
 def _share(gpus: Iterable[_Gpu], counters: Sequence[str], sampled: Sequence[str]) -> float | None:
-    """Return for how much of the sampled time clocks were lowered, over all GPUs that tell it in any of these ways."""
+    """Return the share of the sampled time in which clocks were lowered, over all GPUs that report it."""
     throttled_s = sampled_s = 0.0
     for gpu in gpus:
         percents = [gpu.number(name) for name in sampled]

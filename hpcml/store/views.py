@@ -1,7 +1,10 @@
-"""What others may ask of the store in SQL: views whose names and columns stay, whatever becomes of the tables.
+"""The views for users' SQL (`hpcml query`): names and columns stay the same, however the tables change.
 
-They are no part of the migrations: whoever changes the schema drops them before and makes them anew afterwards, so that
-there is one text of each, the newest. Adding a column is no change to whoever asks; taking one away is.
+Views are no part of the migrations: a change of the schema drops them before and creates them anew afterwards, so that
+there is one text of each, the newest. Columns may be added, never taken away.
+
+A run is named by its uid in all of them. Times `t_s` are seconds since the run's start; yes and no are 1 and 0.
+docs/store.md lists the columns.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from hpcml.store.tables import BUCKET, RUN_USAGE, RUN_WORK
+from hpcml.store.schema import BUCKET, RUN_USAGE, RUN_WORK
 
 _RUNS = (
     *("uid", "experiment", "name", "state", "is_settled", "cause", "reason", "exit_code", "attempt", "seed"),
@@ -127,13 +130,16 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
 
 
 def drop_views(connection: Connection) -> None:
-    """Take the views away, where there are any: before the tables below them change."""
+    """Drop the views, where there are any; before the tables below them change."""
     for name in VIEWS:
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
 
 
 def create_views(connection: Connection) -> None:
-    """Make the views, in the words of the connection's database."""
+    """Create the views in the SQL dialect of the connection's database.
+
+    None of them may be there. Called after each upgrade of the tables, in its transaction.
+    """
     kind = connection.dialect.name
     words = {
         # numbers, as SQLite has them: the same question then has the same answer everywhere

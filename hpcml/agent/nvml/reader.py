@@ -1,17 +1,21 @@
-"""One GPU read again and again: what it answers as named values, what it refuses as reasons."""
+"""Reads one GPU repeatedly: the readings as named values, and the reasons for those that NVML refuses.
+
+`GpuReader` asks for all values in each tick. `ThrottleBits` samples why clocks are lowered, for drivers that do not
+count how long they were. `Activity` measures how busy the units were between two ticks, by NVML's GPU performance
+monitoring (GPM; Hopper and newer). Units are in the names: W, J, s, us, MiB, MHz, degrees Celsius, percent.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pynvml
 
-from hpcml.agent.energy import PowerIntegral
-from hpcml.agent.gpu import Gpu
-from hpcml.agent.nvml.activity import Activity
-from hpcml.agent.nvml.throttle import ThrottleBits
-from hpcml.agent.pace import Pace
+from hpcml.agent.telemetry.backoff import Backoff
+from hpcml.agent.telemetry.energy import PowerIntegral
+from hpcml.agent.telemetry.gpus import Gpu
 
 _MIB = 2**20
 # Fields of nvml.h, by number: an older pynvml lacks some names. Name, and what its unit is divided by.
@@ -49,13 +53,14 @@ Query = Callable[[float], dict[str, float]]
 
 
 class GpuLostError(Exception):
-    """The GPU answers no more, and will not before the node is restarted."""
+    """The GPU no longer answers, and will not until the node is restarted (NVML_ERROR_GPU_IS_LOST)."""
 
 
 class GpuReader:
-    """Asks for everything in each `read`; what is refused for good is left out from then on.
+    """Reads all values of one GPU in each `read`; what the device refuses for good is not asked for again.
 
-    Power, energy, clocks and faults of a MIG instance are those of its board: NVML has no others.
+    Power, energy, clocks and faults of a MIG instance are those of its board: NVML has no others. *traffic* adds the
+    counters of PCIe and NVLink. Making one raises `pynvml.NVMLError` where the GPU cannot be opened.
     """
 
     def __init__(self, gpu: Gpu, *, traffic: bool = False) -> None:
@@ -74,8 +79,8 @@ class GpuReader:
         self._ring = PowerIntegral()
         self._ring_us = 0
         self._polled = PowerIntegral()
-        self._queries: dict[str, tuple[Query, Pace]] = {
-            name: (query, Pace())
+        self._queries: dict[str, tuple[Query, Backoff]] = {
+            name: (query, Backoff())
             for name, query in {
                 "fields": self._read_fields,
                 "memory": self._read_memory,
@@ -88,7 +93,10 @@ class GpuReader:
         self._try("activity", self._begin_activity)
 
     def read(self, at_s: float, *, whatever_it_takes: bool = False) -> dict[str, float]:
-        """Return the values at *at_s*; raise `GpuLostError` once the GPU has fallen off the bus."""
+        """Return the values at *at_s* (monotonic seconds) by name; raise `GpuLostError` once the GPU is lost.
+
+        Slow queries are left out in most ticks (`Backoff`), unless *whatever_it_takes*.
+        """
         values: dict[str, float] = {}
         for name, (query, pace) in list(self._queries.items()):
             if not (pace.is_due() or whatever_it_takes):
@@ -104,10 +112,14 @@ class GpuReader:
 
     @property
     def backed_off(self) -> dict[str, int]:
-        """What is asked for less often because it is slow: in one of so many ticks."""
+        """The slow queries, and in one of how many ticks each is made."""
         return {name: pace.every for name, (_, pace) in self._queries.items() if pace.every > 1}
 
     def _try(self, name: str, ask: Callable[[], dict[str, float]]) -> dict[str, float] | None:
+        """Return the answer of the query *name*, or None where NVML refuses it, with the reason in `refused`.
+
+        A query that will never be answered is removed. Raises `GpuLostError` once the GPU is lost.
+        """
         try:
             return ask()
         except pynvml.NVMLError as error:
@@ -119,6 +131,7 @@ class GpuReader:
             return None
 
     def _read_fields(self, _: float) -> dict[str, float]:
+        """Return the counters and power readings that NVML has as fields, in joules, watts, seconds, counts and MiB."""
         values = {}
         for found in pynvml.nvmlDeviceGetFieldValues(self.board, list(self._fields)):
             name, unit = self._fields[found.fieldId]
@@ -134,6 +147,7 @@ class GpuReader:
         return values
 
     def _read_memory(self, _: float) -> dict[str, float]:
+        """Return the MiB in use, and apart from them those that the driver keeps, where it tells the two apart."""
         if self._has_memory_v2:
             try:
                 found = pynvml.nvmlDeviceGetMemoryInfo(self._own, version=pynvml.nvmlMemory_v2)
@@ -144,6 +158,7 @@ class GpuReader:
         return {"memory_mb": pynvml.nvmlDeviceGetMemoryInfo(self._own).used / _MIB}
 
     def _read_utilization(self, _: float) -> dict[str, float]:
+        """Return the percentages of time in which any kernel ran, and in which memory was read or written (nvml.h)."""
         if self.gpu.board:
             self.refused["utilization"] = _NOT_OF_INSTANCES
             del self._queries["utilization"]
@@ -161,7 +176,11 @@ class GpuReader:
         return {"temperature_c": float(pynvml.nvmlDeviceGetTemperature(self.board, pynvml.NVML_TEMPERATURE_GPU))}
 
     def _read_ring(self, _: float) -> dict[str, float]:
-        """Take what the driver has measured since the last call: many readings for the price of one call."""
+        """Integrate the power readings that the driver has taken since the last call (nvmlDeviceGetSamples).
+
+        The driver measures more often than the sampler asks, so that this integral has less error for the price of one
+        call.
+        """
         try:
             kind, samples = pynvml.nvmlDeviceGetSamples(self.board, pynvml.NVML_TOTAL_POWER_SAMPLES, self._ring_us)
         except pynvml.NVMLError_NotFound:
@@ -180,7 +199,7 @@ class GpuReader:
 
     def _begin_activity(self) -> dict[str, float]:
         activity = Activity(self.board, self.gpu.instance[0] if self.gpu.instance else None)
-        self._queries["activity"] = (activity.read, Pace())
+        self._queries["activity"] = (activity.read, Backoff())
         return {}
 
     def _settle_throttle(self, at_s: float) -> dict[str, float]:
@@ -193,7 +212,7 @@ class GpuReader:
         bits = ThrottleBits(self.board, counted)
         values = self._try("throttle reasons", lambda: bits.read(at_s)) if bits.is_needed else None
         if values is not None:
-            self._queries["throttle reasons"] = (bits.read, Pace())
+            self._queries["throttle reasons"] = (bits.read, Backoff())
         ways = ("counters" if counted else None, "samples" if values is not None else None)
         self.throttle_from = "+".join(filter(None, ways)) or None
         return values or {}
@@ -218,6 +237,7 @@ class GpuReader:
         return values
 
     def _choose_power(self, values: dict[str, float], average_w: float | None) -> None:
+        """Decide which reading is `power_w`: the last second's average, else the instant, else NVML's power usage."""
         if average_w is not None:
             self.power_field = "average_1s"
         elif "power_instant_w" in values:
@@ -226,5 +246,97 @@ class GpuReader:
             usage = self._try("power", lambda: self._read_power_usage(0.0))
             if usage is not None:
                 self.power_field = "usage"  # the last second's average on Ampere (not GA100) and newer, else instant
-                self._queries["power"] = (self._read_power_usage, Pace())
+                self._queries["power"] = (self._read_power_usage, Backoff())
                 values |= usage
+
+
+# Reason -> its bit (nvml.h, nvmlClocksEventReason...), and the counters that make it needless to look
+_REASONS: Mapping[str, tuple[int, frozenset[str]]] = {
+    "power": (0x04, frozenset({"throttle_power_s"})),
+    "hw": (0x08, frozenset({"throttle_hw_thermal_s", "throttle_power_brake_s"})),  # by either: all that old GPUs say
+    "sync_boost": (0x10, frozenset({"throttle_sync_boost_s"})),
+    "sw_thermal": (0x20, frozenset({"throttle_sw_thermal_s"})),
+    "hw_thermal": (0x40, frozenset({"throttle_hw_thermal_s"})),
+    "power_brake": (0x80, frozenset({"throttle_power_brake_s"})),
+}
+
+
+class ThrottleBits:
+    """Reads those reasons for lowered clocks that no counter covers; every call may raise `pynvml.NVMLError`."""
+
+    def __init__(self, board: object, counted: Collection[str]) -> None:
+        """Take the handle of a GPU and the names of the counters that it has."""
+        self._board = board
+        self._bits = {reason: bit for reason, (bit, counters) in _REASONS.items() if counters.isdisjoint(counted)}
+        self._has_new_name = True
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is a reason that no counter counts."""
+        return bool(self._bits)
+
+    def read(self, _: float) -> dict[str, float]:
+        """Return 100 for each reason that holds now, else 0: the mean over samples is a percentage of the time."""
+        found = self._ask()
+        return {f"throttled_{reason}_percent": 100.0 if found & bit else 0.0 for reason, bit in self._bits.items()}
+
+    def _ask(self) -> int:
+        if self._has_new_name:
+            try:
+                return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._board))
+            except pynvml.NVMLError_FunctionNotFound:  # R510 knows the older name alone, R550 both
+                self._has_new_name = False
+        return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._board))
+
+
+_METRICS: Mapping[int, str] = {  # nvmlGpmMetricId_t
+    2: "sm_active_percent",
+    3: "sm_occupancy_percent",
+    5: "tensor_percent",
+    6: "tensor_fp64_percent",
+    7: "tensor_half_percent",
+    9: "tensor_int_percent",
+    10: "dram_percent",
+    11: "fp64_percent",
+    12: "fp32_percent",
+    13: "fp16_percent",
+}
+_APART_S = 0.1  # two samples must be so far apart (nvml.h, nvmlGpmSampleGet)
+
+
+class Activity:
+    """Measures activity between two samples by GPM; every call may raise `pynvml.NVMLError`."""
+
+    def __init__(self, board: object, instance: int | None) -> None:
+        """Take the handle of a GPU, with the GPU instance's id where that alone is meant."""
+        if not pynvml.nvmlGpmQueryDeviceSupport(board).isSupportedDevice:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        self._board, self._instance = board, instance
+        self._samples = [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
+        self._asked = pynvml.c_nvmlGpmMetricsGet_t()
+        self._asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self._asked.numMetrics = len(_METRICS)
+        for place, metric in enumerate(_METRICS):
+            self._asked.metrics[place].metricId = metric
+        self._at_s: float | None = None
+
+    def read(self, at_s: float) -> dict[str, float]:
+        """Return percentages for the time since the last call; an empty dict in the first, or soon after the last."""
+        if self._at_s is not None and at_s - self._at_s < _APART_S:
+            return {}
+        newer = self._samples[1]
+        if self._instance is None:
+            pynvml.nvmlGpmSampleGet(self._board, newer)
+        else:
+            pynvml.nvmlGpmMigSampleGet(self._board, self._instance, newer)
+        values = self._compare() if self._at_s is not None else {}
+        self._samples.reverse()
+        self._at_s = at_s
+        return values
+
+    def _compare(self) -> dict[str, float]:
+        self._asked.sample1, self._asked.sample2 = self._samples
+        pynvml.nvmlGpmMetricsGet(self._asked)
+        found = zip(_METRICS.values(), self._asked.metrics, strict=False)
+        values = {name: float(metric.value) for name, metric in found if metric.nvmlReturn == pynvml.NVML_SUCCESS}
+        return {name: value for name, value in values.items() if math.isfinite(value)}  # an H100's driver says nan, too

@@ -1,0 +1,167 @@
+"""The process that samples a node: ``python -P -m hpcml.agent.telemetry.sampler RUN_DIR ...``, started by the agent.
+
+It has one thread, and may hang in NVML for as long as it likes: nobody waits for it. On its standard output it says one
+line, once it reads: the file it writes and the facts of the GPUs, as JSON. Any word on its standard input asks for a
+last tick; the end of that input, or of the agent, ends it at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcml.agent.nvml.inventory import shown_gpus, topology_facts
+from hpcml.agent.nvml.session import attempt, started
+from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
+from hpcml.agent.telemetry.host import HostReader, find_job_group
+from hpcml.agent.telemetry.node import NodeReader
+from hpcml.runs.layout import RunDir
+from hpcml_client.journal import JournalWriter
+
+UNITS = {
+    "_w": "W",
+    "_j": "J",
+    "_s": "s",
+    "_us": "us",
+    "_mb": "MiB",
+    "_mhz": "MHz",
+    "_c": "degrees Celsius",
+    "_percent": "% of the time, or of the whole",
+}
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # they go to whole jobs
+
+
+@dataclass(slots=True)
+class Sampler:
+    """The sampling loop; ticks that came too late are skipped and counted as missed."""
+
+    node: NodeReader
+    journal: JournalWriter
+    interval_s: float
+    ticks: int = 0
+    missed: int = 0
+
+    def begin(self, about: Mapping[str, Any]) -> None:
+        """Take the first sample, after an event that describes what is being read."""
+        values = self._measure(time.perf_counter(), last=False)
+        self.journal.event("devices", {**self.node.describe(), **about, "units": UNITS})
+        self._write(values)
+
+    def run(self, control: int) -> None:
+        """Sample at the interval until the file descriptor *control* has input (one last sample follows) or ends."""
+        due_s = time.monotonic() + self.interval_s
+        while True:
+            if select.select([control], [], [], max(0.0, due_s - time.monotonic()))[0]:
+                if os.read(control, 64):
+                    self._write(self._measure(time.perf_counter(), last=True))
+                return
+            late = int((time.monotonic() - due_s) / self.interval_s)
+            self.missed += late
+            due_s += (late + 1) * self.interval_s
+            self._write(self._measure(time.perf_counter(), last=False))
+
+    def _measure(self, began_s: float, *, last: bool) -> dict[str, float]:
+        values = self.node.read(whatever_it_takes=last)
+        return {
+            **values,
+            "sampler.cpu_s": time.process_time(),
+            "sampler.tick_us": (time.perf_counter() - began_s) * 1e6,
+            "sampler.missed_ticks": float(self.missed),
+        }
+
+    def _write(self, values: Mapping[str, float]) -> None:
+        self.journal.metrics(self.ticks, values)
+        self.ticks += 1
+        self.node.tell_changes(values)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Sample until the agent asks for the end, or ends itself; return the exit status."""
+    options = _options(arguments)
+    for number in _NOT_FOR_US:
+        signal.signal(number, signal.SIG_IGN)
+    _end_with(options.agent)
+    with started(os.environ) as obstacle:
+        found, refused = _gpus(options, obstacle)
+        facts = {**gpu_facts(found.gpus if found.is_known else ()), "gpu_mapping": found.source}
+        if found.is_known and not obstacle:
+            facts |= topology_facts(found.gpus, refused)
+        if found.reason:
+            facts["gpu_mapping_reason"] = found.reason
+        facts = facts if found.gpus or found.reason else {}
+        if options.facts_only:
+            _say({"telemetry": None, "facts": facts})
+            return 0
+        journal = JournalWriter.open(
+            str(RunDir(options.run_dir).telemetry),
+            run=options.run,
+            attempt=options.attempt,
+            writer=f"node{options.node}",
+        )
+        with journal:
+            host = HostReader(root=options.agent, group=find_job_group(_job_id(os.environ)), network=options.network)
+            node = NodeReader(found=found, host=host, tell=journal.event, traffic=options.pcie, refused=refused)
+            sampler = Sampler(node=node, journal=journal, interval_s=options.interval_s)
+            sampler.begin({"interval_s": options.interval_s, **facts})
+            _say({"telemetry": journal.path, "facts": facts})
+            sampler.run(sys.stdin.fileno())
+            journal.event("sampler_ended", {"ticks": sampler.ticks, "missed_ticks": sampler.missed})
+    return 0
+
+
+def _gpus(options: argparse.Namespace, obstacle: str | None) -> tuple[FoundGpus, dict[str, str]]:
+    if options.without_gpus:
+        return FoundGpus(gpus=(), source="the run uses none"), {}
+    if obstacle:
+        return FoundGpus(gpus=(), source="none shown", reason=obstacle), {"nvml": obstacle}
+    refused: dict[str, str] = {}
+    shown, hidden = attempt(shown_gpus, "nvml", refused) or ([], [])
+    refused |= {f"gpus {number}": why for number, why in enumerate(hidden)}
+    return find_gpus(shown, os.environ, expected=options.gpus), refused
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="hpcml.agent.telemetry.sampler", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--run", required=True, help="the run's id")
+    parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--node", type=int, required=True)
+    parser.add_argument("--agent", type=int, required=True, help="the process that it ends with")
+    parser.add_argument("--interval-s", type=float, default=1.0)
+    parser.add_argument("--gpus", type=int, help="how many the job asked for on this node")
+    parser.add_argument("--without-gpus", action="store_true")
+    parser.add_argument("--facts-only", action="store_true")
+    parser.add_argument("--network", action="store_true")
+    parser.add_argument("--pcie", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def _job_id(environ: Mapping[str, str]) -> str | None:
+    return environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID")
+
+
+def _end_with(agent: int) -> None:
+    """Have the kernel kill this process when its parent ends, even while it hangs in a call."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != agent:  # it has ended meanwhile
+        sys.exit(0)
+
+
+def _say(words: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

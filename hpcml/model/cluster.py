@@ -1,0 +1,174 @@
+"""What a cluster offers and what a job asks of it: `Cluster`, its `Queue`s, and `Resources` in Slurm's words.
+
+A `Cluster` is a profile from ``conf/cluster``; `hpcml cluster list` lists them. The job scripts of hpcml/schedulers are
+rendered from both classes. Walltimes and memory sizes are text as people write it ("2h30m", "64G"); hpcml/units reads
+it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from enum import Enum
+
+from hpcml.errors import ConfigError, require
+from hpcml.units import parse_memory_mb, parse_walltime_s
+
+LAUNCHERS = ("pbs_tmrsh", "ssh", "mpiexec", "pbsdsh")  # as they are looked for on a node of PBS
+
+
+class SchedulerName(Enum):
+    """The program that starts jobs on a cluster; local means that hpcml starts them on this machine itself."""
+
+    local = "local"
+    slurm = "slurm"
+    pbs = "pbs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """The limits of a Slurm partition or PBS queue, as the site documents them; None means not known."""
+
+    max_walltime: str | None = None
+    max_gpus: int | None = None  # of one job
+    gpus: bool | None = None  # whether its nodes have GPUs
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A machine and its limits; a field that is None is not known, or is found out at run time on `local`.
+
+    Templates may hold {nodes} {gpus} {gpus_total} {gpu_type} {cores}: GPUs and cores are those of one node. Raises
+    `ConfigError` for counts below 1, an unknown launcher, a CO2 factor without a source, or a malformed compute
+    capability.
+    """
+
+    name: str
+    scheduler: SchedulerName
+    status: str = "active"  # active | decommissioned | superseded | unknown
+    site: str | None = None
+    gpu_vendor: str | None = None  # nvidia | amd
+    gpu_model: str | None = None
+    gpu_type: str | None = None  # the scheduler's name for the GPU: a100, v100-32
+    gpu_compute_capability: str | None = None  # as NVIDIA writes it: "8.0"
+    gpus_per_node: int | None = None
+    cores_per_node: int | None = None
+    cores_per_gpu: int | None = None
+    mem_per_node: str | None = None
+    whole_nodes: bool = False  # the site gives out whole nodes only
+    gpu_request: str | None = None  # Slurm: "--gpus-per-node={gpus}"; PBS: what is added to the chunk, ":ngpus={gpus}"
+    gpu_queue: str | None = None  # where a job that asks for GPUs goes unless a queue is given
+    directives: list[str] = field(default_factory=list)  # templates that every job of the site needs besides
+    queues: dict[str, Queue] = field(default_factory=dict)
+    account_required: bool = False
+    account_pattern: str | None = None  # a regular expression, inferred from examples: a mismatch is only warned about
+    max_walltime: str | None = None
+    max_array_size: int | None = None
+    max_parallel: int | None = None  # local only: runs at once; None: as many as cores and GPUs allow
+    rendezvous_suffix: str = ""  # what turns a node's name into that of its fast network: MASTER_ADDR is node1i for i
+    launcher: str | None = None  # PBS: what reaches a job's other nodes; None: the first of LAUNCHERS there
+    modules: list[str] = field(default_factory=list)  # loaded before every run
+    prelude: list[str] = field(default_factory=list)  # shell lines before every run, as the site documents them
+    scratch: str | None = None
+    container_runtime: str | None = None  # apptainer | singularity
+    container_module: str | None = None
+    ngc_max_release: str | None = None  # newest NGC container release that the site's driver runs: 24.12
+    host_driver: str | None = None
+    compute_internet: bool | None = None
+    proxy: str | None = None
+    co2_g_per_kwh: float | None = None  # of the site's electricity; None: not known, and no CO2 is reported
+    co2_source: str | None = None  # who says so, and for which year
+    notes: list[str] = field(default_factory=list)
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_parallel", "max_array_size"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"cluster.{name}={value} must be at least 1")
+        require(self.launcher in (None, *LAUNCHERS), f"cluster.launcher={self.launcher}: choose {', '.join(LAUNCHERS)}")
+        suffix = self.rendezvous_suffix
+        require(
+            re.fullmatch(r"[A-Za-z0-9-]*", suffix) is not None,
+            f"cluster.rendezvous_suffix={suffix!r}: it ends a host's name, so use letters, digits and -",
+        )
+        try:
+            re.compile(self.account_pattern or "")
+        except re.error as error:
+            raise ConfigError(f"cluster.account_pattern={self.account_pattern!r} is no pattern: {error}") from error
+        factor = self.co2_g_per_kwh
+        require(factor is None or factor >= 0, f"cluster.co2_g_per_kwh={factor} must not be negative")
+        require(
+            (factor is None) == (self.co2_source is None),
+            "cluster.co2_g_per_kwh and cluster.co2_source: give both, since a factor without a source says nothing",
+        )
+        self.compute_capability  # noqa: B018 - a malformed one is refused here
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """The GPU's compute capability as (major, minor), or None where the profile gives none.
+
+        Raises `ConfigError` where it is not written as "8.0" (NVIDIA's notation).
+        """
+        if self.gpu_compute_capability is None:
+            return None
+        match = re.fullmatch(r"(\d+)\.(\d+)", self.gpu_compute_capability)
+        if match is None:
+            raise ConfigError(f"cluster.gpu_compute_capability={self.gpu_compute_capability!r}: write it as '8.0'")
+        return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a job asks of the scheduler, in Slurm's words (man sbatch); None leaves the choice to the site.
+
+    Raises `ConfigError` for impossible counts, unreadable walltimes and sizes, and any value with a line break, which
+    could add directives to the job script.
+    """
+
+    account: str | None = None
+    partition: str | None = None
+    queue: str | None = None  # PBS's word for partition, which it overrides
+    qos: str | None = None
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    cpus_per_task: int | None = None  # CPU cores of each process
+    mem: str | None = None  # memory of each node: 64G
+    walltime: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    exclusive: bool = False
+    dependency: str | None = None  # afterok:ID, as Slurm and PBS write it
+    mail_user: str | None = None
+    mail_type: str | None = None  # Slurm's words: BEGIN,END,FAIL
+    array_parallelism: int | None = None  # how many runs of a sweep may run at once
+    extra_directives: list[str] = field(default_factory=list)  # anything else, as the scheduler's options: --licenses=x
+
+    def __post_init__(self) -> None:
+        parallel = self.array_parallelism
+        require(parallel is None or parallel >= 1, f"resources.array_parallelism={parallel} must be at least 1")
+        words = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in {**words, "extra_directives": "".join(self.extra_directives)}.items():
+            require(
+                "\n" not in str(value), f"resources.{name} holds a line break: nothing may add lines to a job script"
+            )
+        require(self.nodes >= 1, f"resources.nodes={self.nodes} must be at least 1")
+        gpus, cpus = self.gpus_per_node, self.cpus_per_task
+        require(gpus is None or gpus >= 0, f"resources.gpus_per_node={gpus} must not be negative")
+        require(cpus is None or cpus >= 1, f"resources.cpus_per_task={cpus} must be at least 1")
+        if self.walltime is not None:
+            parse_walltime_s(self.walltime)
+        if self.mem is not None:
+            parse_memory_mb(self.mem)
+
+    @property
+    def partition_or_queue(self) -> str | None:
+        """The partition under either name: `queue` wins, since profiles preset `partition` alone."""
+        return self.queue if self.queue is not None else self.partition
+
+    @property
+    def walltime_s(self) -> int | None:
+        """The walltime in seconds; None where none was given."""
+        return None if self.walltime is None else parse_walltime_s(self.walltime)

@@ -1,0 +1,178 @@
+"""Why a run ended without success, as one of a few causes; the cause decides whether a retry is worthwhile.
+
+`classify` derives the cause from the scheduler's state, the exit code or signal, and the last lines that the program
+printed. The agent calls it at the end of an attempt, and `hpcml sync` for runs whose agent could not tell.
+"""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from enum import StrEnum
+
+from hpcml.model.state import State
+
+
+class Cause(StrEnum):
+    """The cause of an unsuccessful end. The values are stable: journals, the store and the command line use them."""
+
+    TIME_LIMIT = "time_limit"
+    HOST_MEMORY = "host_memory"
+    GPU_MEMORY = "gpu_memory"
+    NODE_FAILURE = "node_failure"
+    PREEMPTION = "preemption"
+    GPU_FAULT = "gpu_fault"  # Xid, ECC, a device that fell off the bus
+    COMMUNICATION = "communication"  # NCCL, gloo, MPI
+    CONTAINER = "container"  # the image, or what starts it
+    PRECISION_MISMATCH = "precision_mismatch"  # measured to be another than asked for, and precision.on_mismatch=fail
+    PROGRAM = "program"  # the user's own code or input
+    CANCELLED = "cancelled"
+    AGENT_KILLED = "agent_killed"  # what watches it was killed, or its machine restarted: nobody saw how it ended
+    DEPENDENCY = "dependency"  # a run that it waited for ended otherwise than it was to end
+    SUBMISSION = "submission"  # the scheduler refused it, or never got it
+    UNKNOWN = "unknown"
+
+
+_BY_STATE = {
+    State.TIMEOUT: Cause.TIME_LIMIT,
+    State.OUT_OF_MEMORY: Cause.HOST_MEMORY,
+    State.NODE_FAIL: Cause.NODE_FAILURE,
+    State.PREEMPTED: Cause.PREEMPTION,
+}
+# Slurm's own words (man sacct, JOB STATE CODES) for ends that our states know by another name.
+_BY_RAW = {
+    "BOOT_FAIL": Cause.NODE_FAILURE,
+    "DEADLINE": Cause.TIME_LIMIT,
+    "NODE_FAIL": Cause.NODE_FAILURE,
+    "OUT_OF_MEMORY": Cause.HOST_MEMORY,
+    "PREEMPTED": Cause.PREEMPTION,
+    "TIMEOUT": Cause.TIME_LIMIT,
+}
+_IN_VAIN = ("DependencyNeverSatisfied", "its dependency cannot be met")  # Slurm's word, and ours for what PBS shows
+_CONTAINER_FAILED = 255  # Apptainer's own failures, all of them (measured with 1.4)
+_KILLED_FROM_OUTSIDE = frozenset({signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP})
+_ENDED = re.compile(r"^hpcml_client: ended, because (.+)$", re.MULTILINE)
+_MISMATCH = re.compile(
+    r"^hpcml_client: ended, because (precision=\S+ was asked for, but .+ was measured on .+)$", re.MULTILINE
+)
+
+# Lines that nothing but the failure itself prints. Whatever a program may log and survive, or print for several
+# reasons, is not here: "CUDA error: unspecified launch failure" and "an illegal memory access was encountered" mostly
+# come from a wrong index, NCCL's "unhandled cuda error" from anything. The first kind that matches decides.
+_PATTERNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
+    (cause, re.compile("|".join(patterns), re.MULTILINE))
+    for cause, patterns in (
+        (
+            Cause.GPU_FAULT,
+            (
+                r"uncorrectable ECC error encountered",  # cudaErrorECCUncorrectable (cudaGetErrorString)
+                r"CUDA_ERROR_ECC_UNCORRECTABLE",  # the same in the driver's interface, as TensorFlow and JAX say it
+                r"GPU has fallen off the bus",  # the NVIDIA driver's words for Xid 79
+                r"GPU is lost",  # NVML_ERROR_GPU_IS_LOST (nvmlErrorString)
+                r"NVRM: Xid \(",  # the driver's line in the kernel's log, where a program or a prologue shows it
+                r"CUDA error: system not yet initialized",  # cudaErrorSystemNotReady: the node's fabric manager
+            ),
+        ),
+        (
+            Cause.GPU_MEMORY,
+            (
+                r"^(\[rank\d+\]: ?)?(torch\.)?(cuda\.)?OutOfMemoryError: CUDA out of memory",  # torch 1.13 and later
+                r"^(\[rank\d+\]: ?)?RuntimeError: CUDA out of memory",  # torch before 1.13
+                r"^hpcml_client: ended, because out of memory \(CUDA out of memory",  # the same in a recipe
+                r"CUDA error: out of memory",  # cudaErrorMemoryAllocation, through torch's C10_CUDA_CHECK
+                r"CUBLAS_STATUS_ALLOC_FAILED",  # cuBLAS could not have its workspace
+                r"CUDNN_STATUS_ALLOC_FAILED",
+                r"(ResourceExhaustedError|OOM when allocating tensor).*GPU",  # TensorFlow
+                r"RESOURCE_EXHAUSTED: Out of memory (while trying )?to? ?allocat",  # XLA: JAX
+            ),
+        ),
+        (
+            Cause.HOST_MEMORY,
+            (
+                r"^(\[rank\d+\]: ?)?(\w+\.)*(_Array)?MemoryError\b",  # Python, and NumPy's own
+                r"DefaultCPUAllocator: (can't allocate|not enough) memory",  # torch, c10/core/impl/alloc_cpu.cpp
+                r"terminate called after throwing an instance of 'std::bad_alloc'",
+                r"\[Errno 12\] Cannot allocate memory",  # ENOMEM, of a fork as well
+                r"slurmstepd: error: Detected \d+ oom[-_]kill event",  # with "-" until Slurm 21, "_" from then on
+                # torch's DataLoader, of a /dev/shm that is full: it is memory, and counts as the job's
+                r"worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Bus error",
+                r"insufficient shared memory \(shm\)",
+            ),
+        ),
+        (
+            Cause.COMMUNICATION,
+            (
+                r"NCCL.*unhandled system error",  # ncclSystemError: a socket or a device of the network
+                r"ncclSystemError: System call",  # torch's explanation of it
+                r"ncclRemoteError: A call failed possibly due to a network error",
+                r"Watchdog caught collective operation timeout",  # torch's ProcessGroupNCCL
+                r"gloo/transport/\S+\] (Connection closed by peer|Read error|Timed out waiting \d+ms)",
+                r"Gloo connectFullMesh failed",
+                r"UCX +ERROR .*(Transport retry count exceeded|Connection reset by remote peer)",
+                r"ORTE has lost communication with a remote daemon",  # Open MPI 4
+            ),
+        ),
+    )
+)
+_CONTAINER = re.compile(r"^(\x1b\[\d+m)?FATAL: ", re.MULTILINE)  # Apptainer's and Singularity's word, in red or not
+
+
+def classify(
+    state: State,
+    *,
+    reason: str | None,
+    raw: str | None,
+    exit_code: int | None,
+    signal: int | None,
+    log_tail: str,
+) -> Cause:
+    """Return why a run ended in *state*, which is not COMPLETED.
+
+    *raw* is the scheduler's own word for the state, or None; *log_tail* is the end of what the program printed;
+    *exit_code* and *signal* are None where not known. What cannot be distinguished from a mistake of the user counts as
+    one (PROGRAM), so that it is not retried in vain. Patterns and their sources are in `_PATTERNS`.
+
+        >>> classify(State.FAILED, reason=None, raw=None, exit_code=1, signal=None, log_tail="KeyError: 'x'")
+        <Cause.PROGRAM: 'program'>
+    """
+    word = (raw or "").split(" ")[0]  # "CANCELLED by 1001"
+    if state in _BY_STATE:
+        return _BY_STATE[state]
+    if word in _BY_RAW:
+        return _BY_RAW[word]
+    if state is State.CANCELLED and any(words in (reason or "") for words in _IN_VAIN):
+        return Cause.DEPENDENCY
+    if state is State.CANCELLED:
+        # slurmstepd's "CANCELLED AT ... DUE TO PREEMPTION", and Slurm's reason for such a job
+        return Cause.PREEMPTION if "preempt" in (reason or "").lower() else Cause.CANCELLED
+    if state is not State.FAILED:
+        return Cause.UNKNOWN
+    return _of_failure(exit_code, signal, log_tail)
+
+
+def ended_because(log_tail: str) -> str | None:
+    """Return the reason that hpcml_client printed when it ended a program, or None where it did not.
+
+    >>> ended_because("hpcml_client: ended, because out of memory")
+    'out of memory'
+    """
+    found = _ENDED.search(log_tail)
+    return found[1] if found else None
+
+
+def _of_failure(exit_code: int | None, signal: int | None, log_tail: str) -> Cause:
+    """Return the cause of a program's failure by its exit code or signal and the end of its output.
+
+    PROGRAM where nothing points at anything else; UNKNOWN where SIGKILL or the like came from somebody outside.
+    """
+    if exit_code == _CONTAINER_FAILED and _CONTAINER.search(log_tail):
+        return Cause.CONTAINER
+    if _MISMATCH.search(log_tail):
+        return Cause.PRECISION_MISMATCH
+    for cause, pattern in _PATTERNS:
+        if pattern.search(log_tail):
+            return cause
+    ended_by = exit_code - 128 if signal is None and exit_code is not None and exit_code > 128 else signal
+    if ended_by in _KILLED_FROM_OUTSIDE:
+        return Cause.UNKNOWN  # somebody's hand, or want of memory where nobody counts it
+    return Cause.UNKNOWN if exit_code is None and signal is None else Cause.PROGRAM

@@ -1,0 +1,235 @@
+"""What each precision means: which device computes it natively, which can emulate it, which variables set it.
+
+`CAPABILITIES` is the table of what hardware supports; `decide_numerics` chooses native or emulated arithmetic when a
+run is planned, and refuses what would not be what its name says. `environment` gives the variables that the agent sets
+for the workload. What the probe in the workload measured is named by `hpcml_train.precision.formats`. docs/precision.md
+has the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from hpcml.errors import ConfigError
+
+
+class PrecisionName(Enum):
+    """The precisions that can be compared; ``precision=amp`` on the command line is `amp_fp16`."""
+
+    fp64 = "fp64"
+    fp32 = "fp32"
+    tf32 = "tf32"
+    amp_fp16 = "amp_fp16"
+    amp_bf16 = "amp_bf16"
+    bf16 = "bf16"
+    fp16 = "fp16"
+    fp8_e4m3 = "fp8_e4m3"
+    fp8_e5m2 = "fp8_e5m2"
+
+
+ALIASES: Mapping[str, PrecisionName] = {"amp": PrecisionName.amp_fp16}  # names in conf/precision that stand for others
+
+
+class Numerics(Enum):
+    """How the arithmetic is done: by the device's own units, or emulated by rounding after each operation.
+
+    `auto` leaves the choice to `decide_numerics`.
+    """
+
+    auto = "auto"
+    native = "native"
+    emulated = "emulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The device that a run computes on; `compute_capability` is None where it is not known (or it is a CPU)."""
+
+    kind: str  # cpu | cuda
+    name: str | None = None
+    compute_capability: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        name = self.name or self.kind
+        if self.compute_capability is None:
+            return name
+        return f"{name} (compute capability {'.'.join(map(str, self.compute_capability))})"
+
+
+CPU = Device(kind="cpu", name="this CPU")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """One row of `CAPABILITIES`: which devices compute a precision natively, and how it is emulated elsewhere."""
+
+    on_cpu: bool  # whether a CPU's own kernels do it at a usable speed
+    min_compute_capability: tuple[int, int] | None  # None: no GPU does it natively in hpcml's recipes yet
+    emulation: str | None  # the format that hpcml_client rounds to; None: not emulated
+    why_not: str  # why a CPU is not native, for the line that refuses
+
+
+# CPU column: torch 2.13 on AVX-512 (docs/precision.md): a TF32 switch changes nothing, 16-bit floating point
+# convolutions have no backward kernel and run about 100 times slower. GPU column: first generation with the units.
+CAPABILITIES: Mapping[PrecisionName, Capability] = {
+    PrecisionName.fp64: Capability(on_cpu=True, min_compute_capability=(1, 3), emulation=None, why_not=""),
+    PrecisionName.fp32: Capability(on_cpu=True, min_compute_capability=(1, 0), emulation=None, why_not=""),
+    PrecisionName.tf32: Capability(
+        on_cpu=False,
+        min_compute_capability=(8, 0),
+        emulation="tf32",
+        why_not="no CPU has TF32 units: its switch is silently ignored there and the run would be FP32",
+    ),
+    PrecisionName.amp_fp16: Capability(
+        on_cpu=False,
+        min_compute_capability=(7, 0),
+        emulation="half",
+        why_not="CPU kernels for FP16 are missing or about 100 times slower than FP32",
+    ),
+    PrecisionName.amp_bf16: Capability(on_cpu=True, min_compute_capability=(8, 0), emulation=None, why_not=""),
+    PrecisionName.bf16: Capability(on_cpu=True, min_compute_capability=(8, 0), emulation=None, why_not=""),
+    PrecisionName.fp16: Capability(
+        on_cpu=False,
+        min_compute_capability=(6, 0),
+        emulation="half",
+        why_not="CPU kernels for FP16 are missing or about 100 times slower than FP32",
+    ),
+    PrecisionName.fp8_e4m3: Capability(
+        on_cpu=False, min_compute_capability=None, emulation="fp8_e4m3", why_not="no CPU has FP8 units"
+    ),
+    PrecisionName.fp8_e5m2: Capability(
+        on_cpu=False, min_compute_capability=None, emulation="fp8_e5m2", why_not="no CPU has FP8 units"
+    ),
+}
+
+
+# What the adaptors of other frameworks differ in: they emulate nothing, and their CPU kernels are others. Measured with
+# TensorFlow 2.21 (gradient of a 3x3 convolution, 2 cores with AVX-512: FP16 takes 4.5 times as long as FP32; 43 times
+# in a whole training) and JAX 0.10.2 (the same gradient: 1.1 times, since XLA computes FP16 in FP32 and rounds).
+_SLOW_IN_TENSORFLOW = "TensorFlow's CPU kernels for FP16 are 4 to 43 times slower than FP32"
+_NOT_ON_CPU: Mapping[str, Mapping[PrecisionName, str]] = {
+    "tensorflow": {PrecisionName.amp_fp16: _SLOW_IN_TENSORFLOW, PrecisionName.fp16: _SLOW_IN_TENSORFLOW},
+    "jax": {},
+}
+_NOWHERE_ON_CPU = (PrecisionName.tf32, PrecisionName.fp8_e4m3, PrecisionName.fp8_e5m2)
+
+
+def capability(name: PrecisionName, framework: str | None) -> Capability:
+    """Return what *framework* supports of the precision *name*.
+
+    Torch's row holds for torch, and for programs that name no framework (None). TensorFlow, JAX and NumPy emulate
+    nothing.
+    """
+    row, slow = CAPABILITIES[name], _NOT_ON_CPU.get(framework or "torch")
+    if slow is None:
+        return row
+    why_not = slow.get(name, row.why_not if name in _NOWHERE_ON_CPU else "")
+    return replace(row, on_cpu=not why_not, emulation=None, why_not=why_not)
+
+
+def decide_numerics(name: PrecisionName, wanted: Numerics, device: Device, framework: str | None = None) -> Numerics:
+    """Return native or emulated for the precision *name* on *device*, or raise `ConfigError` with the reason.
+
+    `auto` is native where the device supports it, and emulated only where there is no GPU at all and the framework is
+    torch. A GPU that lacks the units is refused, not emulated: an emulated arm among measured ones would be read as
+    measured.
+
+        >>> decide_numerics(PrecisionName.fp32, Numerics.auto, CPU)
+        <Numerics.native: 'native'>
+    """
+    row = capability(name, framework)
+    if wanted is Numerics.emulated and framework in _NOT_ON_CPU:
+        raise ConfigError(f"precision.numerics=emulated is refused with {framework}: hpcml emulates in torch only")
+    obstacle = _obstacle(row, device, framework)
+    if wanted is Numerics.emulated:
+        return _emulation(name, row, device)
+    if obstacle is None:
+        return Numerics.native
+    if wanted is Numerics.native or why_refused(name, device, framework) is not None:
+        raise ConfigError(f"precision={name.name} is refused on {device}: {obstacle}{_cure(row, device, framework)}")
+    return Numerics.emulated
+
+
+def why_refused(name: PrecisionName, device: Device, framework: str | None = None) -> str | None:
+    """Return why *device* does *name* neither natively nor emulated, or None."""
+    row = capability(name, framework)
+    obstacle = _obstacle(row, device, framework)
+    if obstacle is None or (device.kind == "cpu" and row.emulation is not None):
+        return None
+    return f"{obstacle}{_cure(row, device, framework)}"
+
+
+def _obstacle(row: Capability, device: Device, framework: str | None) -> str | None:
+    if device.kind == "cpu":
+        return None if row.on_cpu else row.why_not
+    if framework == "numpy":
+        return "NumPy computes on the CPU: set resources.gpus_per_node=0"
+    if row.min_compute_capability is None:
+        return "the recipes have no native FP8 yet"
+    if device.compute_capability is None or device.compute_capability >= row.min_compute_capability:
+        return None
+    return f"it needs compute capability {'.'.join(map(str, row.min_compute_capability))}"
+
+
+def _cure(row: Capability, device: Device, framework: str | None) -> str:
+    if device.kind != "cpu":
+        return ""
+    if row.emulation is None:
+        return f" (and {framework} has no emulation here, which torch has)"
+    return " (precision.numerics=emulated rounds as the units would)"
+
+
+def _emulation(name: PrecisionName, row: Capability, device: Device) -> Numerics:
+    if device.kind != "cpu":
+        raise ConfigError(
+            f"precision.numerics=emulated is refused on {device}: emulation is for machines without a GPU"
+        )
+    if row.emulation is None:
+        raise ConfigError(f"precision.numerics=emulated is refused: {name.name} is native on every CPU")
+    return Numerics.emulated
+
+
+# An image may set these, and so may a shell, so each arm states all of them; None: must not be set. NGC's PyTorch sets
+# TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1, which makes FP32 TF32.
+_ALWAYS: Mapping[str, str | None] = {
+    # cuBLAS from CUDA 12.9 on: FP32 products made of BF16 ones, FP64 products of integers (cuBLAS manual, emulation)
+    "CUBLAS_EMULATE_SINGLE_PRECISION": "0",
+    "CUBLAS_EMULATE_DOUBLE_PRECISION": "0",
+    # oneDNN's default for FP32 primitives on CPUs, in torch, TensorFlow and XLA: BF16 or ANY would let it round inputs
+    "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
+    "TF_SET_ONEDNN_FPMATH_MODE": None,  # TensorFlow's own word for the same, which knows no "strict"
+    # NGC's TensorFlow 1 and 2: the graph rewritten to AMP, FP32 operations on FP16 tensor cores
+    "TF_ENABLE_AUTO_MIXED_PRECISION": "0",
+    "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "0",
+    "TF_ENABLE_CUBLAS_TENSOR_OP_MATH_FP32": "0",
+    "TF_ENABLE_CUDNN_TENSOR_OP_MATH_FP32": "0",
+    "TF_ENABLE_CUDNN_RNN_TENSOR_OP_MATH_FP32": "0",
+    # TensorFlow's sums of FP16 products, in FP32 unless one of these is 0
+    "TF_FP16_CONV_USE_FP32_COMPUTE": "1",
+    "TF_FP16_MATMUL_USE_FP32_COMPUTE": "1",
+    "TF_FP16_RNN_USE_FP32_COMPUTE": "1",
+}
+_TF32_OFF: Mapping[str, str | None] = {
+    **_ALWAYS,
+    "NVIDIA_TF32_OVERRIDE": "0",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0",
+    "JAX_DEFAULT_MATMUL_PRECISION": "highest",  # FP32; JAX's own default is TF32 on GPUs that have it
+}
+# NVIDIA_TF32_OVERRIDE knows no "on": for tf32 it must be unset.
+_TF32_ON: Mapping[str, str | None] = {
+    **_ALWAYS,
+    "NVIDIA_TF32_OVERRIDE": None,
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
+    "JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32",
+}
+
+
+def environment(name: PrecisionName) -> Mapping[str, str | None]:
+    """Return the environment variables that a workload of this precision must see; None means that it must not be set.
+
+    The variables are those by which CUDA libraries, oneDNN, PyTorch, TensorFlow and JAX change the arithmetic behind
+    the program's back; each precision states all of them, since a container image or a shell may have set any.
+    """
+    return _TF32_ON if name is PrecisionName.tf32 else _TF32_OFF

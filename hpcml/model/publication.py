@@ -1,0 +1,94 @@
+"""The contents of a report (`hpcml report`): the runs, the analyses of them, and how they came about.
+
+hpcml/report turns a `Publication` into HTML, LaTeX and figures. Nothing is computed from it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hpcml.model.comparison import Comparison
+from hpcml.model.query_results import Curves, Timeline
+from hpcml.model.records import RunRecord
+from hpcml.model.scaling import Scaling
+from hpcml.model.utilization import Attainment
+
+Axis = Literal["step", "time", "energy"]  # seconds since the run's start; kJ of all its GPUs since then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The mean curve over several seeds with its confidence interval, over the range where all seeds have values.
+
+    `x`, `mean`, `low` and `high` have the same length.
+    """
+
+    x: tuple[float, ...]
+    mean: tuple[float | None, ...]  # None where one of the curves is not finite
+    low: tuple[float | None, ...]  # None with a single seed, too
+    high: tuple[float | None, ...]
+    confidence: float
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The runs of one level of the factor, in one group."""
+
+    name: str
+    uids: tuple[str, ...]
+    counted: tuple[str, ...]  # those of them that the numbers are made of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportGroup:
+    """Runs that are equal in model, data, strategy and so on: those that form one cell of a comparison."""
+
+    where: Mapping[str, str]
+    levels: tuple[Level, ...]  # in natural order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCurves:
+    """One metric of the runs of one group."""
+
+    group: int  # of `Publication.groups`
+    curves: Curves
+    bands: Mapping[str, Mapping[Axis, Band]]  # by level; one that has no band is left out
+    energy_kj: Mapping[str, Sequence[float]]  # by uid, for each of its points; runs whose energy is known only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How some of the runs were made: command line, directory, version and commit, read from their run.json files."""
+
+    command_line: tuple[str, ...]
+    cwd: str
+    hpcml_version: str
+    git_commit: str | None
+    git_dirty: bool | None
+    n_runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """Everything that a report shows."""
+
+    title: str
+    made_at: str  # ISO 8601
+    hpcml_version: str
+    command_line: tuple[str, ...]  # that makes this report again
+    runs: Sequence[RunRecord]
+    by: str
+    groups: tuple[ReportGroup, ...]
+    comparison: Comparison | None
+    not_compared: str | None = None  # why there is no comparison
+    curves: tuple[GroupCurves, ...] = ()
+    timelines: Mapping[str, Sequence[Timeline]] = field(default_factory=dict)  # by uid
+    scaling: Scaling | None = None
+    attainment: Attainment | None = None
+    origins: tuple[Origin, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)  # what the report could have had, and why it has not
+    without_origin: Mapping[str, int] = field(default_factory=dict)  # runs by the reason why their origin is not known

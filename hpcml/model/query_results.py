@@ -1,0 +1,138 @@
+"""Answers of the experiment store that are not simply lists of runs: rankings, curves, timelines, rows of SQL.
+
+hpcml/store/queries makes them for `hpcml best`, `curves`, `diff`, `query` and the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hpcml.model.records import Point, RunRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlRows:
+    """The result of a SQL statement; column names are all different."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dict per row, by column name.
+
+        >>> SqlRows(columns=["uid", "seed"], rows=[["a", 0], ["b", 1]]).records()
+        [{'uid': 'a', 'seed': 0}, {'uid': 'b', 'seed': 1}]
+        """
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """One run in a ranking, with the value it is ranked by."""
+
+    place: int  # from 1, within its group
+    group: Sequence[Any]  # its values under the keys of the ranking
+    value: float
+    step: int | None  # at which it had that value
+    run: RunRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The best runs by one metric, in each group."""
+
+    metric: str
+    goal: Literal["max", "min"]
+    at: Literal["last", "best"]  # which value of a run counts: the one it ended with, or its best
+    by: Sequence[str]
+    ranked: Sequence[Ranked]  # group by group, the group with the best run first
+    candidates: int  # runs that had a value
+    without: int  # runs that had none, or ended with one that is not finite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """The curves of one metric over several runs."""
+
+    metric: str
+    runs: Sequence[RunRecord]
+    points: Mapping[str, Sequence[Point]]  # by uid, and there by step; empty where a run has none
+
+    def thinned(self, count: int) -> Curves:
+        """Return the same with at most *count* points per run, evenly chosen among the recorded ones.
+
+        The first and the last point are kept.
+        """
+        return replace(self, points={uid: _thin(points, count) for uid, points in self.points.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDiffEntry:
+    """One setting, fact or result of two runs, side by side; None is a value that the run does not have."""
+
+    section: Literal["settings", "environment", "outcome"]
+    key: str
+    first: Any
+    second: Any
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two values differ. Two nan are equal; True and 1 differ, since they are different settings."""
+        if self.first != self.first and self.second != self.second:
+            return False
+        # True == 1 in Python, and yet it is another setting
+        return isinstance(self.first, bool) is not isinstance(self.second, bool) or bool(self.first != self.second)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDiff:
+    """The differences between two runs."""
+
+    first: RunRecord
+    second: RunRecord
+    contrasts: Sequence[RunDiffEntry]  # section by section, only what differs unless all was asked for
+    alike: int  # how many things are the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetrySpan:
+    """Ten seconds of telemetry of one GPU or node; a value is None where it was not measured, or does not exist."""
+
+    t_s: float  # where they begin, on the run's clock
+    samples: int
+    covered_s: float  # between the sample before the first and the last: what the differences below are those of
+    mean_power_w: float | None  # means are over the samples
+    energy_j: float | None
+    util_percent: float | None
+    memory_util_percent: float | None
+    sm_active_percent: float | None
+    tensor_percent: float | None
+    dram_percent: float | None
+    sm_mhz: float | None
+    max_memory_mb: float | None
+    max_temperature_c: float | None
+    throttled_power_s: float | None
+    throttled_thermal_s: float | None
+    cpu_s: float | None  # of the node: of the job on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The telemetry of one GPU, or of one node, during one attempt of a run."""
+
+    attempt: int
+    node: int
+    host: str
+    device: str  # gpu0, gpu1 ... in the order of the run's GPUs on the node, or host
+    uuid: str | None
+    spans: Sequence[TelemetrySpan]  # by time; where nothing was sampled there is none
+
+
+def _thin(points: Sequence[Point], count: int) -> Sequence[Point]:
+    if len(points) <= count:
+        return points
+    if count == 1:
+        return points[-1:]
+    return [points[at * (len(points) - 1) // (count - 1)] for at in range(count)]

@@ -1,0 +1,210 @@
+"""Recorded runs as frozen values: what the experiment store returns and what all analyses and reports are made from.
+
+`RunRecord` is one run with the summaries of its metrics (`MetricSummary`), what it used (`Usage`) and what it computed
+(`Work`). A measured value that is not known is None, never 0 or nan. hpcml/store/queries makes these from the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hpcml.model.state import State
+
+
+def spell_job(job_id: str, array_index: int | None = None) -> str:
+    """Return the id of a job, or of an element of an array, as its scheduler prints and takes it.
+
+    >>> spell_job("4711", 3), spell_job("13[].pbs01", 197), spell_job("13.pbs01")
+    ('4711_3', '13[197].pbs01', '13.pbs01')
+    """
+    if array_index is None:
+        return job_id
+    return job_id.replace("[]", f"[{array_index}]") if "[]" in job_id else f"{job_id}_{array_index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUsage:
+    """What a scheduler counted of a job that has ended; None: it does not tell."""
+
+    wall_s: float | None = None  # from its start to its end
+    cpu_s: float | None = None  # of all its processes
+    max_memory_mb: float | None = None  # MiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The state of a job as the scheduler reports it, translated into hpcml's states and in its own words (`raw`)."""
+
+    state: State
+    raw: str  # the scheduler's own word for the state
+    exit_code: str | None = None  # as it writes it: Slurm's 0:15, PBS's Exit_status
+    reason: str | None = None  # why it waits or ended
+    expected_start: str | None = None  # ISO 8601, local time of the scheduler
+    is_live: bool = True  # from the queue; False: from the accounting database, which is late by seconds or more
+    used: JobUsage | None = None  # of a job that has ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSummary:
+    """One metric's curve in a few numbers, over its finite values; a number is None where no value is finite.
+
+    `n` counts all recorded values, `n_nonfinite` those of them that are nan or infinite.
+    """
+
+    name: str
+    n: int
+    n_nonfinite: int
+    first: float | None
+    last: float | None  # the value at `last_step`; None where that one is not finite
+    last_step: int | None
+    min: float | None
+    min_step: int | None
+    max: float | None
+    max_step: int | None
+    mean: float | None
+
+
+class Point(NamedTuple):
+    """One value of a metric at a step, `t_s` seconds after the run's start.
+
+    `value` is nan or infinite where the workload reported such a value. After a restart from a checkpoint steps may
+    repeat.
+    """
+
+    step: int
+    t_s: float  # since the run's start
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A note that a user attached to a run with `hpcml note`."""
+
+    at: float  # unix seconds
+    author: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Energy, power, utilization and memory of a run, measured by the sampler over all nodes and all counted attempts.
+
+    Shares lie between 0 and 1, percentages between 0 and 100. Shares and means are over all GPUs and the sampled time;
+    a field is None where no device gave the value. docs/telemetry.md defines each.
+    """
+
+    gpus: int = 0  # boards or MIG instances, over all nodes
+    gpu_s: float | None = None  # GPUs x seconds that the program had them
+    energy_j: float | None = None  # of the GPUs' boards; None unless that of each is known for the whole time
+    energy_method: str | None = None  # counter | integral | counter+integral | mixed
+    energy_scope: str | None = None  # gpu | board | shared: the worst of all
+    energy_uncertainty_j: float | None = None  # of sampling alone
+    energy_disagrees: bool = False  # counter and integral, by more than 5 %
+    energy_reason: str | None = None  # why there is none, or why it is doubtful
+    mean_power_w: float | None = None  # of one GPU
+    max_power_w: float | None = None
+    power_limit_w: float | None = None  # the lowest of all GPUs
+    throttled_power_share: float | None = None  # of the time: clocks lowered by the power cap
+    throttled_thermal_share: float | None = None
+    sm_mhz: float | None = None  # median
+    util_percent: float | None = None
+    memory_util_percent: float | None = None
+    sm_active_percent: float | None = None  # Hopper and newer, as are the next two
+    tensor_percent: float | None = None
+    dram_percent: float | None = None
+    max_memory_mb: float | None = None  # in use on the fullest GPU, by all processes
+    max_temperature_c: float | None = None
+    cpu_s: float | None = None  # of the job, over all nodes
+    max_host_memory_mb: float | None = None  # of the fullest node
+    co2_g: float | None = None  # of `energy_j` alone, by the factor of the run's own configuration
+    co2_source: str | None = None  # the factor, who says so, and for which year
+    xids: str | None = None  # NVIDIA's Xid errors, seen while sampling
+    incomplete: str | None = None  # what these numbers do not cover, in one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one optimiser step of a run computes, over all devices, as its program counted it; None: not reported."""
+
+    devices: int | None = None
+    model_flops: float | None = None  # forward and backward of the model, a fused multiply-add is two; no recomputation
+    flops_doubt: str | None = None  # which operations the count leaves out
+    samples: float | None = None
+    tokens: float | None = None
+    peak_allocated_mb: float | None = None  # of the framework's allocator, on the fullest device
+    peak_reserved_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run in the experiment store, as it was when it was read.
+
+    Fields for measured values are None until the value is known; `t_start` and `t_end` are unix seconds, None for a run
+    that has not started or not ended.
+    """
+
+    uid: str
+    path: str
+    experiment: str
+    name: str | None
+    spec_hash: str
+    state: State
+    reason: str | None  # why it ended so, in one line
+    exit_code: int | None
+    attempt: int
+    scheduler: str
+    job_id: str | None
+    array_index: int | None
+    job_name: str | None = None  # what the job is called in the queue: tells it from another with a recycled id
+    is_shared: bool = False  # its job runs other runs too: cancelling the job would end them
+    submission: str | None = None  # the runs that were submitted together have the same
+    is_settled: bool = True  # False: ended by a signal from outside, and the scheduler has not said why
+    cause: str | None = None  # why it ended without success: a value of failure_causes.Cause
+    submitted_at: str | None
+    t_start: float | None  # unix seconds
+    t_end: float | None
+    wall_s: float | None
+    seed: int
+    precision: str  # requested
+    precision_effective: str | None  # measured by the workload's probe; None: not proven
+    numerics: str  # native | emulated: as reported, else as planned; unproven: a user's program that reported none
+    git_commit: str | None
+    git_dirty: bool | None
+    bad_lines: int = 0  # lines of its journals that could not be read
+    lost_records: int = 0  # journal records that were never written, or are in such a line
+    tags: Sequence[str] = ()
+    notes: Sequence[Note] = ()  # by time
+    params: Mapping[str, Any] = field(default_factory=dict)  # the whole spec, flat: "model.name" -> "mnist_cnn"
+    facts: Mapping[str, Any] = field(default_factory=dict)  # where it ran and with what: hostname, gpu_model, torch ...
+    metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
+    usage: Usage | None = None  # None: the sampler measured nothing
+    work: Work | None = None  # None: the program reported none
+
+    @property
+    def incomplete(self) -> str | None:
+        """Why its recorded values may be too few, or not the last ones, in one line; None where nothing says so."""
+        told = self.reason if self.state is State.COMPLETED else None
+        return told or missing_records(lost_records=self.lost_records, bad_lines=self.bad_lines)
+
+
+def missing_records(*, lost_records: int, bad_lines: int) -> str | None:
+    """Return in one line what is missing of the journals of a run; None where nothing is."""
+    if not (lost_records or bad_lines):
+        return None
+    return f"{lost_records} records were lost, {bad_lines} lines are unreadable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """One event of a run's journal.
+
+    `t_s` is in seconds since the run's start; `writer` is the process that wrote it, such as agent.
+    """
+
+    t_s: float
+    writer: str
+    attempt: int
+    name: str
+    details: Mapping[str, Any]

@@ -1,0 +1,449 @@
+"""What a run is: frozen dataclasses that check themselves and are also the schema of the Hydra configuration.
+
+`hpcml run` composes the files of ``conf/`` and the overrides of the command line into one `Run` (hpcml/config/compose).
+The `Run` is written into the run's run.json, read again by the agent on the compute node, and stored flat
+("model.name") in the experiment store. Each class is one group or section of the configuration. A value that cannot
+work raises `ConfigError` when the object is made, with one line that names the setting, its value and the choices.
+
+`identifies`, `changes_results` and `spec_hash` say which settings make two runs the same experiment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Any
+
+from hpcml.codec import encode, flatten
+from hpcml.errors import ConfigError, require
+from hpcml.model.cluster import Cluster, Resources, SchedulerName
+from hpcml.model.container import Container, ContainerKind, identifies_container
+from hpcml.model.precision import Device, Numerics, PrecisionName, decide_numerics
+from hpcml.model.strategy import Strategy
+from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_WORDS_FOR_PEOPLE = frozenset({"name", "tags"})
+# Who pays, when and how long: a run that is asked for again with another walltime is the same run. The partition and
+# the constraint stay in: they may choose other hardware.
+_PLACEMENT = frozenset(
+    f"resources.{word}"
+    for word in (
+        *("account", "qos", "mem", "walltime", "reservation", "nodelist", "exclude", "exclusive", "dependency"),
+        *("mail_user", "mail_type", "array_parallelism", "extra_directives"),
+    )
+) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
+# How a run is judged, and whether it goes on after a precision mismatch, is not what it computes. These settings came
+# after the first runs were recorded, whose hashes must not change.
+_JUDGEMENT = ("objective.margins", "objective.target", "precision.on_mismatch")
+# Settings that came after the first runs were recorded: at these values the run is the same experiment as before.
+_ADDED_LATER: Mapping[str, object] = {
+    "model.options": {},
+    "strategy.bucket_cap_mb": None,
+    "strategy.devices": None,
+    "strategy.horovod.fusion_threshold_mb": None,
+    "strategy.horovod.hierarchical": None,
+    "strategy.inter_op_threads": None,
+    "strategy.microbatches": None,
+    "strategy.nccl.algo": None,
+    "strategy.nccl.proto": None,
+    "strategy.schedule": None,
+    "training.accumulate": 1,
+    "training.compile": False,
+    "workload.args": None,
+}
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec"})
+_HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is trained: the model, its framework, and the recipe (a training program of hpcml) that trains it.
+
+    `recipe` is the name of a folder in recipes/; None where the user's own program is run (`workload.command`).
+    `framework` is torch, tensorflow, jax or numpy; None where the user's own program does not say.
+    """
+
+    name: str
+    recipe: str | None
+    framework: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)  # of the recipe, as its recipe.toml describes them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """The data set that the model is trained on.
+
+    A `path` must exist on the submitting machine before anything is submitted; None means that the data comes inside a
+    Python package. Raises `ConfigError` where the path is missing, or given for data that is read from a package.
+    """
+
+    name: str
+    path: str | None = None
+    needs_path: bool = False  # True: this data ships with nothing
+    ships_with: str | None = None  # the package that has it inside
+    holdout: float = 0.2  # the share of samples kept for validation, where the data set has no split of its own
+
+    def __post_init__(self) -> None:
+        require(0.0 < self.holdout < 1.0, f"data.holdout={self.holdout} must lie between 0 and 1")
+        has_path = self.path is not None
+        require(has_path or not self.needs_path, f"data={self.name} ships with nothing: set data.path=/where/it/is")
+        require(
+            not has_path or self.ships_with is None,
+            f"data.path={self.path}: data={self.name} is read from {self.ships_with}, not from a path",
+        )
+
+
+class OnMismatch(Enum):
+    """What happens to a run when the probe at its start measures another precision than was requested."""
+
+    fail = "fail"
+    warn = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """The arithmetic that was requested; what the device really does is measured by a probe at the start."""
+
+    name: PrecisionName
+    numerics: Numerics = Numerics.auto
+    rounding: str = "rna"  # of emulated TF32: nearest, ties away, is what PTX's cvt.rna.tf32 and CUTLASS do
+    loss_scaling: bool = True  # GradScaler; only the FP16 arms use one
+    on_mismatch: OnMismatch = OnMismatch.fail  # when a probe at the start shows another precision
+
+    def __post_init__(self) -> None:
+        require(self.rounding in ("rna", "rne", "rz"), f"precision.rounding={self.rounding}: choose rna, rne or rz")
+
+
+class LayoutName(Enum):
+    """The order of an image tensor's axes in memory."""
+
+    nchw = "nchw"
+    nhwc = "nhwc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The memory format; nhwc is torch's channels_last."""
+
+    name: LayoutName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """How long a recipe trains, with which batch and learning rate; the user's own program may ignore all of it."""
+
+    steps: int = 300
+    batch_size: int = 64  # samples of one optimiser step, over all processes
+    learning_rate: float = 1e-3
+    eval_every: int = 50  # steps between validations
+    checkpoint_every: int | None = None  # steps between checkpoints; None: only when the run is asked to leave
+    deterministic: bool = True  # same seed, threads and software: same numbers, bit for bit
+    accumulate: int = 1  # gradient accumulation: parts of each process's share of a batch; less memory, same batch
+    compile: bool = False  # torch.compile; refused for other frameworks; refused for other frameworks
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "eval_every", "checkpoint_every", "accumulate"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"training.{name}={value} must be at least 1")
+        require(self.learning_rate > 0, f"training.learning_rate={self.learning_rate} must be positive")
+
+
+class Goal(Enum):
+    """Whether larger or smaller values of the metric are better."""
+
+    max = "max"
+    min = "min"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """The metric that runs are compared by.
+
+    The margin (the largest difference that does not matter) is fixed here, before any result is known, and is stored
+    with each run, so that a verdict of equivalence cannot be fitted to the results afterwards.
+    """
+
+    metric: str = "val_accuracy"
+    goal: Goal = Goal.max
+    margin: float | None = None  # in the metric's unit: a difference below it does not matter
+    margins: dict[str, float] = field(default_factory=dict)  # of other metrics, by name
+    target: float | None = None  # a value of the metric: how long, and how much energy, a run needs to reach it
+
+    def __post_init__(self) -> None:
+        require(self.margin is None or self.margin > 0, f"objective.margin={self.margin} must be positive")
+        for name, margin in self.margins.items():
+            require(margin > 0, f"objective.margins.{name}={margin} must be positive")
+        require(self.target is None or math.isfinite(self.target), f"objective.target={self.target} must be a number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRule:
+    r"""A rule that reads a metric from lines of stdout, for programs that cannot be changed.
+
+    `pattern` is a regular expression with the group ``value``, and optionally ``step`` and ``name``; `name` is the
+    metric's name where the pattern has no such group. Raises `ConfigError` where the pattern is invalid or names no
+    metric. This rule reads loss=0.5 at step 10 from the line "step 10 loss 0.5":
+
+        MetricRule(name="loss", pattern=r"step (?P<step>\d+) loss (?P<value>\S+)")
+    """
+
+    pattern: str
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            groups = re.compile(self.pattern).groupindex
+        except re.error as error:
+            raise ConfigError(f"workload.metrics pattern {self.pattern!r} is no regular expression: {error}") from error
+        require("value" in groups, f"workload.metrics pattern {self.pattern!r} lacks the group (?P<value>...)")
+        require(
+            self.name is not None or "name" in groups,
+            f"workload.metrics pattern {self.pattern!r} gives no name: set name or use (?P<name>...)",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The program that is started: the recipe of the model, or the command line of the user."""
+
+    command: str | None = None  # its words as a shell reads them, which there is none of
+    args: dict[str, str] | None = None  # for {name} in the command; None: braces are the program's own
+    cwd: str | None = None  # where the command starts; None: where `hpcml run` was typed
+    env: dict[str, str] = field(default_factory=dict)
+    metrics: list[MetricRule] = field(default_factory=list)
+    stop_grace: str = "30s"  # between the signal that asks a workload to stop and SIGKILL
+
+    def __post_init__(self) -> None:
+        parse_wait_s(self.stop_grace, field="workload.stop_grace")
+        for name in self.env:
+            require(re.fullmatch(r"[A-Za-z_]\w*", name) is not None, f"workload.env key {name!r} is no variable name")
+
+    @property
+    def launcher(self) -> str | None:
+        """The first word of the user's own command where it starts the processes of a training itself, as torchrun."""
+        try:
+            first = PurePosixPath(next(iter(shlex.split(self.command or "")), "")).name
+        except ValueError:
+            return None  # planning refuses it
+        return first if first in _LAUNCHERS else None
+
+    @property
+    def stop_grace_s(self) -> int:
+        """The time between the signal to stop and SIGKILL, in seconds."""
+        return parse_wait_s(self.stop_grace, field="workload.stop_grace")
+
+
+class Snapshot(Enum):
+    """Which part of the user's code is copied at submission, so that later edits do not change a waiting job."""
+
+    copy = "copy"  # the working tree: what git tracks or would add
+    git = "git"  # the commit and the changes to it, and nothing that git does not track
+    none = "none"  # nothing: the job runs what lies there when it starts
+
+
+class Notify(Enum):
+    """When the webhook is called: after each run, or once after the last run of a submission."""
+
+    never = "never"
+    run = "run"
+    sweep = "sweep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How runs are distributed over jobs, and what is done about runs that the cluster ended early."""
+
+    pack: str = "none"  # none | all | settings in which the runs of one job may differ: precision,seed
+    repeats: int = 1  # how often each run is done, interleaved with the others
+    snapshot: Snapshot = Snapshot.copy
+    notice: str = "2m"  # so long before the end of the walltime, the workload is asked to write a checkpoint
+    max_requeues: int = 3  # how often a run that stopped at a checkpoint is put back into the queue
+    retry: int = 0  # automatic retries after a failure of the cluster, by `hpcml wait`, `sync` and `status --watch`
+    notify: Notify = Notify.never
+    webhook_file: str | None = None  # a private file with the URL, which is a secret and stays out of run.json
+
+    def __post_init__(self) -> None:
+        parse_wait_s(self.notice, field="schedule.notice")
+        require(self.repeats >= 1, f"schedule.repeats={self.repeats} must be at least 1")
+        for name in ("max_requeues", "retry"):
+            value = getattr(self, name)
+            require(value >= 0, f"schedule.{name}={value} must not be negative")
+        require(bool(self.pack_factors) or self.pack in ("none", "all"), f"schedule.pack={self.pack!r} names nothing")
+        require(
+            self.notify is Notify.never or self.webhook_file is not None,
+            f"schedule.notify={self.notify.name} needs schedule.webhook_file=FILE with the URL in it",
+        )
+
+    @property
+    def notice_s(self) -> int:
+        """The time between the request for a checkpoint and the end of the walltime, in seconds."""
+        return parse_wait_s(self.notice, field="schedule.notice")
+
+    @property
+    def pack_factors(self) -> tuple[str, ...]:
+        """The settings in which the runs of one job may differ; empty where `pack` is none or all.
+
+        >>> Schedule(pack="precision,seed").pack_factors
+        ('precision', 'seed')
+        """
+        words = () if self.pack in ("none", "all") else tuple(word.strip() for word in self.pack.split(","))
+        return tuple(word for word in words if word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What is measured while the program runs, by a separate process (the sampler) on each node."""
+
+    enabled: bool = True
+    interval: str = "1s"  # between samples: NVML's calls take a lock that the program needs, too
+    network: bool = False  # traffic of the node's network cards and InfiniBand ports
+    pcie: bool = False  # traffic of the GPUs' PCIe and NVLink
+
+    def __post_init__(self) -> None:
+        seconds = parse_interval_s(self.interval, field="telemetry.interval")
+        require(0.1 <= seconds <= 600, f"telemetry.interval={self.interval} must lie between 100ms and 10m")
+
+    @property
+    def interval_s(self) -> float:
+        """The time between two samples, in seconds."""
+        return parse_interval_s(self.interval, field="telemetry.interval")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training in one precision with one seed on one cluster: everything that `hpcml run` can set.
+
+    A `Run` that exists is valid: the parts check themselves, and `__post_init__` checks what needs several parts
+    (strategy and resources, resources and the limits of the cluster, precision and device). Raises `ConfigError`
+    otherwise. On ``cluster=local`` the device is known only at run time, so that precision and device are checked by
+    planning instead.
+    """
+
+    model: Model
+    data: Data
+    precision: Precision
+    strategy: Strategy
+    layout: Layout
+    container: Container
+    cluster: Cluster
+    resources: Resources
+    training: Training
+    objective: Objective
+    workload: Workload
+    schedule: Schedule = field(default_factory=Schedule)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    seed: int = 0
+    experiment: str = "default"
+    name: str | None = None
+    tags: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.seed < 2**32, f"seed={self.seed} must lie in 0..2^32-1")
+        require(
+            _SAFE_NAME.fullmatch(self.experiment) is not None,
+            f"experiment={self.experiment!r} names a directory: use letters, digits and . _ + - (64 at most)",
+        )
+        require(
+            self.model.recipe is not None or self.workload.command is not None,
+            f"model={self.model.name} has no recipe: write your program behind --, as in hpcml run -- python train.py",
+        )
+        self.strategy.check(nodes=self.resources.nodes, gpus_per_node=self.resources.gpus_per_node)
+        self._check_site()
+        if self.cluster.scheduler is not SchedulerName.local:
+            decide_numerics(self.precision.name, self.precision.numerics, self.profile_device(), self.model.framework)
+
+    def _check_site(self) -> None:
+        site, wanted = self.cluster, self.resources
+        if site.gpus_per_node is not None and (wanted.gpus_per_node or 0) > site.gpus_per_node:
+            raise ConfigError(
+                f"resources.gpus_per_node={wanted.gpus_per_node}: cluster={site.name} has {site.gpus_per_node} a node"
+            )
+        if site.max_walltime and wanted.walltime:
+            limit_s = parse_walltime_s(site.max_walltime, field="cluster.max_walltime")
+            require(
+                parse_walltime_s(wanted.walltime) <= limit_s,
+                f"resources.walltime={wanted.walltime}: cluster={site.name} allows {site.max_walltime}",
+            )
+        cores = (wanted.cpus_per_task or 1) * (self.strategy.processes_per_node or wanted.gpus_per_node or 1)
+        require(
+            site.cores_per_node is None or cores <= site.cores_per_node,
+            f"resources.cpus_per_task={wanted.cpus_per_task}: {cores} cores of a node of cluster={site.name}, "
+            f"which has {site.cores_per_node}",
+        )
+        if site.mem_per_node and wanted.mem:
+            limit_mb = parse_memory_mb(site.mem_per_node, field="cluster.mem_per_node")
+            require(
+                parse_memory_mb(wanted.mem) <= limit_mb,
+                f"resources.mem={wanted.mem}: a node of cluster={site.name} has {site.mem_per_node}",
+            )
+        require(
+            site.scheduler is not SchedulerName.local or wanted.nodes == 1,
+            f"resources.nodes={wanted.nodes}: cluster={site.name} is this one machine",
+        )
+
+    def profile_device(self) -> Device:
+        """The device that the cluster's profile promises to this run: a CPU without GPUs, else the site's GPU.
+
+        `compute_capability` is None where the profile does not give it.
+        """
+        gpus = self.resources.gpus_per_node
+        if gpus is None:
+            gpus = min(1, self.cluster.gpus_per_node or 0)
+        if gpus == 0:
+            return Device(kind="cpu", name=f"a CPU node of {self.cluster.name}")
+        name = self.cluster.gpu_model or f"a GPU of {self.cluster.name}"
+        return Device(kind="cuda", name=name, compute_capability=self.cluster.compute_capability)
+
+
+def identifies(key: str) -> bool:
+    """Tell whether the setting *key* is part of the run's identity: runs that differ in it are different experiments.
+
+    Not part of it are names and tags, who pays and where the job waits, packing, telemetry, and how results are judged.
+    Of a cluster only its name counts: the other fields describe it and may be corrected later.
+
+        >>> identifies("training.batch_size"), identifies("resources.walltime")
+        (True, False)
+    """
+    if key.startswith("cluster."):
+        return key == "cluster.name"
+    if key.startswith("container."):
+        return identifies_container(key)
+    if key.startswith(("schedule.", "telemetry.", *_JUDGEMENT)):
+        return False
+    return key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
+
+
+def changes_results(key: str) -> bool:
+    """Tell whether the setting *key* may change what a run computes or how fast.
+
+    These are the settings of `identifies` without the choice of partition, queue and constraint: which hardware these
+    led to is recorded as facts of the run, and compared as such.
+    """
+    return identifies(key) and key not in _HARDWARE_CHOICE
+
+
+def spec_hash(run: Run) -> str:
+    """Return the identity of an experiment: 16 hex digits of SHA-256 over all settings that `identifies` names.
+
+    Settings that were added to hpcml later count only where they differ from their default, so that the hashes of
+    recorded runs stay valid. The seed counts: repeated runs with one seed share a hash, runs with different seeds do
+    not.
+    """
+    relevant = {
+        key: value
+        for key, value in flatten(encode(run)).items()
+        if identifies(key) and not (key in _ADDED_LATER and value == _ADDED_LATER[key])
+    }
+    if run.container.kind is ContainerKind.none:  # the rest says nothing then, and runs had no more once
+        name = {"container.name": run.container.name}
+        relevant = {key: value for key, value in relevant.items() if not key.startswith("container.")} | name
+    canonical = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -1,0 +1,129 @@
+"""Where hpcml's files are: the user's data folder with runs and store (`Places`), and the files that ship with hpcml.
+
+Shipped files (`resource_dir`) lie in the wheel's ``_data`` folder, or in the checkout of an editable install.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.errors import ConfigError
+
+_SERVER = re.compile(r"(--store=)?postgres\S*://")
+_BEFORE_HOST = re.compile(r"(?<=://)([^:/@?]*):[^?]*@")  # to the last @: one in a password should be written %40
+_IN_OPTIONS = re.compile(r"([?&](?:ssl)?password=)[^&]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The absolute paths of the user's data; nothing here has been created yet."""
+
+    home: Path
+    store_url: str
+
+    @property
+    def runs(self) -> Path:
+        """The run directories, as ``runs/<experiment>/<uid>``."""
+        return self.home / "runs"
+
+    @property
+    def elsewhere(self) -> Path:
+        """Links to folders of run directories outside of `runs` that were given to ``hpcml ingest``."""
+        return self.home / "elsewhere"
+
+    def tends(self, run_dir: str | Path) -> bool:
+        """Tell whether hpcml manages the run in *run_dir* (may retry or cancel it).
+
+        False for runs that were only ingested from elsewhere.
+        """
+        return Path(run_dir).is_relative_to(self.runs)
+
+    @property
+    def submissions(self) -> Path:
+        """Files of submissions: batches, and the log of the local queue."""
+        return self.home / "submissions"
+
+    @property
+    def open_submissions(self) -> Path:
+        """One file for each submission that is in progress, or was interrupted and can be finished."""
+        return self.submissions / "open"
+
+    @property
+    def submission_locks(self) -> Path:
+        """Locks of processes that decide what is to be submitted."""
+        return self.submissions / "locks"
+
+    @property
+    def checksums(self) -> Path:
+        """Remembered SHA-256 sums of images, with what shows that the files have not changed since."""
+        return self.home / "checksums"
+
+    @property
+    def code(self) -> Path:
+        """Snapshots of the user's code, as ``code/<digest>``."""
+        return self.home / "code"
+
+    @property
+    def builds(self) -> Path:
+        """Orders of images that jobs build."""
+        return self.home / "builds"
+
+    @property
+    def exports(self) -> Path:
+        """What ``hpcml export`` remembers of what it wrote."""
+        return self.home / "exports"
+
+    @property
+    def own(self) -> tuple[Path, ...]:
+        """All folders in `home` that hpcml makes."""
+        return (self.runs, self.elsewhere, self.submissions, self.checksums, self.code, self.builds, self.exports)
+
+
+def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | None = None) -> Places:
+    """Return the user's places, from the first that is given.
+
+    That is: the command line (*home*, *store*), HPCML_HOME and HPCML_STORE, XDG_DATA_HOME, ~/.local/share. Never a
+    temporary folder, since these are the user's results. Raises `ConfigError` where HOME is not set either.
+    """
+    chosen = home or environ.get("HPCML_HOME")
+    if not chosen:
+        base = environ.get("XDG_DATA_HOME") or (f"{environ['HOME']}/.local/share" if environ.get("HOME") else None)
+        if base is None:
+            raise ConfigError("HPCML_HOME is not set and neither is HOME: set HPCML_HOME to where runs shall be kept")
+        chosen = f"{base}/hpcml"
+    root = Path(chosen).expanduser().absolute()
+    return Places(home=root, store_url=store or environ.get("HPCML_STORE") or str(root / "store.db"))
+
+
+def without_password(word: str) -> str:
+    """Return *word* with the password of a PostgreSQL URL replaced by ``***``; any other word as it is.
+
+    >>> without_password("postgresql://me:secret@host/db")
+    'postgresql://me:***@host/db'
+    """
+    if not _SERVER.match(word):
+        return word
+    return _IN_OPTIONS.sub(r"\1***", _BEFORE_HOST.sub(r"\1:***@", word))
+
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def resource_dir(name: str) -> Path:
+    """Return the directory of the shipped *name* (conf, containers, recipes)."""
+    # An editable install's package is the checkout's, so a `_data` beside this file exists in a wheel alone.
+    shipped = _PACKAGE / "_data" / name
+    return shipped if shipped.is_dir() else _PACKAGE.parent / name
+
+
+def is_source_of_hpcml(folder: Path) -> bool:
+    """Tell whether *folder* is the root of a checkout of hpcml; its conf/ and recipes/ are no user's own."""
+    return (folder / _PACKAGE.name / "model" / "recipe.py").is_file()
+
+
+def program_packages() -> tuple[Path, ...]:
+    """Return the packages (hpcml_client, hpcml_train) that a workload must be able to import wherever it runs."""
+    return tuple(_PACKAGE.parent / name for name in ("hpcml_client", "hpcml_train"))

@@ -1,0 +1,157 @@
+"""Files that other processes see whole or not at all, however their writer ends.
+
+A file is written under a draft name in the same folder, and then moved in one step: over an existing file (`replacing`,
+`write_text`), or to a name that must be free (`creating`, `create_text`), by `rename` or `link`. After any error the
+old content is still there, and the draft is removed. A killed writer leaves its draft behind; its name tells which
+process wrote it, so that `is_forgotten` can tell whoever cleans up.
+
+A text is its owner's only (0600) unless it is said to be for others; a draft that a block writes gets the permissions
+that the block gives it, as the file itself would. With *durable* the content is on the disk (fsync) before the file
+appears, so that a crash of the machine leaves the old or the new file, never an empty one.
+`have_on_disk` does that for many files, and for the entry of a new file in its folder. Without it, a crash of the
+machine (not of the program) may lose what was written last.
+
+Some modules do this by hand and say there why: they move a folder, their drafts are cleaned up by other rules, or
+something must be checked again just before the last step.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
+from hpcml.runs.private import FILE, open_file
+
+_FORGOTTEN_S = 3600.0  # after which the draft of a process that cannot be seen is nobody's any more
+_SYNCS_AT_ONCE = 16  # a file system writes several in one go
+_LONGEST = 100  # characters of the target's name in that of its draft: file systems take 255 in all
+# Older versions wrote no token, and the host's name where the place is.
+_DRAFT = re.compile(r"\.(?:.+\.[0-9a-f]{8}|.+?)-(?P<place>.+)-(?P<pid>\d+)")
+
+_OURS = re.compile(r"\..+\.[0-9a-f]{8}-[^@]*@[0-9a-f]*@\d*-\d+")
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Give a draft path beside *path*; the file that the block writes there replaces *path* at the end.
+
+    Raises `OSError` where that fails; then, and after any exception in the block, *path* is unchanged.
+
+        with replacing(path, durable=True) as draft:
+            draft.write_bytes(content)
+    """
+    draft = draft_of(path)
+    try:
+        yield draft
+        if durable:
+            sync(draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def creating(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Give a draft path beside *path*; the file that the block writes there appears as *path* at the end.
+
+    Raises `FileExistsError` where *path* exists by then: of several processes that create it, exactly one succeeds.
+    """
+    draft = draft_of(path)
+    try:
+        yield draft
+        if durable:
+            sync(draft)
+        appear(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, *, durable: bool = False, permissions: int = FILE) -> None:
+    """Replace the content of *path* by *text* (UTF-8), or create it, so that readers see the old or the new content.
+
+    *permissions* are those of the new file, before the umask.
+    """
+    with replacing(path, durable=durable) as draft:
+        _write(draft, text, permissions)
+
+
+def create_text(path: Path, text: str, *, durable: bool = False, permissions: int = FILE) -> None:
+    """Create the file *path* with *text* (UTF-8); raise `FileExistsError` where it exists."""
+    with creating(path, durable=durable) as draft:
+        _write(draft, text, permissions)
+
+
+def _write(draft: Path, text: str, permissions: int) -> None:
+    with open_file(draft, "x", permissions=permissions, encoding="utf-8") as file:
+        file.write(text)
+
+
+def appear(draft: Path, target: Path) -> None:
+    """Give the finished file *draft* the name *target* as well; raise `FileExistsError` where that name is taken."""
+    try:
+        os.link(draft, target)  # unlike a rename, it never replaces what somebody else put there
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(target):
+            raise
+        draft.rename(target)
+
+
+def draft_of(path: Path) -> Path:
+    """Return an unused path beside *path* for a draft; its name identifies this process (`ProcessIdentity.place`)."""
+    process = ProcessIdentity.of_this_process()
+    return path.with_name(f".{path.name[:_LONGEST]}.{secrets.token_hex(4)}-{process.place}-{process.pid}")
+
+
+def is_forgotten(draft: Path) -> bool:
+    """Tell whether *draft*, a path from `draft_of`, was left by a process that died.
+
+    Where the process cannot be seen from here (another host), a draft of more than an hour counts as left behind.
+    """
+    match = _DRAFT.fullmatch(draft.name)
+    if match is None:
+        return False
+    liveness = liveness_of(ProcessIdentity.at(match["place"], int(match["pid"])))
+    if liveness is not Liveness.UNKNOWN:
+        return liveness is Liveness.DEAD
+    try:
+        return time.time() - draft.stat().st_mtime > _FORGOTTEN_S
+    except OSError:
+        return False
+
+
+def forgotten_drafts(folder: Path) -> Iterator[Path]:
+    """Yield the drafts of files in *folder* that `is_forgotten` says a dead process left; none where it is not there.
+
+    Only names that `draft_of` gives now are looked at: a user's own hidden file may look like those of older versions.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            names = [one.name for one in entries if _OURS.fullmatch(one.name) and one.is_file(follow_symlinks=False)]
+    except OSError:
+        return
+    yield from (folder / name for name in names if is_forgotten(folder / name))
+
+
+def have_on_disk(paths: Iterable[Path]) -> None:
+    """Flush files, and the entries of folders, to the disk (fsync), several at a time since that is faster."""
+    with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
+        for _ in pool.map(sync, paths):
+            pass
+
+
+def sync(path: Path) -> None:
+    """Flush one file, or the entries of one folder, to the disk (fsync)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,307 @@
+"""Reading journals: the files of JSON lines in which a run's processes record metrics and events.
+
+Each writer (agent, rank, launcher, user) has its own file, appended to line by line by hpcml_client; docs/journal.md is
+the format. Complete lines are decoded here; lines torn by a crash are counted and skipped, so that a damaged journal
+loses single records and never the rest. Used to fill the store, by the agent, and by `hpcml top`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from hpcml.errors import HpcmlError
+from hpcml.runs.files import open_regular, parse_json
+
+FORMAT = 1
+USER = "user"  # the writer of what people say of a run, which changes nothing of how it went
+CLOSED = "closed"  # the event that ends a journal whose header promises it
+_SUM = b',"c":'  # behind it the sum of all that is before it
+_CHUNK_BYTES = 4 << 20
+_END_BYTES = 64 << 10
+_LONGEST_LINE = 64 << 20  # bytes: the longest that a program has written had some MiB
+_DEEPEST = 64  # brackets in a line, above which its nesting is looked at; a writer stops at 16 levels
+_FARTHEST_S = 3e10  # a thousand years: two such times make one that calendars can write
+_MOST_ATTEMPTS = 2**31
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The first line of a journal: which process writes it, for which run, since when."""
+
+    journal: str  # unique for each file ever written
+    run: str  # the run's uid
+    attempt: int
+    writer: str  # launch | agent | rank<r> | collect | user
+    host: str
+    pid: int
+    t0: float  # unix seconds; every `t_s` below counts from here, by a clock that never jumps
+    closes: bool = False  # it promises that its last record is the event "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The metrics of one step; nan and infinities are floats here (strings in the file).
+
+    `seq` numbers the records of a journal in order; `t_s` is in seconds since the header's `t0`.
+    """
+
+    seq: int
+    t_s: float
+    step: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event, such as "attempt_started".
+
+    `details` is what docs/journal.md lists for its name; `seq` and `t_s` are as in `Metrics`.
+    """
+
+    seq: int
+    t_s: float
+    name: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The records of a part of a journal; `end` is the byte offset after its last complete line."""
+
+    header: Header | None  # the first in a stretch that began at offset 0: its first line, unless that is damaged
+    records: Sequence[Metrics | Event]
+    lines: int
+    bad_lines: int
+    end: int
+
+
+def parse_chunk(data: bytes, *, offset: int, journal: str | None = None) -> Chunk:
+    """Decode the complete lines of *data*, which begins at byte *offset* of the journal with the id *journal*.
+
+    A last line without its newline is left for the next call. A line that is no valid record (torn by a crash, zeroed
+    by a file system, wrong checksum, header of another journal) is counted in `bad_lines` and skipped. A writer may
+    repeat its header. To follow a growing file, read on from `Chunk.end`:
+
+        chunk = parse_chunk(file.read(), offset=chunk.end, journal=header.journal)
+    """
+    end = data.rfind(b"\n") + 1
+    header: Header | None = None
+    records: list[Metrics | Event] = []
+    bad_lines = 0
+    lines = data[:end].split(b"\n")[:-1]
+    for line in lines:
+        parsed = _parse_line(line)
+        if parsed is None:
+            bad_lines += bool(line)  # an empty line is how a writer steps over its own torn one
+        elif isinstance(parsed, Header):
+            if offset == 0 and header is None:
+                header, journal = parsed, journal or parsed.journal
+            bad_lines += journal is not None and parsed.journal != journal
+        else:
+            records.append(parsed)
+    return Chunk(header=header, records=records, lines=len(lines), bad_lines=bad_lines, end=offset + end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a journal's file: *data* begins with a line, at byte *at*, and may end inside of one.
+
+    `at` lies behind the byte that was asked for where a line with a hole in it was passed over: a crash of its node
+    made it, and nothing in it can be read.
+    """
+
+    at: int
+    data: bytes
+
+    @property
+    def is_news(self) -> bool:
+        """Whether there is a whole line."""
+        return b"\n" in self.data
+
+
+def read_piece(path: Path, offset: int, limit: int) -> Piece:
+    """Read up to *limit* bytes from *offset*, or as many more as it takes to reach the end of a line.
+
+    So a line that is longer than *limit* is still read whole, up to 64 MiB: behind a longer one nothing is read any
+    more (`unread`). Holes of a sparse file are passed over without being read, with the line that they are in. The last
+    line may be incomplete, since its writer may be at work; no data mean that nothing lies behind *offset*. Raises
+    `HpcmlError` where *path* cannot be read.
+    """
+    try:
+        return _read(path, offset, limit)
+    except OSError as error:
+        raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _read(path: Path, offset: int, limit: int) -> Piece:
+    with open_regular(path) as file:
+        descriptor = file.fileno()
+        at, data = offset, os.pread(descriptor, limit, offset)
+        while b"\n" not in data and len(data) < _LONGEST_LINE:
+            end = at + len(data)
+            begin = _data_behind(descriptor, end)
+            if begin is None:
+                break
+            if begin == end:
+                data += os.pread(descriptor, max(limit, 1 << 16, len(data)), end)
+                continue
+            line_end = _end_of_line(descriptor, begin)  # a hole: what stands in its line is no record
+            if line_end is None:
+                return Piece(at=offset, data=b"")
+            at, data = line_end, os.pread(descriptor, limit, line_end)
+        is_too_long = len(data) >= _LONGEST_LINE and b"\n" not in data[:_LONGEST_LINE]
+        return Piece(at=at, data=b"" if is_too_long else data)
+
+
+def _data_behind(descriptor: int, offset: int) -> int | None:
+    """Return where, at or behind *offset*, there is something else than a hole; None where nothing is."""
+    if offset >= os.fstat(descriptor).st_size:
+        return None
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return None if error.errno == errno.ENXIO else offset  # a hole to the end; a file system without holes
+
+
+def _end_of_line(descriptor: int, begin: int) -> int | None:
+    """Return where the line ends that byte *begin* is in, holes and all; None where it does not within 64 MiB."""
+    read, at = 0, begin
+    while read < _LONGEST_LINE:
+        data = os.pread(descriptor, 1 << 16, at)
+        if (place := data.find(b"\n")) >= 0:
+            return at + place + 1
+        read += len(data)
+        further = _data_behind(descriptor, at + len(data))
+        if further is None:
+            return None
+        at = further
+    return None
+
+
+def unread(path: Path, piece: Piece) -> str | None:
+    """Return in one line that *path* ends in something that is no line and never will be; None where it does not.
+
+    *piece* is what `read_piece` found there: without a whole line. It must still be there.
+    """
+    left = path.stat().st_size - piece.at
+    if piece.is_news or left <= _LONGEST_LINE:
+        return None
+    return f"{path}: its last {left / 1e6:,.0f} MB hold no line and are not read (a hole, or what no journal writes)"
+
+
+def pieces(path: Path) -> Iterator[Piece]:
+    """Yield the journal *path* from its beginning in pieces of some MiB, each of whole lines and the begin of one more.
+
+    Raises `HpcmlError` where it cannot be read.
+    """
+    at = 0
+    while (piece := read_piece(path, at, _CHUNK_BYTES)).is_news:
+        yield piece
+        at = piece.at + piece.data.rindex(b"\n") + 1
+
+
+def is_cut_short(path: Path) -> bool:
+    """Tell whether *path* is a journal that promises an end and lacks it, as after a write that failed at last.
+
+    Its last 64 KiB are looked at. Raises `HpcmlError` where it cannot be read.
+    """
+    beginning = read_piece(path, 0, 1)
+    header = parse_chunk(beginning.data, offset=0).header if beginning.at == 0 else None
+    if header is None or not header.closes:
+        return False
+    end = read_piece(path, max(0, path.stat().st_size - _END_BYTES), _END_BYTES)
+    return not any(events([parse_chunk(end.data, offset=end.at)], CLOSED))
+
+
+def read_journal(path: Path) -> Chunk:
+    """Return all complete records of the journal *path*; raise `HpcmlError` where it cannot be read."""
+    found, lines, bad_lines, at = None, 0, 0, 0
+    records: list[Metrics | Event] = []
+    while True:
+        piece = read_piece(path, at, _CHUNK_BYTES)
+        chunk = parse_piece(piece, offset=at, journal=found.journal if found else None)
+        found = found or chunk.header
+        records += chunk.records
+        lines, bad_lines = lines + chunk.lines, bad_lines + chunk.bad_lines
+        if chunk.end == at or len(piece.data) < _CHUNK_BYTES:
+            return Chunk(header=found, records=records, lines=lines, bad_lines=bad_lines, end=chunk.end)
+        at = chunk.end
+
+
+def parse_piece(piece: Piece, *, offset: int, journal: str | None = None) -> Chunk:
+    """Decode the complete lines of *piece*, which was read for byte *offset*; see `parse_chunk`.
+
+    A line with a hole in it that was passed over counts as a bad one.
+    """
+    chunk = parse_chunk(piece.data, offset=piece.at, journal=journal)
+    if piece.at == offset:
+        return chunk
+    return replace(chunk, lines=chunk.lines + 1, bad_lines=chunk.bad_lines + 1)
+
+
+def events(chunks: Sequence[Chunk], name: str) -> Iterator[Event]:
+    """Yield the events called *name* of all *chunks*, in their order."""
+    for chunk in chunks:
+        for record in chunk.records:
+            if isinstance(record, Event) and record.name == name:
+                yield record
+
+
+def _parse_line(line: bytes) -> Header | Metrics | Event | None:
+    try:
+        raw = json.loads(line) if line.count(b"{") + line.count(b"[") < _DEEPEST else parse_json(line)
+        if "c" in raw and crc32(line[: line.rfind(_SUM)]) != raw["c"]:
+            return None  # some byte is another than was written
+        if "hpcml" in raw:
+            return _header(raw)
+        if raw["k"] == "m":
+            values = {str(name): _number(value) for name, value in raw["v"].items()}
+            return Metrics(seq=int(raw["s"]), t_s=_seconds(raw["t"]), step=int(raw["i"]), values=values)
+        if raw["k"] == "e":
+            details = {**raw.get("d", {})}  # of a table alone
+            return Event(seq=int(raw["s"]), t_s=_seconds(raw["t"]), name=str(raw["n"]), details=details)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None  # not only torn: 1e999 is no step, and a line may be nothing but brackets
+    return None
+
+
+def _header(raw: dict[str, Any]) -> Header | None:
+    if raw["hpcml"] != FORMAT or abs(int(raw["attempt"])) >= _MOST_ATTEMPTS:
+        return None
+    return Header(
+        journal=str(raw["journal"]),
+        run=str(raw["run"]),
+        attempt=int(raw["attempt"]),
+        writer=str(raw["writer"]),
+        host=str(raw["host"]),
+        pid=int(raw["pid"]),
+        t0=_seconds(raw["t0"]),
+        closes=raw.get("closes") is True,
+    )
+
+
+def _seconds(value: Any) -> float:  # noqa: ANN401
+    """Return a time or a duration; raise `ValueError` where no calendar has it, as for nan."""
+    seconds = float(value)
+    if not abs(seconds) < _FARTHEST_S:
+        raise ValueError(f"{value!r} is no time")
+    return seconds
+
+
+def _number(value: object) -> float:
+    if type(value) is float:  # nearly always, and this is where reading spends its time
+        return value
+    if isinstance(value, str):
+        return _NON_FINITE[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)

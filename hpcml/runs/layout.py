@@ -1,0 +1,255 @@
+"""The layout of a run directory: the path of every file in it, but not what the files contain.
+
+A run directory is ``<root>/<experiment>/<uid>``; docs/run-directory.md describes it for users. Also here: how ids of
+runs are made (`new_uid`), and how run directories are found on disk (`find_run_dirs`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+_UID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/i/l: these are read aloud and typed; in sorting order
+_ORDER_DIGITS = 3  # 29,791 runs of one submission keep their order
+_CHANCE_DIGITS = 5
+_UID = re.compile(rf"\d{{8}}-\d{{6}}-[{_UID_ALPHABET}]{{1,20}}")
+REMOVED = ".removed-"  # before the name of a run that is being removed
+_BY_ATTEMPT = re.compile(r"(\d+)-.*\.jsonl")
+_BY_RANK = re.compile(r"-rank\d+(-\d+)?\.jsonl$")
+_BY_USER = re.compile(r"-user(-\d+)?\.jsonl$")
+
+
+def new_uid(now: datetime, index: int) -> str:
+    """Return a new run id, such as ``20250131-120000-22a7k9mx``: time, position in the submission, random characters.
+
+    Ids sort by time, then by *index* within a submission (up to 29,790), and are unique among all submitters.
+    """
+    order = ""
+    for _ in range(_ORDER_DIGITS):
+        index, digit = divmod(index, len(_UID_ALPHABET))
+        order = _UID_ALPHABET[digit] + order
+    return f"{now:%Y%m%d-%H%M%S}-{order}{_chance()}"
+
+
+def new_submission_id(now: datetime) -> str:
+    """Return a new id for runs that are submitted together: like a run's id, without the position."""
+    return f"{now:%Y%m%d-%H%M%S}-{_chance()}"
+
+
+def _chance() -> str:
+    return "".join(secrets.choice(_UID_ALPHABET) for _ in range(_CHANCE_DIGITS))
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The files of the run in *path*, which is ``<root>/<experiment>/<uid>``; they need not exist."""
+
+    path: Path
+
+    @property
+    def uid(self) -> str:
+        """The run's id."""
+        return self.path.name
+
+    @property
+    def manifest(self) -> Path:
+        """run.json: the whole specification and its origin; written once, before submission."""
+        return self.path / "run.json"
+
+    @property
+    def git_diff(self) -> Path:
+        """The changes of the working tree that were not committed at submission."""
+        return self.path / "git.diff"
+
+    @property
+    def script(self) -> Path:
+        """The job script, which starts the agent; it may be submitted again by hand."""
+        return self.path / "job.sh"
+
+    @property
+    def code(self) -> Path:
+        """A link to the snapshot of the user's code that the run executes; absent where none was taken."""
+        return self.path / "code"
+
+    @property
+    def work(self) -> Path:
+        """The working directory of a program of the user's own, the same in all attempts; absent for recipes."""
+        return self.path / "work"
+
+    @property
+    def staged(self) -> Path:
+        """Which files of `work` were put there before the program started; absent until all of them are."""
+        return self.path / "staged.json"
+
+    def is_staged(self, attempt: int) -> Path:
+        """A file that the first node makes once `work` is ready for *attempt*; the others wait for it."""
+        return self.path / "attempts" / f"{attempt}.staged"
+
+    def has_left_work(self, attempt: int, node: int) -> Path:
+        """A file that says that no program of *node* uses `work` in *attempt* any more."""
+        return self.path / "attempts" / f"{attempt}.left{node}"
+
+    def has_failed(self, attempt: int) -> Path:
+        """A file that says how a node's part of *attempt* failed, in a job in which other runs still wait."""
+        return self.path / "attempts" / f"{attempt}.failed"
+
+    def retry_manifest(self, number: int) -> Path:
+        """The manifest that retry *number* (from 1) reads instead of run.json, since it has other resources."""
+        return self.path / "retries" / f"{number}.json"
+
+    def retry_script(self, number: int) -> Path:
+        """The job script of retry *number*."""
+        return self.path / "retries" / f"{number}.sh"
+
+    @property
+    def journals(self) -> Path:
+        """The folder of the journals, one file per writer and attempt."""
+        return self.path / "journal"
+
+    @property
+    def telemetry(self) -> Path:
+        """The folder of the samplers' journals, one per node and attempt: only what was measured beside the program."""
+        return self.path / "telemetry"
+
+    def claim(self, attempt: int) -> Path:
+        """The file that says which job carries out attempt *attempt*; whoever creates it has the attempt."""
+        return self.path / "attempts" / f"{attempt}.json"
+
+    def claims(self) -> list[tuple[int, Path]]:
+        """All attempts that were claimed, by number, with their files."""
+        found = (self.path / "attempts").glob("*.json")
+        return sorted((int(path.stem), path) for path in found if path.stem.isdecimal())
+
+    @property
+    def client_path(self) -> Path:
+        """The folder on the workload's PYTHONPATH; it holds only `hpcml_client` and `hpcml_train`."""
+        return self.path / "pythonpath"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder where the workload may write its checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def cancel_mark(self) -> Path:
+        """A file that exists once `hpcml cancel` was called for this run; the agent looks for it."""
+        return self.path / "cancel"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of everything that was printed."""
+        return self.path / "logs"
+
+    def stdout(self, attempt: int, rank: int) -> Path:
+        """The standard output of rank *rank* in attempt *attempt*."""
+        return self.logs / f"{attempt}-rank{rank}.out"
+
+    def stderr(self, attempt: int, rank: int) -> Path:
+        """The standard error of rank *rank* in attempt *attempt*."""
+        return self.logs / f"{attempt}-rank{rank}.err"
+
+    def agent_log(self, attempt: int, node: int = 0) -> Path:
+        """The log of the agent of node *node*: empty unless something unusual happened."""
+        return self.logs / f"{attempt}-agent{node or ''}.log"
+
+    @property
+    def being_removed(self) -> Path:
+        """The path to which the run is moved while it is removed: a hidden name in the same folder."""
+        return self.path.with_name(f"{REMOVED}{self.path.name}")
+
+    def journal_files(self) -> list[Path]:
+        """All existing journals, sorted by name; names begin with the attempt. What is no regular file is none."""
+        return sorted(path for path in self.journals.glob("*.jsonl") if _may_be_file(path))
+
+
+def _may_be_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return True  # gone at this moment: who opens it will see
+    except OSError:
+        return False  # a link to itself, say
+
+
+def run_dir_of(manifest: Path) -> RunDir:
+    """Return the run that *manifest*, a run.json or the manifest of a retry, belongs to."""
+    return RunDir(manifest.parent.parent if manifest.parent.name == "retries" else manifest.parent)
+
+
+def home_of(path: Path) -> Path:
+    """Return the home that *path* lies in, by its place: a file of a run, of a batch of runs, or of what a job builds.
+
+    That is HOME of HOME/runs/EXPERIMENT/UID/..., HOME/submissions/TOKEN/FILE or HOME/builds/FILE. Of anything else, as
+    a run directory that lies by itself, it is the run's own folder.
+    """
+    run = run_dir_of(path).path
+    if len(run.parents) > 2 and run.parents[1].name == "runs":
+        return run.parents[2]
+    for above in (path.parent, path.parent.parent):
+        if above.name in ("submissions", "builds"):
+            return above.parent
+    return run
+
+
+def attempt_of(journal: Path) -> int | None:
+    """Return the number of the attempt that *journal* belongs to by its name; None where that has none."""
+    match = _BY_ATTEMPT.fullmatch(journal.name)
+    return None if match is None else int(match[1])
+
+
+def is_by_rank(journal: Path) -> bool:
+    """Tell by its name whether *journal* is that of a rank: it may be large, and says nothing about the run's state."""
+    return _BY_RANK.search(journal.name) is not None
+
+
+def is_by_user(journal: Path) -> bool:
+    """Tell by its name whether *journal* holds notes and tags of users, which say nothing about the run's progress."""
+    return _BY_USER.search(journal.name) is not None
+
+
+def find_run_dirs(root: Path, *, depth: int = 2) -> Iterator[RunDir]:
+    """Yield every run at most *depth* folders below *root*, oldest first within an experiment.
+
+    *root* itself may be a run. A folder with journals whose run.json is gone or cannot be reached is one, too: whoever
+    reads it says so. Hidden folders are skipped, and with them runs that are being removed.
+    """
+    for path in _runs_in(str(root), depth):
+        yield RunDir(Path(path))
+
+
+def _runs_in(folder: str, depth: int) -> Iterator[str]:
+    # as text, not as paths: this is done for a thousand runs before each answer
+    if _is_run(folder):
+        yield folder
+    elif depth > 0:
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        except OSError:
+            return  # gone, or not for us to see
+        for name in names:
+            yield from _runs_in(f"{folder}/{name}", depth - 1)
+
+
+def _is_run(folder: str) -> bool:
+    try:
+        os.lstat(f"{folder}/run.json")
+    except PermissionError:
+        return _UID.fullmatch(folder.rpartition("/")[2]) is not None  # another user's, by its name
+    except OSError:
+        return _has_journals(folder)
+    return True
+
+
+def _has_journals(folder: str) -> bool:
+    try:
+        with os.scandir(f"{folder}/journal") as entries:
+            return any(entry.name.endswith(".jsonl") for entry in entries)
+    except OSError:
+        return False

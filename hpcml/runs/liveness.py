@@ -1,0 +1,300 @@
+"""Whether a process is still alive: the one answer for agents, local queues, submissions, locks and image builds.
+
+A process that others may ask about writes down its `ProcessIdentity`. A process id is meaningful only in one table of
+processes: that of one PID namespace, in one boot of one machine (pid_namespaces(7)). `liveness_of` says `DEAD` only
+where that table can be seen from here, or cannot exist any more; else it says `UNKNOWN`, and its callers leave things
+as they are, or wait until the owner's heartbeat has been silent for long enough.
+
+============================================  ==================================================================
+where the process was, seen from here         answer
+============================================  ==================================================================
+a host of another name                        unknown
+the same PID namespace                        alive or dead: its id and start time are looked up
+a PID namespace below ours                    alive where it is found (``NSpid`` of proc(5)); if ours is the
+                                              machine's first, which sees every process, else dead
+any other PID namespace of this boot          unknown
+another boot of a host of this name           dead if it began before this machine was started; unknown if it began
+                                              later, for then that is another machine with the same name
+============================================  ==================================================================
+
+Records of older versions have no boot and no namespace. Their processes are alive where one with their id and start
+time is found, dead if they began before this machine was started or if every process of the machine can be seen from
+here, else unknown. Locks do not say when their process began: those of another boot are dead only where both were seen
+from the machine's first namespace, as a host's name is the machine's there.
+
+Where there is no /proc (not Linux), no start time can be compared: a process of this host whose id is not in use is
+dead, and every other one is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+_PROC = Path("/proc")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h: the same number on every machine
+_SHORT = 8  # digits of a boot id: enough to tell the boots of one machine, or machines of one name, from each other
+_MOST_PID = 2**31
+_LATEST_S = 1e12
+_TOLERANCE_S = 1.0  # a process's start is told by the wall clock, which is set now and then
+_BOOT_TOLERANCE_S = 60.0  # as above, just after the boot
+_UNSAFE = re.compile(r"[^A-Za-z0-9-]")
+_PLACE = re.compile(r"(?P<host>[^@]*)@(?P<boot>[0-9a-f]*)@(?P<namespace>\d*)")
+
+
+class Liveness(Enum):
+    """Whether a process is alive, as far as this process can see."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "cannot tell from here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """What identifies one process among those of all machines; what a record does not contain is empty or None."""
+
+    host: str
+    boot_id: str = ""  # or its first digits
+    pid_namespace: str = ""  # as /proc/PID/ns/pid says it: pid:[4026531836]
+    pid: int  # in that namespace
+    start_ticks: int | None = None  # clock ticks from the machine's start to the process's: tells a recycled id
+    created_at: float | None = None  # unix seconds: the same, by the wall clock
+
+    @classmethod
+    def of_this_process(cls) -> ProcessIdentity:
+        """Return the identity of the calling process."""
+        return _identify("self", os.getpid())
+
+    @classmethod
+    def of_process(cls, pid: int) -> ProcessIdentity:
+        """Return the identity of the living process *pid* of our PID namespace, or raise `ProcessLookupError`."""
+        found = _identify(str(pid), pid)
+        if found.start_ticks is None and found.boot_id:
+            raise ProcessLookupError(f"there is no process {pid}")
+        return found
+
+    @classmethod
+    def from_details(cls, details: Mapping[str, object]) -> ProcessIdentity | None:
+        """Return the identity that the *details* of an event (`as_details`) hold; None where they name no process."""
+        host, pid = details.get("hostname"), details.get("pid")
+        if not isinstance(host, str) or not isinstance(pid, int) or not 0 < pid < _MOST_PID:
+            return None  # 0 and -1 would mean many processes to whoever signals them
+        ticks, told = details.get("start_ticks"), details.get("create_time")
+        return cls(
+            host=host,
+            boot_id=str(details.get("boot_id") or ""),
+            pid_namespace=str(details.get("pid_namespace") or ""),
+            pid=pid,
+            start_ticks=ticks if isinstance(ticks, int) else None,
+            created_at=float(told) if isinstance(told, int | float) and abs(told) < _LATEST_S else None,
+        )
+
+    def as_details(self) -> dict[str, object]:
+        """Return the identity as JSON values, for an event or a file; `from_details` reads it."""
+        return {
+            "pid": self.pid,
+            "create_time": self.created_at,
+            "hostname": self.host,
+            "boot_id": self.boot_id,
+            "pid_namespace": self.pid_namespace,
+            "start_ticks": self.start_ticks,
+        }
+
+    @property
+    def place(self) -> str:
+        """The process table in which the id is valid, as a part of file names: ``node7@1e0121cd@4026531836``.
+
+        These are host, first digits of the boot id, and PID namespace. An older version of hpcml takes all of it for
+        the name of another host, and so considers the process unknown.
+        """
+        boot = self.boot_id.replace("-", "")[:_SHORT]
+        return f"{plain(self.host)}@{boot}@{re.sub(r'[^0-9]', '', self.pid_namespace)}"
+
+    @classmethod
+    def at(cls, place: str, pid: int, *, created_at: float | None = None) -> ProcessIdentity:
+        """Return the identity of process *pid* in a `place`, or on a host, as older versions wrote the place."""
+        match = _PLACE.fullmatch(place)
+        if match is None:
+            return cls(host=place, pid=pid, created_at=created_at)
+        namespace = f"pid:[{match['namespace']}]" if match["namespace"] else ""
+        return cls(host=match["host"], boot_id=match["boot"], pid_namespace=namespace, pid=pid, created_at=created_at)
+
+
+def liveness_of(process: ProcessIdentity) -> Liveness:
+    """Return whether *process* is alive, as far as it can be seen from here (see the table above).
+
+    >>> liveness_of(ProcessIdentity.of_this_process())
+    <Liveness.ALIVE: 'alive'>
+    """
+    ours = ProcessIdentity.of_this_process()
+    if plain(process.host) != plain(ours.host):
+        return Liveness.UNKNOWN
+    if not ours.boot_id:
+        return _without_proc(process)
+    if process.boot_id and not _is_same_boot(process.boot_id, ours.boot_id):
+        is_dead = _ended_with_its_boot(process, ours)
+    elif _pid_here(process, ours) is not None:
+        return Liveness.ALIVE
+    else:
+        is_dead = (
+            (process.pid_namespace == ours.pid_namespace and _shows_our_namespace())
+            or (not process.boot_id and _is_before_this_boot(process))
+            or _shows_every_process(ours)
+        )
+    return Liveness.DEAD if is_dead else Liveness.UNKNOWN
+
+
+def pid_here(process: ProcessIdentity) -> int | None:
+    """Return the id by which this process can signal *process*; None where it is dead or not visible from here.
+
+    In a container, a process of the host or of a container below has another id than it sees itself.
+    """
+    ours = ProcessIdentity.of_this_process()
+    is_of_here = plain(process.host) == plain(ours.host) and (
+        not process.boot_id or _is_same_boot(process.boot_id, ours.boot_id)
+    )
+    return _pid_here(process, ours) if is_of_here and _shows_our_namespace() else None
+
+
+def is_of_our_namespace(process: ProcessIdentity) -> bool:
+    """Tell whether the recorded id of *process* means the same process here: same host, boot and PID namespace."""
+    ours = ProcessIdentity.of_this_process()
+    return (
+        plain(process.host) == plain(ours.host)
+        and (not process.boot_id or _is_same_boot(process.boot_id, ours.boot_id))
+        and process.pid_namespace in ("", ours.pid_namespace)
+    )
+
+
+def plain(host: str) -> str:
+    """Return the name of a host with characters that file names should not have replaced by ``_``."""
+    return _UNSAFE.sub("_", host)
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot (random/boot_id of proc(5)), which containers share; empty without it."""
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _identify(name: str, pid: int) -> ProcessIdentity:
+    ticks = _start_of(name)
+    return ProcessIdentity(
+        host=socket.gethostname(),
+        boot_id=boot_id(),
+        pid_namespace=_namespace(),
+        pid=pid,
+        start_ticks=ticks,
+        created_at=_wall_clock(ticks),
+    )
+
+
+def _ended_with_its_boot(process: ProcessIdentity, ours: ProcessIdentity) -> bool:
+    if process.created_at is None:
+        return process.pid_namespace == ours.pid_namespace == _FIRST_NAMESPACE
+    return _is_before_this_boot(process)
+
+
+def _is_before_this_boot(process: ProcessIdentity) -> bool:
+    return process.created_at is not None and process.created_at < _booted_at() - _BOOT_TOLERANCE_S
+
+
+def _without_proc(process: ProcessIdentity) -> Liveness:
+    try:
+        os.kill(process.pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return Liveness.DEAD
+    except OSError:  # another user's
+        pass
+    return Liveness.UNKNOWN
+
+
+def _pid_here(process: ProcessIdentity, ours: ProcessIdentity) -> int | None:
+    """Return the number in /proc of a living process, in our PID namespace or in one below it."""
+    may_be_ours = process.pid_namespace in ("", ours.pid_namespace)
+    if may_be_ours and _shows_our_namespace() and _is_start_of(process, str(process.pid)):
+        return process.pid
+    if process.pid_namespace == ours.pid_namespace and _shows_our_namespace():
+        return None
+    if process.start_ticks is None and process.created_at is None:
+        return None  # an id alone says nothing about another namespace
+    for name in os.listdir(_PROC):  # noqa: PTH208 - a node has thousands: names will do
+        if name.isdecimal() and _innermost_pid(name) == process.pid and _is_start_of(process, name):
+            return int(name)
+    return None
+
+
+def _is_start_of(process: ProcessIdentity, name: str) -> bool:
+    """Tell whether the process *name* of /proc lives and began when *process* did; nothing but its id may be known."""
+    ticks = _start_of(name)
+    if ticks is None:
+        return False
+    if process.start_ticks is not None:
+        return ticks == process.start_ticks
+    began = _wall_clock(ticks)
+    return process.created_at is None or (began is not None and abs(began - process.created_at) < _TOLERANCE_S)
+
+
+def _is_same_boot(one: str, other: str) -> bool:
+    first, second = one.replace("-", ""), other.replace("-", "")
+    return first.startswith(second) or second.startswith(first)
+
+
+def _shows_our_namespace() -> bool:
+    """Tell whether the numbers in /proc are those of our PID namespace: it may be mounted for the one above."""
+    try:
+        return str((_PROC / "self").readlink()) == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _shows_every_process(ours: ProcessIdentity) -> bool:
+    is_first = ours.pid_namespace == _FIRST_NAMESPACE and _shows_our_namespace()
+    return is_first and _start_of("1") is not None and _innermost_pid("self") is not None  # not with hidepid, proc(5)
+
+
+def _innermost_pid(name: str) -> int | None:
+    """Return which id a process has in its own PID namespace; None where it has ended, or Linux is older than 4.1."""
+    with suppress(OSError, ValueError):
+        status = (_PROC / name / "status").read_text(encoding="ascii", errors="replace")
+        return next((int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:")), None)
+    return None
+
+
+def _namespace() -> str:
+    try:
+        return str((_PROC / "self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _start_of(name: str) -> int | None:
+    """Return when a process began, in clock ticks since boot; None if there is none, or none that still runs."""
+    try:
+        words = (_PROC / name / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = words.rpartition(")")[2].split()  # the name before may hold anything
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _wall_clock(ticks: int | None) -> float | None:
+    return None if ticks is None else _booted_at() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _booted_at() -> float:
+    """Return when this machine was started, in unix seconds: ``btime`` of /proc/stat, as psutil counts from."""
+    for line in (_PROC / "stat").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    return 0.0

@@ -1,0 +1,180 @@
+"""The contents of run.json: the run, the plan by which the agent executes it, and its origin.
+
+`hpcml run` writes it before submission; the agent, retries, analyses and exports read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcml.codec import decode, encode
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.precision import Numerics
+from hpcml.model.run import Run
+from hpcml.runs.files import parse_json, read_whole
+from hpcml.runs.layout import home_of
+from hpcml.runs.private import open_file, read
+
+FORMAT = 1
+_MARGIN_S = 60  # before the end of the walltime
+IMPORTED = "imported"  # in place of the format, and of the scheduler: another tool ran it, and hpcml cannot again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """The container image of a run, as it was known at submission."""
+
+    path: str
+    sha256: str | None = None  # None: of a folder, or not built yet
+    key: str | None = None  # in the cache of images; None: one of the user's own
+    built_by: str | None = None  # the run that builds it, where that has to succeed before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """What a run's own working directory is made of when its job starts (`hpcml.runs.working_directory`).
+
+    `project` is the folder in it that stands for the user's; all other places are relative to the working directory.
+    """
+
+    code: str  # the copy of the code, of which each run gets a copy
+    project: str
+    empty: list[str] = field(default_factory=list)  # folders of outputs, which begin empty
+    copied: dict[str, str] = field(default_factory=dict)  # files too large for it: from where they lie
+    shared: dict[str, str] = field(default_factory=dict)  # data and environments: a link to where they lie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the agent does on the node: everything is decided, no default is applied there. Times are in seconds."""
+
+    numerics: Numerics  # native or emulated
+    device: str  # cpu | cuda
+    argv: list[str]
+    environment: dict[str, str | None]  # on top of the agent's own; None: must not be set
+    cwd: str
+    processes_per_node: int
+    gpus_per_node: int
+    cpus_per_task: int | None
+    walltime_s: int | None  # what the scheduler is asked for
+    stop_after_s: int | None  # when the agent ends the workload: before the scheduler would end both
+    stop_grace_s: int
+    warn_after_s: int | None = None  # when the workload is asked for a checkpoint; None: only after a signal
+    image: Image | None = None  # what argv starts the program in; None: the environment that hpcml itself runs in
+    env_prefixes: list[str] = field(default_factory=list)  # put before names of variables for inside the image
+    passed_on: list[str] = field(default_factory=list)  # patterns of the agent's variables that go inside: SLURM_*
+    runtime_environment: dict[str, str] = field(default_factory=dict)  # of what starts the image
+    part_size: int | None = None  # of recipes that train: samples that one process computes at once
+    stages: int | None = None  # that the strategy cuts the model into
+    dependency: str | None = None  # resources.dependency with jobs in place of runs; None: as that says, "": met
+    staging: Staging | None = None  # of the run's own working directory, in which `cwd` lies; None: `cwd` is as it is
+    python_path: list[str] = field(default_factory=list)  # comes before what is installed: the program's own packages
+    needs_login: bool = False  # to a registry: only a job that builds an image gets the login
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the run comes from: who submitted it, when, where, with which command line and software versions."""
+
+    command_line: list[str]
+    submitted_at: str  # ISO 8601 with offset
+    submitted_from: str  # host name
+    user: str
+    cwd: str
+    hpcml_version: str
+    python: str
+    packages: dict[str, str] = field(default_factory=dict)  # distribution -> version
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    user_config: list[str] = field(default_factory=list)  # config directories besides the shipped one
+    submission: str | None = None  # the runs that were submitted together have the same
+    submission_size: int | None = None  # how many these are
+    code: str | None = None  # the folder with the snapshot of the code that runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The contents of one run.json."""
+
+    format: int
+    uid: str
+    spec_hash: str
+    run: Run
+    plan: Plan
+    provenance: Provenance
+
+
+def stop_and_warn_after_s(walltime_s: int, *, grace_s: int, notice_s: int, is_alone: bool = True) -> tuple[int, int]:
+    """Return when the agent stops a program of a job with this walltime, and when it asks for a checkpoint.
+
+    In seconds. At least a minute, or the program's *grace_s* and half a minute, are kept, so that the agent can end the
+    program and write the outcome down before the scheduler kills the job; never more than half of it. Nothing is kept
+    where the walltime is not that of the job (*is_alone* False). The warning is *notice_s* earlier.
+    """
+    margin_s = max(_MARGIN_S, grace_s + _MARGIN_S // 2) if is_alone else 0
+    stop_after_s = walltime_s - min(margin_s, walltime_s // 2)
+    return stop_after_s, stop_after_s - min(notice_s, stop_after_s // 2)
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Create *path*; raise `FileExistsError` where it exists, since a run.json is never overwritten."""
+    with open_file(path, "x", encoding="utf-8") as file:  # whole later: until then its submission is only planned
+        json.dump(encode(manifest), file, indent=2)
+        file.write("\n")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest of *path*.
+
+    Raises `HpcmlError` where the file cannot be read or has another format, and `ConfigError` for values that are not
+    valid.
+    """
+    return _decoded(path, read_raw(path))
+
+
+def read_to_execute(path: Path) -> Manifest:
+    """Return the manifest of *path*, by which something will be executed: nobody but this user could have written it.
+
+    Raises `NotPrivateError` where another could (`hpcml.runs.private`), and else as `read_manifest`.
+    """
+    return _decoded(path, read_own(path))
+
+
+def read_own(path: Path) -> dict[str, Any]:
+    """Return the JSON object in *path*, which lies in a home; raise `NotPrivateError` where it may be another user's.
+
+    Raises `HpcmlError` where it cannot be read.
+    """
+    return _object(path, lambda: read(path, top=home_of(path)))
+
+
+def read_raw(path: Path) -> dict[str, Any]:
+    """Return run.json as plain JSON values, of any format; raise `HpcmlError` where it cannot be read."""
+    return _object(path, lambda: read_whole(path))
+
+
+def _decoded(path: Path, raw: dict[str, Any]) -> Manifest:
+    if raw.get("format") != FORMAT:
+        raise HpcmlError(f"{path} has format {raw.get('format')!r}; this hpcml reads format {FORMAT}")
+    try:
+        manifest = decode(Manifest, raw)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    assert isinstance(manifest, Manifest)
+    return manifest
+
+
+def _object(path: Path, content: Callable[[], str | bytes]) -> dict[str, Any]:
+    try:
+        raw = parse_json(content())
+    except OSError as error:
+        raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise HpcmlError(f"{path} is damaged: {error}") from error
+    if not isinstance(raw, dict):
+        raise HpcmlError(f"{path} is no run.json")
+    return raw

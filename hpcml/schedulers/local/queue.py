@@ -1,0 +1,415 @@
+"""The queue of one local batch: starts the agent of each pack of runs as soon as its cores and GPUs are free.
+
+A queue that is killed can be started again over the same folder, and goes on where the one before it was: each job is
+written down before its agent begins, and an agent that lives on keeps its cores and GPUs. The lock on the batch, in
+`queues` beside its folder, names the queue's process: it says that a queue is at work, and, when the process is dead,
+that it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.codec import decode, encode
+from hpcml.errors import ConfigError, HpcmlError, NotPrivateError, SubmissionError
+from hpcml.model.image import without_login
+from hpcml.runs import dependency
+from hpcml.runs.atomic import write_text
+from hpcml.runs.dependency import Outlook
+from hpcml.runs.files import parse_json, read_json
+from hpcml.runs.layout import home_of, run_dir_of
+from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
+from hpcml.runs.lock import Lock, try_lock
+from hpcml.runs.manifest import read_own
+from hpcml.runs.private import FILE, check, is_ours, make_folder, open_file, read
+from hpcml.runs.state import EventName, read_fold
+from hpcml.schedulers.batches import write_sources
+from hpcml.schedulers.contract import Job, Ticket
+from hpcml.schedulers.local.slots import Claim, Need, Pool, claim
+from hpcml.schedulers.script import REQUEUE, agent_array_command, requeue_command
+from hpcml_client.journal import JournalWriter
+
+log = logging.getLogger(__name__)
+
+TICKET = "ticket.json"  # in the batch's folder: the queue's id
+QUEUE_FOLDER = "HPCML_QUEUE"  # what a job of the queue finds in its environment: the batch's folder, and its number
+QUEUE_INDEX = "HPCML_QUEUE_INDEX"
+_QUEUE = "queue.json"
+_POLL_S = 0.1
+_LOOK_S = 1.0  # between looks at all jobs: whether they are wanted, and at the journals of runs that they wait for
+# A shell that becomes the agent once it is told to: when the queue is killed before that, it ends
+_ON_COMMAND = ["/bin/bash", "-c", 'read -r go && exec "$@" </dev/null', "agent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """One run of a batch, or several that one agent runs in turn.
+
+    It is written into queue.json for the queue's process.
+    """
+
+    sources: list[str]  # their manifests
+    script: str  # of the first: what starts the agent of a run that is alone
+    need: Need
+    dependency: str | None = None  # what it waits for, by the whole ids of runs
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether somebody wanted all of it to stop, or removed it."""
+        return all(
+            run_dir_of(Path(source)).cancel_mark.exists() or not Path(source).exists() for source in self.sources
+        )
+
+    def outlook(self) -> Outlook:
+        """Return whether what it waits for has happened; where that can never be, whoever looks next says so."""
+        if self.dependency is None:
+            return Outlook.MET
+        try:
+            return dependency.look(self.dependency, run_dir_of(Path(self.sources[0])).path.parent.parent)[0]
+        except HpcmlError:  # of a journal there, which may be put right: whoever looks next says so
+            return Outlook.OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalBatch:
+    """What a queue needs to know.
+
+    `lock_dir` holds the claims on cores and GPUs (`slots`); `max_parallel` None means no limit but the machine.
+    """
+
+    jobs: list[Queued]
+    lock_dir: str
+    pool: Pool
+    max_parallel: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A queue that was started, as its ticket says."""
+
+    job_id: str  # pid-starttime
+    queue: ProcessIdentity | None  # None: by an older version
+    before: Sequence[str] = ()  # the ids of the queues of this batch that were killed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Handed:
+    """A job whose agent was started, as it is written down: by which process, and which attempts had begun before."""
+
+    agent: ProcessIdentity | None  # None: what was written down is damaged, and all that has ever begun has begun since
+    begun: Mapping[str, Sequence[str]]  # by manifest: the logs of its agents
+
+    def left(self, sources: Sequence[str]) -> list[str]:
+        """Return those of *sources* that no agent has begun since."""
+        there = [source for source in sources if Path(source).exists()]
+        return [source for source in there if set(_agent_logs(source)) <= set(self.begun.get(source, ()))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Active:
+    """An agent that runs, until *poll* returns what it exited with; 0 for one that another queue had started."""
+
+    index: int
+    held: Claim | None  # None: the agent itself has it
+    poll: Callable[[], int | None]
+
+
+def write_batch(folder: Path, batch: LocalBatch) -> None:
+    """Leave *batch* in *folder*.
+
+    `drain` reads it. Raises `OSError`.
+    """
+    write_text(folder / _QUEUE, json.dumps(encode(batch)))
+
+
+def read_batch(folder: Path) -> LocalBatch:
+    """Return what `write_batch` left in *folder*; raise `NotPrivateError` where it may be another user's.
+
+    Raises `HpcmlError` where it cannot be read.
+    """
+    raw = read_own(folder / _QUEUE)
+    try:
+        batch: LocalBatch = decode(LocalBatch, raw)
+    except ConfigError as error:
+        raise HpcmlError(f"{folder / _QUEUE} is damaged: {error}") from error
+    return batch
+
+
+def queues_of(submissions: Path) -> Path:
+    """Return the folder of the locks, one for each queue of *submissions* that is at work or was killed, by token."""
+    return submissions / "queues"
+
+
+def read_ticket(folder: Path) -> Started | None:
+    """Return the queue that was started last for the batch in *folder*; None where none was.
+
+    Raises `HpcmlError` where its ticket cannot be read.
+    """
+    try:
+        raw = read_json(folder / TICKET)  # only what was started, and lives, is read off it
+        queue = ProcessIdentity.from_details(raw.get("queue") or {})
+        return Started(job_id=str(raw["job_id"]), queue=queue, before=[str(job_id) for job_id in raw.get("before", ())])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HpcmlError(f"{folder / TICKET} is damaged: {error}") from error
+
+
+def pack_file(folder: Path, index: int) -> Path:
+    """Return what the agent of job *index* reads where that is several runs."""
+    return folder / f"pack-{index}.json"
+
+
+def again_mark(folder: Path, index: int) -> Path:
+    """Return the file by which a job asks to be started once more after its end."""
+    return folder / f"again-{index}"
+
+
+def put_back(job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket:  # noqa: ARG001 - it keeps its place
+    """Leave the mark that the queue looks for when the agent has ended, and return the ticket that the run has.
+
+    *environ* is that of the agent. Called by `hpcml.schedulers.requeue`. Raises `HpcmlError` where no queue started
+    this run or its ticket cannot be read, and `SubmissionError` where the mark cannot be written.
+    """
+    folder, index = environ.get(QUEUE_FOLDER), environ.get(QUEUE_INDEX)
+    started = read_ticket(Path(folder)) if folder and index else None
+    if not folder or not index or started is None:
+        raise HpcmlError("no queue of this machine started this run")
+    try:
+        again_mark(Path(folder), int(index)).touch(mode=FILE)
+    except OSError as error:
+        raise SubmissionError(f"the queue in {folder} cannot be told: {error.strerror}") from error
+    return Ticket(scheduler="local", job_id=started.job_id, array_index=int(index))
+
+
+def drain(folder: str, *, umask: int | None = None) -> None:
+    """Run the whole batch; each agent is in a session of its own, which outlives this queue if need be.
+
+    Jobs start in their order: one that needs more than is free holds up those behind it. A run that is marked as
+    cancelled before it starts is passed over; one that asks for it is put at the end of the queue again. Returns when
+    the last agent has ended, and at once where another process is at work on this batch. It is what submitit runs
+    (`start`), in a process without a terminal; the agents and their programs get *umask*, that of whoever started it.
+    """
+    place = Path(folder)
+    batch = read_batch(place)  # looked at before anything else in there is believed
+    make_folder(queues_of(place.parent))
+    lock = try_lock(queues_of(place.parent), place.name)
+    if not isinstance(lock, Lock):
+        return
+    try:
+        _write_ticket(place)
+        if umask is not None:
+            os.umask(umask)
+        _Queue(place, batch).run()
+    finally:
+        lock.release()
+
+
+def _write_ticket(folder: Path) -> None:
+    """Leave the id of this process, ``pid-starttime``, in ticket.json, which appears whole."""
+    ours, before = ProcessIdentity.of_this_process(), read_ticket(folder)
+    ids = [] if before is None else [*before.before, before.job_id]
+    words = {"job_id": f"{ours.pid}-{ours.created_at or 0:.2f}", "queue": ours.as_details(), "before": ids}
+    write_text(folder / TICKET, json.dumps(words))
+
+
+class _Queue:
+    """The jobs of one batch: those that wait for others, those that wait, in order, and those whose agents run."""
+
+    def __init__(self, folder: Path, batch: LocalBatch) -> None:
+        self._folder = folder
+        self._batch = batch
+        self._waiting: deque[int] = deque()
+        self._held: list[int] = []  # they wait for other runs
+        self._look_at = 0.0
+        self._active: list[_Active] = []
+        for index in range(len(batch.jobs)):
+            self._take_up(index)
+
+    def run(self) -> None:
+        limit = self._batch.max_parallel or len(self._batch.jobs)
+        while self._waiting or self._active or self._held:
+            for entry in [entry for entry in self._active if entry.poll() is not None]:
+                self._ended(entry)
+            self._sort_out()
+            index = next(iter(self._waiting), None)
+            if index is not None and len(self._active) < limit:
+                need = self._batch.jobs[index].need
+                if held := claim(need, self._batch.pool, Path(self._batch.lock_dir)):
+                    self._waiting.remove(index)
+                    self._start(index, held)
+                    continue
+            time.sleep(_POLL_S)
+
+    def _sort_out(self) -> None:
+        """Drop jobs that are not to start any more; those whose dependency has come true wait behind the others."""
+        while self._waiting and self._batch.jobs[self._waiting[0]].is_unwanted:
+            self._waiting.popleft()
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_S
+            # All of them: one that is submitted anew later loses its mark, and is that queue's then
+            for index in [index for index in self._waiting if self._batch.jobs[index].is_unwanted]:
+                self._waiting.remove(index)
+            for index in list(self._held):
+                job = self._batch.jobs[index]
+                found = Outlook.NEVER if job.is_unwanted else job.outlook()
+                if found is not Outlook.OPEN:
+                    self._held.remove(index)
+                if found is Outlook.MET:
+                    self._waiting.append(index)
+
+    def _take_up(self, index: int) -> None:
+        """Put the job where it belongs: new, or as the queue that was killed before this one has left it."""
+        try:
+            handed = _read_handed(self._folder, index)
+        except NotPrivateError as error:
+            self._give_up(index, error)
+            return
+        if handed is None and self._is_anothers(index):
+            return
+        if handed is None:
+            (self._waiting if self._batch.jobs[index].dependency is None else self._held).append(index)
+        elif (agent := handed.agent) is not None and liveness_of(agent) is not Liveness.DEAD:
+            self._active.append(_Active(index, None, lambda: _gone(agent)))
+        elif again_mark(self._folder, index).exists() or handed.left(self._batch.jobs[index].sources):
+            self._waiting.append(index)
+
+    def _is_anothers(self, index: int) -> bool:
+        """Tell whether the job was cancelled and submitted again after the queue before this one was killed."""
+        ticket = read_ticket(self._folder)
+        if ticket is None or not ticket.before:
+            return False
+        try:
+            jobs = [read_fold(run_dir_of(Path(source))).job for source in self._batch.jobs[index].sources]
+        except HpcmlError:  # of a journal: the run's agent will look, and say so
+            return False
+        return all(job is not None and job.job_id not in (ticket.job_id, *ticket.before) for job in jobs)
+
+    def _ended(self, entry: _Active) -> None:
+        if entry.held is not None:
+            entry.held.release()
+        self._active.remove(entry)
+        try:
+            if again_mark(self._folder, entry.index).exists() or self._has_lost_its_agent(entry):
+                self._waiting.append(entry.index)
+        except NotPrivateError as error:
+            self._give_up(entry.index, error)
+
+    def _has_lost_its_agent(self, entry: _Active) -> bool:
+        """Tell whether the agent of a pack was killed in the midst of it: then the others of the pack still wait."""
+        sources, handed = self._batch.jobs[entry.index].sources, _read_handed(self._folder, entry.index)
+        was_killed = (entry.poll() or 0) < 0
+        return was_killed and handed is not None and 0 < len(handed.left(sources)) < len(sources)
+
+    def _start(self, index: int, held: Claim) -> None:
+        """Start the agent of the job; where that fails, its runs have failed, and the others go on."""
+        try:
+            agent = self._written_down(index, held)
+        except (OSError, HpcmlError) as error:
+            held.release()
+            self._give_up(index, error)
+            return
+        self._active.append(_Active(index, held, agent.poll))
+
+    def _written_down(self, index: int, held: Claim) -> subprocess.Popen[bytes]:
+        job, handed = self._batch.jobs[index], _read_handed(self._folder, index)
+        sources = job.sources
+        if again_mark(self._folder, index).exists():
+            again_mark(self._folder, index).unlink()
+        elif handed is not None:
+            sources = handed.left(sources)
+            write_sources(pack_file(self._folder, index), [sources])
+        agent = _start_agent(self._folder, index, job, held, os.environ)
+        assert agent.stdin is not None
+        with agent.stdin:  # where it closes without the word, what is to become the agent ends
+            begun = {source: _agent_logs(source) for source in sources}
+            words = {"agent": ProcessIdentity.of_process(agent.pid).as_details(), "begun": begun}
+            write_text(_handed_file(self._folder, index), json.dumps(words))
+            with suppress(BrokenPipeError):  # it has been killed: `poll` will tell
+                agent.stdin.write(b"go\n")
+        return agent
+
+    def _give_up(self, index: int, error: HpcmlError | OSError) -> None:
+        """Tell in the journals of the job's runs that have not ended why they were not started."""
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"{error.filename2 or error.filename}: {error.strerror}"  # the second is what was to be replaced
+        log.warning("job %d was not started: %s", index, why)
+        for source in self._batch.jobs[index].sources:
+            run_dir = run_dir_of(Path(source))
+            with suppress(HpcmlError, OSError):  # of a damaged run: whoever looks at it says so
+                told = read_fold(run_dir)
+                if told.state.is_final or not is_ours(run_dir.path):
+                    continue
+                with JournalWriter.open(
+                    str(run_dir.journals), run=run_dir.uid, attempt=told.attempt, writer="queue"
+                ) as journal:
+                    journal.event(EventName.SUBMISSION_FAILED, {"reason": f"it was not started: {why}"})
+
+
+def _gone(agent: ProcessIdentity) -> int | None:
+    """Return None while *agent*, another queue's child, lives; else a status that says nothing of how it ended."""
+    return 0 if liveness_of(agent) is Liveness.DEAD else None
+
+
+def _agent_logs(source: str) -> list[str]:
+    """Return the names of the logs of a run's agents: each is made when an attempt begins."""
+    return sorted(path.name for path in run_dir_of(Path(source)).logs.glob("*-agent*.log"))
+
+
+def _handed_file(folder: Path, index: int) -> Path:
+    return folder / f"job-{index}.json"
+
+
+def _read_handed(folder: Path, index: int) -> _Handed | None:
+    """Return how the job was handed to an agent; None where it was not."""
+    try:
+        file = _handed_file(folder, index)
+        raw = parse_json(read(file, top=home_of(file)))
+        begun = {source: [str(name) for name in names] for source, names in raw["begun"].items()}
+        return _Handed(agent=ProcessIdentity.from_details(raw["agent"]), begun=begun)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # somebody had it, which the fence will show
+        return _Handed(agent=None, begun={})
+
+
+def _start_agent(
+    folder: Path, index: int, job: Queued, held: Claim, environ: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start what becomes the agent of *job* when it reads a line."""
+    # submitit empties CUDA_VISIBLE_DEVICES and marks its own job; a run gets the GPUs that it claimed and no marks,
+    # nor those of a job array that somebody works in: they would tell the agent which runs of its file are its own
+    foreign = ("SUBMITIT_", "SLURM_ARRAY_", "PBS_ARRAY_")
+    inherited = {name: value for name, value in without_login(environ).items() if not name.startswith(foreign)}
+    own = {
+        "CUDA_VISIBLE_DEVICES": ",".join(held.gpus),
+        REQUEUE: shlex.join(requeue_command("local", is_shared=False)),
+        QUEUE_FOLDER: str(folder),
+        QUEUE_INDEX: str(index),
+    }
+    is_alone = len(job.sources) == 1
+    if is_alone:
+        check(Path(job.script), top=home_of(Path(job.sources[0])))
+    argv = ["/bin/bash", job.script] if is_alone else agent_array_command(str(pack_file(folder, index)))
+    with open_file(run_dir_of(Path(job.sources[0])).path / "queue.log", "ab") as log:
+        return subprocess.Popen(
+            [*_ON_COMMAND, *argv],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**inherited, **own},
+            start_new_session=True,
+            pass_fds=held.files,
+            bufsize=0,
+        )

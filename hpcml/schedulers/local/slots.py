@@ -1,0 +1,95 @@
+"""Cores and GPUs of this machine, claimed by name so that several `hpcml run` at once do not share them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.errors import NotPrivateError
+from hpcml.runs.private import check, make_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """What this machine has. `gpus` are UUIDs."""
+
+    cores: int
+    gpus: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one run takes of it.
+
+    Of one node: GPUs are counted whole.
+    """
+
+    cores: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Cores and GPUs that are ours until `release`, or until this process and all that it gave `files` to have ended.
+
+    The locks are files, which the kernel lets go of with the last process that has them open (man 2 flock): an agent
+    that inherits them keeps its cores and GPUs when the queue that claimed them is killed. `gpus` is what
+    CUDA_VISIBLE_DEVICES is set to; `files` are the descriptors of the locks.
+    """
+
+    gpus: Sequence[str]
+    files: Sequence[int]
+
+    def release(self) -> None:
+        """Give everything back, whoever has the locks open; to be called once."""
+        for file in self.files:
+            fcntl.flock(file, fcntl.LOCK_UN)
+            os.close(file)
+
+
+def claim(need: Need, pool: Pool, lock_dir: Path) -> Claim | None:
+    """Return a claim on all that *need* asks for, or None, with nothing held, where that much is not free.
+
+    The locks are advisory and of this machine alone, which is right for cores and GPUs: *lock_dir* must be local. It
+    does not wait: the queue asks again after a while. *lock_dir* is made where it is absent, for its owner only. Raises
+    `OSError` where that fails, and `NotPrivateError` where it is another user's.
+    """
+    make_lock_dir(lock_dir)
+    cores = _take([f"core-{number}" for number in range(pool.cores)], need.cores, lock_dir)
+    gpus = _take(list(pool.gpus), need.gpus, lock_dir)
+    held = Claim([name for name, _ in gpus], [file for _, file in (*cores, *gpus)])
+    if len(cores) == need.cores and len(gpus) == need.gpus:
+        return held
+    held.release()
+    return None
+
+
+def make_lock_dir(lock_dir: Path) -> None:
+    """Make the folder of the locks, for its owner only, unless it exists.
+
+    Raises `OSError`, and `NotPrivateError` for one that others may write to: in a folder for all, such as /tmp,
+    somebody may have been there before.
+    """
+    make_folder(lock_dir, parents=True)
+    try:
+        check(lock_dir, top=lock_dir)
+    except NotPrivateError as error:
+        raise NotPrivateError(f"{error}; XDG_RUNTIME_DIR says where else it may be") from error
+
+
+def _take(names: Sequence[str], count: int, lock_dir: Path) -> list[tuple[str, int]]:
+    taken: list[tuple[str, int]] = []
+    for name in names:
+        if len(taken) == count:
+            break
+        file = os.open(lock_dir / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            continue
+        taken.append((name, file))
+    return taken

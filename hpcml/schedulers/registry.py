@@ -1,0 +1,136 @@
+"""The schedulers that hpcml knows: one entry each, and what is on this machine of their programs.
+
+A new scheduler is a folder beside `slurm/` and `pbs/` with the same files, its name in
+`hpcml.model.cluster.SchedulerName`, and one entry of `BACKENDS`. Nobody else asks which scheduler it is: what differs
+from one to the other is a field of `Backend`.
+
+>>> sorted(CLUSTER_SCHEDULERS)
+['pbs', 'slurm']
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hpcml.errors import SubmissionError
+from hpcml.schedulers.commands import Answer
+from hpcml.schedulers.contract import Job, Site, Submitter, Ticket
+from hpcml.schedulers.local.queue import put_back as put_back_local
+from hpcml.schedulers.pbs import script as pbs_script
+from hpcml.schedulers.pbs import site as pbs_site
+from hpcml.schedulers.pbs import submission as pbs_submission
+from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.pbs.submitter import put_back as put_back_pbs
+from hpcml.schedulers.slurm import query as slurm_query
+from hpcml.schedulers.slurm import script as slurm_script
+from hpcml.schedulers.slurm import site as slurm_site
+from hpcml.schedulers.slurm.submitter import SlurmSubmitter
+from hpcml.schedulers.slurm.submitter import put_back as put_back_slurm
+
+
+class OpenSubmitter(Protocol):
+    """The class of a backend's submitter, called with the folder of the submissions, which the nodes see."""
+
+    def __call__(self, *, submissions: Path) -> Submitter:
+        """Return the submitter; nothing is asked or written yet."""
+        ...
+
+
+class PutBack(Protocol):
+    """What puts a run back into the queue from inside its job."""
+
+    def __call__(self, job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket | None:
+        """Return the ticket of the job that carries on, or None where it is this job.
+
+        *environ* is the job's; *is_alone*: the job runs others too, which have to go on. Raises `HpcmlError` outside of
+        a job, and `SubmissionError` where the scheduler refuses.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A kind of scheduler: who submits to it and puts runs back, and what others need to know of it.
+
+    `docs/clusters.md` says what users see of it; CONTRIBUTING.md walks through adding one.
+    """
+
+    title: str  # as people call it
+    programs: Sequence[str]  # that hpcml calls to submit, ask and cancel
+    put_back: PutBack
+    time_limit_s: Callable[[Mapping[str, str]], int | None] | None = None  # of the job with these variables, now
+    submitter: OpenSubmitter | None = None  # None: this machine, whose submitter needs more than a folder
+    site_programs: tuple[str, ...] = ()  # that tell what the site is
+    look_at_site: Callable[[Callable[[Sequence[str]], Answer]], Site] | None = None
+    gpu_request: str | None = None  # how GPUs are asked for: a template of `Cluster.gpu_request`
+    typed_gpu_request: str | None = None  # the same with their type; None: it has no word for it
+    files_of_jobs: Callable[[Path], Iterable[tuple[Path, str]]] | None = None  # what killed jobs leave beside a script
+    avoids_nodes: bool = False  # whether it can be told where a job must not run
+
+
+# In the order in which a machine is searched for them: Slurm brings a qstat and a pbsnodes of its own (slurm-torque)
+BACKENDS: Mapping[str, Backend] = {
+    "local": Backend(title="this machine", programs=(), put_back=put_back_local),
+    "slurm": Backend(
+        title="Slurm",
+        programs=("sbatch", "squeue", "sacct", "scancel"),
+        put_back=put_back_slurm,
+        time_limit_s=slurm_query.time_limit_s,
+        submitter=SlurmSubmitter,
+        site_programs=("sinfo",),
+        look_at_site=slurm_site.look,
+        gpu_request=slurm_script.GPU_REQUEST,
+        typed_gpu_request=slurm_script.TYPED_GPU_REQUEST,
+        avoids_nodes=True,
+    ),
+    "pbs": Backend(
+        title="PBS",
+        programs=("qsub", "qstat", "qdel", "qselect"),
+        put_back=put_back_pbs,
+        time_limit_s=pbs_submission.time_limit_s,
+        submitter=PbsSubmitter,
+        site_programs=("pbsnodes", "qstat"),
+        look_at_site=pbs_site.look,
+        gpu_request=pbs_script.GPU_REQUEST,
+        files_of_jobs=pbs_script.files_of_jobs,
+    ),
+}
+
+CLUSTER_SCHEDULERS = tuple(
+    name for name, backend in BACKENDS.items() if backend.submitter is not None
+)  # but this machine
+
+
+def open_submitter(scheduler: str, *, submissions: Path) -> Submitter:
+    """Return who takes the jobs of *scheduler*, one of `CLUSTER_SCHEDULERS`.
+
+    *submissions* must lie on a file system that the nodes see. Nothing is started or written yet.
+    """
+    opens = BACKENDS[scheduler].submitter
+    assert opens is not None, f"{scheduler} is this machine"
+    return opens(submissions=submissions)
+
+
+def find_programs(scheduler: str) -> dict[str, str | None]:
+    """Return where each program that hpcml calls is, by its name; None for one that is not on PATH.
+
+    `hpcml doctor` shows them; of this machine there are none.
+    """
+    return {program: shutil.which(program) for program in BACKENDS[scheduler].programs}
+
+
+def require_programs(scheduler: str, *, cluster: str) -> None:
+    """Raise `SubmissionError` where jobs for *cluster* cannot be submitted from this machine at all.
+
+    *cluster* is named in the message. Called before a run's directory is written, so that nothing is left behind.
+    """
+    absent = [program for program, place in find_programs(scheduler).items() if place is None]
+    if absent:
+        raise SubmissionError(
+            f"cluster={cluster} takes jobs by {scheduler}; not on PATH here: {', '.join(absent)} (submit from one of "
+            "its login nodes, look at the job with --dry-run, or run it here with cluster=local)"
+        )

@@ -1,0 +1,1 @@
+"""Slurm by its own commands: sbatch, squeue, sacct, scancel, scontrol and sinfo."""

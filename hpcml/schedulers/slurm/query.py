@@ -1,0 +1,215 @@
+"""Slurm asked about jobs: one squeue for all of them, and one sacct for those that squeue does not show."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from hpcml.errors import HpcmlError
+from hpcml.schedulers.commands import Answer, NoAnswerError, call
+from hpcml.schedulers.contract import Answers, Ticket
+from hpcml.schedulers.slurm.answers import (
+    LONGEST_NAME,
+    SACCT_FIELDS,
+    SEPARATOR,
+    SQUEUE_FORMAT,
+    merge,
+    needs_accounting,
+    parse_sacct,
+    parse_squeue,
+    parse_time_s,
+    pick,
+)
+
+_LIMIT_PATIENCE_S = 40.0  # of an agent, to which the answer is worth less later
+_IDS_IN_A_CALL = 5000  # Linux takes 128 KiB in one word of a command line
+_NO_ACCOUNTING = "accounting storage is disabled"
+_TOKEN_TIME = re.compile(r"\d{8}-\d{6}")
+# Named one by one, jobs are chosen by when they were in one of them. Without, by when they became eligible, which one
+# that was held, or waited for another, and was cancelled then never did (measured, 22.05: such are left out).
+_EVERY_STATE = "--state=BF,CA,CD,DL,F,NF,OOM,PD,PR,R,RQ,TO"
+_NAMES = SEPARATOR.join(["%F", "%j"])
+
+
+@dataclass(slots=True)
+class _Questions:
+    """Calls of the programs that tell, counted; what went wrong with them is kept."""
+
+    patience_s: float
+    calls: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def ask(self, argv: Sequence[str]) -> str | None:
+        """Return what the program printed, or None where it did not answer."""
+        self.calls += 1
+        try:
+            answer = call(argv, timeout_s=self.patience_s, environ=reading_environ(os.environ))
+        except NoAnswerError as error:
+            self.problems.append(str(error))
+            return None
+        if answer.returncode == 0 or _NO_ACCOUNTING in answer.stderr:
+            return answer.stdout
+        self.problems.append(f"{argv[0]}: {one_line(answer)}")
+        return None
+
+
+def query(tickets: Collection[Ticket], *, patience_s: float) -> Answers:
+    """Return what Slurm knows of *tickets*; while all of them wait or run, this is a single call of squeue.
+
+    *patience_s* is for each call. The queue is asked first (see `merge` in `answers`); where one of the two does not
+    answer, tickets that the other does not settle are unanswered with the reason. Raises `SubmissionError` where there
+    is no squeue.
+    """
+    if not tickets:
+        return Answers(known={})
+    questions = _Questions(patience_s)
+    text = questions.ask(queue_command(SQUEUE_FORMAT))
+    queue = None if text is None else parse_squeue(text)
+    live = pick(tickets, queue or [])
+    left = sorted({ticket.job_id for ticket in tickets if needs_accounting(ticket, live)})
+    told = _accounting(left, questions) if left else ""
+    accounting = None if told is None else parse_sacct(told)
+    answers = merge(tickets, queue, accounting)
+    unanswered = dict(answers.unanswered)
+    if queue is None or accounting is None:
+        why = "; ".join(questions.problems)
+        unanswered |= {ticket: why for ticket in tickets if ticket not in answers.known and ticket not in unanswered}
+    return replace(answers, unanswered=unanswered, calls=questions.calls)
+
+
+def queue_command(columns: str) -> list[str]:
+    """Return the squeue that shows all jobs of this user, ended ones too while Slurm remembers them (MinJobAge).
+
+    *columns* is the format of a line (man squeue, --format).
+    """
+    shown = ["--noheader", "--array", "--states=all", f"--user={os.getuid()}", f"--format={columns}"]
+    return ["squeue", *shown]
+
+
+def find_by_name(name: str, *, patience_s: float) -> str | None:
+    """Return the id of this user's job *name* right after it was submitted; `NoAnswerError` where that is not known.
+
+    A job of this moment is in the queue, or was not taken. None where the queue surely has no such job.
+    """
+    questions = _Questions(patience_s)
+    text = questions.ask(queue_command(_NAMES))
+    if text is not None:
+        return _id_of(name, text)
+    found = _id_of(name, questions.ask(_past_command("now-1hour")) or "")
+    if found is None:  # the accounting hears of a job from the controller, so its silence proves nothing
+        raise NoAnswerError("; ".join(questions.problems))
+    return found
+
+
+def find_job(name: str, *, token: str, patience_s: float) -> str | None:
+    """Return the id of the job *name* that was, or was not, submitted some time ago by a process that is dead.
+
+    The rule. A name in the queue or in the accounting proves that there is a job: each knows only what slurmctld took.
+    That there is none needs both. The queue's answer says that no such job waits or runs, or has just ended; the
+    accounting's says that none did in the past: it may lack one that ended while slurmdbd was away, but such a job
+    has run, and the journals, which the caller reads first, tell of it. A site without accounting has only the queue
+    and the journals. Where either gives no answer now, this is not known now: `NoAnswerError`. A submission of this
+    very moment may not be seen: its process must have been dead for some seconds.
+    """
+    questions = _Questions(patience_s)
+    queue = questions.ask(queue_command(_NAMES))
+    found = _id_of(name, queue or "")
+    if found is None:
+        past = questions.ask(_past_command(_day_before(token)))
+        found = _id_of(name, past or "")
+        if found is None and (queue is None or past is None):
+            raise NoAnswerError("; ".join(questions.problems))
+    return found
+
+
+def time_limit_s(environ: Mapping[str, str]) -> int | None:
+    """Return the time limit that the job with these variables has now, in seconds; None without a limit.
+
+    Raises `HpcmlError` outside of a job, and `NoAnswerError` where Slurm does not answer.
+    """
+    array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    job_id = f"{array}_{index}" if array and index else environ.get("SLURM_JOB_ID")
+    if not job_id:
+        raise HpcmlError("this is no job of Slurm: SLURM_JOB_ID is not set")
+    ask = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%l"]
+    answer = call(ask, timeout_s=_LIMIT_PATIENCE_S, environ=reading_environ(environ))
+    if answer.returncode != 0:
+        raise NoAnswerError(f"squeue did not answer for job {job_id}: {one_line(answer)}")
+    return parse_time_s(answer.stdout)
+
+
+def reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return *environ* without what changes which jobs are shown, or how.
+
+    Users set SQUEUE_FORMAT and the like for their own eyes (man squeue, "INPUT ENVIRONMENT VARIABLES").
+    """
+    kept = {name: value for name, value in environ.items() if not name.startswith(("SQUEUE_", "SACCT_"))}
+    return {
+        **kept,
+        "LC_ALL": "C",
+        "SLURM_TIME_FORMAT": "standard",
+        "SLURM_BITSTR_LEN": "0",  # by default a list of array indices is cut after 64 characters
+    }
+
+
+def _accounting(job_ids: Sequence[str], questions: _Questions) -> str | None:
+    answers: list[str] = []
+    for first in range(0, len(job_ids), _IDS_IN_A_CALL):
+        ids = ",".join(job_ids[first : first + _IDS_IN_A_CALL])
+        # Without --duplicates: of a requeued job, and of an id used twice, the last row is the one that holds
+        # With the steps: what was used is counted of them
+        text = questions.ask([*_sacct(SACCT_FIELDS), f"--jobs={ids}"])
+        if text is None:
+            return None
+        answers.append(text)
+    return "\n".join(answers)
+
+
+def _sacct(fields: str) -> list[str]:
+    shown = ["--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={fields}"]
+    return ["sacct", *shown]
+
+
+def _past_command(since: str) -> list[str]:
+    """Return the sacct that shows this user's jobs since a time; a clock that is late by a day hides none."""
+    return [
+        *_sacct("JobID,JobName"),
+        "--allocations",
+        f"--user={os.getuid()}",
+        _EVERY_STATE,
+        f"--starttime={since}",
+        "--endtime=now+1day",
+    ]
+
+
+def _day_before(token: str) -> str:
+    """Return a time before anything was submitted under *token*, which begins with one; a day is for the zones."""
+    match = _TOKEN_TIME.match(token)
+    if match is None:
+        return "now-1year"
+    try:
+        return (datetime.strptime(match[0], "%Y%m%d-%H%M%S") - timedelta(days=1)).isoformat()  # noqa: DTZ007
+    except ValueError:
+        return "now-1year"
+
+
+def one_line(answer: Answer) -> str:
+    """Return the program's own words without its name; banners, which do not begin with a name, are left out.
+
+    Of several lines all are kept, joined with semicolons. Without any, the exit status is told.
+    """
+    lines = [line.strip() for line in (answer.stderr or answer.stdout).splitlines() if line.strip()]
+    programs = ("sbatch:", "squeue:", "sacct:", "scancel:", "scontrol:")
+    own = [line.partition(": ")[2] for line in lines if line.startswith(programs)]
+    words = [line.removeprefix("error: ").removeprefix("fatal: ") for line in own or lines]
+    return "; ".join(words) or f"exit status {answer.returncode} and not a word"
+
+
+def _id_of(name: str, text: str) -> str | None:
+    rows = (line.split(SEPARATOR, 1) for line in text.split("\n"))
+    wanted = name.strip().encode()[:LONGEST_NAME]
+    ids = [row[0].strip().partition("_")[0] for row in rows if len(row) == 2 and row[1].strip().encode() == wanted]
+    return max((job_id for job_id in ids if job_id.isdigit()), key=int, default=None)

@@ -1,0 +1,259 @@
+"""A script handed to sbatch through submitit: once, or again where the first surely was lost, never blindly twice.
+
+submitit's `SlurmExecutor` forms the command, reads the answer and gives the job; `ScriptExecutor` has all that is
+changed of it. Around it is what submitit lacks: a time limit, an environment for sbatch alone, one repetition after an
+error that passes, and the search for a job whose answer was lost.
+
+Loading submitit takes 0.2 s, so `submitter` imports this module when something is submitted and not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from submitit import SlurmExecutor
+from submitit.core.utils import FailedSubmissionError
+from submitit.slurm.slurm import SlurmJob
+
+from hpcml.errors import SubmissionError
+from hpcml.model.image import without_login
+from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, look_twice
+from hpcml.schedulers.request import Request
+from hpcml.schedulers.slurm.query import find_by_name, one_line
+
+log = logging.getLogger(__name__)
+
+_NOT_SENT = ("Unable to contact slurm controller", "Unable to resolve", "Temporary failure in name resolution")
+_PERHAPS_SENT = (
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Unexpected message received",
+    "Transport endpoint is not connected",
+    "Connection reset",
+    "Connection timed out",
+    "Broken pipe",
+    "essage receive failure",
+    "essage send failure",
+)
+# What sbatch says where it takes, or slurmctld took, no job. Other errors of its own may come after the job was queued
+_REFUSED = re.compile(
+    r"^sbatch: (error: Batch job submission failed: |fatal: |unrecognized option|invalid option|option '.*' )",
+    re.MULTILINE,
+)
+_NAMED = re.compile(r"^\s*Submitted batch job (\d+)", re.MULTILINE)
+_ADVICE = {
+    "Invalid account": "set resources.account",
+    "nvalid partition": "set resources.partition",
+    "Invalid qos": "set resources.qos",
+    "time limit is invalid": "set resources.walltime to what the partition allows",
+    "Invalid job array specification": "the array is larger than the site allows: set cluster.max_array_size",
+}
+_SETTINGS = {  # sbatch prefers these variables to the directives of a script
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_QOS": "qos",
+    "SBATCH_CONSTRAINT": "constraint",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_TIMELIMIT": "walltime_s",
+}
+_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_EXPORT", "SLURM_JWT")
+
+
+def submission_environ(environ: Mapping[str, str], request: Request) -> dict[str, str]:
+    """Return what sbatch gets and the job inherits: nothing of an outer job, and nothing that outvotes the script.
+
+    A site's or a user's SBATCH_ACCOUNT and the like stay where the request leaves the choice open. The login of a
+    registry is for a job that builds an image, and for no other.
+    """
+    inherited = environ if request.needs_login else without_login(environ)
+    kept = {name: value for name, value in inherited.items() if not name.startswith(("SLURM_", "SBATCH_", "SUBMITIT_"))}
+    kept |= {name: environ[name] for name in _KEPT if name in environ}
+    defaults = [name for name, field in _SETTINGS.items() if getattr(request, field) is None]
+    return kept | {name: environ[name] for name in defaults if name in environ}
+
+
+def submit(
+    script: Path,
+    *,
+    name: str,
+    request: Request,
+    patience_s: float,
+    pause_s: float,
+    more: Collection[str] = (),
+    silence_s: float = 0.0,
+) -> str:
+    """Give *script* to sbatch (man sbatch), with *more* options, and return the id of its job, called *name*.
+
+    Only sbatch's own words are a refusal. Whatever else it, or a site's wrapper of it, said or left unsaid, the queue
+    is asked for a job of that name. *patience_s* is for each program that is called, *pause_s* the time before the one
+    repetition and between two looks at the queue, *silence_s* how long one that gives no answer is asked again; all in
+    seconds. *request* is what *script* was rendered from: it decides which variables sbatch may see.
+
+    Raises `SubmissionError` with sbatch's words, or those of a wrapper that ended by itself without a job; and
+    `UncertainSubmissionError` where sbatch was killed or silent, or the queue cannot be asked now.
+    """
+    if ScriptExecutor.affinity() < 0:
+        raise SubmissionError("there is no Slurm on this machine: sbatch is not on PATH")
+    environ = submission_environ(os.environ, request)
+    executor = ScriptExecutor(script.parent, options=more, environ=environ, patience_s=patience_s)
+    handed = _Submission(
+        executor=executor, script=script, name=name, patience_s=patience_s, pause_s=pause_s, silence_s=silence_s
+    )
+    return handed.once_or_twice()
+
+
+class SbatchFailedError(FailedSubmissionError):
+    """sbatch ended with an error, or with status 0 and named no job; *answer* is all that it said.
+
+    It does not leave this module: `submit` turns it into a `SubmissionError`, or finds the job.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(one_line(answer))
+        self.answer = answer
+
+
+class ScriptExecutor(SlurmExecutor):
+    """submitit's Slurm executor for a script that exists, with *options* of sbatch beside it; nothing is pickled.
+
+    sbatch sees *environ* and nothing else, and may take *patience_s* seconds.
+    """
+
+    def __init__(
+        self, folder: Path, *, options: Collection[str], environ: Mapping[str, str], patience_s: float
+    ) -> None:
+        super().__init__(folder)
+        self._options = list(options)
+        self._environ = environ
+        self._patience_s = patience_s
+
+    @classmethod
+    def affinity(cls) -> int:
+        """Tell submitit whether jobs can be submitted here; its own looks for srun, which a script may do without."""
+        return -1 if shutil.which("sbatch") is None else 2
+
+    def submit_script(self, script: Path) -> SlurmJob[None]:
+        """Call sbatch once and return submitit's job.
+
+        Raises `SbatchFailedError` where sbatch says that it failed or names no job, and `NoAnswerError` where it says
+        nothing in time.
+        """
+        return self._submit_command(str(script))
+
+    def _submit_command(self, command: str) -> SlurmJob[None]:
+        # submitit's own would submit a copy of the script, and wait for sbatch without end
+        argv = self._make_submission_command(Path(command))
+        answer = call(argv, timeout_s=self._patience_s, environ=self._environ, is_submission=True)
+        if answer.returncode != 0 and not _NAMED.search(answer.stdout):  # a wrapper may fail after sbatch did not
+            raise SbatchFailedError(answer)
+        try:
+            job_id = self._get_job_id_from_submission_command(answer.stdout)
+        except FailedSubmissionError as error:
+            raise SbatchFailedError(answer) from error
+        for words in answer.own_words("sbatch"):
+            log.warning("sbatch said: %s", words)
+        # The job registers with submitit's watcher, a global of that library, which asks nothing until it is asked
+        return SlurmJob(folder=self.folder, job_id=job_id, tasks=[0])
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        *program, script = super()._make_submission_command(submission_file_path)
+        return [*program, *self._options, script]
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: bytes | str) -> str:
+        """Return the number in sbatch's own line: submitit takes the first "job 5", which may be a site's banner's."""
+        text = string.decode("utf-8", "replace") if isinstance(string, bytes) else string
+        lines = [match[0] for match in _NAMED.finditer(text)] or re.findall(r"job \d+", text)
+        return str(SlurmExecutor._get_job_id_from_submission_command(lines[-1] if lines else text))  # noqa: SLF001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Submission:
+    """One script on its way to Slurm; *name* is its job's alone."""
+
+    executor: ScriptExecutor
+    script: Path
+    name: str
+    patience_s: float
+    pause_s: float
+    silence_s: float
+
+    def once_or_twice(self) -> str:
+        answer = self._sbatch()
+        if isinstance(answer, Answer) and (words := _may_pass(answer)):
+            log.warning("sbatch said %r, which may pass: trying once more in %g s", words, self.pause_s)
+            time.sleep(self.pause_s)
+            if words in _PERHAPS_SENT and (found := self._find(one_line(answer), looks=1)):
+                return found
+            answer = self._sbatch()
+        return answer if isinstance(answer, str) else self._judge(answer)
+
+    def _sbatch(self) -> str | Answer:
+        """Return the job's id, or the answer where sbatch failed or named no job."""
+        try:
+            return str(self.executor.submit_script(self.script).job_id)
+        except NoAnswerError as error:
+            if found := self._find(str(error)):
+                return found
+            raise self._doubt(str(error)) from error
+        except SbatchFailedError as error:
+            return error.answer
+
+    def _judge(self, answer: Answer) -> str:
+        """Return the id of a job that is there although sbatch failed or named none; raise what follows, if not."""
+        may_pass = _may_pass(answer)
+        is_refused = answer.returncode > 0 and _REFUSED.search(answer.stderr) and may_pass not in _PERHAPS_SENT
+        if is_refused or may_pass in _NOT_SENT:
+            raise _refusal(answer)
+        words = one_line(answer)
+        why = f"sbatch failed ({answer.end}): {words}" if answer.returncode else "sbatch named no job"
+        if found := self._find(why):
+            return found
+        if answer.was_killed or may_pass:
+            raise self._doubt(why)
+        if answer.returncode:
+            raise SubmissionError(why)
+        raise SubmissionError(f"sbatch succeeded but named no job: {answer.stdout.strip()!r}")
+
+    def _find(self, problem: str, *, looks: int = 2) -> str | None:
+        """Return the id of our job if it is in the queue in spite of *problem*; refuse to guess where none answers."""
+
+        def look() -> str | None:
+            return find_by_name(self.name, patience_s=self.patience_s)
+
+        try:
+            found = look() if looks == 1 else look_twice(look, pause_s=self.pause_s, patience_s=self.silence_s)
+        except NoAnswerError as error:
+            raise UncertainSubmissionError(
+                f"{problem}; whether the job was queued is not known ({error}): look for the name {self.name!r} "
+                "before submitting again"
+            ) from error
+        if found is not None:
+            log.warning("found job %s under its name %r although: %s", found, self.name, problem)
+        return found
+
+    def _doubt(self, problem: str) -> UncertainSubmissionError:
+        return UncertainSubmissionError(
+            f"{problem}, and there is no job named {self.name!r} (squeue --me shows if one still comes)"
+        )
+
+
+def _may_pass(answer: Answer) -> str | None:
+    """Return the words by which sbatch itself says that the controller did not answer; another time it may."""
+    own = "\n".join(answer.own_words("sbatch"))
+    if answer.returncode <= 0:
+        return None
+    return next((words for words in (*_NOT_SENT, *_PERHAPS_SENT) if words in own), None)
+
+
+def _refusal(answer: Answer) -> SubmissionError:
+    words = one_line(answer).replace("Batch job submission failed: ", "")
+    advice = next((text for sign, text in _ADVICE.items() if sign in words), None)
+    return SubmissionError(f"sbatch refused the job: {words}" + (f" ({advice})" if advice else ""))

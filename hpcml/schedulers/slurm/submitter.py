@@ -1,0 +1,162 @@
+"""Runs as Slurm jobs: one pack of runs is a plain job, several are one job array.
+
+`script` renders what is submitted, `submission` hands it to sbatch through submitit, `query` asks squeue and sacct.
+Sources: the man pages of sbatch, scancel and scontrol; what they leave open was tried on Slurm 22.05.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.errors import HpcmlError, SubmissionError
+from hpcml.schedulers import batches
+from hpcml.schedulers.commands import call
+from hpcml.schedulers.contract import Answers, Batch, Job, Preview, Ticket
+from hpcml.schedulers.request import request_for_batch
+from hpcml.schedulers.script import requeue_command, time_limit_command
+from hpcml.schedulers.slurm.query import find_job, one_line, query
+from hpcml.schedulers.slurm.script import Titles, render
+
+log = logging.getLogger(__name__)
+
+_SCHEDULER = "slurm"
+_GONE = ("already completing or completed", "Invalid job id")
+_IDS_IN_A_CALL = 1000  # Linux takes 2 MiB of words
+_REQUEUE_PATIENCE_S = 60.0
+_REQUEUE_SILENCE_S = 120.0  # nobody else would look for the job; an agent waits five minutes
+# What the script and Slurm told a job of itself: sbatch would hand it on to the next
+_OF_THIS_JOB = (
+    *("HPCML_REQUEUE", "HPCML_MASTER_ADDR", "HPCML_NODE_RANK", "HPCML_JOB_START", "TMPDIR"),
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSubmitter:
+    """Slurm by its own commands; *submissions* is on a file system that the nodes share."""
+
+    submissions: Path
+    patience_s: float = 120.0  # for one command: sites raise MessageTimeout (10 s) up to 100 s
+    pause_s: float = 5.0  # before the one repetition
+
+    def script_for(self, job: Job) -> str:
+        """Return the run's own script; ``sbatch job.sh`` submits it again."""
+        return self._render(batches.own_batch(job))
+
+    def preview(self, batch: Batch) -> Preview:
+        """Return the sbatch command and its script."""
+        return Preview(command=["sbatch", str(self._script(batch))], script=self._render(batch))
+
+    def submit(self, batch: Batch) -> list[Ticket]:
+        """Submit the script of a single run, or one job array of all packs.
+
+        Raises `SubmissionError` with Slurm's words where nothing was queued, and `UncertainSubmissionError` where that
+        cannot be known now: then `find` has to be asked before this is done again.
+        """
+        batches.write_down(self.submissions, batch, self._render(batch))
+        from hpcml.schedulers.slurm import submission  # noqa: PLC0415 - submitit loads in 0.2 s
+
+        script, name = self._script(batch), titles_of(batch).name
+        request = request_for_batch(batch)
+        job_id = submission.submit(script, name=name, request=request, patience_s=self.patience_s, pause_s=self.pause_s)
+        log.info("submitted %s as job %s", script, job_id)
+        return batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
+
+    def find(self, batch: Batch) -> list[Ticket] | None:
+        """Look for a job of the batch's name in queue and accounting: see `find_job` for what proves what.
+
+        None where Slurm surely has no such job. Raises `NoAnswerError` where that cannot be known now.
+        """
+        name = titles_of(batch).name
+        job_id = find_job(name, token=batch.token, patience_s=self.patience_s)
+        return None if job_id is None else batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
+
+    def query(self, tickets: Collection[Ticket]) -> Answers:
+        """Return what squeue knows of *tickets*, and sacct of those that squeue does not show."""
+        return query(tickets, patience_s=self.patience_s)
+
+    def cancel(self, tickets: Collection[Ticket]) -> None:
+        """Take the jobs, or elements of arrays, out of the queue or end them; without an index, a whole array.
+
+        Slurm sends SIGTERM, and SIGKILL after its KillWait, 30 s unless the site says otherwise (man slurm.conf).
+        Raises `SubmissionError` with the first refusal of a call; that a job has ended already is none.
+        """
+        ids = sorted({ticket.spelled for ticket in tickets})
+        for first in range(0, len(ids), _IDS_IN_A_CALL):
+            chunk = ids[first : first + _IDS_IN_A_CALL]
+            answer = call(["scancel", *chunk], timeout_s=self.patience_s)
+            words = one_line(answer)
+            refusals = [part for part in words.split("; ") if not any(gone in part for gone in _GONE)]
+            if answer.returncode != 0 and refusals:
+                which = f"job {chunk[0]}" if len(chunk) == 1 else f"some of {len(chunk)} jobs"
+                raise SubmissionError(f"scancel refused to cancel {which}: {refusals[0]}")
+            log.info("cancelled %s", ", ".join(chunk))
+
+    def _script(self, batch: Batch) -> Path:
+        return batches.script_of(self.submissions, batch)
+
+    def _render(self, batch: Batch) -> str:
+        return render(
+            request_for_batch(batch),
+            titles=titles_of(batch),
+            folder=batch.jobs[0].run_dir.path if batch.is_single else batches.folder_of(self.submissions, batch),
+            command=batches.agent_of(self.submissions, batch),
+            requeue=requeue_command(_SCHEDULER, is_shared=batches.is_shared(batch)),
+            time_limit=time_limit_command(_SCHEDULER),
+            array_size=batches.size_of(batch),
+        )
+
+
+def put_back(job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket | None:
+    """Put the run of *job* back into the queue from inside its job, whose variables are *environ*.
+
+    Slurm runs this job, or element of an array, once more (man scontrol, requeue): it keeps its id, is killed at once,
+    and None is returned. Where the job runs others too, *is_alone*, the run's own script is submitted instead, and the
+    ticket of that job returned. Raises `HpcmlError` outside of a job, and `SubmissionError` where Slurm refuses.
+    """
+    if is_alone:
+        return _submit_alone(job)
+    array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    job_id = f"{array}_{index}" if array and index else environ.get("SLURM_JOB_ID")
+    if not job_id:
+        raise HpcmlError("this is no job of Slurm: SLURM_JOB_ID is not set")
+    answer = call(["scontrol", "requeue", job_id], timeout_s=_REQUEUE_PATIENCE_S)
+    if answer.returncode != 0:
+        raise SubmissionError(f"scontrol did not requeue job {job_id}: {one_line(answer)}")
+    return None
+
+
+def _submit_alone(job: Job) -> Ticket:
+    from hpcml.schedulers.slurm import submission  # noqa: PLC0415 - as above
+
+    for name in _OF_THIS_JOB:
+        os.environ.pop(name, None)
+    batch = batches.own_batch(job)
+    job_name = titles_of(batch).name
+    job_id = submission.submit(
+        job.script,
+        name=job_name,
+        request=request_for_batch(batch),
+        patience_s=_REQUEUE_PATIENCE_S,
+        pause_s=5.0,
+        # What the first submission waited for has come true, or is forgotten, which newer Slurms refuse
+        more=["--dependency="] if job.manifest.run.resources.dependency else [],
+        silence_s=_REQUEUE_SILENCE_S,
+    )
+    return Ticket(scheduler=_SCHEDULER, job_id=job_id, job_name=job_name)
+
+
+def titles_of(batch: Batch) -> Titles:
+    """Return what the job of *batch* is called.
+
+    The comment, which the accounting keeps where the site wants it to, names the batch.
+    """
+    return Titles(
+        name=batches.name_of(batches.label_of(batch), batch.token),
+        comment=f"hpcml:{batch.token}",
+        remark=batches.remark_of(batch, by="sbatch"),
+    )

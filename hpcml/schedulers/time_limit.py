@@ -1,0 +1,38 @@
+"""The walltime that a job has now, asked from inside of it: ``python -P -m hpcml.schedulers.time_limit SCHEDULER``.
+
+The agent runs this, by the variable HPCML_TIME_LIMIT of the job script. Printed is one line of JSON, as
+``{"limit_s": 3600}``, with null where the job has no limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from hpcml.errors import HpcmlError
+from hpcml.schedulers.registry import BACKENDS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the limit of the job that this process is in; return the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        limit_s = _ask(words)
+    except HpcmlError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sys.stdout.write(f"{json.dumps({'limit_s': limit_s})}\n")
+    return 0
+
+
+def _ask(words: Sequence[str]) -> int | None:
+    asks = {name: backend.time_limit_s for name, backend in BACKENDS.items() if backend.time_limit_s is not None}
+    if len(words) != 1 or words[0] not in asks:
+        raise HpcmlError(f"usage: python -m hpcml.schedulers.time_limit {'|'.join(asks)}")
+    return asks[words[0]](dict(os.environ))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""`Database`, the interface of every store: an SQLite file, a published file, a PostgreSQL server.
+
+Whoever reads or writes rows takes a `Database` and asks it for a SQLAlchemy connection; `hpcml.store.opening` makes
+one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DatabaseError, IntegrityError, ProgrammingError
+
+from hpcml.errors import StoreError
+
+
+class Database(ABC):
+    """An open store. Schema and queries are the same for all kinds; how a connection and a lock are got differs.
+
+    Every command gets one from `hpcml.store.opening.open_store` and closes it when it ends. Reading and writing are
+    context managers, so that no connection outlives the block in which it is used.
+
+    >>> with store.reading() as connection:  # doctest: +SKIP
+    ...     rows = connection.execute(select(RUN.c.uid)).all()
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the store in messages: the path, or the URL without its password."""
+
+    @property
+    @abstractmethod
+    def used(self) -> str:
+        """Where the store is and how it is used (the mode), as one line for people."""
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether this user may only read; `writing` then raises `StoreError`."""
+        return False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several users and hosts may fill it at once, with directories that the others cannot see."""
+        return False
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Return a context manager with a connection that sees a snapshot: one state from beginning to end.
+
+        Whatever others write meanwhile is not seen. Raises `StoreError` where the store cannot be read, also from
+        inside the block (`translated`).
+        """
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[Connection]:
+        """Return a context manager with a connection for transactions; begin each with ``connection.begin()``.
+
+        A file lets one process write at a time, and waits. On a server each transaction must lock what it writes
+        (`hpcml.store.locks`). Raises `StoreError` where the store is read-only. A transaction whose block raises is
+        undone; those before it stay.
+
+        >>> with store.writing() as connection, connection.begin():  # doctest: +SKIP
+        ...     connection.execute(delete(RUN_TAG).where(RUN_TAG.c.run_id == run_id))
+        """
+
+    def together(self) -> AbstractContextManager[object]:
+        """Return a context manager around several `writing`s, after which others see them; until then they need not.
+
+        Saves a publication for each of them where the store is published as a whole; elsewhere it does nothing. Used
+        where one command writes several times (ingest and what follows it, many tags).
+        """
+        return nullcontext()
+
+    def maintaining(self) -> AbstractContextManager[Connection]:
+        """Return a context manager with a connection in no transaction, for what cannot be done in one (VACUUM).
+
+        Raises `StoreError` for a server.
+        """
+        raise StoreError(f"the store {self.name} is looked after by the tools of its server")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all connections and files.
+
+        The store cannot be used afterwards. Closing it twice does no harm.
+        """
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise `StoreError` with one line in place of the database's own error.
+
+        An `IntegrityError` or `ProgrammingError` is a bug of hpcml and keeps its traceback.
+        """
+        try:
+            yield
+        except (IntegrityError, ProgrammingError):
+            raise
+        except DatabaseError as error:
+            raise StoreError(self.explained(error)) from error
+
+    def explained(self, error: DatabaseError) -> str:
+        """Return one line for people on *error*.
+
+        Kinds of stores that know more about an error add what to do about it.
+        """
+        return f"the store {self.name} cannot be used: {error.orig}"

@@ -1,0 +1,127 @@
+"""run.json as columns and settings of the store.
+
+`describe` reads and checks it once for each ingest of a changed run; `hpcml.store.rows.ensure_run` writes the result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcml.codec import check_type, flatten
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.precision import Numerics
+from hpcml.model.record_keys import unix_time
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import FORMAT, Manifest, read_raw
+from hpcml.store.origin import home_of
+from hpcml.store.parse import storable
+
+_INTEGERS = 2**63  # what a database can keep
+_UID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
+_UNPROVEN = "unproven"  # stands for the numerics of a program that may have computed in any way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A run as run.json describes it, before anything is known of its execution.
+
+    `params` are the settings of the run, flattened to dotted keys, with JSON texts as values. All texts are `storable`.
+    """
+
+    uid: str
+    epoch_ms: int  # the submission: where the store counts this run's milliseconds from
+    columns: Mapping[str, Any]  # of the table `run`
+    params: Mapping[str, str]  # "model.name" -> JSON
+    tags: Sequence[str]
+
+
+def manifest_stamp(run_dir: RunDir) -> str:
+    """Return a text that changes whenever run.json does: its size and time, without reading it.
+
+    Ingest calls it for every run before each answer. Raises `HpcmlError` where run.json is absent or out of reach.
+    """
+    try:
+        status = os.stat(f"{run_dir.path}/run.json")  # noqa: PTH116 - as text: for every run, before each answer
+    except OSError as error:
+        why = "is gone" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        raise HpcmlError(f"{run_dir.manifest} {why}") from error
+    return f"{status.st_size}-{status.st_mtime_ns}"
+
+
+def describe(run_dir: RunDir) -> Description:
+    """Return the content of run.json; raises `HpcmlError` where it is damaged or lacks what the store needs."""
+    stamp = manifest_stamp(run_dir)  # before reading: a change in between is found the next time
+    raw = read_raw(run_dir.manifest)
+    try:
+        if raw.get("format") == FORMAT:  # other tools' settings are what they are
+            check_type(Manifest, raw, where="")
+        run, provenance, uid = raw["run"], raw.get("provenance") or {}, _uid(str(raw["uid"]))
+        submitted_at = _text(provenance.get("submitted_at"))
+        epoch_ms = _epoch_ms(submitted_at)
+        columns = {
+            "path": str(run_dir.path.absolute()),
+            "manifest_stamp": stamp,
+            "home": home_of(run_dir.path.absolute()),
+            "experiment": str(run["experiment"]),
+            "name": _text(run.get("name")),
+            "spec_hash": str(raw["spec_hash"]),
+            "seed": _seed(run["seed"]),
+            "precision": str(run["precision"]["name"]),
+            "planned_numerics": _expected_numerics(run, str(raw["plan"]["numerics"])),
+            "planned_scheduler": str(run["cluster"]["scheduler"]),
+            "submitted_at": submitted_at,
+            "submission": _text(provenance.get("submission")),
+            "git_commit": _text(provenance.get("git_commit")),
+            "git_dirty": dirty if isinstance(dirty := provenance.get("git_dirty"), bool) else None,
+            "epoch_ms": epoch_ms,
+        }
+        columns = {key: storable(value) if isinstance(value, str) else value for key, value in columns.items()}
+        tags = [storable(str(tag)) for tag in run.get("tags") or ()]
+        params = {storable(key): json.dumps(value) for key, value in flatten(run).items()}
+    except KeyError as error:
+        raise HpcmlError(f"{run_dir.manifest} lacks {error.args[0]!r}") from error
+    except (ConfigError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise HpcmlError(f"{run_dir.manifest} is no run.json of hpcml: {error}") from error
+    return Description(uid=uid, epoch_ms=epoch_ms, columns=columns, params=params, tags=tags)
+
+
+def _seed(value: Any) -> int:  # noqa: ANN401
+    seed = int(value)
+    if abs(seed) >= _INTEGERS:
+        raise ConfigError(f"run.seed={str(seed)[:60]} is too large")
+    return seed
+
+
+def _uid(word: str) -> str:
+    if not _UID.fullmatch(word):
+        raise ConfigError(f"uid={word[:60]!r} is no id of a run")
+    return word
+
+
+def _expected_numerics(run: Mapping[str, Any], planned: str) -> str:
+    """Return the numerics to assume until the program reports them: native, emulated or unproven.
+
+    A recipe emulates as planned. A user's own program may have ignored the plan: where the device lacks the units, it
+    then computed in another precision, and only its own report could tell.
+    """
+    is_own_program = run["model"].get("recipe") is None
+    return _UNPROVEN if is_own_program and planned == Numerics.emulated.name else planned
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _epoch_ms(submitted_at: str | None) -> int:
+    """Return the time of submission in unix ms, 0 where it is not recorded: any fixed number will do."""
+    if not submitted_at:
+        return 0
+    at = unix_time(submitted_at)
+    if at is None:
+        raise ConfigError(f"provenance.submitted_at={submitted_at[:60]!r} is no time (ISO 8601)")
+    return round(at * 1000)

@@ -1,0 +1,207 @@
+"""Polling schedulers politely: when one may be asked again by all hpcml processes of this user, and its last answers.
+
+A poll of n calls of the scheduler's programs allows the next one n intervals later; each failure in a row doubles that,
+up to `LONGEST_BACK_OFF_S`. Times are unix seconds of clocks that may be set back or differ between login nodes: a wait
+is at most doubled by that, never endless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from hpcml.model.records import Known, RunRecord
+from hpcml.model.state import State
+from hpcml.store.database import Database
+from hpcml.store.loading import chunked, is_below, load_records, select_runs
+from hpcml.store.locks import hold_scheduler, hold_words
+from hpcml.store.parse import storable
+from hpcml.store.schema import POLL, RUN, WORD
+
+LONGEST_BACK_OFF_S = 16 * 60.0
+CLAIM_LAPSES_S = 5 * 60.0  # longer than any poll takes: who claimed it has died
+_TEXTS = ("raw", "exit_code", "reason", "expected_start")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """The last poll of a scheduler.
+
+    `asked_at` and `next_at` are unix seconds. `problem` is one line for people on why the scheduler did not answer;
+    None where it did.
+    """
+
+    asked_at: float
+    next_at: float  # not to be asked before, by the interval of whoever asked
+    failures: int  # in a row; 0: it answered
+    problem: str | None
+
+
+def claim_poll(store: Database, scheduler: str, *, now: float, interval_s: float) -> bool:
+    """Whether the caller may ask *scheduler* now; if so, it must call `record_poll` afterwards.
+
+    Atomic among all processes that use the store. A claim that is never recorded expires after `CLAIM_LAPSES_S`. *now*
+    is in unix seconds. *interval_s* is how often this caller wants to ask. False where the last poll is more recent
+    than the wait for it (`wait_s`), or where another process is asking. `hpcml status` is the caller. Raises
+    `StoreError` where the store is read-only.
+
+    >>> if claim_poll(store, "slurm", now=time.time(), interval_s=30.0):  # doctest: +SKIP
+    ...     answers = submitter.query(tickets)  # then record_poll, also after a failure
+    """
+    with store.reading() as connection:
+        if not _is_due(connection, scheduler, now, interval_s):
+            return False  # the usual answer waits for nobody who writes
+    with store.writing() as connection, connection.begin():
+        hold_scheduler(connection, scheduler)
+        if not _is_due(connection, scheduler, now, interval_s):
+            return False
+        _write(connection, scheduler, {"claimed_at": now}, {"calls": 0, "failures": 0})
+        return True
+
+
+def record_poll(
+    store: Database,
+    scheduler: str,
+    *,
+    now: float,
+    calls: int,
+    answered: bool,
+    interval_s: float,
+    problem: str | None,
+) -> None:
+    """End a claim: *calls* were made, *answered* says whether the scheduler answered, *problem* why not.
+
+    With no call and no problem nothing was asked: the claim is given back and the rest stays as it was. *now* is in
+    unix seconds. After an answer the count of failures is 0 again.
+    """
+    with store.writing() as connection, connection.begin():
+        hold_scheduler(connection, scheduler)
+        if calls == 0 and answered:
+            connection.execute(update(POLL).where(POLL.c.scheduler == scheduler).values(claimed_at=None))
+            return
+        before = select(POLL.c.failures).where(POLL.c.scheduler == scheduler)
+        failures = 0 if answered else 1 + (connection.execute(before).scalar_one_or_none() or 0)
+        values = {
+            "claimed_at": None,
+            "asked_at": now,
+            "next_at": now + wait_s(calls, failures, interval_s),
+            "calls": calls,
+            "failures": failures,
+            "problem": None if problem is None else storable(problem),
+        }
+        _write(connection, scheduler, values, {})
+
+
+def last_poll(store: Database, scheduler: str) -> Poll | None:
+    """Return the last poll of *scheduler*; None if there was none.
+
+    A claim alone is no poll.
+    """
+    with store.reading() as connection:
+        row = connection.execute(select(POLL).where(POLL.c.scheduler == scheduler)).one_or_none()
+    if row is None or row.asked_at is None:
+        return None
+    return Poll(asked_at=row.asked_at, next_at=row.next_at, failures=row.failures, problem=row.problem)
+
+
+def wait_s(calls: int, failures: int, interval_s: float) -> float:
+    """Return the seconds from a poll of *calls* calls to the next one.
+
+    *failures* counts failed polls in a row, including this one.
+
+    >>> wait_s(1, 0, 30.0), wait_s(1, 2, 30.0), wait_s(1, 9, 30.0)
+    (30.0, 120.0, 960.0)
+    """
+    plain = max(1, calls) * interval_s  # a poll that failed before its first call is no reason to hurry
+    return max(plain, min(plain * 2.0 ** min(failures, 64), LONGEST_BACK_OFF_S))
+
+
+def keep_words(store: Database, words: Mapping[str, Known], *, at: float) -> None:
+    """Store what the schedulers reported of jobs at *at* (unix seconds), by uid of the run.
+
+    A newer word replaces the older one of the same run. It is shown to people (`hpcml status`, `hpcml show`) and never
+    decides the state of a run. Nothing is written for an empty *words*.
+    """
+    rows = []
+    for uid, known in words.items():
+        said = {**asdict(known), "state": known.state.value}
+        del said["used"]  # it is in the run's journal, where the end that it belongs to is told
+        said |= {name: storable(said[name]) for name in _TEXTS if said[name] is not None}
+        rows.append({"uid": uid, "at": at, **said})
+    if not rows:
+        return
+    with store.writing() as connection, connection.begin():
+        hold_words(connection)
+        for chunk in chunked(list(words)):
+            connection.execute(delete(WORD).where(WORD.c.uid.in_(chunk)))
+        connection.execute(insert(WORD), rows)
+
+
+def ended_with_jobs(
+    store: Database, schedulers: Sequence[str], *, since: float, limit: int, roots: Sequence[Path] = ()
+) -> list[RunRecord]:
+    """Return the ended runs, the latest first, whose jobs may live: the last word of them was of no end.
+
+    Of runs that no word is of, those that ended after *since* (unix seconds). With *roots* (absolute folders) only
+    those that lie in or below one of them.
+    """
+    final = [state.value for state in State if state.is_final]
+    never_asked = WORD.c.uid.is_(None) & (RUN.c.t_end > since)
+    query = (
+        select_runs()
+        .outerjoin(WORD, WORD.c.uid == RUN.c.uid)
+        .where(RUN.c.state.in_(final), RUN.c.is_settled, RUN.c.job_id.is_not(None), RUN.c.scheduler.in_(schedulers))
+        .where(never_asked | WORD.c.state.not_in(final))
+    )
+    query = query.where(is_below(*roots)) if roots else query
+    with store.reading() as connection:
+        return load_records(connection, connection.execute(query.order_by(RUN.c.uid.desc()).limit(limit)).all())
+
+
+def read_words(store: Database, uids: Sequence[str]) -> dict[str, tuple[Known, float]]:
+    """Return by uid what a scheduler reported last of the run, and when (unix seconds).
+
+    A run without a report is absent. How old a word may be is for the caller to judge.
+    """
+    said: dict[str, tuple[Known, float]] = {}
+    with store.reading() as connection:
+        for chunk in chunked(uids):
+            for uid, at, state, *rest in connection.execute(select(WORD).where(WORD.c.uid.in_(chunk))):
+                raw, exit_code, reason, expected_start, is_live = rest
+                said[uid] = (
+                    Known(
+                        state=State(state),
+                        raw=raw,
+                        exit_code=exit_code,
+                        reason=reason,
+                        expected_start=expected_start,
+                        is_live=is_live,
+                    ),
+                    at,
+                )
+    return said
+
+
+def _write(
+    connection: Connection, scheduler: str, values: Mapping[str, object], at_first: Mapping[str, object]
+) -> None:
+    """Update the row of *scheduler* with *values*, or insert it with *at_first* too; the caller holds its lock."""
+    done = connection.execute(update(POLL).where(POLL.c.scheduler == scheduler).values(**values))
+    if done.rowcount == 0:
+        connection.execute(insert(POLL).values(scheduler=scheduler, **at_first, **values))
+
+
+def _is_due(connection: Connection, scheduler: str, now: float, interval_s: float) -> bool:
+    row = connection.execute(select(POLL).where(POLL.c.scheduler == scheduler)).one_or_none()
+    if row is None:
+        return True
+    if row.claimed_at is not None and abs(now - row.claimed_at) < CLAIM_LAPSES_S:
+        return False
+    if row.asked_at is None:
+        return True
+    wait = wait_s(row.calls, row.failures, interval_s)  # by the caller's interval: it may be in more of a hurry
+    since = now - float(row.asked_at)
+    return not -wait <= since < wait  # so far back only a clock goes that was set

@@ -1,0 +1,112 @@
+"""A store that this user may only read: a colleague's, or one on a read-only file system.
+
+Such a store is neither made nor upgraded, and what is new in run directories does not get into it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import quote
+
+from sqlalchemy import Connection, event
+
+from hpcml.errors import StoreError
+from hpcml.store.schema import REVISION
+from hpcml.store.sqlite.file import BUSY_TIMEOUT_S, SqliteFile, begin, make_engine, newer, revision_of
+from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file
+
+
+class ReadOnlyStore(SqliteFile):
+    """A file that is never changed; readers see the state of the last ingest by somebody who may write.
+
+    `hpcml estimate` opens its store in this way too, since it must change nothing.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__(placement)
+        self._engine = make_engine(lambda: connect_for_reading(self.path.resolve()), prepare=lambda _: None)
+        event.listen(self._engine, "begin", begin)
+
+    @classmethod
+    def open(cls, placement: Placement) -> ReadOnlyStore:
+        """Return the store in this file; raises `StoreError` where its schema is older or newer.
+
+        Also raised for a file without a schema, which its owner has not filled yet.
+        """
+        check_file(placement.path)
+        store = cls(placement)
+        with store.reading() as connection:
+            check_revision(connection, placement.path)
+        return store
+
+    @property
+    def is_read_only(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def used(self) -> str:
+        """The file system, and that the store is only read."""
+        return f"on {self.placement.file_system or 'an unknown file system'}, read-only for you"
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection that sees one state of the store from beginning to end."""
+        with self.translated(), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    def writing(self) -> NoReturn:
+        """Raise `StoreError`."""
+        raise StoreError(f"the store {self.name} is read-only for you: choose one of your own (--store, HPCML_STORE)")
+
+    def maintaining(self) -> NoReturn:
+        """Raise `StoreError`."""
+        self.writing()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._engine.dispose()
+
+
+def check_revision(connection: Connection, path: Path) -> None:
+    """Raise `StoreError` for a schema that would need an upgrade, or a later hpcml.
+
+    The messages say whose move it is: an upgrade is its owner's.
+    """
+    revision = revision_of(connection)
+    if revision is None:
+        raise StoreError(f"there is nothing in the store {path} yet, and it is read-only for you")
+    if revision == REVISION:
+        return
+    from hpcml.store.upgrade import known_revisions  # noqa: PLC0415 - loads Alembic
+
+    if revision not in known_revisions():
+        raise StoreError(newer(path, revision))
+    raise StoreError(
+        f"the store {path} is of an older hpcml, and read-only for you: its owner's hpcml sync upgrades it"
+    )
+
+
+def connect_for_reading(path: Path) -> sqlite3.Connection:
+    """Return a connection to *path* that never writes beside it.
+
+    A snapshot, or a file in write-ahead mode that nobody has open, is read without any lock; everything else is opened
+    with SQLite's ``mode=ro`` (sqlite.org/uri.html).
+    """
+    header, wal, shared = SqliteHeader.of(path), Path(f"{path}-wal"), Path(f"{path}-shm")
+    if header.publication or (header.has_wal and not (wal.exists() and shared.exists())):
+        return connect_to_snapshot(path)  # nobody is writing into it; without its shared memory SQLite could not tell
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+
+
+def connect_to_snapshot(path: Path) -> sqlite3.Connection:
+    """Return a connection to *path*, which nobody changes, without any lock (SQLite's ``immutable=1``).
+
+    SQLite then neither locks the file nor looks for changes: a change during the reading would give wrong answers
+    (sqlite.org/uri.html). A replaced file is not changed, only no longer found under its name.
+    """
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
