@@ -1,84 +1,123 @@
-"""Command line in, runs out. The only module that talks to Hydra.
+"""Turns the command line of `hpcml run` into `Run`s, by Hydra; the only module that starts Hydra.
 
-Hydra composes and nothing else: the task function it calls only collects, so submission, exit codes, directories and
-error messages stay ours. ``--cfg``, ``--info`` and ``--help`` never call it; they print, and yield no runs.
+Hydra only composes: its task function collects the configurations, so that submission, exit codes, directories and
+error messages stay hpcml's. ``--cfg``, ``--info`` and ``--help`` never call it; they print, and give no runs.
+
+The classes of hpcml/model/run are the schema. OmegaConf would make nodes of frozen dataclasses read-only, so
+`mutable_twin` makes copies of them that are not frozen.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import hydra
+import omegaconf
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import OverrideParseException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode
-from hpcml.config.schema import mutable_twin
-from hpcml.config.sweep import HYDRA_REFUSALS, Composition, Sweep, SweepFoundError, typed
-from hpcml.config.wording import in_one_line
-from hpcml.config.words import Words, arrange
+from hpcml.config.command_line import Words, arrange, in_one_line
+from hpcml.config.program import Program
+from hpcml.config.sweep.points import (
+    HYDRA_REFUSALS,
+    HYDRA_STUMBLES,
+    Composition,
+    Sweep,
+    SweepFoundError,
+    typed,
+)
+from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
-from hpcml.resources import resource_dir
-from hpcml.spec import Run
+from hpcml.model.run import Run
+from hpcml.paths import resource_dir
 
 _ROOT_CONFIG = "run"
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-_STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.StopAtSweep"
+_STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.points.StopAtSweep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composed:
-    """One point of the command line: the run, and the words that lead to it."""
+    """One composed configuration (one point of a sweep): the run, and the overrides that lead to it.
+
+    `overrides` are words as they were typed, for one point: ``seed=0``, not ``seed=0,1``. `hpcml run --dry-run` shows
+    them.
+    """
 
     run: Run
     overrides: tuple[str, ...]
     user_config: tuple[str, ...]  # configuration directories besides the shipped one
 
 
-def compose_from_cli(arguments: Sequence[str], *, project: Path) -> list[Composed]:
-    """Run Hydra's whole command line on *arguments*; return one entry for each composed configuration.
+def compose_from_cli(
+    arguments: Sequence[str], *, project: Path, most: int = MOST_RUNS, program: Program | None = None
+) -> list[Composed]:
+    """Run Hydra on *arguments*, those of ``hpcml run``; return one entry per composed configuration.
 
-    *project* is where ``./conf`` may add options. Raises `ConfigError` if any point is refused: a sweep is all or
-    nothing. An empty list means that Hydra only printed (``--cfg``, ``--info``, ``--help``).
+    Each configuration is combined with each point of *program*, the user's own, of which Hydra is not told.
+
+    *project* is the folder where ``./conf`` may add options. Raises `ConfigError` if any point is refused, or if there
+    would be more than *most*: a sweep is submitted as a whole or not at all. An empty list means that Hydra only
+    printed (``--cfg``, ``--info``, ``--help``). Entries are in the order of the sweep. Nothing is written but a folder
+    for Hydra that disappears again. While it works, ``sys.argv`` and HYDRA_FULL_ERROR are Hydra's, and afterwards as
+    before: so it must not be called from two threads at once.
+
+        compose_from_cli(["--multirun", "seed=0,1"], project=Path.cwd())  # two entries
     """
-    outcomes: list[Composed | ConfigError] = []
+    outcomes: list[Composed | Exception] = []
 
     def settle(composition: Composition, overrides: tuple[str, ...]) -> Composed:
         shipped = resource_dir("conf")
         user_config = tuple(folder for folder in composition.directories if Path(folder) != shipped)
-        return Composed(run=decide(composition), overrides=overrides, user_config=user_config)
+        return Composed(run=decide(composition, program), overrides=overrides, user_config=user_config)
 
     def collect(cfg: DictConfig) -> None:
         settings: Any = HydraConfig.get()  # declared as what it holds, and is a DictConfig
         try:
             _refuse_other_sweepers(settings)
             outcomes.append(settle(Composition(cfg, settings, project), tuple(typed(settings.overrides.task))))
-        except ConfigError as error:  # raised below, once Hydra has returned: it would print a traceback
+        except Exception as error:  # noqa: BLE001 - raised below, once Hydra has returned: it would make it its own
             outcomes.append(error)
 
     with tempfile.TemporaryDirectory(prefix="hpcml-hydra-") as scratch:
-        words = arrange(arguments, shipped=resource_dir("conf"), project=project)
+        words = arrange(arguments, shipped=resource_dir("conf"), project=project, is_own=program is not None)
         with _complaints_in_one_line():
+            _check_choices(words)
             try:
                 _run_hydra(words, collect, scratch)
             except SweepFoundError as found:
                 _refuse_other_sweepers(found.config.hydra)
-                outcomes = Sweep(found, project, settle).settled()
-    return _all_or_nothing(outcomes)
+                outcomes = Sweep(found, project, settle, most=most).settled()
+    composed = _all_or_nothing(outcomes)
+    if program is None:
+        return composed
+    check_count(len(composed) * program.count, most, what="the words behind --")
+    return [_at(one, args) for one in composed for args in program.points()]
 
 
-def _all_or_nothing(outcomes: Sequence[Composed | ConfigError]) -> list[Composed]:
+def _at(composed: Composed, args: dict[str, str]) -> Composed:
+    run = replace(composed.run, workload=replace(composed.run.workload, args=args))
+    return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in args))
+
+
+def _all_or_nothing(outcomes: Sequence[Composed | Exception]) -> list[Composed]:
+    for outcome in outcomes:
+        if isinstance(outcome, Exception) and not isinstance(outcome, ConfigError):
+            raise outcome
     refusals = [outcome for outcome in outcomes if isinstance(outcome, ConfigError)]
     if refusals:
         more = f" (and {len(refusals) - 1} more of {len(outcomes)} points)" if len(refusals) > 1 else ""
@@ -109,6 +148,26 @@ def _complaints_in_one_line() -> Iterator[None]:
         raise ConfigError(f"{error.override!r} is no override: {in_one_line(str(error))}") from error
     except HYDRA_REFUSALS as error:
         raise ConfigError(in_one_line(str(error), str(error.__cause__ or ""), schema=Run)) from error
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from error
+    except RecursionError as error:
+        raise ConfigError("a word is nested too deeply to be read: fewer brackets") from error
+    except HYDRA_STUMBLES as error:
+        raise ConfigError(f"Hydra cannot make a configuration of these words: {in_one_line(str(error))}") from error
+
+
+def _check_choices(words: Words) -> None:
+    """Raise `ConfigError` for a list of options that holds anything but names, on which Hydra stumbles."""
+    parser = OverridesParser.create()
+    for word in words.overrides:
+        try:
+            (override,) = parser.parse_overrides([word])
+        except HydraException:
+            continue  # which Hydra says itself
+        value = override.value()
+        names = value if isinstance(value, list) else []
+        if (resource_dir("conf") / override.key_or_group).is_dir() and not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"{word}: an option is chosen by its name, as in {override.key_or_group}=NAME")
 
 
 def _no_output(scratch: str) -> list[str]:
@@ -124,24 +183,33 @@ def _stop_at_sweep(words: Words) -> list[str]:
 
 
 def _refuse_other_sweepers(settings: Any) -> None:  # noqa: ANN401 - Hydra's own configuration
-    if settings.sweeper._target_ != _BASIC_SWEEPER:
+    if settings.sweeper is None or settings.sweeper._target_ != _BASIC_SWEEPER:
         raise ConfigError(
             f"hydra/sweeper={settings.runtime.choices.get('hydra/sweeper')} waits for each result to choose "
             "the next point; hpcml submits a sweep whole: list the points (seed=0,1,2, range(), choice())"
         )
 
 
-def decide(composition: Composition) -> Run:
-    """Turn a composed configuration into a `Run`, which checks itself on the way."""
+def decide(composition: Composition, program: Program | None = None) -> Run:
+    """Return the `Run` for a composed configuration; raise `ConfigError` where it is not valid.
+
+    A value that the classes of `hpcml.model.run` refuse is named with its key. The command is that of *program*, where
+    there is one.
+    """
     try:
-        run = decode(Run, composition.values())
+        values = composition.values()
+        if program is not None:
+            values["workload"] = {**values["workload"], "command": program.command, "args": {}}
+        run = decode(Run, values)
     except OmegaConfBaseException as error:
         raise ConfigError(in_one_line(str(error), str(error.__cause__ or ""), schema=Run)) from error
     assert isinstance(run, Run)
     return run
 
 
+@functools.cache
 def _register_schema() -> None:
+    """Tell Hydra's store what a run is made of; it keeps that, as long as the process lives."""
     node = OmegaConf.structured(mutable_twin(Run))
     OmegaConf.set_struct(node.workload.env, value=False)  # the one place where the user makes up the keys
     ConfigStore.instance().store(name="run_schema", node=node)
@@ -165,3 +233,34 @@ def _process_state(argv: list[str]) -> Iterator[None]:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = full_error_before
+
+
+@functools.cache
+def mutable_twin(schema: type) -> type:
+    """Return a dataclass with the fields and defaults of *schema* that is not frozen and checks nothing.
+
+    A field without a default gets OmegaConf's ``MISSING`` (``???``). Nested dataclasses become twins as well, in lists
+    and dicts too. For OmegaConf only: values are checked when `decode` makes a `Run` of them.
+    """
+    hints = get_type_hints(schema)
+    twins = []
+    for original in fields(schema):
+        hint = _twin_hint(hints[original.name])
+        if isinstance(hint, type) and is_dataclass(hint):
+            default = field(default_factory=hint)  # there from the start, so that each of its keys can be set
+        elif original.default_factory is not MISSING:
+            default = field(default_factory=original.default_factory)
+        elif original.default is not MISSING:
+            default = field(default=original.default)
+        else:
+            default = field(default=omegaconf.MISSING)
+        twins.append((original.name, hint, default))
+    return make_dataclass(schema.__name__, twins, kw_only=True)
+
+
+def _twin_hint(hint: Any) -> Any:  # noqa: ANN401 - a type hint is anything
+    if isinstance(hint, type) and is_dataclass(hint):
+        return mutable_twin(hint)
+    if get_origin(hint) in (dict, list):
+        return get_origin(hint)[tuple(_twin_hint(argument) for argument in get_args(hint))]
+    return hint

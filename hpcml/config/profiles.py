@@ -1,4 +1,7 @@
-"""Cluster profiles as files: found where Hydra would find them, read without starting it, written for a new site."""
+"""Cluster profiles (``conf/cluster/*.yaml``): found as Hydra finds them, read without it, and written for a new site.
+
+`hpcml cluster` lists, shows and creates them.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcml.cluster import Cluster, Queue, Resources
 from hpcml.codec import decode, encode
-from hpcml.config.wording import in_one_line
-from hpcml.config.words import project_conf
+from hpcml.config.command_line import in_one_line, project_conf
 from hpcml.errors import ConfigError, require
-from hpcml.resources import resource_dir
+from hpcml.model.cluster import Cluster, Queue, Resources
+from hpcml.paths import resource_dir
+from hpcml.runs.atomic import create_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # a file, and a word of Hydra's override grammar
 _GLOBAL = "# @package _global_"
@@ -46,7 +49,10 @@ _OF_GPUS = ("gpu_vendor", "gpu_model", "gpu_compute_capability", "co2_g_per_kwh"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One file of conf/cluster/: the cluster, and what is asked of it unless the user says otherwise."""
+    """One file of conf/cluster/: the cluster, and the default resources of its jobs.
+
+    `resources` are the values that a job has unless the user says otherwise.
+    """
 
     cluster: Cluster
     resources: Resources
@@ -54,12 +60,20 @@ class Profile:
 
 
 def list_profiles(project: Path, config_dirs: Sequence[Path] = ()) -> list[Profile]:
-    """Return all profiles by name; raises `ConfigError` for the first that cannot be read."""
+    """Return all profiles, sorted by name; raise `ConfigError` for the first that cannot be read.
+
+    Shipped ones, those of *config_dirs* (``--config-dir``) and those of *project*'s ./conf. Of files of the same name
+    the first in this order counts, as in Hydra.
+    """
     return [get_profile(name, project, config_dirs) for name in sorted(_files(project, config_dirs))]
 
 
 def get_profile(name: str, project: Path, config_dirs: Sequence[Path] = ()) -> Profile:
-    """Return the profile that ``+cluster=NAME`` would compose."""
+    """Return the profile that ``+cluster=NAME`` would compose; raise `ConfigError` without a valid one.
+
+    *name* is the word to type, and becomes the name of the cluster. The profiles that its defaults list names are read
+    first, and its own values win over theirs. The message of an error names the file, or the names that there are.
+    """
     files = _files(project, config_dirs)
     if name not in files:
         raise ConfigError(f"cluster={name} is not known: choose {', '.join(sorted(files))}, or make it: cluster new")
@@ -74,20 +88,18 @@ def get_profile(name: str, project: Path, config_dirs: Sequence[Path] = ()) -> P
         )
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    except KeyError as error:  # a word that an enum does not have
-        raise ConfigError(f"{path}: cluster.scheduler={error} is none of local, slurm, pbs") from error
 
 
 def write_profile(cluster: Cluster, resources: Resources, folder: Path, *, head: Sequence[str]) -> Path:
-    """Write a new profile into *folder* and return its path; *head* says in its first lines what it is.
+    """Write a new profile into *folder* and return its path; *head* is the comment in its first lines.
 
-    Raises `ConfigError` where there is one of that name: nothing is ever overwritten.
+    Raises `ConfigError` where the file exists or cannot be written: nothing is overwritten. *folder* is made where it
+    is absent.
     """
     path = folder / f"{check_name(cluster.name)}.yaml"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(profile_text(cluster, resources, head=head))
+        create_text(path, profile_text(cluster, resources, head=head), permissions=0o666)
     except FileExistsError as error:
         raise ConfigError(f"{path} exists already: choose another name or delete it") from error
     except OSError as error:
@@ -96,7 +108,13 @@ def write_profile(cluster: Cluster, resources: Resources, folder: Path, *, head:
 
 
 def check_name(name: str) -> str:
-    """Return *name* if a new profile may have it: a shipped one cannot be replaced, Hydra would not find the new."""
+    """Return *name* if a new profile may have it, else raise `ConfigError`.
+
+    Names of shipped profiles are refused, since Hydra would find the shipped one.
+
+    >>> check_name("mycluster")
+    'mycluster'
+    """
     require(_NAME.fullmatch(name) is not None, f"{name!r} is no name for a cluster: use letters, digits, _ and -")
     shipped = resource_dir("conf") / "cluster" / f"{name}.yaml"
     require(not shipped.exists(), f"cluster={name} ships with hpcml and would hide yours: choose another name")
@@ -104,7 +122,10 @@ def check_name(name: str) -> str:
 
 
 def to_fill_in(cluster: Cluster) -> list[str]:
-    """Return the keys of *cluster* that a person has to find out."""
+    """Return the fields of *cluster* that no scheduler reports and that still have their default.
+
+    In the order in which `profile_text` writes them. Fields about GPUs are asked for only where the cluster has some.
+    """
     default = {field.name: _default(field) for field in fields(Cluster)}
     return [
         key
@@ -114,7 +135,11 @@ def to_fill_in(cluster: Cluster) -> list[str]:
 
 
 def profile_text(cluster: Cluster, resources: Resources, *, head: Sequence[str]) -> str:
-    """Return the file of a profile; what is not known stands in it as a comment."""
+    """Return the YAML of a profile; unknown fields stand in it as comments, to be filled in.
+
+    *head* are lines of a comment, without their ``#``. Only what differs from the defaults is written. The text has the
+    header that puts its keys at the top (``# @package _global_``, hydra.cc/docs/advanced/overriding_packages).
+    """
     lines = [_GLOBAL, *(f"# {line}" for line in head), "cluster:", *_lines(cluster)]
     lines += [f"  # {key}: # {_TO_FILL_IN[key]}" for key in to_fill_in(cluster)]
     return "\n".join([*lines, "resources:", *_lines(resources), ""])

@@ -1,4 +1,8 @@
-"""What a user or a project says once for all runs: accounts, for a start."""
+"""Preferences of the user and of the project for all runs; at present, the accounts that jobs are charged to.
+
+Two files are read: hpcml.yaml of the project, and config.yaml of the user (`user_file`).
+`hpcml.commands.submit.account` decides between them.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +14,45 @@ from typing import Any
 import yaml
 
 from hpcml.errors import ConfigError
+from hpcml.runs.private import make_folder, write_file
 
 PROJECT_FILE = "hpcml.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preferences:
-    """The settings of one file."""
+    """The settings of one preferences file.
+
+    Names of clusters are those to type, as in ``+cluster=NAME``.
+
+    >>> Preferences(account="abc", accounts={"alpha": "xyz"}).account_for("alpha")
+    'xyz'
+    """
 
     account: str | None = None
     accounts: Mapping[str, str] = field(default_factory=dict)  # by cluster
 
     def account_for(self, cluster: str) -> str | None:
-        """Return the account for *cluster*: its own, else the one for all."""
+        """Return the account for *cluster*: the one given for it, else the one for all clusters, else None."""
         return self.accounts.get(cluster, self.account)
 
 
 def user_file(environ: Mapping[str, str]) -> Path | None:
-    """Return where the user's own file is, or would be; None for a user without a home."""
+    """Return the path of the user's own file, which need not exist; None without XDG_CONFIG_HOME and HOME.
+
+    By the XDG Base Directory Specification: $XDG_CONFIG_HOME/hpcml/config.yaml, else ~/.config/hpcml/config.yaml.
+    """
     if environ.get("XDG_CONFIG_HOME"):
         return Path(environ["XDG_CONFIG_HOME"]) / "hpcml" / "config.yaml"
     return Path(environ["HOME"]) / ".config" / "hpcml" / "config.yaml" if environ.get("HOME") else None
 
 
 def read_preferences(path: Path) -> Preferences:
-    """Return what *path* says, nothing if it is not there; an unknown key or a broken file is a `ConfigError`."""
+    """Return the preferences in *path*, empty where it does not exist; raise `ConfigError` for a bad file.
+
+    Refused are a file that is no YAML or cannot be read, an unknown key, and an account that is neither text nor a
+    number. A number as an account becomes its text.
+    """
     raw = _read(path)
     if unknown := sorted(set(raw) - {"account", "accounts"}):
         raise ConfigError(f"{path}: unknown key {unknown[0]}: account and accounts are known")
@@ -51,11 +69,15 @@ def read_preferences(path: Path) -> Preferences:
 
 
 def remember_account(path: Path, cluster: str, account: str) -> None:
-    """Add the account of *cluster* to *path*, keeping what is there."""
+    """Write the account of *cluster* into *path*, keeping its other settings (but not its comments).
+
+    The folder is made where it is absent, for its owner only. Raises `ConfigError` where the file that is there cannot
+    be read, and `OSError` where it cannot be written.
+    """
     raw = _read(path)
     raw["accounts"] = {**(raw.get("accounts") or {}), cluster: account}
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+    make_folder(path.parent, parents=True)
+    write_file(path.resolve(), yaml.safe_dump(raw, sort_keys=False))
 
 
 def _read(path: Path) -> dict[str, Any]:

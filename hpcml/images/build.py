@@ -1,4 +1,9 @@
-"""One image built: once among all who want it, out of sight until it is whole, and without a trace if it fails."""
+"""Builds one image: once for all processes that want it, invisible until complete, with nothing left over on failure.
+
+`build` takes the lock of the image, checks the room on the disk, runs Apptainer or Singularity, checks the result and
+moves it into the cache. `guarded` runs the program such that it ends with us, however we end, and removes its temporary
+files. `hpcml build`, submissions and build jobs use it.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,19 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from hpcml import lease
 from hpcml.errors import ImageError
-from hpcml.image import Definition, ImageRecord
-from hpcml.images.cache import Cache, draft_of, remove_tree, sha256_of
-from hpcml.images.guarded import await_end, guarded
+from hpcml.images.cache import Cache, remove_tree, scratch_name, sha256_of
 from hpcml.images.logins import login_for
 from hpcml.images.runtime import (
     Runtime,
@@ -32,8 +35,15 @@ from hpcml.images.runtime import (
     inspect_definition,
     secrets_in,
 )
+from hpcml.model.image import Definition, ImageRecord
+from hpcml.runs import lock as locks
+from hpcml.runs.atomic import draft_of
+from hpcml.runs.liveness import ProcessIdentity, is_of_our_namespace
+from hpcml.runs.private import is_ours, make_folder, make_home, write_file
 
 _KEPT_LINES = 2000
+# What Apptainer says of the index of its downloaded layers if a build was killed while it wrote that (seen with 1.4.5)
+_TORN = "unexpected end of JSON input"
 _ROOM = 5  # layers, unpacked, and packed again: 3 to 5 times what is downloaded
 _LEAST_ROOM = 32 << 20
 _FULL = ("No space left on device", "no space left on device", "Disk quota exceeded", "disk quota exceeded")
@@ -50,14 +60,18 @@ _STAGES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a build is."""
+class BuildProgress:
+    """The stage that a build has reached, and its latest line of output.
+
+    The stages come in the order of the comment below; a stage that a build does not need is skipped. Passwords and keys
+    in the line are replaced by ``***``.
+    """
 
     stage: str  # waiting | preparing | downloading | unpacking | installing | packing | checking
     words: str = ""  # the latest line
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[BuildProgress], None]
 
 
 def build(
@@ -68,43 +82,50 @@ def build(
     environ: Mapping[str, str],
     on_progress: OnProgress = lambda _: None,
     wait: bool = True,
-    patience: lease.Patience | None = None,
+    patience: locks.Patience | None = None,
 ) -> ImageRecord:
-    """Return the image of *definition*, built now if it is not there; of several who ask, one builds.
+    """Return the image of *definition*, from the cache or built now; of several processes that ask, one builds.
 
-    Raises `ImageError`, after which nothing is there but, for a build that failed, what it printed.
+    *on_progress* is called for each line of output, and about once a second while another process builds. With *wait*
+    False, a build by another process raises `ImageError` instead of waiting. *environ* has the logins of registries and
+    the folders that the user has chosen for temporary files and layers. *patience* has the times of the lock.
+
+    Raises `ImageError`, with the reason in one line, where the build fails; then only the log of the build and the
+    downloaded layers are left in the cache. In the main thread SIGTERM and SIGHUP clean up in the same way, and then
+    raise `SystemExit`.
     """
-    patience = patience or lease.Patience()
+    patience = patience or locks.Patience()
     found = cache.find(definition.key)
     if found is not None:
         return found
     _check_place(cache)
     held = _await_lock(definition, cache, on_progress, patience, wait=wait)
-    with lease.kept_alive(held, patience), _signals_clean_up():
+    with locks.kept_alive(held, patience), _signals_clean_up():
         found = cache.find(definition.key)  # by the one we waited for
         if found is not None:
             return found
         chosen = chosen_place(environ, "TMPDIR")
-        lease.clear_dead(cache.locks)
-        cleaning = Progress(stage="waiting", words="a build that was killed is cleaning up")
+        locks.clear_dead(cache.locks)
+        cleaning = BuildProgress(stage="waiting", words="a build that was killed is cleaning up")
         for path in cache.leftovers(Path(chosen) if chosen else None):
             await_end(path, on_wait=lambda: on_progress(cleaning))
             remove_tree(path)
-        on_progress(Progress(stage="preparing"))
+        on_progress(BuildProgress(stage="preparing"))
         _check_room(definition, cache, environ)
         return _build(definition, cache, runtime, environ, on_progress, held)
 
 
 def _await_lock(
-    definition: Definition, cache: Cache, on_progress: OnProgress, patience: lease.Patience, *, wait: bool
-) -> lease.Lock:
+    definition: Definition, cache: Cache, on_progress: OnProgress, patience: locks.Patience, *, wait: bool
+) -> locks.Lock:
+    """Return the lock of the image as soon as it is free; without *wait*, raise `ImageError` where it is not."""
     try:
-        for found in lease.wait_for(cache.locks, definition.key, patience=patience):
-            if isinstance(found, lease.Lock):
+        for found in locks.wait_for(cache.locks, definition.key, patience=patience):
+            if isinstance(found, locks.Lock):
                 return found
             if not wait:
                 raise ImageError(f"image {definition.key[:12]} is being built by {found}: try again later")
-            on_progress(Progress(stage="waiting", words=f"{found} builds it"))
+            on_progress(BuildProgress(stage="waiting", words=f"{found} builds it"))
     except OSError as error:
         raise _explain_os(error, cache) from error
     raise AssertionError("a lock that is waited for comes")
@@ -134,8 +155,9 @@ def _build(
     runtime: Runtime,
     environ: Mapping[str, str],
     on_progress: OnProgress,
-    held: lease.Lock,
+    held: locks.Lock,
 ) -> ImageRecord:
+    """Build the image in a folder of its own and move it into the cache; the caller holds the lock."""
     began = time.monotonic()
     with _workplace(cache, definition.key, environ) as (folder, scratch):
         recipe, image = folder / "image.def", folder / "image.sif"
@@ -144,15 +166,16 @@ def _build(
             recipe.write_text(definition.text, encoding="utf-8")
             login = login_for(definition.base.partition("/")[0], environ)  # the host that the digest was asked of
             secrets = [*secrets_in(environ), *([login.password] if login else [])]
-            variables = build_environment(
-                environ,
-                scratch=scratch,
-                layers=cache.layers,
-                login=login,
-                plain_http=definition.plain_http,
-            )
             command = build_command(runtime, image, recipe, is_root=os.geteuid() == 0)
-            code = _run(command, folder, variables, secrets, lines, on_progress)
+            code = 0
+            kept = [cache.layers] if is_ours(cache.layers) else []  # another's, where people share the folder
+            for layers in (*kept, folder / "layers"):  # the last: see _TORN
+                variables = build_environment(
+                    environ, scratch=scratch, layers=layers, login=login, plain_http=definition.plain_http
+                )
+                code = _run(command, folder, variables, secrets, lines, on_progress)
+                if code == 0 or not any(_TORN in line for line in lines):
+                    break
             if code != 0:
                 raise _explain(lines, code, cache, runtime)
             record = _describe(definition, image, runtime, environ, time.monotonic() - began)
@@ -165,7 +188,7 @@ def _build(
             raise _with_log(error, lines, cache, definition.key) from None
 
 
-def _require_still_ours(held: lease.Lock, definition: Definition) -> None:
+def _require_still_ours(held: locks.Lock, definition: Definition) -> None:
     if not held.is_ours:
         raise ImageError(
             f"image {definition.key[:12]}: another builder took us for dead (did this host sleep?): build again"
@@ -173,10 +196,11 @@ def _require_still_ours(held: lease.Lock, definition: Definition) -> None:
 
 
 def _check_place(cache: Cache) -> None:
-    """Notice before building what Apptainer notices after it: that the image cannot be put where it belongs."""
-    probe = draft_of(cache.layers, "probe")
+    """Make sure that the image can be put where it belongs: Apptainer itself would notice that only after the build."""
+    probe = draft_of(cache.root / "probe")
     try:
-        cache.layers.mkdir(parents=True, exist_ok=True)
+        make_home(cache.root)
+        make_folder(cache.layers)
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -184,7 +208,10 @@ def _check_place(cache: Cache) -> None:
 
 
 def _check_room(definition: Definition, cache: Cache, environ: Mapping[str, str]) -> None:
-    """Refuse to begin what cannot end; a quota is not seen here, but when it is hit."""
+    """Raise `ImageError` where the disk has less room than the build will need; a quota is only noticed when it is hit.
+
+    The need is estimated from the size of the base image: `_ROOM` times its compressed layers, at least `_LEAST_ROOM`.
+    """
     need = max(_LEAST_ROOM, _ROOM * (definition.base_size_bytes or 0))
     elsewhere = [chosen for word in ("TMPDIR", "CACHEDIR") if (chosen := chosen_place(environ, word))]
     places = {cache.root, *map(Path, elsewhere)}
@@ -207,11 +234,11 @@ def _workplace(cache: Cache, key: str, environ: Mapping[str, str]) -> Iterator[t
     """Make the folder of this build, and that for temporary files where the user wants them elsewhere."""
     folder = cache.building(key)
     chosen = chosen_place(environ, "TMPDIR")
-    scratch = Path(chosen) / folder.name.lstrip(".") if chosen else folder / "tmp"
+    scratch = Path(chosen) / scratch_name(key) if chosen else folder / "tmp"
     try:
         remove_tree(folder)  # of a process with our number, on a host that has been started again
+        make_folder(folder)
         scratch.mkdir(parents=True, mode=0o700)
-        folder.mkdir(exist_ok=True)
         yield folder, scratch
     finally:
         remove_tree(scratch)
@@ -226,7 +253,10 @@ def _run(
     lines: deque[str],
     on_progress: OnProgress,
 ) -> int:
-    """Run a build to its end; it ends with us, however we end."""
+    """Run a build to its end and return its exit status; it ends with us, however we end.
+
+    The last lines of its output are appended to *lines*, without colours and *secrets*.
+    """
     stage = "preparing"
     with guarded(command, folder=folder, environ=environ) as process:
         assert process.stdout is not None
@@ -236,14 +266,17 @@ def _run(
                 line = line.replace(secret, "***")
             lines.append(line)
             stage = next((word for sign, word in _STAGES if sign in line), stage)
-            on_progress(Progress(stage=stage, words=_NOISE.sub("", line)))
+            on_progress(BuildProgress(stage=stage, words=_NOISE.sub("", line)))
         return process.wait()
 
 
 def _describe(
     definition: Definition, image: Path, runtime: Runtime, environ: Mapping[str, str], build_s: float
 ) -> ImageRecord:
-    """Look at what was built, and not at what the program says of it."""
+    """Return the record of a built image, from the file itself rather than from what the program says of it.
+
+    Raises `ImageError` where there is no image, or where it was built from another definition.
+    """
     inside = inspect_definition(runtime, image, environ) if image.is_file() else None
     if inside is None:
         raise ImageError(f"{runtime} said that it had built an image, and there is none that can be read")
@@ -281,7 +314,7 @@ def _labels_of(text: str) -> dict[str, str]:
 
 
 def _explain(lines: deque[str], code: int, cache: Cache, runtime: Runtime) -> ImageError:
-    """Return in one line why a build failed."""
+    """Return the error that says in one line why a build failed, as far as its last *lines* of output tell."""
     text = "\n".join(lines)
     if any(sign in text for sign in _FULL):
         return _NoRoomError(_no_room(cache))
@@ -298,7 +331,7 @@ def _explain(lines: deque[str], code: int, cache: Cache, runtime: Runtime) -> Im
 
 
 class _NoRoomError(ImageError):
-    """The disk is full, so that nothing is written about it either."""
+    """The disk is full, so that no log of the build is written either."""
 
 
 def _explain_os(error: OSError, cache: Cache) -> ImageError:
@@ -318,17 +351,142 @@ def _no_room(cache: Cache) -> str:
 
 
 def _with_log(error: ImageError, lines: deque[str], cache: Cache, key: str) -> ImageError:
-    """Keep what a build printed where there is room for it, and say where."""
+    """Write what a build printed into the cache, and return *error* with the path of that log.
+
+    Without room for it, *error* itself is returned.
+    """
     if isinstance(error, _NoRoomError) or not lines:
         return error
     log = cache.failure(key)
     with suppress(OSError):
-        log.parent.mkdir(exist_ok=True)
-        log.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        log.chmod(0o600)
+        make_folder(log.parent)
+        write_file(log, "".join(f"{line}\n" for line in lines))
         return ImageError(f"{error} (all it printed: {log})")
     return error
 
 
 def _size(count: int) -> str:
     return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
+
+
+GRACE_S = 20  # to remove its temporary files, which only it knows
+_GROUP = "group"  # in the folder of a build: the process group that works there
+# Reads a word; if there comes an end instead, asks the process group $1 to leave, and makes it after $2 seconds.
+_GUARD = """
+read -r word && exit
+kill -TERM "-$1"
+while [ "$2" -gt 0 ] && kill -0 "-$1"; do sleep 1; set -- "$1" $(($2 - 1)); done
+kill -KILL "-$1"
+"""
+# Begins when it is told to, or never: whoever dies before there is a guard leaves nothing that works.
+_GATE = 'read -r word || exit 1; exec "$@" </dev/null'
+
+
+@contextmanager
+def guarded(command: Sequence[str], *, folder: Path, environ: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Run *command* in *folder*; leaving the block ends it and all processes that it started.
+
+    Its output, stderr included, is the process's `stdout`. It begins only once a guard process watches over it: if this
+    process is killed, the guard asks the command to end (SIGTERM), and kills it after `GRACE_S` seconds. The command is
+    the first of a process group and a session of its own, and has no standard input.
+    """
+    process = behind_a_gate(command, folder=folder, environ=environ)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    guard: subprocess.Popen[bytes] | None = None
+    try:
+        guard = _guard(process.pid)
+        (folder / _GROUP).write_text(f"{process.pid} {ProcessIdentity.of_this_process().place}", encoding="utf-8")
+        open_gate(process)
+        yield process
+    finally:
+        process.stdout.close()
+        _end(process)
+        if guard is not None:
+            guard.communicate(b"done\n")
+
+
+def behind_a_gate(command: Sequence[str], *, folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a process that waits for `open_gate` before it becomes *command*, and ends if this process ends before.
+
+    So its process id is known, and can be given to a guard, before the command does anything.
+    """
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _GATE, "hpcml-image-gate", *command],
+        cwd=folder,
+        env=dict(environ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,  # Ctrl-C is for us: we end it, and wait until it has cleaned up
+    )
+
+
+def open_gate(process: subprocess.Popen[str]) -> None:
+    """Let a process of `behind_a_gate` start its command; one that was killed meanwhile is no error."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it was killed: its exit status says so
+        process.stdin.write("go\n")
+        process.stdin.close()
+
+
+def await_end(folder: Path, *, on_wait: Callable[[], None], patience_s: float = GRACE_S + 10) -> None:
+    """Wait, for at most *patience_s*, until no process of a killed builder of this host works in *folder* any more.
+
+    The builder's guard ends these processes; the folder must not be removed while they still write there. *on_wait* is
+    called ten times a second while there is something to wait for. A folder of another host, or one that no process was
+    started in, is not waited for.
+    """
+    try:
+        number, _, place = (folder / _GROUP).read_text(encoding="utf-8").partition(" ")
+        group = int(number)
+    except (OSError, ValueError):
+        return
+    if not is_of_our_namespace(ProcessIdentity.at(place, group)):
+        return
+    deadline = time.monotonic() + patience_s
+    while _lives(group) and time.monotonic() < deadline:
+        on_wait()
+        time.sleep(0.1)
+
+
+def _lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except PermissionError:
+        return True  # of another user
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
+def _guard(group: int) -> subprocess.Popen[bytes]:
+    """Start a process that ends *group* if we die without a word.
+
+    The kernel's own death signal (prctl) is lost where Apptainer enters a user namespace.
+    """
+    words = ["/bin/sh", "-c", _GUARD, "hpcml-image-guard", str(group), str(GRACE_S)]
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=nowhere,
+        stderr=nowhere,
+        env={"PATH": os.defpath},  # without the key of the registry
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+    with suppress(ProcessLookupError):  # what it has left of its session
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

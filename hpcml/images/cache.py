@@ -1,4 +1,19 @@
-"""The folder of images: each under the key of its definition, visible once it is whole, never half."""
+"""The folder of built images (`Cache`), and remembered SHA-256 sums of image files (`Checksums`).
+
+Each image is stored under the key of its definition (model/image.key_of), and is visible only once it is complete: the
+record is written last. `hpcml images` and submissions use it. The folder has these entries:
+
+    KEY.sif  KEY.def  KEY.json   an image, its definition, and its record
+    locks/                       of builds in progress
+    uses/                        which home directories use which images
+    failed/KEY.log               the output of a failed build
+    .layers/                     downloaded layers
+    .building-KEY-HOST-PID/      a build in progress
+
+`Checksums` recognizes a file that has not changed by inode, size, time of change and time of change of the inode
+(ctime), which no program can set back. Changes by a failing disk are not noticed so: `hpcml images verify` reads every
+byte.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +22,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,22 +29,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcml import lease
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, ImageError
-from hpcml.image import FORMAT, ImageRecord, key_of
+from hpcml.model.image import FORMAT, ImageRecord, key_of
+from hpcml.model.record_keys import unix_time
+from hpcml.runs import lock as locks
+from hpcml.runs.atomic import draft_of, is_forgotten, sync, write_text
+from hpcml.runs.files import read_json
+from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
+from hpcml.runs.private import make_folder
 
 _CHUNK = 4 << 20
 _KEY = re.compile(r"[0-9a-f]{32}")
-_DRAFT = re.compile(r"\.(?:[0-9a-f]{32}\.(?:json|def)|probe)-(?P<host>.+)-(?P<pid>\d+)")  # there for milliseconds
-_DRAFT_S = 3600.0  # after which one of another host is nobody's any more
+_DRAFT = re.compile(r"\.(?:[0-9a-f]{32}\.(?:json|def)|probe)[.-]")  # there for milliseconds
 _BUILDING = re.compile(r"\.?building-(?P<key>[0-9a-f]{32})-(?P<host>.+)-(?P<pid>\d+)")
 
 
 def locate(environ: Mapping[str, str], *, chosen: str | None = None, site: str | None = None) -> Path:
-    """Return where images are kept: *chosen*, then HPCML_IMAGES, then *site*, the scratch of a cluster.
+    """Return the folder for images: *chosen*, then HPCML_IMAGES, then *site* (the cluster's scratch, default $SCRATCH).
 
-    Nothing is created. A home is taken only if somebody has named it: one image fills the quota of most.
+    Nothing is created. Raises `ConfigError` where only a place in the home directory is left, since one image (10 GB)
+    fills most quotas.
     """
     if named := chosen or environ.get("HPCML_IMAGES"):
         return Path(_expanded(named, environ)).expanduser().absolute()
@@ -53,48 +72,56 @@ def _expanded(text: str, environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The images in *root*, which need not exist yet."""
+    """The images in the folder *root*, which need not exist yet.
+
+    Several processes and users may use it at once. Its methods take no locks: `build.build` and `inventory.remove` hold
+    the lock of an image while they change it.
+    """
 
     root: Path
 
     @property
     def locks(self) -> Path:
-        """Who builds what."""
+        """The locks of builds in progress."""
         return self.root / "locks"
 
     @property
     def claims(self) -> Path:
-        """Which homes use which images."""
+        """Records of which home directories use which images."""
         return self.root / "uses"
 
     @property
     def layers(self) -> Path:
-        """What has been downloaded: a build that was interrupted goes on from there."""
+        """Downloaded layers, so that an interrupted build need not download them again."""
         return self.root / ".layers"
 
     def image(self, key: str) -> Path:
-        """The image itself."""
+        """The image file of *key*."""
         return self.root / f"{key}.sif"
 
     def definition(self, key: str) -> Path:
-        """What it was built from."""
+        """The definition that the image was built from."""
         return self.root / f"{key}.def"
 
     def record(self, key: str) -> Path:
-        """What is known of it; written last, so that an image without one is not there."""
+        """The record of the image; written last, so that an image without one does not count as present."""
         return self.root / f"{key}.json"
 
     def failure(self, key: str) -> Path:
-        """What the last build printed, if it failed."""
+        """The output of the last build, if it failed."""
         return self.root / "failed" / f"{key}.log"
 
     def building(self, key: str) -> Path:
-        """Where this process builds."""
-        owner = lease.Owner.ourselves()
+        """The folder in which this process builds the image."""
+        owner = locks.Owner.ourselves()
         return self.root / f".building-{key}-{owner.host}-{owner.pid}"
 
     def find(self, key: str) -> ImageRecord | None:
-        """Return the image if it is there and as it was recorded; its SHA-256 is taken again only if it was touched."""
+        """Return the record of an image if its file is as recorded, else None.
+
+        The file must have the recorded size and time. Where only its time has changed, its SHA-256 is computed again
+        (which reads the whole file), and on success the record gets the new time, if this user may write it.
+        """
         found = self.read(key)
         if found is None:
             return None
@@ -114,25 +141,30 @@ class Cache:
         return touched
 
     def read(self, key: str) -> ImageRecord | None:
-        """Return what is recorded of an image, whatever has become of its file."""
+        """Return the record of an image, without looking at its file; None where there is none that can be read.
+
+        A record in another format than this version's counts as none. Its `path` is where the cache is now.
+        """
         try:
-            raw = json.loads(self.record(key).read_text(encoding="utf-8"))
+            raw = read_json(self.record(key))
             if raw.pop("format") != FORMAT:
                 return None
             found = decode(ImageRecord, raw)
         except (OSError, ValueError, AttributeError, KeyError, TypeError, ConfigError):
             return None
         assert isinstance(found, ImageRecord)
+        if any(unix_time(moment) is None for moment in (found.built_at, found.imported_at or found.built_at)):
+            return None
         return replace(found, path=str(self.image(key)))  # the folder may have been moved
 
     def records(self) -> list[ImageRecord]:
-        """Return what is recorded of all images, oldest first."""
+        """Return the records of all images, oldest first."""
         keys = [path.stem for path in self.root.glob("*.json") if _KEY.fullmatch(path.stem)]
         found = [record for record in map(self.read, keys) if record is not None]
         return sorted(found, key=lambda record: record.built_at)
 
     def get(self, reference: str) -> ImageRecord:
-        """Return the one image whose key begins with *reference*."""
+        """Return the one image whose key begins with *reference*; raise `ImageError` for none or several."""
         found = [record for record in self.records() if record.key.startswith(reference)]
         if len(found) != 1 or not reference:
             what = "more than one image" if found else "no image"
@@ -140,7 +172,11 @@ class Cache:
         return found[0]
 
     def verify(self, record: ImageRecord, checksum: Callable[[Path], str] | None = None) -> str | None:
-        """Return what is wrong with the image, or None; *checksum* is asked for its SHA-256, or all of it is read."""
+        """Return what is wrong with the image, or None; *checksum* computes the SHA-256 (default: `sha256_of`).
+
+        The whole file is read. The answer continues a sentence that begins with the name of the image: "has 12 bytes
+        instead of 4096".
+        """
         path = Path(record.path)
         if record.key != key_of(record.definition, record.base_digest, record.architecture):
             return "its record is not of its definition"
@@ -154,22 +190,29 @@ class Cache:
         return None if actual == record.sha256 else f"has SHA-256 {actual[:12]}... instead of {record.sha256[:12]}..."
 
     def adopt(self, image: Path, record: ImageRecord) -> ImageRecord:
-        """Make the finished file *image*, on this file system, visible as what *record* says; return the record."""
+        """Move the finished file *image* into the cache, and return its final record.
+
+        *image* must be on the same file system, and the caller must hold the lock of the image. The file is written to
+        disk (fsync) first. On failure there may be an image file without a record, which counts as absent. Raises
+        `OSError`.
+        """
         self.record(record.key).unlink(missing_ok=True)  # of a broken one: never a record beside another's file
-        with image.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(image)
         image.chmod(0o644)
-        image.replace(self.image(record.key))
+        image.replace(self.image(record.key))  # not by `replacing`: it was built in a folder of its own
         final = replace(record, path=str(self.image(record.key)), mtime_ns=self.image(record.key).stat().st_mtime_ns)
-        _write(self.definition(record.key), record.definition)
+        write_text(self.definition(record.key), record.definition, durable=True, permissions=0o644)
         self._write_record(final)
         return final
 
     @contextmanager
     def hidden(self, key: str) -> Iterator[None]:
-        """Let nobody find an image; it is back after an exception."""
+        """Hide an image from others within the block; an exception makes it visible again.
+
+        Without one its record is deleted at the end of the block, and with it the image counts as absent.
+        """
         record = self.record(key)
-        away = draft_of(record, record.name)
+        away = draft_of(record)  # a record taken away for a moment: what `replacing` does, backwards
         record.rename(away)
         try:
             yield
@@ -179,7 +222,10 @@ class Cache:
         away.unlink(missing_ok=True)
 
     def remove(self, key: str) -> None:
-        """Remove an image; nobody sees it half removed."""
+        """Remove an image and its records; the record goes first, so that nobody sees it half removed.
+
+        Files that are absent already are no error. Claims of other users that cannot be removed stay. Raises `OSError`.
+        """
         self.record(key).unlink(missing_ok=True)
         self.image(key).unlink(missing_ok=True)
         self.definition(key).unlink(missing_ok=True)
@@ -189,16 +235,16 @@ class Cache:
                 path.unlink(missing_ok=True)
 
     def leftovers(self, elsewhere: Path | None = None) -> Iterator[Path]:
-        """Yield what builds that died have left: their folders, and images that were never recorded.
+        """Yield what builds that died have left: their folders, and image files without a record.
 
-        *elsewhere* is where their temporary files are kept, of builds for other caches, too: there, a folder counts
-        only if its process is gone from this host.
+        *elsewhere* is a folder of temporary files that builds for other caches use too: there, a folder counts only if
+        its process is certainly dead.
         """
         folders = list(self.root.glob(".building-*"))
-        drafts = [path for path in self.root.glob(".*") if _is_forgotten_draft(path)]
+        drafts = [path for path in self.root.glob(".*") if _DRAFT.match(path.name) and is_forgotten(path)]
         files = [path for suffix in ("sif", "def") for path in self.root.glob(f"*.{suffix}")]
         # Who is at work is asked after what there is: whatever a living builder has made, it has made under its lock.
-        held = {name: owner for name, owner in lease.owners(self.locks).items() if not owner.is_gone}
+        held = {name: owner for name, owner in locks.owners(self.locks).items() if not owner.is_gone}
         for path in folders:
             match = _BUILDING.fullmatch(path.name)
             holder = held.get(match["key"]) if match else None
@@ -206,7 +252,7 @@ class Cache:
                 yield path
         for path in elsewhere.glob("building-*") if elsewhere else ():
             match = _BUILDING.fullmatch(path.name)
-            if match and match["host"] == socket.gethostname() and not Path(f"/proc/{match['pid']}").exists():
+            if match and _is_dead(match["host"], match["pid"]):
                 yield path
         for path in files:
             if _KEY.fullmatch(path.stem) and path.stem not in held and not self.record(path.stem).exists():
@@ -214,11 +260,12 @@ class Cache:
         yield from drafts
 
     def _write_record(self, record: ImageRecord) -> None:
-        _write(self.record(record.key), json.dumps({"format": FORMAT, **encode(record)}, indent=2) + "\n")
+        words = json.dumps({"format": FORMAT, **encode(record)}, indent=2) + "\n"
+        write_text(self.record(record.key), words, durable=True, permissions=0o644)
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a file as 64 hex digits; raise `OSError` where it cannot be read."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
@@ -227,7 +274,11 @@ def sha256_of(path: Path) -> str:
 
 
 def remove_tree(path: Path) -> bool:
-    """Remove a file, or a folder with files of other owners, as a pretended root leaves it; tell whether it went."""
+    """Remove a file or folder, also with files of other user ids as fakeroot leaves them; return whether it is gone.
+
+    What does not exist counts as gone. What plain removal leaves is tried again with all folders made writable, and
+    then within a user namespace (``unshare --map-auto`` of util-linux 2.38), where it is there.
+    """
     if not path.is_dir():
         path.unlink(missing_ok=True)
         return True
@@ -248,31 +299,73 @@ def _open_folders(path: Path) -> None:
             Path(folder).chmod(0o700)
 
 
-def draft_of(path: Path, name: str) -> Path:
-    """Return a name beside *path* for what this process has for a moment; if it is killed then, others clean up."""
-    return path.with_name(f".{name}-{socket.gethostname()}-{os.getpid()}")
+def scratch_name(key: str) -> str:
+    """Return the name of the folder for this build's temporary files; it identifies this process.
+
+    So a later build can tell whether the process that made the folder has died (`Cache.leftovers`).
+    """
+    process = ProcessIdentity.of_this_process()
+    return f"building-{key}-{process.place}-{process.pid}"
 
 
-def _is_forgotten_draft(path: Path) -> bool:
-    match = _DRAFT.fullmatch(path.name)
-    if match is None:
-        return False
-    if match["host"] == socket.gethostname():
-        return not Path(f"/proc/{match['pid']}").exists()
-    try:
-        return time.time() - path.stat().st_mtime > _DRAFT_S
-    except OSError:
-        return False
+def _is_dead(host: str, pid: str) -> bool:
+    """Tell whether the process that a folder of temporary files is named after has certainly died."""
+    return liveness_of(ProcessIdentity.at(host, int(pid))) is Liveness.DEAD
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all, also after the machine has failed."""
-    draft = draft_of(path, path.name)
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+# A file that was changed this shortly before it is read may be changed again within the same tick of the clock of its
+# file system, and the clocks of two hosts differ.
+_YOUNG_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """SHA-256 sums that were computed before, one small file for each in *folder*.
+
+    *young_s* is the age in seconds below which a file's sum is not remembered. A sum that cannot be written is no
+    error: the file is read again the next time.
+    """
+
+    folder: Path
+    young_s: float = _YOUNG_S
+
+    def recall(self, path: Path) -> str | None:
+        """Return the remembered SHA-256 of *path* if the file has not changed since, else None; may raise `OSError`."""
+        now = _fingerprint(path)
+        try:
+            words = read_json(self._note(path))
+            return str(words["sha256"]) if words["fingerprint"] == now and words["path"] == str(path) else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def take(self, path: Path) -> str:
+        """Read *path*, remember its SHA-256 and return it; raise `OSError` where it cannot be read.
+
+        A file that changed in the last *young_s* seconds is not remembered: it could change again without a new time.
+        """
+        before, began = _fingerprint(path), time.time()
+        digest = sha256_of(path)
+        is_old = began - path.stat().st_ctime > self.young_s
+        if is_old and _fingerprint(path) == before:
+            self._remember(path, {"path": str(path), "fingerprint": before, "sha256": digest})
+        else:
+            self.forget(path)
+        return digest
+
+    def forget(self, path: Path) -> None:
+        """Forget the sum of *path*, so that it is computed again; nothing happens where none is remembered."""
+        with suppress(OSError):
+            self._note(path).unlink(missing_ok=True)
+
+    def _note(self, path: Path) -> Path:
+        return self.folder / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
+
+    def _remember(self, path: Path, words: dict[str, object]) -> None:
+        with suppress(OSError):  # then it is read again the next time
+            make_folder(self.folder, parents=True)
+            write_text(self._note(path), json.dumps(words) + "\n")
+
+
+def _fingerprint(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]

@@ -1,6 +1,7 @@
-"""A command inside an image, as an argument list: what is in its files, its environment and its way. Pure.
+"""The command line that runs a program inside an image, and the environment for it. Pure.
 
-Measured with Apptainer 1.4.5. The words that older Singularities do not know are given only where they are needed.
+Planning (`hpcml.commands.submit.containers`) uses it to make the argv of a run. Measured with Apptainer 1.4.5; options
+that older versions of Singularity do not know are used only where they are needed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from hpcml.container import Bind, ContainerGpu
 from hpcml.errors import ConfigError
+from hpcml.model.container import Bind, ContainerGpu
 
 # What goes inside of the host's own environment, which --cleanenv keeps out: what the scheduler has given, and how this
 # machine is to be spoken to. PATH, LD_LIBRARY_PATH and PYTHONPATH of the host would break the image.
@@ -49,8 +50,14 @@ def exec_argv(
 ) -> list[str]:
     """Return the words before the command that is to run in *image_path*.
 
-    *runtime* is a program's name or path. Of two equal binds one is given; two that show different things in one place
-    raise `ConfigError`. *gpu* is decided, not `auto`. The user's *options* come last, so that they prevail.
+    *runtime* is a program's name or path; *gpu* is decided, not `auto`. *cwd* is the working directory inside the
+    image; None leaves it to the runtime. The user's *options* come last, so that they win. Equal binds are given once;
+    two that show different things in one place raise `ConfigError`, since the runtime would silently drop the second. A
+    path with a comma, a colon, a quote or a backslash is bound with ``--mount``, which Apptainer 1.0 and SingularityCE
+    3.10 know.
+
+        >>> exec_argv("/i.sif", "apptainer", gpu=ContainerGpu.nv, cwd="/w")
+        ['apptainer', 'exec', '--cleanenv', '--nv', '--pwd', '/w', '/i.sif']
     """
     assert gpu is not ContainerGpu.auto
     argv = [runtime, "exec"]
@@ -70,11 +77,14 @@ def exec_argv(
 def wrapped(
     command: Sequence[str], environment: Mapping[str, str | None], *, python_path: Sequence[str] = ()
 ) -> list[str]:
-    """Return *command* behind a shell that first sets *environment*, of which None means: must not be set.
+    """Return *command* behind a shell that first sets *environment*; None in it means to unset the variable.
 
-    This has the last word whatever the image says of itself, also where a runtime lets the image win, and it is the
-    only way to unset a variable. It is for what everybody may read (the arguments of a process are public). Folders of
-    *python_path* come before those of the image. The shell becomes the command: no process is added.
+    So these values win over the image's own environment, and it is the only way to unset a variable. They are public,
+    as the arguments of a process are: no password belongs there. Folders of *python_path* come before those of the
+    image. The shell replaces itself by the command (exec), so that there is no additional process.
+
+        >>> wrapped(["python", "train.py"], {"OMP_NUM_THREADS": "4", "PYTHONHOME": None})[2]
+        'export PYTHONNOUSERSITE=1; export OMP_NUM_THREADS=4; unset PYTHONHOME; exec "$@"'
     """
     lines = []
     for name, value in {**_ALWAYS, **environment}.items():
@@ -86,7 +96,14 @@ def wrapped(
 
 
 def passed_on(environ: Mapping[str, str], patterns: Sequence[str] = PASSED_ON) -> dict[str, str]:
-    """Return what of the host's environment goes inside."""
+    """Return those variables of the host's environment that are passed into the container, by *patterns* of names.
+
+    A pattern may have ``*`` as in a shell. Variables whose name is no identifier (exported functions of a shell) are
+    left out.
+
+        >>> passed_on({"SLURM_JOB_ID": "7", "PATH": "/usr/bin"})
+        {'SLURM_JOB_ID': '7'}
+    """
     return {
         name: value
         for name, value in environ.items()
@@ -95,12 +112,19 @@ def passed_on(environ: Mapping[str, str], patterns: Sequence[str] = PASSED_ON) -
 
 
 def prefixed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the runtime's own process that set *environment* inside."""
+    """Return the variables by which the runtime sets *environment* inside the container, for both programs.
+
+    >>> prefixed({"TZ": "UTC"})
+    {'APPTAINERENV_TZ': 'UTC', 'SINGULARITYENV_TZ': 'UTC'}
+    """
     return {prefix + name: value for name, value in environment.items() for prefix in ENV_PREFIXES}
 
 
 def gpu_for(wanted: ContainerGpu, *, device: str, vendor: str | None) -> ContainerGpu:
-    """Decide what `auto` means for a run on *device* (cpu or cuda, as torch calls AMD's, too)."""
+    """Return *wanted*, or what `auto` means for a run on *device*: cpu, or cuda (torch's name for AMD GPUs, too).
+
+    *vendor* is amd, nvidia, or None where it is not known, which counts as nvidia.
+    """
     if wanted is not ContainerGpu.auto:
         return wanted
     if device == "cpu":
@@ -109,7 +133,7 @@ def gpu_for(wanted: ContainerGpu, *, device: str, vendor: str | None) -> Contain
 
 
 def _distinct(binds: Sequence[Bind]) -> Iterator[Bind]:
-    """Yield each destination once, in the order given: the runtime keeps the first and drops the others unsaid."""
+    """Yield each destination once, in the order given: the runtime keeps the first and silently drops the others."""
     seen: dict[str, Bind] = {}
     for bind in binds:
         place = _normal(bind.destination)

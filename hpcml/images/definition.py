@@ -1,4 +1,9 @@
-"""A container as configured, rendered as the definition that Apptainer builds: pure but for reading a template."""
+"""Renders the `container` configuration as a definition file for Apptainer. Pure but for reading a template.
+
+docs/containers.md describes the templates; `hpcml build` and submissions hand the result to hpcml/images/build. The
+same configuration and the same digest of the base image always give the same text, and so the same key in the cache:
+labels and variables are sorted, and sections without content are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import Template
 
-from hpcml.container import Container
 from hpcml.errors import ConfigError, require
-from hpcml.image import Definition
 from hpcml.images.registry import Reference
+from hpcml.model.container import Container
+from hpcml.model.image import Definition
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # uname's word -> what registries call it
 _DEFAULT = "docker"
@@ -21,7 +26,10 @@ _OURS = "org.hpcml."
 
 
 def host_architecture() -> str:
-    """Return what registries call the processor of this machine."""
+    """Return the architecture of this machine, as registries call it: amd64 or arm64.
+
+    Another machine has the name that uname gives it.
+    """
     machine = platform.machine()
     return _ARCHITECTURES.get(machine, machine)
 
@@ -34,9 +42,15 @@ def define(
     architecture: str | None = None,
     base_size_bytes: int | None = None,
 ) -> Definition:
-    """Return the definition of *container* upon the base with *base_digest*.
+    """Return the definition of *container* on the base image with *base_digest*.
 
-    The template is ``<container.name>.def`` in the first of *folders* that has it, else ``docker.def``.
+    *base_digest* is ``sha256:...``; *architecture* is amd64 or arm64, None that of this machine; *base_size_bytes* is
+    the size of the compressed layers, from which the room for a build is estimated. The template is
+    ``<container.name>.def`` in the first of *folders* that has it, else ``docker.def``; its words are ``$base``,
+    ``$pinned``, ``$labels``, ``$environment`` and ``$post``.
+
+    Raises `ConfigError` where there is no template, or it uses unknown words, or a label has a name that is not
+    allowed.
     """
     reference = Reference.of(container)
     template = _template(container.name, folders)
@@ -106,7 +120,7 @@ def _apt(packages: str) -> str:
 
 
 def _without_empty_sections(text: str) -> str:
-    """Return *text* without sections that say nothing; the key follows from what is left."""
+    """Return *text* without sections that say nothing, so that they do not change the key of the image."""
     sections: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.startswith("%"):

@@ -1,25 +1,35 @@
-"""What is done with images that are there: which may go, and how they travel."""
+"""The stock of images: who uses them, which may be removed, and how they are exported and imported.
+
+The folder of images may be shared by several people. A claim (`ImageClaim`) is a small file that says which home
+directory uses an image; only its owner knows when those runs have ended, and only the owner withdraws it. `hpcml
+images` uses this module.
+"""
 
 from __future__ import annotations
 
 import errno
+import getpass
+import hashlib
 import io
 import json
 import os
 import shutil
+import stat
 import tarfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from hpcml import lease
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, ImageError
-from hpcml.image import FORMAT, ImageRecord, ImageUse, key_of
 from hpcml.images.cache import Cache, remove_tree, sha256_of
-from hpcml.images.claims import Claim, claims_in
+from hpcml.model.image import FORMAT, ImageRecord, ImageUse, key_of
+from hpcml.runs import lock as locks
+from hpcml.runs.atomic import creating, write_text
+from hpcml.runs.files import read_json
+from hpcml.runs.private import make_folder, make_home, user_name
 
 _RECORD, _IMAGE = "record.json", "image.sif"  # the members of an exported image, in this order
 _MOST_RECORD_BYTES = 4 << 20
@@ -27,32 +37,36 @@ _MOST_RECORD_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stocked:
-    """An image and who uses it."""
+    """An image, with its uses: what `hpcml images` lists, and what decides on its removal."""
 
     record: ImageRecord
     uses: Sequence[ImageUse]
     is_whole: bool  # whether the file is as it was recorded, by its size and date
-    claims: Collection[Claim] = ()  # as they were when this was found out
+    claims: Collection[ImageClaim] = ()  # as they were when this was found out
 
     @property
     def needed(self) -> list[ImageUse]:
-        """The uses that have not ended, or are not known to."""
+        """The uses that have not ended, or are not known to have."""
         return [use for use in self.uses if not use.has_ended]
 
     @property
     def last_used_at(self) -> float | None:
-        """When it was last used, in unix seconds; None: never, as far as is known here."""
+        """The time of its last use in unix seconds; None where no use is known."""
         return max((use.at for use in self.uses if use.at is not None), default=None)
 
     @property
     def idle_since(self) -> float:
-        """Since when nobody has used it; a new one since it was built or brought here."""
+        """The time since which nobody has used it, in unix seconds: its last use, or the build or import if later."""
         came = datetime.fromisoformat(self.record.imported_at or self.record.built_at).timestamp()
         return max(came, self.last_used_at or came)
 
 
-def stock(cache: Cache, uses: Collection[ImageUse], claims: Collection[Claim] = ()) -> list[Stocked]:
-    """Return all images, oldest first; *claims* were read before *uses* were found out."""
+def stock(cache: Cache, uses: Collection[ImageUse], claims: Collection[ImageClaim] = ()) -> list[Stocked]:
+    """Return all images, oldest first; *claims* must have been read before *uses* were determined.
+
+    Otherwise a run that is submitted in between would be in neither. The images are looked at, not read: `Cache.verify`
+    computes their sums.
+    """
     return [
         Stocked(
             record=record,
@@ -65,7 +79,11 @@ def stock(cache: Cache, uses: Collection[ImageUse], claims: Collection[Claim] = 
 
 
 def why_needed(item: Stocked) -> str | None:
-    """Return in words who needs an image; None if nobody does. What is certain goes first."""
+    """Return in words who needs the image, or None if nobody does; certain uses are named first.
+
+    Certain are the runs of this home that have not ended, then those of others; uncertain is what cannot be read from
+    here, since it belongs to another user.
+    """
     needed = sorted(item.needed, key=lambda use: (use.uid is None, use.home is not None))
     if not needed:
         return None
@@ -83,9 +101,10 @@ def why_needed(item: Stocked) -> str | None:
 
 
 def refuse_needed(chosen: Sequence[Stocked], *, force: bool = False) -> None:
-    """Raise `ImageError` if somebody needs one of the images.
+    """Raise `ImageError` if one of the images is needed.
 
-    With *force* what cannot be read is not waited for: a home that is gone would keep its images for ever.
+    With *force*, uses by homes that cannot be read do not count: a home that no longer exists would keep its images
+    forever.
     """
     for item in chosen:
         asked = item if not force else replace(item, uses=[use for use in item.uses if use.uid is not None])
@@ -94,7 +113,11 @@ def refuse_needed(chosen: Sequence[Stocked], *, force: bool = False) -> None:
 
 
 def remove(cache: Cache, chosen: Sequence[Stocked], *, force: bool = False) -> None:
-    """Remove images; one that somebody needs, or that is being built, refuses all."""
+    """Remove images; raise `ImageError`, before any is removed, if one is needed.
+
+    Also raises it for an image that is being built, or that a run claims at this moment, and where a file cannot be
+    removed; then the images before it in *chosen* are gone already. *force* is that of `refuse_needed`.
+    """
     refuse_needed(chosen, force=force)
     for item in chosen:
         held = _locked(cache, item.record.key)
@@ -113,25 +136,31 @@ def remove(cache: Cache, chosen: Sequence[Stocked], *, force: bool = False) -> N
 
 
 def may_go(stocked: Sequence[Stocked], *, now: float, older_than_s: float) -> list[Stocked]:
-    """Return the images that no open run needs and that nobody has used for so long."""
+    """Return the images that no open run needs and that were not used for *older_than_s* seconds before *now*.
+
+    *now* is in unix seconds. `hpcml images prune` removes these.
+    """
     return [item for item in stocked if not item.needed and now - item.idle_since >= older_than_s]
 
 
 def sweep(cache: Cache) -> int:
-    """Remove what dead builds left, and the downloaded layers if nobody builds; return how many bytes that freed."""
+    """Remove leftovers of dead builds, and the downloaded layers if nobody builds; return the number of bytes freed.
+
+    What cannot be removed stays and is not counted.
+    """
     freed = 0
-    lease.clear_dead(cache.locks)
+    locks.clear_dead(cache.locks)
     for path in cache.leftovers():
         size_bytes = size_of(path)
         freed += size_bytes if remove_tree(path) else 0
-    if not any(not owner.is_gone for owner in lease.owners(cache.locks).values()) and cache.layers.exists():
+    if not any(not owner.is_gone for owner in locks.owners(cache.locks).values()) and cache.layers.exists():
         size_bytes = size_of(cache.layers)
         freed += size_bytes if remove_tree(cache.layers) else 0
     return freed
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder that can be seen."""
+    """Return the size in bytes of a file, or of all files in a folder; what cannot be looked at counts as 0."""
     total = 0
     for file in path.rglob("*") if path.is_dir() else (path,):
         with suppress(OSError):
@@ -140,28 +169,28 @@ def size_of(path: Path) -> int:
 
 
 def export(cache: Cache, record: ImageRecord, target: Path, *, on_bytes: Callable[[int], None]) -> None:
-    """Write an image with all that is known of it into the new tar file *target*."""
+    """Write an image with its record into the new tar file *target*.
+
+    The archive has two members, in this order: ``record.json`` and ``image.sif``. *on_bytes* is called with the number
+    of bytes each time some were read. Raises `ImageError` where the image is damaged, or *target* exists or cannot be
+    written; then there is no *target*.
+    """
     _refuse_target(target)
     if wrong := cache.verify(record):
         raise ImageError(f"image {record.key[:12]} {wrong}: it is not exported; hpcml images rm it and build it again")
-    draft = target.with_name(f".{target.name}.part")
     words = json.dumps({"format": FORMAT, **encode(record)}, indent=2).encode()
     try:
-        with tarfile.open(draft, "w") as archive:
+        with creating(target) as draft, tarfile.open(draft, "w") as archive:
             _add(archive, _RECORD, len(words), io.BytesIO(words))
             with Path(record.path).open("rb") as file:
                 _add(archive, _IMAGE, record.size_bytes, _Counted(file, on_bytes))
-        draft.rename(target)
     except OSError as error:
         hint = ": choose a place with room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise ImageError(f"{target} cannot be written: {error.strerror}{hint}") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def _refuse_target(target: Path) -> None:
-    """Notice before an image is read what would be noticed after it."""
+    """Raise `ImageError` for a *target* that cannot be written, before gigabytes are read for it."""
     if target.exists():
         raise ImageError(f"{target} exists: choose another name")
     if not target.parent.is_dir():
@@ -171,7 +200,12 @@ def _refuse_target(target: Path) -> None:
 
 
 def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
-    """Take an exported image into the cache; return its record. One that is here already stays as it is."""
+    """Take an exported image from the tar file *source* into the cache; return its record.
+
+    An image that is present already stays. *on_bytes* is called with the number of bytes each time some were read. The
+    image's SHA-256 is compared with the recorded one before anybody sees it. Raises `ImageError` for other files,
+    damaged images, too little room, and where the same image is being built; then the cache is as it was.
+    """
     try:
         with tarfile.open(source, "r:") as archive:
             record = _record_in(archive, source)
@@ -187,16 +221,17 @@ def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> 
         raise ImageError(f"{error.filename or cache.root}: {error.strerror}; nothing was imported") from error
 
 
-def _keys_of(claims: Collection[Claim]) -> set[tuple[str, float]]:
+def _keys_of(claims: Collection[ImageClaim]) -> set[tuple[str, float]]:
     return {(claim.home, claim.at) for claim in claims}
 
 
-def _locked(cache: Cache, key: str) -> lease.Lock:
+def _locked(cache: Cache, key: str) -> locks.Lock:
     try:
-        held = lease.try_lock(cache.locks, key)
+        make_home(cache.root)
+        held = locks.try_lock(cache.locks, key)
     except OSError as error:
         raise ImageError(f"{cache.locks} cannot be written: {error.strerror} (whose is it?)") from error
-    if isinstance(held, lease.Owner):
+    if isinstance(held, locks.Owner):
         raise ImageError(f"image {key[:12]} is being built by {held}: try again later")
     return held
 
@@ -209,9 +244,9 @@ def _unpack(
         raise ImageError(f"{cache.root} has not the {record.size_bytes} bytes that the image in {source} needs")
     held = _locked(cache, record.key)
     folder = cache.building(record.key)
-    with lease.kept_alive(held):
+    with locks.kept_alive(held):
         try:
-            folder.mkdir(mode=0o700)
+            make_folder(folder)
             member = archive.getmember(_IMAGE)
             content = archive.extractfile(member) if member.isreg() else None
             if content is None:
@@ -277,3 +312,71 @@ def _looks_whole(record: ImageRecord) -> bool:
 
 def _nearest(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageClaim:
+    """The statement of a home directory that it uses an image: a file in the cache's folder ``uses``."""
+
+    key: str
+    home: str
+    user: str
+    at: float  # unix seconds: when it last submitted a run that uses it
+    has_ended: bool = False  # its owner has looked since, and all of its runs had ended
+
+
+def claims_in(cache: Cache, key: str = "*") -> list[ImageClaim]:
+    """Return the claims on the image *key*, by default on all images.
+
+    A claim that we may not read counts, with its file as the home: nobody here can say that its runs have ended. Files
+    that are no claims are left out.
+    """
+    return list(_read_all(cache, key))
+
+
+def claim(cache: Cache, key: str, home: Path, *, at: float, has_ended: bool = False) -> None:
+    """Write that runs of *home* use the image *key*; raise `OSError` where that is not possible.
+
+    *at* is in unix seconds. An earlier claim of the same home on the same image is replaced.
+    """
+    words = asdict(ImageClaim(key=key, home=name_of(home), user=getpass.getuser(), at=at, has_ended=has_ended))
+    path = cache.claims / f"{key}.{hashlib.sha256(os.fsencode(name_of(home))).hexdigest()[:16]}.json"
+    if not cache.claims.is_dir():
+        make_home(cache.root)
+        cache.claims.mkdir(exist_ok=True)
+        with suppress(OSError):  # whoever may put images there, may say so: whatever the umask of the first was
+            cache.claims.chmod(stat.S_IMODE(cache.root.stat().st_mode))
+    write_text(path, json.dumps(words) + "\n", permissions=0o644)
+
+
+def name_of(home: Path) -> str:
+    """Return the real path of a home, by whatever links it was named; claims are compared by it."""
+    return os.path.realpath(home)
+
+
+def _read_all(cache: Cache, key: str) -> Iterator[ImageClaim]:
+    try:
+        paths = sorted(cache.claims.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError:  # any image may be claimed there
+        yield from (_untold(record.stem, cache.claims) for record in cache.root.glob(f"{key}.json"))
+        return
+    for path in paths:
+        if path.name.startswith(".") or not path.match(f"{key}.*.json"):
+            continue
+        try:
+            words = read_json(path)
+            found = ImageClaim(**words)
+        except PermissionError:
+            yield _untold(path.name.partition(".")[0], path)
+        except (OSError, ValueError, TypeError):
+            continue
+        else:
+            if isinstance(found.home, str) and isinstance(found.at, int | float):
+                yield found
+
+
+def _untold(key: str, closed: Path) -> ImageClaim:
+    status = closed.lstat()
+    return ImageClaim(key=key, home=str(closed), user=user_name(status.st_uid), at=status.st_mtime)

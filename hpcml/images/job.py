@@ -1,34 +1,37 @@
-"""``python -m hpcml.images.job ORDER``: the image that was written down at submission, built inside a job."""
+"""``python -m hpcml.images.job ORDER``: builds an image inside a job, for runs with ``container.build=job``.
+
+ORDER is a JSON file that was written at submission.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
 from hpcml.codec import decode
 from hpcml.errors import HpcmlError
-from hpcml.image import Definition
-from hpcml.images.build import Progress, build
+from hpcml.images.build import BuildProgress, build
 from hpcml.images.cache import Cache
 from hpcml.images.runtime import find_runtime
+from hpcml.model.image import Definition
+from hpcml.runs.manifest import read_own
 
 
 def main(order: Path) -> int:
-    """Build, and print the stages; return the exit status."""
+    """Build the image of *order*, printing the stages to the job's log; return the exit status."""
     shown = ""
 
-    def show(progress: Progress) -> None:
+    def show(progress: BuildProgress) -> None:
         nonlocal shown
         if progress.stage != shown:
             print(f"{progress.stage} {progress.words}".rstrip(), flush=True)  # noqa: T201 - the job's log
         shown = progress.stage
 
-    words = json.loads(order.read_text(encoding="utf-8"))
-    definition = decode(Definition, words["definition"])
-    assert isinstance(definition, Definition)
     try:
+        words = read_own(order)
+        definition = decode(Definition, words["definition"])
+        assert isinstance(definition, Definition)
         runtime = find_runtime(os.environ, words["runtime"], module=words["module"])
         record = build(definition, Cache(Path(words["images"])), runtime=runtime, environ=os.environ, on_progress=show)
     except HpcmlError as error:

@@ -1,4 +1,4 @@
-"""Whom a registry is told that we are: what the environment says, else what `apptainer registry login` has stored."""
+"""Logins for container registries: from the environment, else as `apptainer registry login` and Docker store them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ _HUB_NAMES = ("docker.io", "index.docker.io", "registry-1.docker.io")  # one reg
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Login:
-    """Whom a registry is told that we are; never printed."""
+    """User and password for a registry; never printed, so that its repr has neither."""
 
     user: str
     password: str
 
 
 def login_for(host: str, environ: Mapping[str, str]) -> Login | None:
-    """Return the login for *host*: the variables of Apptainer, NGC_API_KEY, which goes to NGC alone, or what is stored.
+    """Return the login for *host*, or None: APPTAINER_DOCKER_*, then NGC_API_KEY (for NGC only), then stored logins.
 
-    HPCML_NGC_REGISTRY names one more host that may have the key: a mirror of NGC.
+    *host* is as in a reference, with its port: ``nvcr.io``, ``127.0.0.1:5000``. SINGULARITY_DOCKER_* count like
+    APPTAINER_DOCKER_*, which come first. HPCML_NGC_REGISTRY names one more host that may get the key: a mirror of NGC.
+    A file that cannot be read, or that leaves its logins to a helper program, has none.
     """
     for prefix in ("APPTAINER", "SINGULARITY"):
         user, password = (environ.get(f"{prefix}_DOCKER_{word}") for word in ("USERNAME", "PASSWORD"))
@@ -37,12 +39,12 @@ def login_for(host: str, environ: Mapping[str, str]) -> Login | None:
 
 
 def takes_the_ngc_key(host: str, environ: Mapping[str, str]) -> bool:
-    """Tell whether *host* is NGC, or what the user has named as its mirror."""
+    """Tell whether *host* is NGC, or the mirror that the user has named."""
     return host in (_NGC, environ.get("HPCML_NGC_REGISTRY"))
 
 
 def login_files(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where logins may be stored: by Apptainer before 1.4, by Singularity, and by all others, Docker included."""
+    """Yield the files that may hold logins: of Apptainer before 1.4, of Singularity, and of Docker and all others."""
     home = environ.get("HOME")
     for name in ("apptainer", "singularity"):
         if folder := environ.get(f"{name.upper()}_CONFIGDIR") or (f"{home}/.{name}" if home else None):

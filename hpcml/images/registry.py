@@ -1,6 +1,8 @@
-"""What a registry says of an image: its digest and its size, over the HTTP API that all of them have.
+"""Asks container registries for the digest and the size of an image, over the HTTP API that all of them have.
 
 The protocol: https://distribution.github.io/distribution/spec/api/ and .../spec/auth/token/ (read for version 2.8).
+Nothing is downloaded but manifests, of some kilobytes; Apptainer itself fetches the layers. A key is sent only over
+TLS, only to the host that it belongs to, and to the server for tokens that this host names.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from email.message import Message
 from typing import Any
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined] # the one that takes its words
 
-from hpcml.container import Container
 from hpcml.errors import ConfigError, ImageError, require
 from hpcml.images.logins import login_for, takes_the_ngc_key
+from hpcml.model.container import Container
 
 _TIMEOUT_S = 30
 _MOST_BYTES = 8 << 20  # of a manifest or a token: real ones have some kilobytes
@@ -40,12 +42,15 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+)(:\d+)?")
 
 
 class UnreachableError(ImageError):
-    """A registry could not be asked; what it has is not known."""
+    """A registry could not be asked, so that it is not known what it has.
+
+    `hpcml run --dry-run` goes on then, and shows the path of the image without its key.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """An image in a registry."""
+    """The name of an image in a registry; raises `ConfigError` where a part of it is malformed or missing."""
 
     host: str  # nvcr.io, 127.0.0.1:5000
     name: str  # nvidia/pytorch
@@ -62,7 +67,11 @@ class Reference:
 
     @classmethod
     def of(cls, container: Container) -> Reference:
-        """Return what *container* is built from; a registry written as http://HOST is spoken to without TLS."""
+        """Return the base image of *container*; a registry written as http://HOST is used without TLS.
+
+        Without a registry it is Docker Hub, where a name without a slash means ``library/NAME``. Raises `ConfigError`
+        where no image is named or a part is malformed.
+        """
         if container.image is None:
             raise ConfigError(f"container={container.name} names no image: set container.image=nvidia/pytorch")
         registry = container.registry or _HUB
@@ -81,30 +90,40 @@ class Reference:
 
     @property
     def host_and_name(self) -> str:
-        """The image without tag or digest, as Apptainer takes it."""
+        """The image without tag or digest: nvcr.io/nvidia/pytorch."""
         return f"{self.host}/{self.name}"
 
     @property
     def for_people(self) -> str:
-        """The image as people write it."""
+        """The image as people write it: nvcr.io/nvidia/pytorch:24.12-py3."""
         return f"{self.host_and_name}:{self.tag}" if self.tag else f"{self.host_and_name}@{self.digest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What a registry has under a reference."""
+    """What the registry has under a reference."""
 
     digest: str
     size_bytes: int  # of the compressed layers, which is what is downloaded
 
 
 def resolve(reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64") -> str:
-    """Return the digest of *reference* as it is now."""
+    """Return the digest (``sha256:...``) that *reference* has in the registry now; raise `ImageError` as `ask` does.
+
+    For an image of several architectures it is the digest of the list of them, which is the same for all.
+    """
     return ask(reference, environ=environ, architecture=architecture).digest
 
 
 def ask(reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64") -> Base:
-    """Return digest and size of *reference*; raises `ImageError` in one line that says what to do."""
+    """Return digest and compressed size of *reference* for *architecture* (amd64 or arm64, always Linux).
+
+    The digest is computed from what the registry sent; where the user has pinned one, it must be that. Proxies and
+    logins are taken from *environ*. Each request waits at most 30 seconds.
+
+    Raises `ImageError`, in one line that says what to do: `UnreachableError` where the registry cannot be asked, else
+    for an image that does not exist or needs a login; `ConfigError` for a registry without TLS on another host.
+    """
     client = _Client(reference, environ)
     manifest, digest = client.manifest(reference.digest or reference.tag or "")
     if reference.digest is not None and digest != reference.digest:
@@ -125,7 +144,7 @@ def _is_for(entry: Mapping[str, Any], architecture: str) -> bool:
 
 
 class _Client:
-    """One image's conversation with its registry."""
+    """The requests about one image to its registry, with the login that the registry asked for."""
 
     def __init__(self, reference: Reference, environ: Mapping[str, str]) -> None:
         self._reference = reference
@@ -141,7 +160,10 @@ class _Client:
             )
 
     def manifest(self, version: str) -> tuple[dict[str, Any], str]:
-        """Return the manifest *version* names, and its digest, which is that of its bytes."""
+        """Return the manifest of the tag or digest *version*, and its digest (SHA-256 of its bytes).
+
+        A registry that wants a login says so with status 401 and a challenge; then the request is sent again, with it.
+        """
         reference = self._reference
         host = _HUB_API if reference.host == _HUB else reference.host
         scheme = "http" if reference.plain_http else "https"
@@ -189,7 +211,7 @@ class _Client:
         return body
 
     def _authorize(self, headers: Message) -> str:
-        """Return the header that the registry's challenge asks for."""
+        """Return the Authorization header that the registry asks for in WWW-Authenticate: Basic or Bearer."""
         challenge = headers.get("WWW-Authenticate", "")
         kind, _, rest = challenge.partition(" ")
         basic = None

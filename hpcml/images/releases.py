@@ -1,4 +1,9 @@
-"""Which of NVIDIA's monthly releases a GPU and its driver can run: answers from the table in releases.yaml."""
+"""Which of NVIDIA's monthly container releases a GPU and its driver can run, from the table in releases.yaml.
+
+Used to choose the tag of `container=ngc_pytorch` and to refuse one that cannot run on the cluster. Each row of the
+table names its source, NVIDIA's release notes in most cases. Releases are compared as texts, ``YY.MM``, which sort by
+time; drivers by their numbers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One month's image."""
+    """The image of one month."""
 
     image: str  # nvidia/pytorch
     release: str  # 24.12
@@ -36,15 +41,19 @@ class Release:
     uncertain: Mapping[str, str] = field(default_factory=dict)  # figure -> where it comes from instead
 
     def runs_on(self, compute_capability: Capability | None, driver: str | None) -> bool:
-        """Tell whether a GPU and a driver will do; None: not known, and no obstacle."""
+        """Tell whether the image runs with this GPU and driver; None is not known, and no obstacle."""
         return self.knows_gpu(compute_capability) and self.takes_driver(driver)
 
     def knows_gpu(self, compute_capability: Capability | None) -> bool:
-        """Tell whether the image has code for the GPU."""
+        """Tell whether the image has code for GPUs of this compute capability."""
         return compute_capability is None or compute_capability >= self.compute_capability
 
     def takes_driver(self, driver: str | None) -> bool:
-        """Tell whether the driver is new enough, or of an older branch that is served on data centres' GPUs."""
+        """Tell whether the driver is new enough, or of an older branch that is supported on data centre GPUs.
+
+        *driver* is as nvidia-smi writes it (535.183.01); None is not known, and no obstacle. Raises `ConfigError` for a
+        text without numbers.
+        """
         if driver is None or self.driver is None or _numbers(driver) >= _numbers(self.driver):
             return True
         return any(_numbers(driver)[:1] == _numbers(b)[:1] and _numbers(driver) >= _numbers(b) for b in self.branches)
@@ -53,9 +62,10 @@ class Release:
 def newest(
     image: str, compute_capability: Capability | None, driver: str | None, *, not_after: str | None = None
 ) -> Release:
-    """Return the newest release of *image* for the GPU and driver, or raise `ConfigError` where there is none.
+    """Return the newest release of *image* for the GPU and driver; raise `ConfigError` where there is none.
 
-    None means that nothing is known, or that there is no GPU; *not_after* is the newest that a site allows.
+    *image* is ``nvidia/pytorch``, say. A compute capability or driver of None means not known, or no GPU; *not_after*
+    is the newest release (``24.12``) that the site allows.
     """
     known = list(_releases(image))
     if not known:
@@ -80,7 +90,11 @@ def check(
     *,
     not_after: str | None = None,
 ) -> str | None:
-    """Say in one line why *tag* cannot run there, or return None: it can, or nothing is known of it."""
+    """Return in one line why *tag* cannot run there; None where it can, or nothing is known about it.
+
+    Nothing is known of images that are not in the table, and of tags that do not begin with a month (``24.12-py3``). A
+    month that is newer than the table needs at least the GPU of the last one in it.
+    """
     month = _month(tag)
     if month is None or image not in _table()["images"]:
         return None

@@ -1,4 +1,4 @@
-"""The program that builds and starts images, Apptainer or Singularity: which one there is and what it is told."""
+"""The container program of this machine, Apptainer or Singularity: how it is found, and how it builds images."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from spython.utils import run_command
 
 from hpcml.errors import ImageError
-from hpcml.image import LOGIN_VARIABLES, without_login
 from hpcml.images.logins import Login
+from hpcml.model.image import LOGIN_VARIABLES, without_login
 
 NAMES = ("apptainer", "singularity")
 _STARTER = b"#!/usr/bin/env run-singularity\n"
@@ -23,7 +23,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A container program of this machine."""
+    """The container program that was found."""
 
     name: str  # apptainer | singularity
     path: str
@@ -34,12 +34,16 @@ class Runtime:
 
     @property
     def is_old(self) -> bool:
-        """Whether it is a Singularity, which builds for an ordinary user only if it is told so."""
+        """Whether it is a Singularity, which needs --fakeroot to build as an ordinary user."""
         return self.name == "singularity"
 
 
 def find_runtime(environ: Mapping[str, str], wanted: str | None = None, *, module: str | None = None) -> Runtime:
-    """Return the runtime *wanted*, or whichever is on PATH; *module* is the one that brings it on this site."""
+    """Return the runtime *wanted*, or the first of `NAMES` on PATH; raise `ImageError` where there is none that works.
+
+    It is started once, to ask for its version. *module* is the environment module that provides it on this site, for
+    the message.
+    """
     names = (wanted,) if wanted else NAMES
     for name in names:
         path = shutil.which(name, path=environ.get("PATH", ""))
@@ -50,7 +54,11 @@ def find_runtime(environ: Mapping[str, str], wanted: str | None = None, *, modul
 
 
 def looks_like_an_image(path: Path) -> bool:
-    """Tell whether a file begins as one that can be started: SIF, or the squashfs or ext3 of older Singularities."""
+    """Tell whether a file begins like an image: SIF, or the squashfs or ext3 of older Singularities.
+
+    Only the first two kilobytes are read, so that a damaged image looks like one, too. Raises `OSError` where it cannot
+    be read.
+    """
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     begins = (0, len(_STARTER))  # an older image may begin with a line that makes it a command
@@ -60,13 +68,13 @@ def looks_like_an_image(path: Path) -> bool:
 
 
 def inspect_definition(runtime: Runtime, image: Path, environ: Mapping[str, str]) -> str | None:
-    """Return the definition that *image* itself says it was built from; None if it cannot be read as an image."""
+    """Return the definition that *image* says it was built from; None where it cannot be read as an image."""
     answer = run_command([runtime.path, "inspect", "--deffile", str(image)], quiet=True, environ=without_login(environ))
     return "".join(answer["message"][:1]) if answer["return_code"] == 0 else None
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:
-    """Return the values that nothing may print: keys, and the passwords of proxies, which a build sees."""
+    """Return the values of *environ* that must not be printed: registry keys, and the passwords of proxies."""
     keys = [environ.get(name) for name in LOGIN_VARIABLES if not name.endswith("USERNAME")]
     passwords = [_password_in(value) for name, value in environ.items() if name.lower().endswith("_proxy")]
     return [value for value in (*keys, *passwords) if value]
@@ -82,10 +90,11 @@ def _password_in(url: str) -> str | None:
 def build_environment(
     environ: Mapping[str, str], *, scratch: Path, layers: Path, login: Login | None, plain_http: bool
 ) -> dict[str, str]:
-    """Return what a build finds: places with room, and the login, under the names that both programs read.
+    """Return the environment of a build: folders with room, and the login, under the names of both programs.
 
-    Where the user has chosen places, those stay: APPTAINER_TMPDIR on a local disk helps where the file system of the
-    images does not know other owners of files.
+    Folders that the user has chosen stay: APPTAINER_TMPDIR on a local disk helps where the file system of the images
+    does not support files of other owners. *scratch* is for temporary files, *layers* for downloads; without a *login*
+    the registry is asked as anybody. The messages of the program are in English, since failures are recognised by them.
     """
     found = without_login(environ)
     words = {"TMPDIR": str(scratch), "CACHEDIR": str(layers)}
@@ -101,12 +110,15 @@ def build_environment(
 
 
 def chosen_place(environ: Mapping[str, str], word: str) -> str | None:
-    """Return what the user has said of TMPDIR or CACHEDIR, by either name."""
+    """Return the user's choice for *word* (TMPDIR or CACHEDIR) from APPTAINER_... or SINGULARITY_..., else None."""
     return next((value for name in NAMES if (value := environ.get(f"{name.upper()}_{word}"))), None)
 
 
 def build_command(runtime: Runtime, image: Path, definition: Path, *, is_root: bool) -> list[str]:
-    """Return the command that builds *image*; nothing in it is secret."""
+    """Return the command that builds *image* from *definition*; it contains no secrets.
+
+    Singularity needs ``--fakeroot`` where the user is not root; Apptainer finds out by itself.
+    """
     fakeroot = ["--fakeroot"] if runtime.is_old and not is_root else []
     return [runtime.path, "--nocolor", "build", *fakeroot, str(image), str(definition)]
 

@@ -1,11 +1,14 @@
-"""Where an export goes: whole or not at all, and never over something that no export wrote."""
+"""Writing an export to disk: complete or not at all, and never over files that no export wrote.
+
+`hpcml export` and `hpcml report` use it. A folder or file is written beside its place under another name, and renamed
+at the end. An earlier export is recognised by the file `MARK` in its folder, or by the first bytes of a file.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from hpcml.errors import ConfigError
+from hpcml.runs.atomic import draft_of, replacing
 
 MARK = ".hpcml-export.json"  # in every exported folder: which format, and which files are the export's
 _FORMAT = 1
@@ -21,14 +25,16 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 
 @contextmanager
 def new_folder(target: Path, form: str) -> Iterator[Path]:
-    """Give an empty folder that takes the place of *target* at the end; on any trouble *target* stays as it was.
+    """Give an empty folder that replaces *target* at the end; after an error *target* is unchanged.
 
-    An earlier export in the same *form* is replaced. Anything else that is there raises `ConfigError`.
+    An earlier export in the same *form* (format) is replaced. Anything else at *target* raises `ConfigError`, and so
+    does a folder in which somebody has put a file of their own. Both are looked for again just before the replacement.
+    The folders above *target* are made. Every `OSError` in the block becomes a `ConfigError` of one line.
     """
     _refuse_foreign_folder(target, form)
     with _one_line(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        work = _beside(target)
+        work = draft_of(target)
         work.mkdir()
         try:
             yield work
@@ -43,25 +49,31 @@ def new_folder(target: Path, form: str) -> Iterator[Path]:
 
 @contextmanager
 def new_file(target: Path, *, is_ours: Callable[[bytes], bool]) -> Iterator[IO[str]]:
-    """Give a text file that takes the place of *target* at the end; on any trouble *target* stays as it was.
+    """Give an open text file that replaces *target* at the end; after an error *target* is unchanged.
 
-    A file whose first bytes are not *is_ours* raises `ConfigError`.
+    *is_ours* tells from its first 64 bytes whether an existing file is an export; any other raises `ConfigError`. An
+    empty file is replaced. The text is UTF-8, with line feeds. Every `OSError` in the block becomes a `ConfigError` of
+    one line.
     """
     _refuse_foreign_file(target, is_ours)
     with _one_line(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        work = _beside(target)
-        try:
+        with replacing(target) as work:
             with work.open("x", encoding="utf-8", newline="\n") as file:
                 yield file
             _refuse_foreign_file(target, is_ours)
-            work.replace(target)
-        finally:
-            work.unlink(missing_ok=True)
 
 
 def file_name(text: str, taken: set[str]) -> str:
-    """Return *text* as the name of a file that is not yet *taken*, and take it."""
+    """Return *text* as a file name that is not in *taken*, and add it there.
+
+    Letters, digits and ``._+-`` stay, anything else becomes ``_``; it has at most 100 characters before the number that
+    makes it unique, and does not begin with a dot.
+
+        >>> taken = set()
+        >>> file_name("loss/train", taken), file_name("loss train", taken)
+        ('loss_train', 'loss_train-2')
+    """
     stem = _UNSAFE.sub("_", text).lstrip(".")[:100] or "_"
     name, count = stem, 1
     while name in taken:
@@ -72,6 +84,7 @@ def file_name(text: str, taken: set[str]) -> str:
 
 
 def _refuse_foreign_folder(target: Path, form: str) -> None:
+    """Raise `ConfigError` where *target* is no folder, or has files that are not in the list of its `MARK`."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise ConfigError(f"{target} is no folder: give another with -o")
     if not target.exists():
@@ -103,10 +116,12 @@ def _refuse_foreign_file(target: Path, is_ours: Callable[[bytes], bool]) -> None
 
 
 def _exchange(work: Path, target: Path) -> None:
+    # By hand: no file system replaces a folder that holds something in one step that all of them have.
+    """Put *work* in the place of *target*; where that fails, what was there is put back."""
     if not target.exists():
         work.rename(target)
         return
-    aside = _beside(target)
+    aside = draft_of(target)
     target.rename(aside)
     try:
         work.rename(target)
@@ -116,12 +131,9 @@ def _exchange(work: Path, target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _beside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-
-
 @contextmanager
 def _one_line(target: Path) -> Iterator[None]:
+    """Turn an `OSError` in the block into a `ConfigError` that names the file and the reason."""
     try:
         yield
     except OSError as error:
@@ -130,7 +142,10 @@ def _one_line(target: Path) -> Iterator[None]:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a regular file with its times, making the folders above it."""
+    """Copy a regular file with its times, and create the folders above it; raise `OSError` where it fails.
+
+    Times that cannot be set are no error.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     with suppress(OSError):
@@ -138,5 +153,8 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Whether *path*, all links followed, is an ordinary file below *folder*."""
+    """Tell whether *path*, with all links followed, is a regular file below *folder*.
+
+    A run may name any path as its artifact; what lies outside its directory is not exported.
+    """
     return path.is_file() and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

@@ -1,7 +1,8 @@
-"""Runs as tables, the same for every format that knows tables: pure.
+"""Runs as tables, the same for CSV, Parquet and any other format with tables. Pure.
 
-``runs`` has a row for each run, ``metrics`` for each curve in a few numbers, ``points`` for each value, ``events``
-for each event. Names of columns are stable; new ones may come.
+``runs`` has a row for each run, ``metrics`` for each run and metric (its summary), ``points`` for each value,
+``events`` for each event. Names of columns are stable; new ones may be added. The column ``uid`` joins the tables.
+Times named ``t_s`` are in seconds and count from the run's ``t_zero``, which is in unix seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from hpcml.codec import encode
 from hpcml.interop.exported import Export, WholeRun, clean, json_ready, last_value
-from hpcml.records import MetricSummary, RunRecord, Usage, Work
+from hpcml.model.records import MetricSummary, RunRecord, Usage, Work
 
 Kind = Literal["text", "integer", "real", "boolean", "json"]
 _MAPPINGS = ("params", "facts", "metrics", "usage", "work")  # of a record: a column for each key
@@ -28,7 +29,7 @@ _KIND_OF_TYPE: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column and what its cells are; a cell of kind json is text in JSON."""
+    """A column and the type of its cells; a cell of kind json is JSON text."""
 
     name: str
     kind: Kind
@@ -66,13 +67,17 @@ EVENTS = (
 
 
 def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
-    """Return the columns of ``runs``, and its rows: the fields of a run, its settings, facts, last values and usage."""
+    """Return the columns and the rows of ``runs``: fields, settings, facts, last values of metrics, usage and work.
+
+    Settings, facts and metrics have a column for each key that any of the runs has, named ``params.KEY``, ``facts.KEY``
+    and ``metrics.NAME``, sorted by name. A column whose values are of several kinds has JSON in it.
+    """
     records = export.records
     plain = [field for field in fields(RunRecord) if field.name not in _MAPPINGS]
     columns = [
         Column(name=field.name, kind=_KIND_OF_TYPE.get(str(field.type).partition(" ")[0], "json")) for field in plain
     ]
-    columns.append(Column(name="t_zero", kind="real"))
+    columns += [Column(name="incomplete", kind="text"), Column(name="t_zero", kind="real")]
     params, facts = _keys(record.params for record in records), _keys(record.facts for record in records)
     metrics = _keys(record.metrics for record in records)
     columns += [Column(name=f"params.{key}", kind=_kind(r.params.get(key) for r in records)) for key in params]
@@ -83,7 +88,7 @@ def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
     def rows() -> Iterator[list[Any]]:
         for record in records:
             values: list[Any] = [encode(getattr(record, field.name)) for field in plain]
-            values.append(export.t_zero.get(record.uid))
+            values += [record.incomplete, export.t_zero.get(record.uid)]
             values += [record.params.get(key) for key in params]
             values += [record.facts.get(key) for key in facts]
             values += [last_value(record, name) if name in record.metrics else None for name in metrics]
@@ -94,7 +99,7 @@ def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
 
 
 def metrics_rows(records: Sequence[RunRecord]) -> Iterator[list[Any]]:
-    """Return the rows of ``metrics``."""
+    """Return the rows of ``metrics``, in the columns of `METRICS`."""
     for record in records:
         for name, summary in record.metrics.items():
             values = [getattr(summary, column.name) for column in METRICS[2:]]
@@ -102,7 +107,7 @@ def metrics_rows(records: Sequence[RunRecord]) -> Iterator[list[Any]]:
 
 
 def points_rows(run: WholeRun) -> Iterator[list[Any]]:
-    """Return the rows of ``points`` that are this run's, by metric and step."""
+    """Return the rows of ``points`` for this run, in the columns of `POINTS`, by metric and step."""
     for name, points in run.curves.items():
         metric = clean(name)
         for point in points:
@@ -110,14 +115,18 @@ def points_rows(run: WholeRun) -> Iterator[list[Any]]:
 
 
 def events_rows(run: WholeRun) -> Iterator[list[Any]]:
-    """Return the rows of ``events`` that are this run's, by time."""
+    """Return the rows of ``events`` for this run, in the columns of `EVENTS`, by time."""
     for event in run.events:
         details = cell(dict(event.details), "json")
         yield [run.record.uid, event.t_s, event.attempt, event.writer, clean(event.name), details]
 
 
 def cell(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - a value of any kind
-    """Return *value* as a cell of a column of *kind*; None stays None."""
+    """Return *value* as a cell of a column of *kind*; None stays None.
+
+    >>> cell(1, "real"), cell(["a", 1], "json")
+    (1.0, '["a", 1]')
+    """
     if value is None:
         return None
     if kind == "json":
@@ -132,7 +141,10 @@ def _keys(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _kind(values: Iterable[Any]) -> Kind:
-    """Return what a column of *values* is: of one kind, or JSON where they are of several."""
+    """Return the kind of a column of *values*; None is of no kind.
+
+    Integers together with reals are real, other mixtures JSON; a column without values is text.
+    """
     kinds: set[Kind] = {_kind_of(value) for value in values if value is not None}
     if kinds == {"integer", "real"}:
         return "real"

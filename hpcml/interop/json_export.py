@@ -1,4 +1,8 @@
-"""Runs whole as one JSON document, written run by run."""
+"""Whole runs as one JSON document, written run by run.
+
+A run has the fields of `RunRecord`, `t_zero` (the unix time, in seconds, from which its other times count), `curves`
+with the lists `step`, `t_s` and `value` of each metric, and `events`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,10 @@ _BEGINNING = '{"hpcml_export": '
 
 
 def write_json(export: Export, file: IO[str]) -> None:
-    """Write ``{"hpcml_export": 1, "runs": [...]}``, a line for each run; nan and infinities are texts."""
+    """Write ``{"hpcml_export": 1, "runs": [...]}``, a line for each run; nan and infinities are texts.
+
+    The number is that of the format. One run at a time is in memory.
+    """
     file.write(f'{_BEGINNING}{FORMAT}, "runs": [')
     for line in _separated(export.runs):
         file.write(line)
@@ -22,7 +29,7 @@ def write_json(export: Export, file: IO[str]) -> None:
 
 
 def is_json_export(head: bytes) -> bool:
-    """Whether a file that begins with *head* was written here."""
+    """Tell whether a file that begins with *head* is such a document."""
     return head.startswith(_BEGINNING.encode())
 
 

@@ -1,6 +1,8 @@
 """The state and the last values of runs as OpenMetrics text, which Prometheus and its node_exporter read.
 
-Everything is a gauge without a time, which the older text format of node_exporter's textfile collector also knows.
+Everything is a gauge without a time, which the older text format of node_exporter's textfile collector also knows. Each
+sample has the labels ``run`` and ``experiment``. A metric's name is put behind ``hpcml_metric_``, with ``_`` for
+characters that Prometheus does not allow, and stands whole in the label ``metric``.
 """
 
 from __future__ import annotations
@@ -9,9 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from hpcml.interop.exported import clean, last_value
-from hpcml.interop.optional import needing
-from hpcml.records import RunRecord
+from hpcml.interop.exported import clean, last_value, needing
+from hpcml.model.records import RunRecord
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_]")
 _BEGINNING = "# HELP hpcml_run_info "
@@ -31,19 +32,22 @@ _WHICH = ("run", "experiment")  # labels of every sample
 
 
 def write_openmetrics(records: Sequence[RunRecord], file: IO[str]) -> None:
-    """Write what is known of *records* now."""
+    """Write the states and last values of *records*, as they are now, to *file*.
+
+    A value that is not known has no sample. Raises `ConfigError` where prometheus_client is missing.
+    """
     with needing("prometheus_client", extra="openmetrics"):
         from prometheus_client.openmetrics.exposition import generate_latest  # noqa: PLC0415 - an extra
     file.write(generate_latest(_Collected(records)).decode())
 
 
 def is_openmetrics_export(head: bytes) -> bool:
-    """Whether a file that begins with *head* was written here."""
+    """Tell whether a file that begins with *head* was written by `write_openmetrics`."""
     return head.startswith(_BEGINNING.encode())
 
 
 class _Collected:
-    """What prometheus_client takes for a registry."""
+    """What prometheus_client takes for a registry: an object with the method `collect`."""
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._records = records

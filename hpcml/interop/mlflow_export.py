@@ -1,7 +1,9 @@
-"""Runs into MLflow, as often as one likes: what is there already stays, what is new is added.
+"""Exports runs to MLflow, as often as one likes: what is there already stays, and what is new is added.
 
-A run is found again by its tag ``hpcml.uid``, which it gets in the call that creates it. MLflow never takes a value of
-a metric back, so a step that a later attempt did again is there twice; its times tell which is the later one.
+`MlflowTarget` is what `hpcml export` uses for the format mlflow. A run is found again by its tag ``hpcml.uid``, which
+it gets in the call that creates it. MLflow never takes a value of a metric back, so a step that a later attempt did
+again is there twice; its times tell which is the later one. `mend` repairs MLflow's folder of files where a process
+died while MLflow was writing there.
 """
 
 from __future__ import annotations
@@ -10,21 +12,22 @@ import hashlib
 import json
 import logging
 import re
+import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from hpcml.codec import encode
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.interop.exported import WholeRun, clean, json_ready
-from hpcml.interop.mlflow_files import mend
-from hpcml.interop.optional import needing
+from hpcml.interop.exported import WholeRun, clean, json_ready, needing
 from hpcml.interop.output import file_name
-from hpcml.manifest import read_raw
-from hpcml.rundir import RunDir
-from hpcml.states import State
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import read_raw
 
 UID = "hpcml.uid"
 _DONE = "hpcml.exported"  # what was exported, in one word: where it is still that, nothing is looked at
@@ -44,8 +47,8 @@ _STATUS: Mapping[State, str] = {
 
 
 @dataclass(slots=True)
-class Told:
-    """What an export to MLflow did."""
+class MlflowReport:
+    """What an export to MLflow did, in counts: of runs, and of values of metrics (`points`) that were sent."""
 
     created: int = 0
     updated: int = 0
@@ -55,7 +58,12 @@ class Told:
 
 
 class MlflowTarget:
-    """A tracking server, or what stands in its place."""
+    """A tracking server of MLflow, or a folder or database in its place.
+
+    *uri* is as MLflow takes it: ``http://host:5000``, ``sqlite:///mlflow.db``, or a folder. What MLflow knows of an
+    experiment is asked once and remembered. Every failure of MLflow, or of a library below it, is raised as an
+    `HpcmlError` of one line, without passwords. Raises `ConfigError` where mlflow is missing.
+    """
 
     def __init__(self, uri: str) -> None:
         with needing("mlflow", extra="mlflow"):
@@ -69,8 +77,13 @@ class MlflowTarget:
         with self._one_line():
             self._client = MlflowClient(tracking_uri=uri)
 
-    def put(self, run: WholeRun, told: Told, *, artifacts: Sequence[tuple[Path, str]]) -> None:
-        """Bring MLflow's copy of *run* up to date; of *artifacts* each is a file and its folder."""
+    def put(self, run: WholeRun, told: MlflowReport, *, artifacts: Sequence[tuple[Path, str]]) -> None:
+        """Bring MLflow's copy of *run* up to date; each of *artifacts* is a file and the folder for it in MLflow.
+
+        The folder ``.`` is the top one. What was done is counted in *told*. A run that was deleted in MLflow is left
+        out, with a remark; an experiment that was deleted there raises `ConfigError`. If this process is killed
+        meanwhile, the next export does what is missing.
+        """
         with self._one_line():
             record = run.record
             known = self._known_runs(record.experiment)
@@ -111,7 +124,8 @@ class MlflowTarget:
             run_name=clean(record.name or record.uid),
         )
 
-    def _params(self, run: WholeRun, run_id: str, known: Mapping[str, str], told: Told) -> None:
+    def _params(self, run: WholeRun, run_id: str, known: Mapping[str, str], told: MlflowReport) -> None:
+        """Send the settings that MLflow does not have yet; it never changes one, which is told as a remark."""
         from mlflow.entities import Param  # noqa: PLC0415 - an extra
 
         params: list[Any] = []
@@ -132,7 +146,8 @@ class MlflowTarget:
             told.remarks.append(f"run {run.record.uid}: cut after {_LONGEST_PARAM} characters: {', '.join(cut)}")
         told.remarks += [f"MLflow calls {key!r} {name!r}" for key, name in keys.renamed.items()]
 
-    def _metrics(self, run: WholeRun, run_id: str, known: Mapping[str, float], told: Told) -> None:
+    def _metrics(self, run: WholeRun, run_id: str, known: Mapping[str, float], told: MlflowReport) -> None:
+        """Send the values that MLflow does not have yet, found by metric, step and time in ms."""
         from mlflow.entities import Metric  # noqa: PLC0415 - an extra
 
         keys = _Keys()
@@ -158,12 +173,27 @@ class MlflowTarget:
         flush()
         told.remarks += [f"MLflow calls {metric!r} {name!r}" for metric, name in keys.renamed.items()]
 
-    def _tags(self, run: WholeRun, run_id: str, known: Mapping[str, str], told: Told) -> None:
+    def _tags(self, run: WholeRun, run_id: str, known: Mapping[str, str], told: MlflowReport) -> None:
+        """Send what has changed of the outcome, facts, usage, notes and tags.
+
+        Tags that were removed from the run are removed in MLflow.
+        """
         from mlflow.entities import RunTag  # noqa: PLC0415 - an extra
 
         record = run.record
         fields = (
-            *("state", "cause", "reason", "exit_code", "attempt", "wall_s", "spec_hash", "submission", "path"),
+            *(
+                "state",
+                "cause",
+                "reason",
+                "incomplete",
+                "exit_code",
+                "attempt",
+                "wall_s",
+                "spec_hash",
+                "submission",
+                "path",
+            ),
             *("scheduler", "job_id", "precision", "precision_effective", "numerics", "git_dirty"),
         )
         about: dict[str, object] = {f"hpcml.{name}": encode(getattr(record, name)) for name in fields}
@@ -208,7 +238,7 @@ class MlflowTarget:
         self._client.set_terminated(run_id, status=status, end_time=ended_ms)
 
     def _known_runs(self, experiment: str) -> dict[str, Any]:
-        """Return the runs of ours that MLflow has of an experiment, which is made where there is none."""
+        """Return the runs of an experiment that hpcml exported to MLflow, by uid; the experiment is made if needed."""
         if experiment not in self._experiments:
             self._experiments[experiment] = self._experiment_id(experiment)
         experiment_id = self._experiments[experiment]
@@ -218,6 +248,7 @@ class MlflowTarget:
         return self._runs[experiment_id]
 
     def _experiment_id(self, name: str) -> str:
+        """Return the id of the experiment, which is created where there is none; a deleted one raises `ConfigError`."""
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
@@ -249,6 +280,7 @@ class MlflowTarget:
 
     @contextmanager
     def _one_line(self) -> Iterator[None]:
+        """Turn an error of MLflow in the block into an `HpcmlError` of one line; our own bugs keep their traceback."""
         try:
             yield
         except HpcmlError:
@@ -261,13 +293,13 @@ class MlflowTarget:
 
 
 class _Keys:
-    """Names as MLflow takes them; two that would become one stay two."""
+    """Names as MLflow takes them; two that would become one stay two. `renamed` has those that were changed."""
 
     def __init__(self) -> None:
         self.renamed: dict[str, str] = {}
 
     def name(self, key: str) -> str:
-        """Return *key*, or what it is called where MLflow does not take it."""
+        """Return *key*, or what it is called where MLflow does not take it: cleaned, with 8 hex digits of its hash."""
         safe = _UNSAFE.sub("_", key)
         parts = safe.split("/")
         is_path = all(part not in ("", ".", "..") and part == part.strip() for part in parts)
@@ -280,7 +312,7 @@ class _Keys:
 
 
 def _stamp(run: WholeRun, artifacts: Sequence[tuple[Path, str]]) -> str:
-    """Return what changes whenever there is something new to export."""
+    """Return 16 hex digits that change whenever there is something new to export."""
     record = run.record
     known = [
         encode(record),
@@ -316,9 +348,50 @@ def _beside_database(uri: str, experiment: str) -> str | None:
 
 
 def _is_a_librarys(error: Exception) -> bool:
-    """Whether MLflow let an error through of what it is made of, say of its database's driver."""
+    """Whether an error is of a library below MLflow, say its database's driver, that MLflow did not translate."""
     return type(error).__module__.partition(".")[0] in ("sqlalchemy", "alembic", "requests", "urllib3")
 
 
 def _without_password(text: str) -> str:
     return re.sub(r"(://[^\s:/@]*):[^\s/@]+@", r"\1:***@", text)
+
+
+_PATIENCE_S = 5.0  # after which whoever was writing a description of some lines is dead
+
+
+def mend(uri: str, experiment_id: str, tag: str) -> None:
+    """Remove leftovers of runs whose meta.yaml is empty, since MLflow refuses a whole experiment because of one.
+
+    Such a file is left where a process died while MLflow was writing to its folder of files. Only runs are removed that
+    have *tag*, which their exporter will create again, or nothing at all; any other raises `HpcmlError`. A tracking
+    server or a database writes whole or not at all: nothing is done there.
+    """
+    folder = _folder(uri)
+    if folder is None:
+        return
+    for description in sorted((folder / experiment_id).glob("*/meta.yaml")):
+        if not _stays_empty(description):
+            continue
+        run = description.parent
+        if not (run / "tags" / tag).is_file() and any(path.is_file() for path in run.rglob("*") if path != description):
+            raise HpcmlError(f"MLflow's run {run} has an empty meta.yaml, and is not hpcml's: remove it or restore it")
+        shutil.rmtree(run)
+
+
+def _folder(uri: str) -> Path | None:
+    parts = urlsplit(uri)
+    if parts.scheme not in ("", "file"):
+        return None
+    return Path(unquote(parts.path) if parts.scheme else uri)
+
+
+def _stays_empty(path: Path) -> bool:
+    """Tell whether the file *path* is empty and was not written to for `_PATIENCE_S`; wait for that long at most."""
+    try:
+        while (found := path.stat()).st_size == 0:
+            if time.time() - found.st_mtime > _PATIENCE_S:
+                return True
+            time.sleep(0.1)
+    except FileNotFoundError:
+        pass  # removed meanwhile
+    return False

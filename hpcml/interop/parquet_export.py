@@ -1,4 +1,4 @@
-"""The tables as Parquet, with the types that their columns have."""
+"""The tables as Parquet files with typed columns; needs pyarrow."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from hpcml.interop import tables
-from hpcml.interop.exported import Export, clean
-from hpcml.interop.optional import needing
+from hpcml.interop.exported import Export, clean, needing
 
 _ROWS = 1 << 16  # held in memory at once, and the size of a row group
 
 
 def write_parquet(export: Export, folder: Path) -> None:
-    """Write ``runs.parquet``, ``metrics.parquet``, ``points.parquet`` and ``events.parquet`` into *folder*."""
+    """Write ``runs.parquet``, ``metrics.parquet``, ``points.parquet`` and ``events.parquet`` into *folder*.
+
+    The columns are those of `hpcml.interop.tables`; text and JSON are strings, integers 64 bits, reals doubles. The
+    files are compressed with zstd. At most `_ROWS` rows of a file are in memory. Raises `ConfigError` where pyarrow is
+    missing.
+    """
     columns, rows = tables.runs_table(export)
     with _Table(folder / "runs.parquet", columns) as runs:
         runs.add(rows)
@@ -50,7 +54,7 @@ class _Table:
         self._rows: list[Sequence[Any]] = []
 
     def add(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Append *rows*."""
+        """Append *rows*, each with a value for every column."""
         for row in rows:
             self._rows.append(row)
             if len(self._rows) >= _ROWS:

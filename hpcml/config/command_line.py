@@ -1,13 +1,16 @@
-"""The words of ``hpcml run`` put in the order, and completed by the defaults, that Hydra needs."""
+"""Prepares the arguments of ``hpcml run`` for Hydra, and turns Hydra's errors into one line (`in_one_line`)."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 from hpcml.errors import ConfigError
+from hpcml.paths import is_source_of_hpcml
 
 # Hydra's flags that take a value (hydra/_internal/utils.py, get_args_parser); --info takes an optional one.
 _WITH_VALUE = frozenset(
@@ -21,14 +24,28 @@ _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Flags and overrides apart: argparse's ``nargs="*"`` ends at the first flag that follows an override."""
+    """The arguments, with flags and overrides separated.
+
+    argparse's ``nargs="*"``, which Hydra uses, ends at the first flag that follows an override. Both keep the order in
+    which they were typed.
+
+    >>> arrange(["--multirun", "seed=0,1"], shipped=shipped, project=project)  # doctest: +SKIP
+    Words(flags=('--multirun',), overrides=('seed=0,1',))
+    """
 
     flags: tuple[str, ...]
     overrides: tuple[str, ...]
 
 
-def arrange(arguments: Sequence[str], *, shipped: Path, project: Path) -> Words:
-    """Sort *arguments*, accept ``+cluster=x``, and add the project's own options."""
+def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: bool = False) -> Words:
+    """Separate flags and overrides, and make the changes that Hydra needs.
+
+    ``+cluster=x`` becomes ``cluster=x``, ``+experiment=x`` a study, a command line is quoted, and *project*'s ./conf is
+    added to the search path. Raises `ConfigError` for a word that is neither, and for sweepers other than Hydra's basic
+    one. A command line of the user's own (*is_own*, ``workload.command=...``) also chooses ``model=custom`` and
+    ``data=custom`` where nothing else was chosen. *shipped* is hpcml's own folder conf/. Whether keys and values exist
+    is Hydra's to say, later.
+    """
     words = _sort(arguments)
     own = project_conf(project, shipped)
     typed = [_study(word, own) for word in words.overrides]
@@ -39,7 +56,9 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path) -> Words:
             f"{sweeper} waits for each result to choose the next point; hpcml submits a sweep whole: "
             "list the points (seed=0,1,2, range(), choice())"
         )
-    if "workload.command" in keys:  # a run of somebody's program must not be recorded as our CNN on our digits
+    if (
+        is_own or "workload.command" in keys
+    ):  # a run of somebody's program must not be recorded as our CNN on our digits
         overrides[:0] = [f"{group}=custom" for group in ("model", "data") if group not in keys]
     if own is not None and "hydra.searchpath" not in keys:
         overrides.append(f"hydra.searchpath=[{_quoted(f'file://{own}')}]")
@@ -47,9 +66,12 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path) -> Words:
 
 
 def project_conf(project: Path, shipped: Path) -> Path | None:
-    """Return ``<project>/conf`` if it holds options for any of our groups and is not the shipped one."""
+    """Return ``<project>/conf`` if it holds options of any of hpcml's groups and is not hpcml's own, else None.
+
+    A folder of that name may well belong to another program.
+    """
     conf = project / "conf"
-    if not conf.is_dir() or conf.resolve() == shipped.resolve():
+    if not conf.is_dir() or conf.resolve() == shipped.resolve() or is_source_of_hpcml(project):
         return None
     groups = {entry.name for entry in shipped.iterdir() if entry.is_dir()}
     return conf if any((conf / group).is_dir() for group in groups) else None
@@ -102,3 +124,46 @@ def _quoted(text: str) -> str:
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
     tail = escaped[len(escaped.rstrip("\\")) :]
     return f'"{escaped}{tail}"'
+
+
+_NOISE = re.compile(
+    r"^(object_type=|reference_type=|Set the environment variable HYDRA_FULL_ERROR|Config search path:|provider=)"
+)
+_UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
+
+
+def in_one_line(message: str, cause: str = "", *, schema: type | None = None) -> str:
+    r"""Join the informative lines of Hydra's *message* and its *cause* into one.
+
+    For a misspelt key the nearest keys are suggested; *schema* is the dataclass with the right ones. Lines that tell of
+    Hydra's inside are dropped, and lines that repeat others. Commands print the result behind "Error:".
+
+    >>> in_one_line("Key 'sed' is not in struct\n    full_key: sed\n    object_type=Run")
+    "Key 'sed' is not in struct"
+    """
+    unknown = _UNKNOWN_KEY.search(message)
+    if unknown and schema is not None and (key := unknown["key"]) not in (known := _known_keys(schema)):
+        near = difflib.get_close_matches(key, known, n=2, cutoff=0.6)
+        return f"unknown key {key}: " + (
+            f"did you mean {' or '.join(near)}?" if near else "hpcml run --help lists the keys"
+        )
+    lines: list[str] = []
+    for line in f"{message}\n{cause}".splitlines():
+        text = " ".join(line.split())
+        if text and not _NOISE.match(text) and text not in lines and not _said(text, lines):
+            lines.append(text)
+    return " ".join(line if line.endswith((".", "?", ":", ",")) else f"{line};" for line in lines).rstrip("; ")
+
+
+def _said(text: str, lines: list[str]) -> bool:
+    return text.startswith("full_key: ") and any(text.removeprefix("full_key: ") in line for line in lines)
+
+
+def _known_keys(schema: type, prefix: str = "") -> list[str]:
+    hints = get_type_hints(schema)
+    keys: list[str] = []
+    for field in fields(schema):
+        keys.append(f"{prefix}{field.name}")
+        if is_dataclass(hints[field.name]):
+            keys += _known_keys(hints[field.name], f"{prefix}{field.name}.")
+    return keys

@@ -1,6 +1,7 @@
 """Runs as TensorBoard reads them: a folder with one event file for each, as in ``LOGDIR/<experiment>/<uid>``.
 
-TensorBoard's own writer frames the records. Values are 32-bit there, and steps are kept.
+TensorBoard's own writer frames the records. Values are 32-bit there, and steps are kept. The settings of a run are put
+into the HParams tab; its state is told there as success or failure.
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcml.interop.exported import Export, WholeRun, clean
-from hpcml.interop.optional import needing
+from hpcml.interop.exported import Export, WholeRun, clean, needing
 from hpcml.interop.output import file_name
-from hpcml.states import State
+from hpcml.model.state import State
 
 
 def write_tensorboard(export: Export, folder: Path) -> None:
-    """Write one event file for each run below *folder*."""
+    """Write one event file for each run below *folder*.
+
+    Experiments and uids become folder names by `file_name`. A run that has not ended has no end in the HParams tab.
+    Raises `ConfigError` where tensorboard is missing.
+    """
     experiments: dict[str, str] = {}
     taken: dict[str, set[str]] = {}
     names: set[str] = set()
@@ -54,7 +58,7 @@ def _write(run: WholeRun, path: Path) -> None:
 
 
 def _settings(run: WholeRun) -> Any:  # noqa: ANN401 - a protocol buffer, of a library without types
-    """Return the settings as the HParams tab shows them."""
+    """Return the settings as the HParams tab shows them: numbers, booleans and texts; others are left out."""
     from tensorboard.plugins.hparams import metadata, plugin_data_pb2  # noqa: PLC0415 - an extra
 
     start = plugin_data_pb2.SessionStartInfo(group_name=clean(run.record.uid), start_time_secs=run.t_zero)

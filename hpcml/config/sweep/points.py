@@ -1,8 +1,9 @@
-"""The points of a sweep, each as Hydra composes it; Hydra is asked once for each combination of choices.
+"""The points of a sweep, composed as Hydra would, but with one composition for many points.
 
-Composing takes Hydra tens of milliseconds, nearly all of it spent on files and defaults lists that a plain value
-(``seed=range(1000)``) has no part in. So points that differ in plain values alone share one composition, whose leaves
-are set one after another in the way Hydra sets them. Whatever is not certain to be a plain value is left to Hydra.
+Composing takes Hydra tens of milliseconds, nearly all of it for files and defaults lists, on which a plain value
+(``seed=range(1000)``) has no influence. So points that differ only in plain values share one composition, in which the
+values are set one after another in the way Hydra sets them. Whatever is not certain to be a plain value is left to
+Hydra. config/compose uses `Sweep`. The results are the same as Hydra's own, point by point; the tests compare the two.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from hpcml.config.sweep.size import MOST_RUNS, check_points
 from hpcml.errors import ConfigError
 
 HYDRA_REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
+# What comes out of Hydra's and OmegaConf's inside where they do not check what they are given: a list where a name is
+# meant, a name longer than a file's may be, brackets nested a thousand deep.
+HYDRA_STUMBLES = (OSError, TypeError, AttributeError, AssertionError, LookupError, ArithmeticError, RecursionError)
 
 _PATHS = ("data.path", "workload.cwd")
 _DOTTED = re.compile(r"[\w-]+(\.[\w-]+)*")
@@ -43,7 +48,10 @@ T = TypeVar("T")
 
 
 class SweepFoundError(BaseException):
-    """Hydra's command line asks for a sweep. Not an `Exception`: those Hydra turns into warnings."""
+    """Leaves Hydra where its command line asks for a sweep; no `Exception`, since Hydra makes warnings of those.
+
+    It carries what Hydra had by then: its configuration, with flags and overrides, and its loader.
+    """
 
     def __init__(self, config: DictConfig, loader: ConfigLoader) -> None:
         super().__init__()
@@ -52,15 +60,22 @@ class SweepFoundError(BaseException):
 
 
 class StopAtSweep(Callback):
-    """Hydra's hook before a sweep: the flags are read and the words checked, and no point is composed yet."""
+    """Hydra's callback before a sweep: flags and overrides are parsed by then, and no point is composed yet.
+
+    Hydra finds the class by its dotted name in a word that `hpcml.config.compose` adds.
+    """
 
     def on_multirun_start(self, config: DictConfig, **_: object) -> None:
-        """Leave Hydra with what it found."""
+        """Leave Hydra by raising `SweepFoundError`."""
         raise SweepFoundError(config, GlobalHydra.instance().config_loader())
 
 
 class Composition:
-    """What Hydra composed for a task: leaves can be set anew, and only the sections they touch are resolved again."""
+    """One configuration composed by Hydra, whose values can be changed; only changed sections are resolved again.
+
+    *task* is the configuration without Hydra's own part, which is *settings*. *project* is the folder against which
+    relative paths in it are made absolute. `directories` are the configuration folders that were searched.
+    """
 
     def __init__(self, task: DictConfig, settings: DictConfig, project: Path) -> None:
         self.settings = settings
@@ -73,7 +88,10 @@ class Composition:
         self._stale: set[str] = {str(name) for name in task}
 
     def can_set(self, keys: Sequence[str]) -> bool:
-        """Return whether *keys* are leaves that can be set one after another with no trace of the value before."""
+        """Return whether *keys* are plain values that can be replaced repeatedly, with no trace of the one before.
+
+        False in any doubt: the points are then composed one by one, which is slow and right.
+        """
         raw = OmegaConf.to_container(self._task, resolve=False)
         assert isinstance(raw, dict)
         if self.settings.job.env_set or not _is_steady(raw):
@@ -82,7 +100,10 @@ class Composition:
         return all(_is_leaf(self._task, key) for key in keys)
 
     def set_leaf(self, key: str, value: object) -> None:
-        """Do what Hydra does for ``key=value``; raises OmegaConf's error where the schema refuses the value."""
+        """Set *key* as Hydra does for ``key=value``; raise OmegaConf's error where the schema refuses the value.
+
+        *key* is dotted (``train.lr``). After an error the value of *key* is not defined.
+        """
         section = key.partition(".")[0]
         self._stale |= {section, *self._interpolating}
         if _interpolates(value):
@@ -90,11 +111,15 @@ class Composition:
         OmegaConf.update(self._task, key, value, merge=True)
 
     def interpolates(self) -> bool:
-        """Return whether any value is taken from another place."""
+        """Return whether any value refers to another one (``${...}``)."""
         return _interpolates(OmegaConf.to_container(self._task, resolve=False))
 
     def values(self) -> dict[str, Any]:
-        """Return all that is configured, resolved; refuse what is undecided. OmegaConf raises if it cannot resolve."""
+        """Return the whole configuration as plain values, resolved, with enums by name.
+
+        Raises `ConfigError` for values that are not set (``???``), and OmegaConf's errors where a reference cannot be
+        resolved. Relative values of ``data.path`` and ``workload.cwd`` come out absolute.
+        """
         for name in self._stale:
             self._missing[name] = _missing_in(self._task, name)
         if missing := sorted(key for keys in self._missing.values() for key in keys):
@@ -133,11 +158,18 @@ def _absolute_paths(task: DictConfig, project: Path) -> Iterator[None]:
                 raw = OmegaConf.to_container(section, resolve=False)
                 assert isinstance(raw, dict)
                 typed.append((section, leaf, raw[leaf]))
-                section[leaf] = str(project / Path(path).expanduser())
+                section[leaf] = str(project / _of_home(path))
         yield
     finally:
         for section, leaf, before in typed:  # an interpolation has to be one again for the next point
             section[leaf] = before
+
+
+def _of_home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: there is no such user here, whose home ~ would be") from error
 
 
 def _is_leaf(task: DictConfig, key: str) -> bool:
@@ -197,22 +229,37 @@ class _Plan:
 
 
 class Sweep(Generic[T]):
-    """All points of one sweep, in the order of Hydra's own sweeper; *settle* makes of each what the caller wants."""
+    """All points of a sweep, in the order of Hydra's basic sweeper; *settle* turns each into what the caller wants.
+
+    `points` are tuples of words. *settle* is called with the composition of a point, which is valid during the call
+    only, and the point's words; what it returns is the result, and an exception that it raises is one too. Raises
+    `ConfigError` for more than *most* points, before any is made.
+    """
 
     def __init__(
-        self, found: SweepFoundError, project: Path, settle: Callable[[Composition, tuple[str, ...]], T]
+        self,
+        found: SweepFoundError,
+        project: Path,
+        settle: Callable[[Composition, tuple[str, ...]], T],
+        *,
+        most: int = MOST_RUNS,
     ) -> None:
         self._config = found.config
         self._loader = found.loader
         self._project = project
         self._settle = settle
         self._parser = OverridesParser.create(config_loader=found.loader)
-        self.points = self._split()
-        self._results: list[T | ConfigError | None] = [None] * len(self.points)
+        self.points = self._split(most)
+        self._results: list[T | Exception | None] = [None] * len(self.points)
         self._refused_at = len(self.points)
 
-    def settled(self) -> list[T | ConfigError]:
-        """Return what was made of each point, or why *settle* refused it; raise if Hydra refuses one, the first."""
+    def settled(self) -> list[T | Exception]:
+        """Return for each point the result of *settle*, or the exception that it raised for the point.
+
+        Raises the error of the first point that Hydra itself refuses, and `ConfigError` for a sweep without points.
+        Groups are composed in the order of their first points, so *settle* may be called in another order than that of
+        the results.
+        """
         if not self.points:
             raise ConfigError("the sweep has no points: one of its range() or glob() is empty")
         plan = self._plan()
@@ -223,19 +270,21 @@ class Sweep(Generic[T]):
         for indexes in groups.values():
             try:
                 self._settle_group(indexes, plan)
-            except HYDRA_REFUSALS as error:  # a later group may hold an earlier point
+            except (*HYDRA_REFUSALS, *HYDRA_STUMBLES) as error:  # a later group may hold an earlier point
                 refusal = error
         if refusal is not None:
             raise refusal
         return [result for result in self._results if result is not None]
 
-    def _split(self) -> list[tuple[str, ...]]:
+    def _split(self, most: int) -> list[tuple[str, ...]]:
         # As BasicSweeper.sweep does; its batches say when to launch, and nothing is launched here.
         params = OmegaConf.to_container(self._config.hydra.sweeper, resolve=True)
         assert isinstance(params, dict)
         words = [f"{key}={value}" for key, value in (params.get("params") or {}).items()]
         words += typed(self._config.hydra.overrides.task)
-        (batch,) = BasicSweeper.split_arguments(self._parser.parse_overrides(words), None)
+        overrides = self._parser.parse_overrides(words)
+        check_points(overrides, most)
+        (batch,) = BasicSweeper.split_arguments(overrides, None)
         return [tuple(point) for point in batch]
 
     def _plan(self) -> _Plan:
@@ -246,7 +295,7 @@ class Sweep(Generic[T]):
             defaults = self._loader.compute_defaults_list(
                 self._config.hydra.job.config_name, [*hydra_words, *first], RunMode.RUN
             )
-        except HYDRA_REFUSALS:  # composing the first point says so in the right words
+        except (*HYDRA_REFUSALS, *HYDRA_STUMBLES):  # composing the first point says so in the right words
             return _Plan()
         words = self._parser.parse_overrides(list(first))
         plain = {word.input_line for word in defaults.config_overrides}
@@ -317,7 +366,7 @@ class Sweep(Generic[T]):
     def _settle_one(self, index: int, composition: Composition, overrides: tuple[str, ...]) -> None:
         try:
             self._results[index] = self._settle(composition, overrides)
-        except ConfigError as error:
+        except Exception as error:  # noqa: BLE001 - the caller's, and his to raise: not to be taken for Hydra's
             self._results[index] = error
 
     def _looks_around(self, index: int, plan: _Plan) -> bool:
@@ -332,7 +381,7 @@ class Sweep(Generic[T]):
     def _compose(self, index: int) -> DictConfig:
         try:
             config = self._loader.load_sweep_config(self._config, list(self.points[index]))
-        except HYDRA_REFUSALS:
+        except (*HYDRA_REFUSALS, *HYDRA_STUMBLES):
             self._refused_at = index
             raise
         return config
@@ -345,7 +394,7 @@ class Sweep(Generic[T]):
 
 
 def typed(words: ListConfig) -> list[str]:
-    """Return overrides as they were typed: taken out one by one, their interpolations would be resolved."""
+    """Return overrides as they were typed, in their order, without resolving their interpolations."""
     plain = OmegaConf.to_container(words, resolve=False)
     assert isinstance(plain, list)
     return [str(word) for word in plain]

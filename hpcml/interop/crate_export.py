@@ -1,6 +1,8 @@
 """Runs as a Process Run Crate: one RO-Crate that says who ran what, with what, on what, when, and what came of it.
 
-https://w3id.org/ro/wfrun/process/0.5, which is a profile of RO-Crate 1.1.
+https://w3id.org/ro/wfrun/process/0.5, which is a profile of RO-Crate 1.1. Each run is a ``CreateAction`` of schema.org:
+its instrument is the program, its objects are the manifest and the settings, its results the curves, the events and the
+last values of metrics.
 """
 
 from __future__ import annotations
@@ -17,14 +19,13 @@ from typing import Any
 from hpcml.codec import Json, encode
 from hpcml.errors import HpcmlError
 from hpcml.interop import tables
-from hpcml.interop.csv_files import write_rows
-from hpcml.interop.exported import Export, WholeRun, clean, json_ready, last_value
-from hpcml.interop.optional import needing
+from hpcml.interop.csv_export import write_rows
+from hpcml.interop.exported import Export, WholeRun, clean, json_ready, last_value, needing
 from hpcml.interop.output import file_name, is_inside
-from hpcml.manifest import read_raw
-from hpcml.rundir import RunDir
-from hpcml.spec import changes_results
-from hpcml.states import State
+from hpcml.model.run import changes_results
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import read_raw
 
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 _TERMS = "https://w3id.org/ro/terms/workflow-run/context"
@@ -39,7 +40,7 @@ _USED = ("gpu_s", "energy_j", "energy_method", "energy_scope", "mean_power_w", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What a crate says of itself."""
+    """What a crate says about itself, and what is put into it; `hpcml export` fills it from its options."""
 
     made_at: datetime
     hpcml_version: str
@@ -61,7 +62,12 @@ class _Crate:
 
 
 def write_crate(export: Export, folder: Path, about: About) -> None:
-    """Write the crate into *folder*."""
+    """Write the crate (its JSON-LD description and the files of the runs) into *folder*.
+
+    The files of a run lie in ``runs/<uid>``. Its manifest is left out where the directory of the run is gone. Files
+    that are made for the crate are written beside *folder* first, and removed in any case. Raises `ConfigError` where
+    rocrate is missing.
+    """
     with needing("rocrate", extra="rocrate"):
         from rocrate.model.contextentity import ContextEntity  # noqa: PLC0415 - an extra
         from rocrate.rocrate import ROCrate  # noqa: PLC0415
@@ -89,6 +95,7 @@ def write_crate(export: Export, folder: Path, about: About) -> None:
 
 
 def _add_run(crate: _Crate, run: WholeRun) -> Any:  # noqa: ANN401 - an entity, of a library without types
+    """Add one run as an action, with its files, its settings, its program, its user and its image."""
     record, run_dir = run.record, RunDir(Path(run.record.path))
     manifest = _manifest(run_dir)
     name = file_name(record.uid, crate.names)
@@ -151,7 +158,11 @@ def _results(crate: _Crate, run: WholeRun, run_dir: RunDir, name: str) -> list[A
 
 
 def artifact_files(run: WholeRun, run_dir: RunDir) -> list[tuple[Path, str]]:
-    """Return a run's logs and what it reported as artifacts, with words for each; only what lies in its folder."""
+    """Return a run's logs and reported artifacts, each with a description; only files inside its run directory.
+
+    Empty logs are left out, and so is what a program reported as an artifact and no file is there for. The paths are
+    below the directory of *run_dir*. The exports to RO-Crate and MLflow use it.
+    """
     found = {path: "What was printed" for path in sorted(run_dir.logs.glob("*")) if path.stat().st_size}
     for event in run.events:
         named = event.details.get("path")
@@ -175,6 +186,7 @@ def _file(crate: _Crate, source: Path, inside: str, described: str) -> Any:  # n
 
 
 def _license(library: Any, said: str | None) -> Any:  # noqa: ANN401
+    """Return the licence as a crate has it: a URL as an entity, a text as it is."""
     from rocrate.model.contextentity import ContextEntity  # noqa: PLC0415 - an extra
 
     if said is None or not said.startswith(("https://", "http://")):
@@ -183,6 +195,7 @@ def _license(library: Any, said: str | None) -> Any:  # noqa: ANN401
 
 
 def _values(crate: _Crate, prefix: str, values: Mapping[str, object]) -> list[Any]:
+    """Add each known value as a ``PropertyValue`` of schema.org and return them; their ids are ``PREFIX-0``, ..."""
     from rocrate.model.contextentity import ContextEntity  # noqa: PLC0415 - an extra
 
     added = []
@@ -204,7 +217,7 @@ def _agent(crate: _Crate, manifest: Json) -> Any:  # noqa: ANN401
 
 
 def _instrument(crate: _Crate, run: WholeRun, manifest: Json) -> Any:  # noqa: ANN401
-    """Return the program, one for each command, commit and framework."""
+    """Return the program of a run, one entity for each command, commit and set of frameworks."""
     from rocrate.model.softwareapplication import SoftwareApplication  # noqa: PLC0415 - an extra
 
     record = run.record

@@ -1,0 +1,213 @@
+"""The words behind ``hpcml run ... --``: a command line of the user's own, and the sweeps that its flags ask for.
+
+Hydra never sees these words. Without ``-m`` they reach the program as they were typed. With it, a value that is a list
+is a sweep: ``--lr 0.5,1.0`` becomes ``--lr {lr}`` in the command, which all runs have in common, and ``lr`` a setting
+with two levels, recorded as ``workload.args.lr``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpcml.config.sweep.size import MOST_RUNS, check_count
+from hpcml.errors import ConfigError
+from hpcml.model.placeholders import OF_THE_RUN, names_in
+
+_SEED = "seed"
+_ARGUMENT = "args."
+_OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
+_RANGE = re.compile(r"\{?(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?\}?")
+_JOINED = re.compile(r"(?s)(?P<prefix>(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@-]*)=)(?P<value>.*)")
+_SHORT_JOINED = re.compile(r"(?P<prefix>-(?P<name>[A-Za-z]))(?P<value>[^A-Za-z-].*)")  # -b8,16
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_IS_CODE = ("-c", "-e")  # of bash, python, perl, julia: what follows is a program of its own
+_EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
+_MULTIRUN = ("-m", "--m")  # Hydra takes --multirun by its first letters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The command line of the user's own program, with placeholders, and the values of each that is swept.
+
+    `seeds` are the values of a swept ``--seed``, which is hpcml's own setting ``seed``.
+    """
+
+    words: tuple[str, ...]
+    sweeps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # values by name, in the order of the words
+    seeds: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # what looks like a mistake, a line each
+
+    @property
+    def command(self) -> str:
+        """The words as one line; `shlex.split` gives the words again."""
+        return shlex.join(self.words)
+
+    @property
+    def count(self) -> int:
+        """How many combinations of the swept values there are; seeds do not count."""
+        return math.prod(len(values) for values in self.sweeps.values())
+
+    def points(self) -> Iterator[dict[str, str]]:
+        """Yield each combination of the swept values, the last name changing fastest."""
+        for values in itertools.product(*self.sweeps.values()):
+            yield dict(zip(self.sweeps, values, strict=True))
+
+    def remarks(self, seeds: Sequence[int]) -> list[str]:
+        """Return lines for the user: what is swept, and what looks like a mistake; *seeds* are those of the runs."""
+        swept = {**self.sweeps, **({_SEED: self.seeds} if self.seeds else {})}
+        said = " x ".join(f"{name}: {' '.join(values)}" for name, values in swept.items() if len(values) > 1)
+        lines = [f"sweep of the program's own settings: {said}"] if said else []
+        if len(set(seeds)) > 1 and _SEED not in names_in(self.words, OF_THE_RUN):
+            lines.append(
+                f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
+                "(a program that reads hpcml_client's run.config has it from there)"
+            )
+        return [*lines, *self.doubts]
+
+
+def read_program(
+    words: Sequence[str], settings: Sequence[str], *, is_literal: bool = False, most: int = MOST_RUNS
+) -> tuple[Program, list[str]]:
+    """Return the program of *words*, those behind ``--``, and the words in front of it that are left for Hydra.
+
+    *settings* are the words in front: ``-m`` among them makes lists in *words* sweeps, unless *is_literal*;
+    ``args.NAME=a,b`` gives the values of the placeholder ``{NAME}``, and is taken out. Raises `ConfigError` for a list
+    with an empty part, for two sweeps of one name, where values are given for a placeholder that is nowhere, and
+    for more than *most* values.
+    """
+    is_sweep = any(word.startswith(_MULTIRUN) for word in settings)
+    if not words:
+        raise ConfigError("nothing stands behind --: write the program and its arguments there, as in a shell")
+    if any(word.startswith("workload.command=") for word in settings):
+        raise ConfigError("workload.command=... and words behind -- both say what runs: leave one of them out")
+    reading = _Reading(is_sweep=is_sweep, most=most)
+    template = list(words)
+    if is_sweep and not is_literal:
+        template = reading.template_of(words)
+    rest = []
+    for word in settings:
+        name, sign, value = word.removeprefix(_ARGUMENT).partition("=")
+        if not (word.startswith(_ARGUMENT) and sign):
+            rest.append(word)
+        elif not names_in(template, [name]):
+            raise ConfigError(f"{word}: no word behind -- has {{{name}}}, which it would fill in")
+        else:
+            reading.sweep(name, _values(value, word, most) if is_sweep else [value], word)
+    if reading.seeds:
+        if given := [word for word in rest if word.startswith("seed=")]:
+            raise ConfigError(f"{given[0]} and --seed {','.join(reading.seeds)}: write --seed {{seed}} behind the --")
+        rest.append(f"seed={','.join(reading.seeds)}")
+    program = Program(
+        words=tuple(template),
+        sweeps={name: tuple(values) for name, values in reading.sweeps.items()},
+        seeds=tuple(reading.seeds),
+        doubts=tuple(_doubts(words)) if is_sweep else (),
+    )
+    return program, rest
+
+
+class _Reading:
+    """Collects the sweeps while the words are read one after the other."""
+
+    def __init__(self, *, is_sweep: bool, most: int) -> None:
+        self.sweeps: dict[str, list[str]] = {}
+        self.seeds: list[str] = []
+        self._is_sweep = is_sweep
+        self._most = most
+
+    def sweep(self, name: str, values: list[str], word: str) -> str:
+        """Note the *values* of *name*; return the placeholder for them, or the only value of a list that is none."""
+        if name in self.sweeps or (name == _SEED and self.seeds):
+            raise ConfigError(
+                f"{word}: {name} is swept twice: write args.{name}={','.join(values)} in front of the --, and "
+                f"{{{name}}} wherever the value belongs"
+            )
+        if name == _SEED and self._is_sweep:
+            if not all(value.isascii() and value.isdecimal() for value in values):
+                raise ConfigError(f"{word}: a seed is a whole number from 0 on, e.g. --seed 0..4")
+            self.seeds = values
+        else:
+            self.sweeps[name] = values
+        return f"{{{name}}}"
+
+    def template_of(self, words: Sequence[str]) -> list[str]:
+        template = [words[0]]
+        flag: str | None = None
+        for position, word in enumerate(words[1:], start=1):
+            if flag in _IS_CODE or word == "--":
+                template.append(word)
+                flag = None
+                continue
+            joined = _JOINED.fullmatch(word) or _SHORT_JOINED.fullmatch(word)
+            if joined is None and _FLAG.fullmatch(word):
+                template.append(word)
+                flag = word
+                continue
+            if joined is not None:
+                prefix, name, value = joined["prefix"], joined["name"], joined["value"]
+            else:
+                prefix, name, value = "", flag.lstrip("-") if flag else f"arg{position}", word
+            values = _values(value, word, self._most)
+            template.append(prefix + (values[0] if len(values) == 1 else self.sweep(name, values, word)))
+            flag = None
+        return template
+
+
+def _values(text: str, word: str, most: int) -> list[str]:
+    parts = _split(text)
+    if len(parts) > 1 and "" in parts:
+        raise ConfigError(
+            f"{word!r} has an empty part: a comma that is meant is written \\, in quotes ('0.9\\,0.999'), or "
+            "--as-is in front of the -- leaves all words as they are"
+        )
+    values: list[str] = []
+    for part in parts:
+        numbers = _RANGE.fullmatch(part)
+        if numbers is None or part.startswith("{") != part.endswith("}"):
+            values.append(part)
+            continue
+        first, last, step = int(numbers[1]), int(numbers[2]), int(numbers[3] or 1) or 1
+        way = step if last >= first else -step
+        numbered = range(first, last + (1 if way > 0 else -1), way)
+        check_count(abs(last - first) // step + 1, most, what=word)
+        values += map(str, numbered)
+    return values
+
+
+def _split(text: str) -> list[str]:
+    """Return the parts between commas that stand outside of brackets and quotes; a backslash keeps its comma."""
+    parts, current, depth, quote = [], "", 0, ""
+    characters = iter(text)
+    for character in characters:
+        if character == "\\":
+            following = next(characters, "")
+            current += following if following == "," else character + following
+            continue
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in _QUOTES:
+            quote = character
+        elif character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth = max(0, depth - 1)
+        elif character == "," and depth == 0:
+            parts.append(current)
+            current = ""
+            continue
+        current += character
+    return [*parts, current]
+
+
+def _doubts(words: Sequence[str]) -> Iterator[str]:
+    for flag, of in itertools.groupby(enumerate(words), key=lambda pair: re.fullmatch(r"-?\d+", pair[1]) is not None):
+        numbers = list(of)
+        before = words[numbers[0][0] - 1]
+        if flag and len(numbers) >= _EXPANDED and numbers[0][0] and _FLAG.fullmatch(before):
+            shown = " ".join(word for _, word in numbers)
+            yield f"{before} {shown} is one run: if your shell made it of {{...}}, write {before} FIRST..LAST"

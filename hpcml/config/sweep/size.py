@@ -1,0 +1,66 @@
+"""How many points a sweep has, counted before any of them is made; one that is larger than the limit is refused.
+
+``range(1e9)`` is a few letters to type, and more memory than the machine has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep, ValueType
+
+from hpcml.errors import ConfigError
+
+MOST_RUNS = 100_000  # a few kB each while they are composed, a directory each afterwards
+_VARIABLE = "HPCML_MAX_RUNS"
+
+
+def most_runs(environ: Mapping[str, str]) -> int:
+    """Return how many runs may be submitted at once: HPCML_MAX_RUNS, or 100,000.
+
+    Raises `ConfigError` where it is no whole number from 1 on.
+    """
+    text = environ.get(_VARIABLE, "").strip()
+    if text and not (text.isascii() and text.isdecimal() and 0 < len(text.lstrip("0")) <= 18):
+        raise ConfigError(f"{_VARIABLE}={text}: give a whole number, 1 or more ({MOST_RUNS} unless it is set)")
+    return int(text) if text else MOST_RUNS
+
+
+def check_count(count: int, most: int, *, what: str) -> None:
+    """Raise `ConfigError` where *count* runs are more than *most*; *what* would make them."""
+    if count > most:
+        number = f"{count:,}" if count < 10**15 else f"{Decimal(count):.0e}"
+        raise ConfigError(
+            f"{what} would make {number} runs, and {most:,} at once are allowed: sweep less, or raise {_VARIABLE}"
+        )
+
+
+def check_points(overrides: Sequence[Override], most: int) -> None:
+    """Raise `ConfigError` where all combinations of the values of *overrides* are more than *most*.
+
+    Of two words for one key the last counts, as for Hydra. No value is made for it.
+    """
+    sizes = {override.get_key_element(): (_size(override), str(override.input_line)) for override in overrides}
+    words = [word for size, word in sizes.values() if size != 1]
+    check_count(math.prod(size for size, _ in sizes.values()), most, what=" ".join(words))
+
+
+def _size(override: Override) -> int:
+    values = override.value()
+    if isinstance(values, RangeSweep):
+        return _steps(values, str(override.input_line))
+    if isinstance(values, ChoiceSweep):
+        return len(values.list)
+    if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
+        return sum(1 for _ in override.sweep_iterator())  # no more than there are files
+    return 1
+
+
+def _steps(values: RangeSweep, word: str) -> int:
+    start, stop, step = values.start or 0, values.stop or 0, values.step
+    if not all(map(math.isfinite, (start, stop, step))) or step == 0:
+        raise ConfigError(f"{word}: a range has an end, and steps that lead there, as range(0,10,2)")
+    return max(0, math.ceil((Fraction(stop) - Fraction(start)) / Fraction(step)))

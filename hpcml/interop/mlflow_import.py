@@ -1,0 +1,507 @@
+"""Imports runs of MLflow's file store: reads them, and writes each as a run directory with run.json and a journal.
+
+`hpcml import` uses it. The file store is a tree of small files:
+
+    mlruns/<experiment>/meta.yaml
+    mlruns/<experiment>/<run>/meta.yaml  params/<name>  tags/<name>  metrics/<name>  artifacts/
+
+The file of a parameter or tag holds its value; that of a metric has one line per value: time in ms, value, and (since
+2018) step. `find_runs` reads it, `as_ours` makes run.json and journal of a run, `journal_text` writes the journal.
+
+Settings keep their names (``learning_rate``); *names* maps those that hpcml knows under another name. What has no place
+in hpcml is kept in the journal's event ``imported``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpcml.codec import Json, flatten
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.interop.mlflow_export import UID
+from hpcml.model.precision import ALIASES
+from hpcml.model.run import identifies
+from hpcml.runs.journal import FORMAT, Chunk, Event, Header, Metrics
+from hpcml.runs.manifest import IMPORTED
+from hpcml.runs.state import EventName
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+_STATUS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}  # RunStatus of MLflow's service.proto
+_LONGEST = 1 << 20  # of a parameter or tag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """One value of a metric, as MLflow stored it: time in unix milliseconds; step 0 where none was logged."""
+
+    at_ms: int
+    value: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlflowRun:
+    """One run of MLflow's file store.
+
+    Times are in unix milliseconds, None where MLflow has none. The values of a metric are in the order of its file. A
+    run that has not ended has no `ended_ms`.
+    """
+
+    experiment_id: str
+    experiment: str
+    run_id: str
+    name: str | None
+    status: str  # RUNNING, SCHEDULED, FINISHED, FAILED, KILLED, or what else stood there
+    started_ms: int | None
+    ended_ms: int | None
+    user: str | None
+    artifact_uri: str | None
+    folder: Path
+    params: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, Sequence[Logged]] = field(default_factory=dict)
+    bad_lines: int = 0  # of metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A run or experiment that cannot be imported, and why, in one line."""
+
+    why: str
+
+
+def find_runs(root: Path, *, experiment: str | None = None) -> Iterator[MlflowRun | Unreadable]:
+    """Yield every run that was not deleted, of all experiments or the named one; *root* may be an experiment's folder.
+
+    Experiments and runs come in the order of their folders' names; one that cannot be read is yielded as `Unreadable`,
+    and the others are still read. Raises `ConfigError` for what is no file store, and, after the last run, for an
+    *experiment* that is not in it.
+    """
+    folders = _experiment_folders(root)
+    names: set[str] = set()
+    for folder in folders:
+        try:
+            meta = _meta(folder)
+        except HpcmlError as error:
+            yield Unreadable(why=str(error))
+            continue
+        name = str(meta.get("name") or folder.name)
+        names.add(name)
+        if meta.get("lifecycle_stage", "active") == "active" and experiment in (None, name):
+            yield from _runs_of(folder, str(meta.get("experiment_id") or folder.name), name)
+    if experiment is not None and experiment not in names:
+        raise ConfigError(f"{root} has no experiment {experiment}: it has {', '.join(sorted(names)) or 'none'}")
+
+
+def _experiment_folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        what = "is no folder: an MLflow file store is one, mostly called mlruns" if root.exists() else "does not exist"
+        raise ConfigError(f"{root} {what}")
+    if (root / "meta.yaml").is_file():
+        return [root]
+    folders = sorted(path.parent for path in root.glob("[!.]*/meta.yaml"))
+    if not folders:
+        raise ConfigError(f"{root} is no MLflow file store: no folder in it has a meta.yaml")
+    return folders
+
+
+def _runs_of(folder: Path, experiment_id: str, experiment: str) -> Iterator[MlflowRun | Unreadable]:
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() or not ((path / "meta.yaml").is_file() or _RUN_ID.fullmatch(path.name)):
+            continue
+        try:
+            meta = _meta(path)
+            if meta.get("lifecycle_stage", "active") == "active" and ("run_id" in meta or "run_uuid" in meta):
+                yield _read_run(path, meta, experiment_id, experiment)
+        except HpcmlError as error:
+            yield Unreadable(why=str(error))
+
+
+def _read_run(folder: Path, meta: Mapping[str, Any], experiment_id: str, experiment: str) -> MlflowRun:
+    try:
+        tags = {name: _text(path) for name, path in _files(folder / "tags")}
+        metrics: dict[str, list[Logged]] = {}
+        bad_lines = 0
+        for name, path in _files(folder / "metrics"):
+            metrics[name], bad = _read_metric(path)
+            bad_lines += bad
+        params = {name: _text(path) for name, path in _files(folder / "params")}
+    except OSError as error:
+        raise HpcmlError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
+    status = meta.get("status")
+    return MlflowRun(
+        experiment_id=experiment_id,
+        experiment=experiment,
+        run_id=folder.name,
+        name=tags.get("mlflow.runName") or _word(meta.get("run_name") or meta.get("name")),
+        status=_STATUS.get(status, str(status)) if isinstance(status, int) else str(status),
+        started_ms=_moment(meta.get("start_time")),
+        ended_ms=_moment(meta.get("end_time")),
+        user=tags.get("mlflow.user") or _word(meta.get("user_id")),
+        artifact_uri=_word(meta.get("artifact_uri")),
+        folder=folder,
+        params=params,
+        tags=tags,
+        metrics=metrics,
+        bad_lines=bad_lines,
+    )
+
+
+def _read_metric(path: Path) -> tuple[list[Logged], int]:
+    """Return the values in the file of a metric, in its order, and the number of lines that cannot be read."""
+    logged: list[Logged] = []
+    bad = 0
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        parts = line.split(" ")
+        try:
+            step = int(parts[2]) if len(parts) >= 3 else 0
+            value = Logged(at_ms=int(parts[0]), value=float(parts[1]), step=step)
+        except (ValueError, IndexError):
+            bad += bool(line.strip())
+            continue
+        logged.append(value)
+    return logged, bad
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield names and files: a name with slashes lies in folders."""
+    if folder.is_dir():
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                yield path.relative_to(folder).as_posix(), path
+
+
+def _text(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        return file.read(_LONGEST)
+
+
+def _meta(folder: Path) -> dict[str, Any]:
+    path = folder / "meta.yaml"
+    try:
+        meta = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise HpcmlError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(meta, dict):
+        raise HpcmlError(f"{path} is no meta.yaml of MLflow")
+    return meta
+
+
+def _moment(value: object) -> int | None:
+    """Return a time of MLflow in unix milliseconds; None for what cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 < value < 1e15 else None
+
+
+def _word(value: object) -> str | None:
+    return None if value is None or value == "" else str(value)
+
+
+_GROUPS = ("model", "data", "precision", "strategy", "layout", "container", "cluster")
+_NESTED = ("model", "precision", "cluster")  # what every run.json has as objects
+_RESERVED = ("experiment", "name", "tags", "cluster.scheduler")  # say something else in a run.json
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
+_SAFE_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
+_REAL = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[-+]?\d{1,3})?", re.IGNORECASE)
+_WORDS: Mapping[str, bool | None] = {
+    "True": True,
+    "False": False,
+    "None": None,
+    "true": True,
+    "false": False,
+    "null": None,
+}
+_STATES = {"FINISHED": "COMPLETED", "FAILED": "FAILED", "KILLED": "CANCELLED"}
+_OF_TAG = "hpcml.tag."
+_LONGEST_TAG = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """The contents of the run directory of an imported run; `hpcml import` writes them."""
+
+    uid: str
+    experiment: str
+    manifest: Json
+    t0: float  # unix seconds
+    records: Sequence[Metrics | Event]  # of one journal, whose times count from t0
+    remarks: Sequence[str]  # what is not here as it was there
+
+
+def as_ours(run: MlflowRun, names: Mapping[str, str], *, artifacts: Sequence[Event] = ()) -> Imported:
+    """Return *run* as hpcml would have recorded it; *names* maps MLflow's parameter names to settings of hpcml.
+
+    *artifacts* are events that name the copied artifacts; they are added to the journal. A run that hpcml exported
+    keeps its uid; any other gets one of its start and MLflow's run id, so that it is found again at the next import.
+    What cannot be taken over as it was is told in the remarks.
+    """
+    remarks: list[str] = []
+    own_uid = run.tags.get(UID, "")
+    started_ms = run.started_ms or min((at.at_ms for of in run.metrics.values() for at in of), default=0)
+    started = datetime.fromtimestamp(started_ms / 1000, UTC)
+    uid = own_uid if _SAFE_UID.fullmatch(own_uid) else f"{started:%Y%m%d-%H%M%S}-{run.run_id}"
+    experiment = safe_experiment(run.experiment)
+    if experiment != run.experiment:
+        remarks.append(f"experiment {run.experiment!r} is called {experiment} here")
+    settings = _settings(run, names, remarks)
+    asked = {**settings, "experiment": experiment, "name": run.name, "tags": list(_tags(run, remarks))}
+    manifest = {
+        "format": IMPORTED,
+        "uid": uid,
+        "spec_hash": _spec_hash(asked),
+        "run": asked,
+        "plan": {"numerics": "unproven"},
+        "provenance": {
+            "command_line": [run.tags["mlflow.source.name"]] if "mlflow.source.name" in run.tags else [],
+            "submitted_at": started.isoformat(timespec="milliseconds"),
+            "submitted_from": "mlflow",
+            "user": run.user or "unknown",
+            "git_commit": run.tags.get("mlflow.source.git.commit"),
+        },
+    }
+    t0 = started_ms / 1000
+    records = list(_records(run, t0, artifacts, remarks))
+    return Imported(uid=uid, experiment=experiment, manifest=manifest, t0=t0, records=records, remarks=remarks)
+
+
+def is_ours(run: MlflowRun) -> bool:
+    """Tell whether *run* was exported to MLflow by hpcml."""
+    return UID in run.tags
+
+
+def safe_experiment(name: str) -> str:
+    """Return *name* as a folder name; different names stay different.
+
+    A name that must be changed gets six hex digits of its hash: ``my experiment`` becomes ``my_experiment-`` and these.
+    """
+    safe = _UNSAFE.sub("_", name).lstrip("._+-")[:64]
+    if safe == name:
+        return safe
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:6]
+    return f"{safe[:57].rstrip('_') or 'experiment'}-{digest}"
+
+
+def parse_names(words: Sequence[str]) -> dict[str, str]:
+    """Return ``{"lr": "training.learning_rate"}`` for ``lr=training.learning_rate``.
+
+    Raises `ConfigError` for another form, and for a name of hpcml that is no setting (``experiment``, ``tags``).
+    """
+    names: dict[str, str] = {}
+    for word in words:
+        theirs, separator, ours = word.partition("=")
+        if not (separator and theirs and ours):
+            raise ConfigError(f"--map {word}: write it as THEIRS=OURS, e.g. lr=training.learning_rate")
+        if ours in _RESERVED:
+            raise ConfigError(f"--map {word}: {ours} is no setting that can be imported")
+        names[theirs] = ours
+    return names
+
+
+def _settings(run: MlflowRun, names: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
+    """Return the settings for run.json; a parameter whose name means something else here is kept as ``params.NAME``.
+
+    Seed 0 and precision "unknown" stand for what was not logged, with a remark.
+    """
+    flat: dict[str, Any] = {}
+    for key, text in run.params.items():
+        wanted = names.get(key, key)
+        name, value = f"{wanted}.name" if wanted in _GROUPS else wanted, typed(text)
+        if name == "precision.name":
+            value = ALIASES[text.casefold()].name if text.casefold() in ALIASES else text
+        is_no_seed = name == "seed" and not (type(value) is int and 0 <= value < 2**32)
+        if is_no_seed or name in _RESERVED or name in flat:
+            if not is_ours(run):  # its own words, of which it has the rest as tags
+                remarks.append(f"parameter {key} is kept as params.{key}: {name} means something else here")
+            name = f"params.{key}"
+        flat[name] = value
+    if "seed" not in flat:
+        remarks.append("no seed was logged: 0 stands for it")
+    if "precision.name" not in flat:
+        remarks.append("no precision was logged: it is called unknown")
+    flat = {"seed": 0, "precision.name": "unknown", "cluster.name": IMPORTED, "model.recipe": None, **flat}
+    flat["cluster.scheduler"] = IMPORTED
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        group, _, word = key.partition(".")
+        if group in _NESTED and word:
+            nested.setdefault(group, {})[word] = value
+        else:
+            nested[key] = value
+    return nested
+
+
+def typed(text: str) -> str | int | float | bool | None:
+    """Return the value that Python or JSON wrote as *text*; what is no number, boolean or None stays text.
+
+    >>> typed("0.001"), typed("True"), typed("resnet50")
+    (0.001, True, 'resnet50')
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _REAL.fullmatch(text):
+        return float(text) if abs(float(text)) < 1e308 else text
+    return text
+
+
+def _tags(run: MlflowRun, remarks: list[str]) -> Iterator[str]:
+    for key, value in run.tags.items():
+        if key.startswith(_OF_TAG):
+            yield key.removeprefix(_OF_TAG)
+        elif not key.startswith(("mlflow.", "hpcml.")):
+            tag = key if value in ("", "true", "True") else f"{key}={value}"
+            if len(tag) <= _LONGEST_TAG and tag.isprintable():
+                yield tag
+            else:
+                remarks.append(f"tag {key} is too long for a tag: kept in the journal only")
+
+
+def _records(run: MlflowRun, t0: float, artifacts: Sequence[Event], remarks: list[str]) -> Iterator[Metrics | Event]:
+    """Yield the records of the journal: start, what was imported, facts, metrics in order of time, and the end."""
+    number = 0
+
+    def event(name: str, at_ms: float | None, /, **details: Any) -> Event:  # noqa: ANN401 - JSON
+        nonlocal number
+        number += 1
+        t_s = 0.0 if at_ms is None else at_ms / 1000 - t0
+        return Event(seq=number - 1, t_s=t_s, name=name, details={k: v for k, v in details.items() if v is not None})
+
+    yield event(EventName.ATTEMPT_STARTED, None)
+    yield event(
+        "imported",
+        None,
+        source="mlflow",
+        run_id=run.run_id,
+        experiment=run.experiment,
+        experiment_id=run.experiment_id,
+        artifact_uri=run.artifact_uri,
+        params=dict(run.params),
+        tags=dict(run.tags),
+    )
+    yield event("facts", None, imported_from="mlflow", mlflow_run_id=run.run_id)
+    if note := run.tags.get("mlflow.note.content"):
+        yield event("noted", None, text=note, author=run.user)
+    for artifact in artifacts:
+        yield event(artifact.name, None, **artifact.details)
+    if run.bad_lines:
+        remarks.append("lines of metrics that cannot be read were left out")
+    points = _points(run, remarks)
+    for (step, at_ms), values in sorted(points.items(), key=lambda point: (point[0][1], point[0][0])):
+        yield Metrics(seq=number, t_s=at_ms / 1000 - t0, step=step, values=values)
+        number += 1
+    last_ms = run.ended_ms or max((at_ms for _, at_ms in points), default=None)
+    if run.status in _STATES:
+        has_times = run.ended_ms is not None and run.started_ms is not None
+        wall_s = (run.ended_ms - run.started_ms) / 1000 if has_times else None  # type: ignore[operator] # checked
+        reason = None if run.status == "FINISHED" else f"MLflow says {run.status}"
+        yield event(EventName.ATTEMPT_ENDED, last_ms, state=_STATES[run.status], wall_s=wall_s, reason=reason)
+    else:
+        yield event(EventName.LOST, last_ms, reason=f"MLflow knows no end of it and says {run.status}")
+
+
+def _points(run: MlflowRun, remarks: list[str]) -> dict[tuple[int, int], dict[str, float]]:
+    """Return the values by step and time. A metric that was logged without steps is numbered in order of time."""
+    points: dict[tuple[int, int], dict[str, float]] = {}
+    for name, logged in run.metrics.items():
+        steps = Counter(at.step for at in logged)
+        if set(steps) == {0} and len(logged) > 1:
+            remarks.append(f"metric {name} was logged without steps: they are numbered by time")
+            in_order = sorted(logged, key=lambda at: at.at_ms)
+            logged = [Logged(at_ms=at.at_ms, value=at.value, step=step) for step, at in enumerate(in_order)]  # noqa: PLW2901
+        elif any(count > 1 for count in steps.values()):
+            remarks.append(f"metric {name} has steps more than once: the latest value of each counts")
+        for at in logged:
+            if -(2**63) <= at.step < 2**63:
+                points.setdefault((at.step, at.at_ms), {})[name] = at.value
+    return points
+
+
+def _spec_hash(asked: Mapping[str, Any]) -> str:
+    """Return the hash of the settings, made as for hpcml's own runs: equal settings have equal hashes."""
+    relevant = {key: value for key, value in flatten(dict(asked)).items() if identifies(key)}
+    canonical = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+_MS = 1000
+
+
+def journal_text(header: Header, records: Iterable[Metrics | Event]) -> Iterator[str]:
+    """Yield the lines of a journal with *header*; the records are numbered anew, in their order.
+
+    Values that are not finite are written as texts, times with six decimals. Each line ends with a line feed.
+    """
+    first = {
+        "hpcml": FORMAT,
+        "journal": header.journal,
+        "run": header.run,
+        "attempt": header.attempt,
+        "writer": header.writer,
+        "host": header.host,
+        "pid": header.pid,
+        "t0": header.t0,
+    }
+    yield _line(first)
+    for seq, record in enumerate(records):
+        begun = {"s": seq, "t": round(record.t_s, 6)}
+        if isinstance(record, Metrics):
+            values = {name: value if math.isfinite(value) else repr(value) for name, value in record.values.items()}
+            yield _line({**begun, "k": "m", "i": record.step, "v": values})
+        else:
+            yield _line({**begun, "k": "e", "n": record.name, "d": record.details})
+
+
+def not_in(known: Sequence[Chunk], records: Iterable[Metrics | Event], t0: float) -> list[Metrics | Event]:
+    """Return those of *records* (times from *t0*) that no journal of *known* contains, compared to the millisecond.
+
+    *t0* is in unix seconds. Of a record of metrics only the values that are new stay. So a second import adds what was
+    logged since the first.
+    """
+    points: set[tuple[str, int, int]] = set()
+    events: set[tuple[str, int, str]] = set()
+    for chunk in known:
+        for record in chunk.records if chunk.header is not None else ():
+            at_ms = _at_ms(chunk.header, record)
+            if isinstance(record, Metrics):
+                points.update((name, record.step, at_ms) for name in record.values)
+            else:
+                events.add(_event_key(record, at_ms))
+    news: list[Metrics | Event] = []
+    for record in records:
+        at_ms = round((t0 + record.t_s) * _MS)
+        if isinstance(record, Metrics):
+            values = {name: value for name, value in record.values.items() if (name, record.step, at_ms) not in points}
+            if values:
+                news.append(replace(record, values=values))
+        elif _event_key(record, at_ms) not in events:
+            news.append(record)
+    return news
+
+
+def _at_ms(header: Header | None, record: Metrics | Event) -> int:
+    assert header is not None
+    return round((header.t0 + record.t_s) * _MS)
+
+
+def _event_key(event: Event, at_ms: int) -> tuple[str, int, str]:
+    return event.name, at_ms, json.dumps(event.details, sort_keys=True)
+
+
+def _line(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n"
