@@ -1,7 +1,18 @@
 """The store from Python, for notebooks and scripts: ``hpcml.open_store().runs("precision=tf32")``.
 
 Each question first reads what is new in the run directories, as the commands do. Frames need pandas or polars, which
-are imported when one is asked for.
+are imported when one is asked for. Errors that a user can cause are `hpcml.errors.HpcmlError`, with a message of one
+line.
+
+A typical notebook:
+
+    import hpcml
+
+    store = hpcml.open_store()
+    runs = store.runs("precision=tf32", experiment="mnist", limit=20)
+    runs.values("seed", "val_accuracy")          # [(0, 0.991), (1, 0.989), ...]
+    runs.to_pandas()                             # a row for each run
+    store.curves(runs, "train_loss").to_polars() # a row for each point
 """
 
 from __future__ import annotations
@@ -14,21 +25,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
-from hpcml import answers
-from hpcml.comparison import Comparison
+from hpcml.commands.best import best_runs
+from hpcml.commands.collect import opened
+from hpcml.commands.curves import curves_of
+from hpcml.commands.query import ask_in_sql
+from hpcml.commands.runs import list_runs
+from hpcml.commands.selection import Selection
+from hpcml.commands.show import events_of
 from hpcml.errors import ConfigError
-from hpcml.operations import consult, questions
-from hpcml.operations.collect import opened
-from hpcml.places import Places, locate
-from hpcml.record_keys import value_of
-from hpcml.records import Point, RunRecord, StoredEvent
-from hpcml.report.runs_table import run_columns
+from hpcml.model import query_results
+from hpcml.model.comparison import Comparison, ComparisonRequest
+from hpcml.model.record_keys import value_of
+from hpcml.model.records import Point, RunRecord, StoredEvent
+from hpcml.paths import Places, locate
+from hpcml.report.runs import run_columns
 
 T = TypeVar("T")
 
 
 class _Framed(Sequence[T]):
-    """A list of things that can be made a frame."""
+    """A list of things that can be made a frame.
+
+    It behaves like a list: it has a length, can be indexed and sliced (a slice is a plain list), and is equal to a list
+    of the same things. It does not change when the store does.
+    """
 
     def __init__(self, items: Sequence[T]) -> None:
         self._items = list(items)
@@ -53,14 +73,21 @@ class _Framed(Sequence[T]):
 
     @abstractmethod
     def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of the frame by name, each as long as this."""
+        """Return the columns of the frame by name, each as long as this list; a missing value is None."""
 
     def to_pandas(self) -> Any:  # noqa: ANN401 - pandas.DataFrame, where it is installed
-        """Return a `pandas.DataFrame`."""
+        """Return a `pandas.DataFrame` with a row for each element; raise `ConfigError` where pandas is not installed.
+
+        Pandas chooses the types of the columns: numbers with missing values become floats with NaN.
+        """
         return _library("pandas").DataFrame(self.columns())
 
     def to_polars(self) -> Any:  # noqa: ANN401
-        """Return a `polars.DataFrame`; a column that holds values of several kinds has them as text."""
+        """Return a `polars.DataFrame`; a column that holds values of several kinds has them as text.
+
+        A column of integers and floats stays a column of numbers. Missing values are null. Raises `ConfigError` where
+        polars is not installed.
+        """
         polars = _library("polars")
         return polars.DataFrame({name: _of_one_kind(column) for name, column in self.columns().items()}, strict=False)
 
@@ -69,21 +96,36 @@ class Runs(_Framed[RunRecord]):
     """Runs, each a `RunRecord`; as a frame a row each, with all settings, facts and last values of metrics."""
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return what ``hpcml runs --csv`` has: fields, settings, ``facts.*`` and ``metrics.*``."""
+        """Return what ``hpcml runs --csv`` has: fields, settings, ``facts.*`` and ``metrics.*``.
+
+        Also ``usage.*`` and ``work.*`` where a run measured them. Lists are JSON text, a metric's value is the last one
+        (nan where it was not finite), `t_start` and `t_end` are in unix seconds.
+        """
         headings, rows = run_columns(self._items)
         return _transposed(headings, rows)
 
     def values(self, *keys: str) -> list[Any]:
-        """Return what each run has under a key of conditions, as a tuple for several keys; None where it has not."""
+        """Return what each run has under a key of conditions, as a tuple for several keys; None where it has not.
+
+        A key is one that ``hpcml runs --where`` takes: a field of the record, a setting, a fact, or a metric, which
+        stands for its last value. A key that no run has is no error here: it gives None for every run.
+
+            store.runs().values("seed")                   # [0, 1, 2]
+            store.runs().values("seed", "val_accuracy")   # [(0, 0.991), (1, 0.989), (2, None)]
+        """
         now = time.time()
         found = [tuple(value_of(run, key, now=now) for key in keys) for run in self]
         return [one for (one,) in found] if len(keys) == 1 else found
 
 
 class Curves(Mapping[str, Sequence[Point]]):
-    """Curves of one metric, by the uid of the run; as a frame a row for each point."""
+    """Curves of one metric, by the uid of the run; as a frame a row for each point.
 
-    def __init__(self, found: answers.Curves) -> None:
+    The points of a run are ordered by step; there are none for a run that did not report the metric. `metric` is the
+    name of the metric, `runs` has the records of the runs in the order of the selection.
+    """
+
+    def __init__(self, found: query_results.Curves) -> None:
         self._found = found
         self.metric = found.metric
         self.runs = Runs(found.runs)
@@ -102,31 +144,42 @@ class Curves(Mapping[str, Sequence[Point]]):
 
     def _rows(self) -> Rows:
         listed = [(uid, p.step, p.t_s, p.value) for uid, points in self.items() for p in points]
-        return Rows(answers.Rows(columns=("uid", "step", "t_s", self.metric), rows=listed))
+        return Rows(query_results.SqlRows(columns=("uid", "step", "t_s", self.metric), rows=listed))
 
     def to_pandas(self) -> Any:  # noqa: ANN401
-        """Return a `pandas.DataFrame` with the columns uid, step, t_s and the metric."""
+        """Return a `pandas.DataFrame` with the columns uid, step, t_s and the metric.
+
+        t_s is in seconds since the start of the run. Raises `ConfigError` where pandas is not installed.
+        """
         return self._rows().to_pandas()
 
     def to_polars(self) -> Any:  # noqa: ANN401
-        """Return a `polars.DataFrame` with the columns uid, step, t_s and the metric."""
+        """Return a `polars.DataFrame` with the columns uid, step, t_s and the metric.
+
+        t_s is in seconds since the start of the run. Raises `ConfigError` where polars is not installed.
+        """
         return self._rows().to_polars()
 
 
 class Rows(_Framed[dict[str, Any]]):
-    """What a statement in SQL gave: a dict for each row."""
+    """What a statement in SQL gave: a dict for each row, by the names of the columns."""
 
-    def __init__(self, found: answers.Rows) -> None:
+    def __init__(self, found: query_results.SqlRows) -> None:
         super().__init__(found.records())
         self._found = found
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the columns by name."""
+        """Return the columns by name, in the order of the statement."""
         return _transposed(self._found.columns, self._found.rows)
 
 
 class Store:
-    """The runs of one home, or whatever a store has."""
+    """The runs of one home, or whatever a store has.
+
+    No connection is kept open: each question opens the store, brings it up to date with the run directories, answers
+    and closes it. A store that this user can only read is answered from as it is, with a warning in the log.
+    `open_store` makes one.
+    """
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -145,7 +198,16 @@ class Store:
         descending: bool = False,
         limit: int | None = None,
     ) -> Runs:
-        """Return the runs that meet *where*, in the words of ``hpcml runs --where``; of several all hold."""
+        """Return the runs that meet *where*, in the words of ``hpcml runs --where``; of several all hold.
+
+        Without conditions these are all runs, the oldest first. *states* are names of states (``"COMPLETED"``, in upper
+        or lower case), of which a run must have one; *submission* is the id that runs submitted together share; *sort*
+        is a key as in *where*; *limit* None means all. Raises an `HpcmlError` for a condition that cannot be read or a
+        word that is no state.
+
+            store.runs("precision=tf32")
+            store.runs(["val_accuracy>0.9", "seed=0"], states=["COMPLETED"], sort="val_accuracy", limit=5)
+        """
         chosen = _selection(
             where,
             experiment=experiment,
@@ -155,10 +217,13 @@ class Store:
             descending=descending,
             limit=limit,
         )
-        return Runs(consult.list_runs(self._places, chosen))
+        return Runs(list_runs(self._places, chosen))
 
     def run(self, reference: str) -> RunRecord:
-        """Return the run with this id, unique end of an id, or name."""
+        """Return the run with this id, unique end of an id (four characters or more), or name.
+
+        Raises an `HpcmlError` where no run or more than one is meant.
+        """
         return self._named([reference])[0]
 
     def best(
@@ -171,30 +236,48 @@ class Store:
         by: str | Sequence[str] = (),
         count: int | None = None,
     ) -> Runs:
-        """Return the runs that did best, as ``hpcml best`` lists them."""
+        """Return the runs that did best, as ``hpcml best`` lists them: the best first, group by group.
+
+        *metric* and *goal* are by default those of the runs' objective. *at* says which value of a run counts: the one
+        that it ended with, or the best that it ever had. *by* is one or several settings that make groups; *count* is
+        the number of runs, or of runs in each group: by default 10, and 1 with *by*. Runs without a finite value are
+        left out.
+        """
         keys = [by] if isinstance(by, str) else list(by)
         chosen = _selection(where)
-        found = questions.best_runs(self._places, chosen, metric=metric, goal=goal, at=at, by=keys, count=count)
+        found = best_runs(self._places, chosen, metric=metric, goal=goal, at=at, by=keys, count=count)
         return Runs([each.run for each in found.ranked])
 
     def curves(
         self, runs: str | RunRecord | Iterable[str | RunRecord], metric: str | None = None, *, points: int | None = None
     ) -> Curves:
-        """Return the curves of *runs* (records, ids or names), by default of their objective."""
+        """Return the curves of *runs* (records, ids or names), by default of their objective.
+
+        *points* is the largest number of points that a curve may have: they are chosen evenly among the recorded ones,
+        and the last always stays; None means all of them. No runs give no curves. Raises an `HpcmlError` for a run that
+        does not exist, or where no metric was named and the runs do not agree on an objective.
+        """
         listed = [runs] if isinstance(runs, str | RunRecord) else list(runs)
         words = [run.uid if isinstance(run, RunRecord) else run for run in listed]
         if not words:
-            return Curves(answers.Curves(metric=metric or "", runs=[], points={}))
-        chosen = consult.Selection(references=words)
-        return Curves(questions.curves_of(self._places, chosen, metric=metric, points=points))
+            return Curves(query_results.Curves(metric=metric or "", runs=[], points={}))
+        chosen = Selection(references=words)
+        return Curves(curves_of(self._places, chosen, metric=metric, points=points))
 
     def events(self, run: str | RunRecord) -> list[StoredEvent]:
-        """Return everything that happened in a run, by time."""
-        return questions.events_of(self._places, run.uid if isinstance(run, RunRecord) else run)
+        """Return everything that happened in a run, by time; the times are in seconds since its start."""
+        return events_of(self._places, run.uid if isinstance(run, RunRecord) else run)
 
     def query(self, sql: str, *, timeout_s: float = 60.0) -> Rows:
-        """Return what one SELECT over the views gives; nothing can be written so."""
-        return Rows(questions.ask_in_sql(self._places, sql, limit_s=timeout_s))
+        """Return what one SELECT over the views gives; nothing can be written so.
+
+        ``hpcml query`` without a statement lists the views and their columns. A statement that needs longer than
+        *timeout_s* seconds is broken off. Raises an `HpcmlError` where it is, and for a statement that is wrong or does
+        not only read.
+
+            store.query("SELECT precision, count(*) AS n FROM runs GROUP BY precision").to_pandas()
+        """
+        return Rows(ask_in_sql(self._places, sql, limit_s=timeout_s))
 
     def compare(  # noqa: PLR0913 - as the command
         self,
@@ -210,40 +293,54 @@ class Store:
         allow: Sequence[str] = (),
         allow_mixed: bool = False,
     ) -> Comparison:
-        """Return the comparison of the runs that meet *where* along *by*, as ``hpcml compare`` makes it."""
-        from hpcml.operations import confront  # noqa: PLC0415 - loads the statistics
+        """Return the comparison of the runs that meet *where* along *by*, as ``hpcml compare`` makes it.
 
-        return confront.compare_runs(
+        *by* is the setting whose effect is asked for (several are joined by commas), *reference* the value of it that
+        the others are compared with. *metric* and *goal* are by default the objective that the runs were configured
+        with. *margin* is in the metric's unit: a smaller difference does not matter. *target* is a value of the metric:
+        the time and energy until it was reached are compared, too. *allow* names settings and facts that may differ
+        within a table, *allow_mixed* allows any. Raises an `HpcmlError` where no comparison can be made.
+        """
+        from hpcml.commands.compare import compare_runs  # noqa: PLC0415 - loads the statistics
+
+        return compare_runs(
             self._places,
             _selection(where),
-            by=by,
-            reference=reference,
-            metric=metric,
-            goal=goal,
-            margin=margin,
-            target=target,
-            score=score,
-            allow=allow,
-            allow_mixed=allow_mixed,
+            ComparisonRequest(
+                by=by,
+                reference=reference,
+                metric=metric,
+                goal=goal,
+                margin=margin,
+                target=target,
+                score=score,
+                allow=tuple(allow),
+                allow_mixed=allow_mixed,
+            ),
         )
 
     def _named(self, references: Sequence[str]) -> list[RunRecord]:
-        return consult.list_runs(self._places, consult.Selection(references=references))
+        return list_runs(self._places, Selection(references=references))
 
 
 def open_store(store: str | Path | None = None, *, home: str | Path | None = None) -> Store:
     """Return the store at *store*, a file or a URL, with the run directories below *home*.
 
-    Left out, they are what ``hpcml`` itself would use: HPCML_STORE, HPCML_HOME. What cannot be used raises an
-    `hpcml.errors.HpcmlError` with one line.
+    Left out, they are what ``hpcml`` itself would use: HPCML_STORE, HPCML_HOME. The store is opened once, and made if
+    it does not exist, so that a wrong place is noticed here. What cannot be used raises an `hpcml.errors.HpcmlError`
+    with one line.
+
+        hpcml.open_store()                                         # what the commands use
+        hpcml.open_store("postgresql://host/hpcml")                # shared by a group
+        hpcml.open_store("/scratch/me/store.db", home="/scratch/me/hpcml")
     """
     places = locate(os.environ, home=None if home is None else str(home), store=None if store is None else str(store))
     with opened(places):
         return Store(places)
 
 
-def _selection(where: str | Iterable[str], **more: Any) -> consult.Selection:  # noqa: ANN401 - Selection's own
-    return consult.Selection(where=(where,) if isinstance(where, str) else tuple(where), **more)
+def _selection(where: str | Iterable[str], **more: Any) -> Selection:  # noqa: ANN401 - Selection's own
+    return Selection(where=(where,) if isinstance(where, str) else tuple(where), **more)
 
 
 def _transposed(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
@@ -251,6 +348,7 @@ def _transposed(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[
 
 
 def _of_one_kind(column: Sequence[Any]) -> list[Any]:
+    """Return *column* as it is where its values are of one kind or all numbers, else as text; None stays None."""
     kinds = {type(value) for value in column if value is not None}
     if len(kinds) <= 1 or kinds == {int, float}:
         return list(column)

@@ -1,4 +1,4 @@
-"""Which runs did best by one metric: pure."""
+"""`hpcml best`: the runs with the best values of one metric. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hpcml.analysis.objective import Yardstick, find_yardstick
-from hpcml.answers import Ranked, Ranking
+from hpcml.analysis.compare.objective import Yardstick, find_yardstick
 from hpcml.errors import ComparisonError
-from hpcml.record_keys import is_measured, value_of
-from hpcml.records import RunRecord
+from hpcml.model.query_results import Ranked, Ranking
+from hpcml.model.record_keys import is_measured, value_of
+from hpcml.model.records import RunRecord
 
 At = Literal["last", "best"]
 
@@ -25,9 +25,12 @@ def rank(
     count: int,
     now: float,
 ) -> Ranking:
-    """Return the best *count* of *runs*, or of each group of those that are alike in all of *by*.
+    """Return the best *count* of *runs*, or of each group of those that are alike in all settings named in *by*.
 
-    Of runs with the same value the older stands first. Raises `ComparisonError` where the metric is not clear.
+    *metric* and *goal* ("max" or "min") of None are taken from the runs' objective. *at* is the last value of the
+    metric or the best that the run ever had. *now* is in unix seconds, for values that depend on it (the age of a run).
+    Of runs with the same value the older stands first; runs without a finite value are counted in `without`. Raises
+    `ComparisonError` where the metric is unknown, or where metric or goal are not clear.
     """
     is_used = metric is not None and is_measured(metric) and not any(metric in run.metrics for run in runs)
     yardstick = _of_usage(metric, goal) if is_used and metric is not None else find_yardstick(runs, metric, goal)
@@ -58,7 +61,7 @@ def rank(
 
 
 def _of_usage(metric: str, goal: str | None) -> Yardstick:
-    """Return the yardstick of what was measured beside runs, which nobody configured as an objective."""
+    """Return the yardstick for what hpcml itself measures (energy, memory ...): no goal is configured for it."""
     if goal not in ("max", "min"):
         raise ComparisonError(
             f"{metric} was measured beside the runs: say whether most or least is best, --goal max|min"

@@ -1,7 +1,8 @@
 """The steady-state step time of a run: the median over the last half of its steps.
 
-A mean over all steps carries start-up, compilation and checkpoints, and dropping ten steps removes only some of them;
-the median of the last half comes within half a percent (docs/statistics.md). Step times count as one number per run.
+Every speed that hpcml shows (`hpcml compare`, `scaling`, `peak`, `estimate`) starts from it. A mean over all steps
+carries start-up, compilation and checkpoints, and dropping ten steps removes only some of them; the median of the last
+half comes within half a percent (docs/statistics.md). Step times count as one number per run.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hpcml.records import Point
+from hpcml.model.records import Point
 
 MIN_STEPS = 8  # fewer in the window say nothing about a steady state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The steps that are looked at, both ends included."""
+    """A range of steps, both ends included."""
 
     from_step: int
     to_step: int
@@ -26,7 +27,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyState:
-    """One run's step time once it has settled."""
+    """One run's step time in a window: median, 5th and 95th percentile, in seconds."""
 
     median_s: float
     p5_s: float
@@ -36,7 +37,7 @@ class SteadyState:
 
 
 def find_window(curve: Sequence[Point]) -> Window | None:
-    """Return the last half of the steps of *curve*, or None where that would hold too few."""
+    """Return the last half of the steps of a ``step_time_s`` curve, or None below `MIN_STEPS` steps in it."""
     steps = sorted(point.step for point in _measured(curve))
     if len(steps) - len(steps) // 2 < MIN_STEPS:
         return None
@@ -58,7 +59,8 @@ def common_window(curves: Iterable[Sequence[Point]]) -> Window | None:
 def steady_state(curve: Sequence[Point], window: Window | None = None) -> SteadyState | None:
     """Return the steady state of a ``step_time_s`` curve in *window*, by default its own last half.
 
-    Points that are no duration (not finite, not positive) are ignored; None: fewer than `MIN_STEPS` remain.
+    Points that are no duration (not finite, not positive) are ignored; None: fewer than `MIN_STEPS` remain. Percentiles
+    are interpolated linearly between two values (`statistics.quantiles`, method "inclusive").
     """
     window = window or find_window(curve)
     if window is None:

@@ -1,4 +1,4 @@
-"""``hpcml best``."""
+"""``hpcml best``: list the runs that did best by a metric."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form, selecting
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command()
@@ -40,17 +41,18 @@ def best(
 ) -> None:
     """List the runs that did best by a metric."""
     from hpcml.cli.terminal import console, show
-    from hpcml.operations import consult, questions
-    from hpcml.report import ranking_table as report
+    from hpcml.commands.best import best_runs
+    from hpcml.commands.selection import Selection
+    from hpcml.report import best as report
 
-    chosen = consult.Selection(**selection)  # type: ignore[arg-type] # click's own types
-    ranking = questions.best_runs(places, chosen, metric=metric, goal=goal, at=at, by=by, count=count)
+    chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
+    ranking = best_runs(places, chosen, metric=metric, goal=goal, at=at, by=by, count=count)
     if form == "json":
-        click.echo(report.ranking_json(ranking), nl=False)
+        say(report.ranking_json(ranking), nl=False)
     elif form == "csv":
-        click.echo(report.ranking_csv(ranking), nl=False)
+        say(report.ranking_csv(ranking), nl=False)
     elif form == "md":
-        click.echo(report.ranking_markdown(ranking), nl=False)
+        say(report.ranking_markdown(ranking), nl=False)
     else:
         show(report.ranking_table(ranking, console=console()))
-        click.echo(report.ranking_remark(ranking), err=True)
+        say(report.ranking_remark(ranking), err=True)

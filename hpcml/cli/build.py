@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcml.cli.say import complain, pass_on, say, saying_what_is_printed
+
 if TYPE_CHECKING:
-    from hpcml.images.build import OnProgress, Progress
-    from hpcml.operations.images import Wanted
+    from hpcml.commands.images import WantedImage
+    from hpcml.images.build import BuildProgress, OnProgress
 
 _OWN_FLAGS = {"-n": "dry-run", "--dry-run": "dry-run", "--json": "json", "--no-wait": "no-wait"}
 
@@ -21,28 +23,32 @@ _OWN_FLAGS = {"-n": "dry-run", "--dry-run": "dry-run", "--json": "json", "--no-w
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def build(words: tuple[str, ...]) -> None:
     """Build the image of a configuration, if it is not there; takes the words of `hpcml run`."""
+    from hpcml.commands import images
     from hpcml.config.compose import compose_from_cli
-    from hpcml.operations import images
-    from hpcml.report import images_table as report
+    from hpcml.config.sweep.size import most_runs
+    from hpcml.report import images as report
+    from hpcml.report.text import size
 
     if "-h" in words or "--help" in words:
-        click.echo(_HELP, nl=False)
+        say(_HELP, nl=False)
         return
     flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
-    points = compose_from_cli([word for word in words if word not in _OWN_FLAGS], project=Path.cwd())
+    composed = [word for word in words if word not in _OWN_FLAGS]
+    with saying_what_is_printed():
+        points = compose_from_cli(composed, project=Path.cwd(), most=most_runs(os.environ))
     for wanted in images.want_all([point.run for point in points], os.environ, Path.cwd()):
         if wanted.note:
-            click.echo(f"hpcml: warning: {wanted.note}", err=True)
+            complain(f"warning: {wanted.note}")
         if "dry-run" in flags:
             _show(wanted)
             continue
         with display(wanted.definition.base) as on_progress:
             record = images.build(wanted, os.environ, on_progress=on_progress, wait="no-wait" not in flags)
         if "json" in flags:
-            click.echo(report.image_json(record), nl=False)
+            say(report.image_json(record), nl=False)
         else:
             verb = "found" if wanted.found else "built"
-            click.echo(f"{verb} {record.key[:12]}  {record.base}  {report.size(record.size_bytes)}  {record.path}")
+            say(f"{verb} {record.key[:12]}  {record.base}  {size(record.size_bytes)}  {record.path}")
 
 
 _HELP = """\
@@ -59,13 +65,13 @@ Options:
 """
 
 
-def _show(wanted: Wanted) -> None:
-    click.echo(wanted.definition.text, nl=False)
-    click.echo()
-    click.echo(f"key     {wanted.definition.key}")
-    click.echo(f"base    {wanted.definition.base} {wanted.definition.base_digest}")
+def _show(wanted: WantedImage) -> None:
+    pass_on(wanted.definition.text)
+    say()
+    say(f"key     {wanted.definition.key}")
+    say(f"base    {wanted.definition.base} {wanted.definition.base_digest}")
     state = "is there" if wanted.found else "to be built"
-    click.echo(f"image   {wanted.cache.image(wanted.definition.key)} ({state})")
+    say(f"image   {wanted.cache.image(wanted.definition.key)} ({state})")
 
 
 @contextmanager
@@ -76,7 +82,7 @@ def display(base: str) -> Iterator[OnProgress]:
     from rich.progress import Progress as Bars
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from hpcml.report.plain_text import safe
+    from hpcml.report.text import safe
 
     console = Console(stderr=True, highlight=False)  # stdout may be for a program
     columns = (
@@ -86,16 +92,16 @@ def display(base: str) -> Iterator[OnProgress]:
         TextColumn("{task.fields[note]}"),
     )
     with Bars(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        task = bars.add_task(escape(base), note="")
+        task = bars.add_task(escape(safe(base)), note="")
         shown = ""
 
-        def show(progress: Progress) -> None:
+        def show(progress: BuildProgress) -> None:
             nonlocal shown
             words = safe(progress.words)[: max(20, console.width - len(base) - 32)]
             bars.update(task, note=escape(f"{progress.stage}  {words}"))
             if progress.stage != shown and not console.is_terminal:
                 detail = f": {progress.words}" if progress.stage == "waiting" else ""
-                click.echo(f"{base}: {progress.stage}{detail}", err=True)
+                say(f"{base}: {progress.stage}{detail}", err=True)
             shown = progress.stage
 
         yield show

@@ -1,14 +1,16 @@
-"""``hpcml cancel``."""
+"""``hpcml cancel``: stop runs, whether they run or wait."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import selecting
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command()
@@ -18,33 +20,37 @@ from hpcml.places import Places
 @pass_places
 def cancel(places: Places, /, *, yes: bool, **selection: object) -> int:
     """Stop runs, by id (4 characters of its end are enough if it is unique), name or selection; asks before."""
-    from hpcml.cli.hints import warn
-    from hpcml.cli.terminal import confirm
-    from hpcml.operations.backends import Backends
-    from hpcml.operations.consult import Selection
-    from hpcml.operations.machine import look_around
-    from hpcml.operations.stop import plan_stop, stop
-    from hpcml.report.standing_table import open_line
+    from hpcml.cli.terminal import confirm, warn
+    from hpcml.commands.cancel import cancel_planned, plan_cancel
+    from hpcml.commands.machine import look_around
+    from hpcml.commands.selection import Selection
+    from hpcml.commands.submit.backends import Backends
+    from hpcml.report.status import open_line
 
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if wanted.is_empty:
         raise click.UsageError("say what is to be stopped: RUN..., --experiment, --state, --where or --submission")
     backends = Backends(places=places, machine=look_around(os.environ))
-    wish = plan_stop(places, wanted)
-    count = f"{len(wish.wanted)} run{'s' if len(wish.wanted) != 1 else ''}"
-    if wish.wanted and not yes:
-        for record in wish.wanted:
-            click.echo(open_line(record), err=True)
+    plan = plan_cancel(places, wanted)
+    count = f"{len(plan.wanted)} run{'s' if len(plan.wanted) != 1 else ''}"
+    if plan.wanted and not yes:
+        for record in plan.wanted:
+            say(open_line(record), err=True)
         if not confirm(f"Cancel {count}?", otherwise="-y cancels without a question"):
-            click.echo("nothing was cancelled", err=True)
+            say("nothing was cancelled", err=True)
             return 1
-    troubles: dict[str, int] = {}
-    for stopped in stop(wish, backends):
-        click.echo(f"{stopped.uid}  {'cancelling' if stopped.was_open else 'had ended already'}")
+    troubles: Counter[tuple[str, bool]] = Counter()
+    for stopped in cancel_planned(plan, backends):
+        say(f"{stopped.uid}  {'cancelling' if stopped.was_open else 'had ended already'}")
         if stopped.trouble is not None:
-            troubles[stopped.trouble] = troubles.get(stopped.trouble, 0) + 1
-    for trouble, of_runs in troubles.items():
-        warn(f"{of_runs} of them could not be told to end: {trouble}; they are marked, and hpcml status tells again")
-    if not wish.wanted and not wish.ended:
-        click.echo("no run that waits or runs matches", err=True)
+            troubles[stopped.trouble, stopped.was_open] += 1
+    for (trouble, was_open), of_runs in troubles.items():
+        if was_open:
+            warn(
+                f"{of_runs} of them could not be told to end: {trouble}; they are marked, and hpcml status tells again"
+            )
+        else:
+            warn(f"{of_runs} of them had ended, and whether their jobs have is not known: {trouble}")
+    if not plan.wanted and not plan.ended and not plan.may_live:
+        say("no run that waits or runs matches", err=True)
     return 3 if troubles else 0

@@ -1,4 +1,4 @@
-"""``hpcml cluster``."""
+"""``hpcml cluster``: list, show and make profiles of clusters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpcml.cli.options import Command, form
+from hpcml.cli.say import say
 
 _OWN_FOLDER = Path("conf/cluster")
 
@@ -31,12 +32,12 @@ def list_clusters(folders: tuple[str, ...], form: str | None) -> None:
     from hpcml.cli.terminal import console
     from hpcml.cli.terminal import show as display
     from hpcml.config import profiles
-    from hpcml.report import clusters_table as report
+    from hpcml.report import clusters as report
 
     found = profiles.list_profiles(Path.cwd(), [Path(folder) for folder in folders])
     listed = [(profile.cluster, profile.resources, profile.path) for profile in found]
     if form == "json":
-        click.echo(report.clusters_json(listed), nl=False)
+        say(report.clusters_json(listed), nl=False)
     else:
         display(report.clusters_table(listed, console=console()))
 
@@ -49,11 +50,11 @@ def show(name: str, folders: tuple[str, ...], form: str | None) -> None:
     """Show everything that is known of one cluster, where it is from, and how to use it."""
     from hpcml.cli.terminal import show as display
     from hpcml.config import profiles
-    from hpcml.report import clusters_table as report
+    from hpcml.report import clusters as report
 
     found = profiles.get_profile(name, Path.cwd(), [Path(folder) for folder in folders])
     if form == "json":
-        click.echo(report.cluster_json(found.cluster, found.resources, found.path), nl=False)
+        say(report.cluster_json(found.cluster, found.resources, found.path), nl=False)
     else:
         display(report.cluster_details(found.cluster, found.resources, found.path))
 
@@ -73,9 +74,9 @@ def new(name: str, output: str) -> None:
     profiles.check_name(name)
     found = discover.ask_scheduler(name, today=datetime.now(tz=UTC).date())
     path = profiles.write_profile(found.cluster, found.resources, Path(output), head=found.summary)
-    click.echo(f"wrote {path}; check it, and fill in what no scheduler tells:")
+    say(f"wrote {path}; check it, and fill in what no scheduler tells:")
     for key in profiles.to_fill_in(found.cluster):
-        click.echo(f"  cluster.{key}")
-    click.echo("  resources.mem, if the site gives little memory to a job that asks for none")
+        say(f"  cluster.{key}")
+    say("  resources.mem, if the site gives little memory to a job that asks for none")
     where = "" if Path(output) == _OWN_FOLDER else f" -cd {Path(output).parent}"
-    click.echo(f"then: hpcml run{where} +cluster={name} --dry-run")
+    say(f"then: hpcml run{where} +cluster={name} --dry-run")

@@ -1,4 +1,4 @@
-"""``hpcml curves``."""
+"""``hpcml curves``: show how a metric went in runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form, selecting
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command()
@@ -24,16 +25,17 @@ from hpcml.places import Places
 def curves(places: Places, /, metric: str | None, points: int | None, form: str | None, **selection: object) -> None:
     """Show how a metric went in runs: its shape here, its points as CSV or JSON."""
     from hpcml.cli.terminal import console, show
-    from hpcml.operations import consult, questions
-    from hpcml.report import curves_table as report
+    from hpcml.commands.curves import curves_of
+    from hpcml.commands.selection import Selection
+    from hpcml.report import curves as report
 
-    chosen = consult.Selection(**selection)  # type: ignore[arg-type] # click's own types
-    found = questions.curves_of(places, chosen, metric=metric, points=points)
+    chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
+    found = curves_of(places, chosen, metric=metric, points=points)
     if form == "json":
-        click.echo(report.curves_json(found), nl=False)
+        say(report.curves_json(found), nl=False)
     elif form == "csv":
-        click.echo(report.curves_csv(found), nl=False)
+        say(report.curves_csv(found), nl=False)
     elif form == "md":
-        click.echo(report.curves_markdown(found), nl=False)
+        say(report.curves_markdown(found), nl=False)
     else:
         show(report.curves_table(found, console=console()))

@@ -1,4 +1,4 @@
-"""``hpcml diff``."""
+"""``hpcml diff``: show in what two runs differ."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command()
@@ -18,15 +19,15 @@ from hpcml.places import Places
 def diff(places: Places, /, first: str, second: str, everything: bool, form: str | None) -> None:  # noqa: FBT001 - click
     """Show in what two runs differ: settings, environment and outcome."""
     from hpcml.cli.terminal import console, show
-    from hpcml.operations import questions
-    from hpcml.report import differences_table as report
+    from hpcml.commands.diff import diff_runs
+    from hpcml.report import diff as report
 
-    differences = questions.diff_runs(places, first, second, everything=everything)
+    differences = diff_runs(places, first, second, everything=everything)
     if form == "json":
-        click.echo(report.differences_json(differences), nl=False)
+        say(report.differences_json(differences), nl=False)
     elif form == "csv":
-        click.echo(report.differences_csv(differences), nl=False)
+        say(report.differences_csv(differences), nl=False)
     elif form == "md":
-        click.echo(report.differences_markdown(differences), nl=False)
+        say(report.differences_markdown(differences), nl=False)
     else:
         show(report.differences_table(differences, console=console()))

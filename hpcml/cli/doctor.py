@@ -1,4 +1,4 @@
-"""``hpcml doctor``."""
+"""``hpcml doctor``: look at what a run needs, here and on a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command()
@@ -19,13 +20,13 @@ from hpcml.places import Places
 def doctor(places: Places, cluster: str, folder: str | None, form: str | None) -> int:
     """Look at what a run needs, on this machine and for a cluster; exit code 1 if anything would fail."""
     from hpcml.cli.terminal import console, show
-    from hpcml.operations.doctor import examine
-    from hpcml.operations.machine import look_around
-    from hpcml.report import checks_table as report
+    from hpcml.commands.doctor import examine
+    from hpcml.commands.machine import look_around
+    from hpcml.report import doctor as report
 
     checks = list(examine(places, look_around(os.environ), cluster, folder))
     if form == "json":
-        click.echo(report.checks_json(checks), nl=False)
+        say(report.checks_json(checks), nl=False)
     else:
         show(report.checks_table(checks, console=console()))
     return int(any(check.verdict == "fail" for check in checks))

@@ -1,4 +1,4 @@
-"""``hpcml estimate``."""
+"""``hpcml estimate``: say how long a sweep will take, by recorded runs."""
 
 from __future__ import annotations
 
@@ -9,39 +9,48 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
-from hpcml.places import Places
+from hpcml.cli.program import BeforeProgram
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(cls=BeforeProgram, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[WORDS OF HPCML RUN]...")
+@click.option("--as-is", is_flag=True, help="Sweep nothing of the words behind --.")
 @form("json", "csv", "md")
 @pass_places
-def estimate(places: Places, /, words: tuple[str, ...], form: str | None) -> int:
+def estimate(
+    places: Places,
+    /,
+    *,
+    words: tuple[str, ...],
+    program_words: tuple[str, ...] | None,
+    as_is: bool,
+    form: str | None,
+) -> int:
     """Say how long a sweep will take, and what it will use, by recorded runs; nothing is submitted.
 
     Type what you would give to hpcml run: hpcml estimate -m precision=fp32,tf32 'seed=range(5)'
     """
+    from hpcml.cli.program import compose
     from hpcml.cli.terminal import ask, console, show
-    from hpcml.config.compose import compose_from_cli
-    from hpcml.operations import estimate as operation
-    from hpcml.operations.account import with_accounts
-    from hpcml.operations.machine import look_around
-    from hpcml.operations.plan import plan_all
-    from hpcml.report import estimate_table as report
-    from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
+    from hpcml.commands import estimate as operation
+    from hpcml.commands.submit.validate import plan_points
+    from hpcml.config.sweep.size import most_runs
+    from hpcml.report import estimate as report
 
-    points = compose_from_cli(words, project=Path.cwd())
+    most = most_runs(os.environ)
+    points = compose(words, program_words, is_literal=as_is, most=most)
     if not points:
         return 0  # Hydra has printed what was asked for
-    points = with_accounts(points, os.environ, Path.cwd(), ask=ask, placeholder=ACCOUNT_PLACEHOLDER)
-    machine = look_around(os.environ)
-    found = operation.estimate_runs(plan_all(points, machine), places, machine)
+    planned, machine = plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=True, most=most)
+    found = operation.estimate_runs(planned, places, machine)
     if form == "json":
-        click.echo(report.estimate_json(found), nl=False)
+        say(report.estimate_json(found), nl=False)
     elif form == "csv":
-        click.echo(report.estimate_csv(found), nl=False)
+        say(report.estimate_csv(found), nl=False)
     elif form == "md":
-        click.echo(report.estimate_markdown(found), nl=False)
+        say(report.estimate_markdown(found), nl=False)
     else:
         show(report.estimate_table(found, console=console()))
     return 0

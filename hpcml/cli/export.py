@@ -1,4 +1,4 @@
-"""``hpcml export``."""
+"""``hpcml export``: export runs for other tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import selecting
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 _FORMS = ("csv", "json", "parquet", "mlflow", "tensorboard", "openmetrics", "rocrate")
 
@@ -33,13 +34,15 @@ def export(
     **selection: object,
 ) -> None:
     """Export runs, all or the selected: as tables, for MLflow, TensorBoard or Prometheus, or as an RO-Crate."""
-    from hpcml.cli.hints import warn
-    from hpcml.operations import exchange
-    from hpcml.operations.consult import Selection
+    from hpcml.cli.terminal import warn
+    from hpcml.commands import export as exchange
+    from hpcml.commands.selection import Selection
 
-    wish = exchange.Wish(form=exchange.Form(form), out=out, with_artifacts=with_artifacts, license=license_)
+    wish = exchange.ExportRequest(
+        form=exchange.ExportFormat(form), out=out, with_artifacts=with_artifacts, license=license_
+    )
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     done = exchange.export(places, wanted, wish, os.environ, sys.stdout)
     for remark in done.remarks:
         warn(remark)
-    click.echo(done.line, err=True)
+    say(done.line, err=True)

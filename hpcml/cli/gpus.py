@@ -1,10 +1,11 @@
-"""``hpcml gpus``."""
+"""``hpcml gpus``: show what GPUs can do at most, in each precision."""
 
 from __future__ import annotations
 
 import click
 
 from hpcml.cli.options import form
+from hpcml.cli.say import say
 
 
 @click.command()
@@ -13,16 +14,16 @@ from hpcml.cli.options import form
 def gpus(names: tuple[str, ...], form: str | None) -> None:
     """Show what GPUs can do at most, in each precision; NAME is a part of a name, or what NVML calls a device."""
     from hpcml.cli.terminal import console, show
-    from hpcml.hardware import choose_gpus
-    from hpcml.report import gpus_table as report
+    from hpcml.model.hardware import choose_gpus
+    from hpcml.report import gpus as report
 
     models = choose_gpus(names)
     if form == "json":
-        click.echo(report.gpus_json(models), nl=False)
+        say(report.gpus_json(models), nl=False)
     elif form == "csv":
-        click.echo(report.gpus_csv(models), nl=False)
+        say(report.gpus_csv(models), nl=False)
     elif form == "md":
-        click.echo(report.gpus_markdown(models), nl=False)
+        say(report.gpus_markdown(models), nl=False)
     else:
         show(report.gpus_table(models, console=console()))
-        click.echo(report.FOOTNOTE, err=True)
+        say(report.FOOTNOTE, err=True)

@@ -1,4 +1,4 @@
-"""``hpcml images``."""
+"""``hpcml images``: list, remove, check and move images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcml.cli.options import form
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 if TYPE_CHECKING:
     from hpcml.images.cache import Cache
@@ -28,7 +29,7 @@ class _Where:
 
     def cache(self) -> Cache:
         """Return it."""
-        from hpcml.operations import images as act
+        from hpcml.commands import images as act
 
         return act.cache_at(os.environ, Path.cwd(), folder=self.folder, cluster=self.cluster)
 
@@ -50,18 +51,18 @@ def _list(cache: Cache, places: Places | None, form: str | None) -> None:
     import time
 
     from hpcml.cli.terminal import console, show
-    from hpcml.operations import images as act
-    from hpcml.report import images_table as report
+    from hpcml.commands import images as act
+    from hpcml.report import images as report
 
     assert places is not None
     listed = [(item.record, item.uses, item.is_whole) for item in act.stock(cache, places)]
     if form == "json":
-        click.echo(report.images_json(listed), nl=False)
+        say(report.images_json(listed), nl=False)
     elif listed:
         show(report.images_table(listed, console=console(), now=time.time()))
-        click.echo(f"{report.total(listed)} in {cache.root}", err=True)
+        say(f"{report.total(listed)} in {cache.root}", err=True)
     else:
-        click.echo(f"no images in {cache.root}", err=True)
+        say(f"no images in {cache.root}", err=True)
 
 
 _WhereAndPlaces = tuple[_Where, Places]
@@ -74,7 +75,7 @@ _WhereAndPlaces = tuple[_Where, Places]
 @click.pass_obj
 def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, yes: bool, force: bool) -> int:
     """Remove images; never one that a run needs which has not ended."""
-    from hpcml.operations import images as act
+    from hpcml.commands import images as act
 
     where, places = given
     cache = where.cache()
@@ -90,21 +91,21 @@ def prune(given: _WhereAndPlaces, older_than: str, *, dry_run: bool, yes: bool) 
     """Remove images that no run has used for long, what dead builds left, and downloaded layers."""
     import time
 
-    from hpcml.operations import images as act
-    from hpcml.report.images_table import size
+    from hpcml.commands import images as act
+    from hpcml.report.text import size
 
     where, places = given
     cache = where.cache()
     stocked, now = act.stock(cache, places), time.time()
     chosen = act.may_go(stocked, older_than, now=now)
     for line in act.kept_for_others(stocked, older_than, now=now):
-        click.echo(f"kept: {line}", err=True)
+        say(f"kept: {line}", err=True)
     if dry_run:
         _tell(chosen)
         return 0
     if chosen and not _remove(cache, chosen, yes=yes):
         return 1
-    click.echo(f"{size(act.sweep(cache))} of leftovers and downloads removed")
+    say(f"{size(act.sweep(cache))} of leftovers and downloads removed")
     return 0
 
 
@@ -113,12 +114,12 @@ def prune(given: _WhereAndPlaces, older_than: str, *, dry_run: bool, yes: bool) 
 @click.pass_obj
 def verify(given: _WhereAndPlaces, keys: tuple[str, ...]) -> int:
     """Read images to the last byte and compare their SHA-256; the exit code is 1 if one has changed."""
-    from hpcml.operations import images as act
+    from hpcml.commands import images as act
 
     where, places = given
     is_bad = False
     for record, wrong in act.verify(where.cache(), keys, places):
-        click.echo(f"{record.key[:12]}  {record.base}  {wrong or 'as it was built'}")
+        say(f"{record.key[:12]}  {record.base}  {wrong or 'as it was built'}")
         is_bad = is_bad or wrong is not None
     return 1 if is_bad else 0
 
@@ -129,11 +130,11 @@ def verify(given: _WhereAndPlaces, keys: tuple[str, ...]) -> int:
 @click.pass_obj
 def export(given: _WhereAndPlaces, key: str, file: Path) -> None:
     """Write an image and its record into FILE, for a site without a network."""
-    from hpcml.operations import images as act
+    from hpcml.commands import images as act
 
     with _bytes_shown(str(file)) as on_bytes:
         record = act.export(given[0].cache(), key, file, on_bytes=on_bytes)
-    click.echo(f"wrote {file}: {record.key[:12]}  {record.base}; there: hpcml images import {file.name}")
+    say(f"wrote {file}: {record.key[:12]}  {record.base}; there: hpcml images import {file.name}")
 
 
 @images.command("import")
@@ -141,34 +142,34 @@ def export(given: _WhereAndPlaces, key: str, file: Path) -> None:
 @click.pass_obj
 def import_(given: _WhereAndPlaces, file: Path) -> None:
     """Take an exported image into the cache, if it has arrived as it was sent."""
-    from hpcml.operations import images as act
+    from hpcml.commands import images as act
 
     with _bytes_shown(str(file)) as on_bytes:
         record = act.bring_in(given[0].cache(), file, on_bytes=on_bytes)
-    click.echo(f"{record.key[:12]}  {record.base}  {record.path}")
+    say(f"{record.key[:12]}  {record.base}  {record.path}")
 
 
 def _remove(cache: Cache, chosen: list[Stocked], *, yes: bool, force: bool = False) -> bool:
     from hpcml.cli.terminal import confirm
-    from hpcml.operations import images as act
+    from hpcml.commands import images as act
 
     act.refuse_needed(chosen, force=force)  # before a question is asked
     _tell(chosen)
     count = f"{len(chosen)} image{'s' if len(chosen) != 1 else ''}"
     if not yes and not confirm(f"Remove {count}?", otherwise="-y removes without a question"):
-        click.echo("nothing was removed", err=True)
+        say("nothing was removed", err=True)
         return False
     act.remove(cache, chosen, force=force)
     return True
 
 
 def _tell(chosen: list[Stocked]) -> None:
-    from hpcml.report.images_table import size
+    from hpcml.report.text import size
 
     for item in chosen:
-        click.echo(f"{item.record.key[:12]}  {item.record.base}  {size(item.record.size_bytes)}")
+        say(f"{item.record.key[:12]}  {item.record.base}  {size(item.record.size_bytes)}")
     if not chosen:
-        click.echo("nothing to remove", err=True)
+        say("nothing to remove", err=True)
 
 
 @contextmanager
@@ -176,8 +177,10 @@ def _bytes_shown(what: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+    from hpcml.report.text import safe
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        task = bars.add_task(what, total=None)
+        task = bars.add_task(safe(what), total=None)
         yield lambda count: bars.advance(task, count)

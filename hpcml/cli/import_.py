@@ -1,11 +1,12 @@
-"""``hpcml import``."""
+"""``hpcml import``: import the runs of an MLflow file store."""
 
 from __future__ import annotations
 
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.places import Places
+from hpcml.cli.say import complain, say
+from hpcml.paths import Places
 
 
 @click.command("import")
@@ -17,11 +18,11 @@ from hpcml.places import Places
 @pass_places
 def import_(places: Places, /, **wish: object) -> int:
     """Import the runs of an MLflow file store, the folder mlruns/; again, to fetch what came since."""
-    from hpcml.cli.hints import warn
-    from hpcml.operations.importing import Wish, import_runs
-    from hpcml.report.import_lines import import_lines
+    from hpcml.cli.terminal import warn
+    from hpcml.commands.import_ import ImportRequest, import_runs
+    from hpcml.report.store import import_lines
 
-    wanted = Wish(**wish)  # type: ignore[arg-type] # click's own types
+    wanted = ImportRequest(**wish)  # type: ignore[arg-type] # click's own types
     report = import_runs(places, wanted)
     line, remarks = import_lines(
         created=report.created,
@@ -34,6 +35,6 @@ def import_(places: Places, /, **wish: object) -> int:
     for remark in remarks:
         warn(remark)
     for problem in report.problems:
-        click.echo(f"hpcml: left out: {problem}", err=True)
-    click.echo(f"nothing was written; it would be: {line}" if wanted.is_dry else line)
+        complain(f"left out: {problem}")
+    say(f"nothing was written; it would be: {line}" if wanted.is_dry else line)
     return 1 if report.problems else 0

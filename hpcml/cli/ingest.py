@@ -1,4 +1,4 @@
-"""``hpcml ingest``."""
+"""``hpcml ingest``: read run directories that lie elsewhere, now and from now on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.places import Places
+from hpcml.cli.say import complain, say
+from hpcml.paths import Places
 
 
 @click.command()
@@ -16,21 +17,22 @@ from hpcml.places import Places
 @pass_places
 def ingest(places: Places, paths: tuple[str, ...], is_forgotten: bool) -> None:  # noqa: FBT001 - click's way
     """Read run directories from elsewhere, now and from now on; they stay there. Without a PATH: list these folders."""
-    from hpcml.operations import adoption, elsewhere
+    from hpcml.commands import external_runs
+    from hpcml.commands import ingest as adoption
 
     if not paths:
         if is_forgotten:
             raise click.UsageError("--forget which? hpcml ingest lists the folders that were given")
-        for folder in elsewhere.folders(places):
-            click.echo(folder)
+        for folder in external_runs.folders(places):
+            say(folder)
         return
     if is_forgotten:
         for path in paths:
-            click.echo(f"{path}: read no more; {adoption.disown(places, Path(path))} runs taken out of the store")
+            say(f"{path}: read no more; {adoption.disown(places, Path(path))} runs taken out of the store")
         return
     found, report = adoption.adopt(places, [Path(path) for path in paths])
     for given in found:
-        click.echo(f"{given.folder}: {given.runs} runs{'' if given.is_new else ', read already'}")
-    click.echo(f"{report.new_points} new points")
+        say(f"{given.folder}: {given.runs} runs{'' if given.is_new else ', read already'}")
+    say(f"{report.new_points} new points")
     for problem in report.problems:
-        click.echo(f"hpcml: {problem}", err=True)
+        complain(problem)

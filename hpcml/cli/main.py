@@ -1,4 +1,4 @@
-"""The front door: picks the sub-command, imports only that one, prints expected errors in one line."""
+"""The entry point of ``hpcml``: imports the chosen sub-command alone, and prints expected errors in one line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import sys
 
 import click
 
+from hpcml.cli.say import SafeFormatter, complain, say
 from hpcml.errors import HpcmlError
-from hpcml.places import Places, locate
+from hpcml.paths import Places, locate
 
 # name -> (where it lives, what it says in `hpcml --help`): listing costs no import.
 COMMANDS = {
@@ -20,6 +21,7 @@ COMMANDS = {
     "status": ("hpcml.cli.status:status", "Ask the schedulers where the runs stand."),
     "wait": ("hpcml.cli.wait:wait", "Wait until runs have ended."),
     "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
+    "files": ("hpcml.cli.files:files", "List the files that a run's program wrote."),
     "top": ("hpcml.cli.top:top", "Watch runs while they go, or this machine: GPUs, hosts, metrics, pace."),
     "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
     "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
@@ -91,19 +93,37 @@ def cli(context: click.Context, home: str | None, store: str | None) -> None:
 pass_places = click.make_pass_decorator(Places)
 
 
+class _Once(logging.Filter):
+    """Drops what was said already: a command that looks again and again meets the same troubles each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether *record* is new."""
+        message = record.getMessage()
+        is_new = message not in self._said
+        self._said.add(message)
+        return is_new
+
+
 def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
-    logging.basicConfig(format="hpcml: %(levelname)s: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter("hpcml: %(levelname)s: %(message)s"))
+    handler.addFilter(_Once())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.addLevelName(logging.WARNING, "warning")
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
     except HpcmlError as error:
-        click.echo(f"hpcml: {error}", err=True)
+        complain(error)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(f"hpcml: {error.format_message()}", err=True)
+        complain(error.format_message())
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("hpcml: interrupted", err=True)
+        say("hpcml: interrupted", err=True)
         sys.exit(_INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)

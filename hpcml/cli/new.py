@@ -1,4 +1,4 @@
-"""``hpcml new``."""
+"""``hpcml new``: make a recipe, a cluster's profile or a study of your own, ready to run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcml.cli.say import say
+
 if TYPE_CHECKING:
-    from hpcml.operations.scaffold import Scaffold
+    from hpcml.commands.new import Scaffold
 
 
 @click.group()
@@ -21,7 +23,7 @@ def new() -> None:
 @click.argument("name")
 def recipe(name: str) -> None:
     """Make a recipe in ./recipes/NAME, and the model that chooses it: a short training in torch with comments."""
-    from hpcml.operations import scaffold
+    from hpcml.commands import new as scaffold
 
     _tell(scaffold.new_recipe(name, Path.cwd()))
 
@@ -30,7 +32,7 @@ def recipe(name: str) -> None:
 @click.argument("name")
 def experiment(name: str) -> None:
     """Make a study in ./conf/study/NAME.yaml: a sweep that +experiment=NAME starts."""
-    from hpcml.operations import scaffold
+    from hpcml.commands import new as scaffold
 
     _tell(scaffold.new_study(name, Path.cwd()))
 
@@ -42,13 +44,13 @@ def experiment(name: str) -> None:
 )
 def cluster(name: str, scheduler: str) -> None:
     """Make a profile in ./conf/cluster/NAME.yaml to fill in; on a login node `hpcml cluster new` asks the scheduler."""
-    from hpcml.cluster import SchedulerName
-    from hpcml.operations import scaffold
+    from hpcml.commands import new as scaffold
+    from hpcml.model.cluster import SchedulerName
 
     _tell(scaffold.new_cluster(name, SchedulerName[scheduler], Path.cwd()))
 
 
 def _tell(made: Scaffold) -> None:
     for path in made.files:
-        click.echo(f"wrote {os.path.relpath(path)}")
-    click.echo(f"then: {made.then}")
+        say(f"wrote {os.path.relpath(path)}")
+    say(f"then: {made.then}")

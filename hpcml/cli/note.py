@@ -1,12 +1,13 @@
-"""``hpcml note``."""
+"""``hpcml note``: note something of a run."""
 
 from __future__ import annotations
 
 import click
 
-from hpcml.cli.dashed import DashedCommand
 from hpcml.cli.main import pass_places
-from hpcml.places import Places
+from hpcml.cli.options import DashedCommand
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command(cls=DashedCommand)
@@ -15,7 +16,7 @@ from hpcml.places import Places
 @pass_places
 def note(places: Places, reference: str, text: str) -> None:
     """Note TEXT of a run, with your name and the time; hpcml show shows it."""
-    from hpcml.operations import annotate
+    from hpcml.commands import tag
 
-    record = annotate.note(places, reference, text)
-    click.echo(f"{record.uid}  {len(record.notes)} note{'s' if len(record.notes) != 1 else ''}")
+    record = tag.note(places, reference, text)
+    say(f"{record.uid}  {len(record.notes)} note{'s' if len(record.notes) != 1 else ''}")

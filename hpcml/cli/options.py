@@ -1,8 +1,9 @@
-"""Options that several commands share: which runs, and in which form."""
+"""Options shared by commands: the selection of runs, the settings of a comparison, and the output form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import wraps
 from typing import Any
 
@@ -32,6 +33,54 @@ def selecting(command: Command) -> Command:
     return command
 
 
+def comparing(command: Command) -> Command:
+    """Add the options of a comparison; the command gets `request`, a `ComparisonRequest` with what was asked for."""
+
+    @wraps(command)
+    def with_request(*words: object, **options: Any) -> object:  # noqa: ANN401 - click's own types
+        from hpcml.model.comparison import ComparisonRequest
+
+        asked = {each.name: options.pop(each.name) for each in fields(ComparisonRequest)}
+        asked["allow"] = words_of(asked["allow"])
+        return command(*words, request=ComparisonRequest(**asked), **options)
+
+    chosen: Command = with_request
+    for option in (
+        click.option("--allow-mixed", is_flag=True, help="Compare although anything else differs; it is listed."),
+        click.option(
+            "--allow", multiple=True, metavar="WORD[,WORD]", help="Settings and facts that may differ in a table."
+        ),
+        click.option(
+            "--score", type=click.Choice(["mlperf"]), help="Time to the target without the fastest and slowest run."
+        ),
+        click.option("--target", type=float, help="A value of the metric: time and energy until it was reached."),
+        click.option(
+            "--margin",
+            type=click.FloatRange(min=0, min_open=True),
+            help="A difference below it does not matter; fix it beforehand.",
+        ),
+        click.option(
+            "--goal", type=click.Choice(["max", "min"]), help="Which way the metric should go; default: as configured."
+        ),
+        click.option("--metric", metavar="NAME", help="Default: the objective that the runs were configured with."),
+        click.option(
+            "--reference", metavar="LEVEL", help="What the others are compared with; default for precision: fp32."
+        ),
+        click.option(
+            "--by",
+            metavar="KEY[,KEY]",
+            help="The setting whose effect is asked for; several change together. Default: precision.",
+        ),
+    ):
+        chosen = option(chosen)
+    return chosen
+
+
+def words_of(lists: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of an option that may be repeated and takes several at once, joined by commas."""
+    return tuple(word.strip() for words in lists for word in words.split(",") if word.strip())
+
+
 def form(*choices: str) -> Callable[[Command], Command]:
     """Add a flag for each output form; the command gets `form`, None for the terminal's."""
 
@@ -51,3 +100,20 @@ def form(*choices: str) -> Callable[[Command], Command]:
         return chosen
 
     return decorate
+
+
+class DashedCommand(click.Command):
+    """A command for which ``-draft`` is a word, and not the options -d, -r, -a, -f and -t: its own are all long.
+
+    Such words, and those that begin with a plus, come after all others.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the dashed words behind the ``--`` after which there are no options."""
+        before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        dashed = [word for word in before if word.startswith("+") or _is_dashed(word)]
+        return super().parse_args(ctx, [*(word for word in before if word not in dashed), "--", *after, *dashed])
+
+
+def _is_dashed(word: str) -> bool:
+    return word.startswith("-") and not word.startswith("--") and word != "-h"

@@ -1,4 +1,4 @@
-"""``hpcml peak``."""
+"""``hpcml peak``: show what runs attained of what their devices can do at most."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form, selecting
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command()
@@ -24,18 +25,18 @@ def peak(
 ) -> None:
     """Show what runs attained of what their devices can do at most, and what may have kept them from more."""
     from hpcml.cli.terminal import console, show
-    from hpcml.operations import attainment, consult
-    from hpcml.report import attainment_data, attainment_markdown, attainment_text
+    from hpcml.commands import peak as attainment
+    from hpcml.commands.selection import Selection
+    from hpcml.report.render.forms import FORMS
+    from hpcml.report.render.terminal import as_renderable
+    from hpcml.report.utilization import utilization_document
 
-    chosen = consult.Selection(**selection)  # type: ignore[arg-type] # click's own types
+    chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if is_published and not chosen.is_empty:
         raise click.UsageError("--published lists no runs: leave out which runs are meant")
     result = attainment.published_alone() if is_published else attainment.attained_by(places, chosen)
-    if form == "json":
-        click.echo(attainment_data.attainment_json(result), nl=False)
-    elif form == "csv":
-        click.echo(attainment_data.attainment_csv(result), nl=False)
-    elif form == "md":
-        click.echo(attainment_markdown.attainment_markdown(result), nl=False)
+    document = utilization_document(result)
+    if form is None:
+        show(as_renderable(document, console=console()))
     else:
-        show(attainment_text.attainment_renderable(result, console=console()))
+        say(FORMS[form](document), nl=False)

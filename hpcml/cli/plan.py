@@ -1,4 +1,4 @@
-"""``hpcml plan``."""
+"""``hpcml plan``: say how many seeds a verdict needs, by the spread of recorded runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form, selecting
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 if TYPE_CHECKING:
-    from hpcml.planning import WantedVerdict
+    from hpcml.model.planning import WantedVerdict
 
 _POWER = 0.8
 
@@ -90,12 +91,13 @@ def plan(  # noqa: PLR0913, PLR0917 - one for each option
     hpcml plan --power and hpcml plan --power 0.9 both work, as does hpcml plan alone.
     """
     from hpcml.cli.terminal import console, show
-    from hpcml.operations import consult, seed_plan
-    from hpcml.report import power_table as report
+    from hpcml.commands import plan as seed_plan
+    from hpcml.commands.selection import Selection
+    from hpcml.report import plan as report
 
     found = seed_plan.seeds_for(
         places,
-        consult.Selection(**selection),  # type: ignore[arg-type] # click's own types
+        Selection(**selection),  # type: ignore[arg-type] # click's own types
         by=by,
         reference=reference,
         metric=metric,
@@ -105,8 +107,8 @@ def plan(  # noqa: PLR0913, PLR0917 - one for each option
         comparisons=comparisons,
     )
     if form == "json":
-        click.echo(report.power_json(found), nl=False)
+        say(report.power_json(found), nl=False)
     elif form == "md":
-        click.echo(report.power_markdown(found), nl=False)
+        say(report.power_markdown(found), nl=False)
     else:
         show(report.power_table(found, console=console()))

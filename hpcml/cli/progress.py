@@ -1,4 +1,4 @@
-"""The display of running runs: bars on a terminal, one line for each end elsewhere."""
+"""The progress display of ``hpcml run``: bars on a terminal, elsewhere a line as each run ends."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from hpcml.cli.say import complain, say
 from hpcml.cli.terminal import console as terminal
-from hpcml.operations import follow
-from hpcml.operations.collect import collect, opened
-from hpcml.operations.last_words import last_words
-from hpcml.operations.launch import Launched
-from hpcml.operations.watcher import Glimpse
-from hpcml.places import Places
-from hpcml.states import State
+from hpcml.commands.cancel import cancel_run
+from hpcml.commands.collect import collect, opened
+from hpcml.commands.follow import Glimpse, follow
+from hpcml.commands.logs import last_words
+from hpcml.commands.submit.launch import Launched
+from hpcml.commands.supervision import has_live_queue
+from hpcml.model.state import State
+from hpcml.paths import Places
+from hpcml.report.files import written_words
+from hpcml.report.text import safe
 
 _PERIOD_S = 0.25
 _SECOND_THOUGHT_S = 5.0
@@ -29,7 +32,7 @@ _MOST_BARS = 12  # of runs that have ended; those that run are always shown
 def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
     """Show *launched* until all have ended; return 0 if all completed, 1 if not, 130 after Ctrl-C."""
     console = terminal()
-    console.print(f"{len(launched)} run{'s' if len(launched) != 1 else ''} in {escape(str(_folder(launched)))}")
+    console.print(f"{len(launched)} run{'s' if len(launched) != 1 else ''} in {_drawn(_folder(launched))}")
     try:
         glimpses = _show(launched, console)
     except KeyboardInterrupt:
@@ -42,12 +45,11 @@ def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
 def list_submitted(launched: Sequence[Launched]) -> None:
     """Print one line for each run that a scheduler now has, and how to come back."""
     for name, item in zip(labels(launched), launched, strict=True):
-        index = "" if item.ticket.array_index is None else f"_{item.ticket.array_index}"
-        click.echo(f"{item.run_dir.uid}  {item.ticket.scheduler} {item.ticket.job_id}{index}  {name}")
+        say(f"{item.run_dir.uid}  {item.ticket.scheduler} {item.ticket.spelled}  {name}")
     if launched:
-        click.echo(f"{len(launched)} submitted, below {_folder(launched)}; hpcml status | logs RUN | cancel RUN")
+        say(f"{len(launched)} submitted, below {_folder(launched)}; hpcml status | logs RUN | cancel RUN")
     else:
-        click.echo("nothing to submit")
+        say("nothing to submit")
 
 
 def _folder(launched: Sequence[Launched]) -> object:
@@ -78,24 +80,24 @@ def _show(launched: Sequence[Launched], console: Console) -> list[Glimpse]:
     )
     bars = [
         progress.add_task(
-            escape(name), total=_steps(item), note="waiting", visible=len(launched) <= _MOST_BARS, start=False
+            _drawn(name), total=_steps(item), note="waiting", visible=len(launched) <= _MOST_BARS, start=False
         )
         for name, item in zip(names, launched, strict=True)
     ]
     ended: set[str] = set()
     glimpses: list[Glimpse] = []
     with progress:
-        for glimpses in follow.follow(
+        for glimpses in follow(
             [item.run_dir for item in launched],
             period_s=_PERIOD_S,
-            is_tended=lambda: follow.is_tended([item.ticket for item in launched]),
+            is_supervised=lambda: has_live_queue([item.ticket for item in launched]),
         ):
             for bar, name, item, glimpse in zip(bars, names, launched, glimpses, strict=True):
                 _update(progress, bar, item, glimpse)
                 if glimpse.state.is_final and glimpse.uid not in ended:
                     ended.add(glimpse.uid)
                     if not console.is_terminal:
-                        console.print(f"{glimpse.uid}  {escape(name)}  {escape(_note(item, glimpse))}")
+                        console.print(f"{glimpse.uid}  {_drawn(name)}  {_drawn(_note(item, glimpse))}")
     return glimpses
 
 
@@ -109,7 +111,12 @@ def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: Glimpse) -
         done = task.total
     if glimpse.state.is_final and not task.finished:
         progress.stop_task(task.id)
-    progress.update(task.id, completed=done, note=escape(_note(item, glimpse)))
+    progress.update(task.id, completed=done, note=_drawn(_note(item, glimpse)))
+
+
+def _drawn(words: object) -> str:
+    """Return *words* so that neither rich nor a terminal reads commands in them."""
+    return escape(safe(words))
 
 
 def _steps(item: Launched) -> int | None:
@@ -135,7 +142,7 @@ def _detach_or_cancel(launched: Sequence[Launched], console: Console) -> int:
     try:
         time.sleep(_SECOND_THOUGHT_S)
     except KeyboardInterrupt:
-        count = sum(follow.cancel(item.run_dir, is_shared=item.ticket.is_shared) for item in launched)
+        count = sum(cancel_run(item.run_dir, is_shared=item.ticket.is_shared) for item in launched)
         console.print(f"\nCancelling {count} of {len(launched)} runs.")
     return _INTERRUPTED
 
@@ -147,8 +154,21 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
         if glimpse.state is not State.COMPLETED
     ]
     for item, glimpse in failures:
-        click.echo(f"hpcml: {glimpse.uid} {glimpse.state.value}: {glimpse.reason or 'no reason known'}", err=True)
+        complain(f"{glimpse.uid} {glimpse.state.value}: {glimpse.reason or 'no reason known'}")
         for line in last_words(item.run_dir):
-            click.echo(f"    {line}", err=True)
+            say(f"    {line}", err=True)
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
+    if told := _written(glimpses):
+        console.print(_drawn(told), soft_wrap=True)
     return 1 if failures else 0
+
+
+def _written(glimpses: Sequence[Glimpse]) -> str | None:
+    """Return in a line what the programs left in their working directories; None where that is nothing."""
+    wrote = [glimpse for glimpse in glimpses if glimpse.written is not None and glimpse.written[0]]
+    counts = [glimpse.written for glimpse in wrote if glimpse.written is not None]
+    if not counts:
+        return None
+    words = written_words(sum(count for count, _ in counts), sum(size_bytes for _, size_bytes in counts))
+    who = "" if len(glimpses) == 1 else f"{len(wrote)} run{'s' if len(wrote) != 1 else ''} "
+    return f"{who}{words}: hpcml files {wrote[0].uid}"

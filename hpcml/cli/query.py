@@ -1,4 +1,4 @@
-"""``hpcml query``."""
+"""``hpcml query``: answer a SELECT over the store's views."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command()
 @click.argument("sql", required=False)
 @click.option(
     "--timeout",
-    "limit_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
+    default="60",
     show_default=True,
-    metavar="SECONDS",
-    help="Give up after so long.",
+    metavar="T",
+    help="Give up after so long: 60 (seconds), 500ms, 5m.",
 )
 @form("json", "csv", "md")
 @pass_places
-def query(places: Places, /, sql: str | None, limit_s: float, form: str | None) -> None:
+def query(places: Places, /, sql: str | None, timeout: str, form: str | None) -> None:
     """Answer one SELECT over the store's views; - reads it from standard input, without one the views are listed.
 
     Nothing can be written so.
@@ -30,22 +29,27 @@ def query(places: Places, /, sql: str | None, limit_s: float, form: str | None) 
     import sys
 
     from hpcml.cli.terminal import console, show
-    from hpcml.operations import questions
-    from hpcml.report import query_table as report
+    from hpcml.commands.query import ask_in_sql, views
+    from hpcml.report import query as report
+    from hpcml.units import parse_interval_s
+
+    limit_s = parse_interval_s(timeout, field="--timeout")
+    if limit_s <= 0:
+        raise click.UsageError(f"--timeout {timeout} is no time to answer in")
 
     if sql is None:
-        rows = report.views_as_rows(questions.views())
+        rows = report.views_as_rows(views())
     else:
-        rows = questions.ask_in_sql(places, sys.stdin.read() if sql == "-" else sql, limit_s=limit_s)
+        rows = ask_in_sql(places, sys.stdin.read() if sql == "-" else sql, limit_s=limit_s)
     if form == "json":
-        click.echo(report.rows_json(rows), nl=False)
+        say(report.rows_json(rows), nl=False)
     elif form == "csv":
-        click.echo(report.rows_csv(rows), nl=False)
+        say(report.rows_csv(rows), nl=False)
     elif form == "md":
-        click.echo(report.rows_markdown(rows), nl=False)
+        say(report.rows_markdown(rows), nl=False)
     elif sql is None:
         show(report.views_table(rows, console=console()))
     else:
         show(report.rows_table(rows, console=console()))
         if remark := report.rows_remark(rows):
-            click.echo(remark, err=True)
+            say(remark, err=True)

@@ -1,4 +1,4 @@
-"""``hpcml recipes``."""
+"""``hpcml recipes``: list the recipes, and what each device supports of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpcml.cli.options import form
+from hpcml.cli.say import say
 
 
 @click.command()
@@ -23,8 +24,8 @@ from hpcml.cli.options import form
 def recipes(name: str | None, matrix: bool, devices: tuple[str, ...], form: str | None) -> None:  # noqa: FBT001
     """List the recipes, those in ./recipes too; with NAME: its options, their defaults and what it can do."""
     from hpcml.cli.terminal import console, show
-    from hpcml.operations import recipes as asked
-    from hpcml.report import recipes_table as report
+    from hpcml.commands import recipes as asked
+    from hpcml.report import recipes as report
 
     if devices and not matrix:
         raise click.UsageError("--device is about the matrix: add --matrix")
@@ -35,17 +36,17 @@ def recipes(name: str | None, matrix: bool, devices: tuple[str, ...], form: str 
         if form is None:
             show(report.matrix_table(found, console=console()))
         else:
-            click.echo(forms[form](found), nl=False)
+            say(forms[form](found), nl=False)
     elif form == "json":
-        click.echo(report.recipes_json(listed), nl=False)
+        say(report.recipes_json(listed), nl=False)
     elif name is None:
         every = {"csv": report.recipes_csv, "md": report.recipes_markdown}
         if form is None:
             show(report.recipes_table(listed, console=console()))
         else:
-            click.echo(every[form](listed), nl=False)
+            say(every[form](listed), nl=False)
     elif form is None:
         show(report.recipe_details(listed[0], console=console()))
     else:
         one = {"csv": report.recipe_csv, "md": report.recipe_markdown}
-        click.echo(one[form](listed[0]), nl=False)
+        say(one[form](listed[0]), nl=False)

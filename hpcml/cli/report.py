@@ -1,15 +1,20 @@
-"""``hpcml report``."""
+"""``hpcml report``: write a report of runs: one HTML file, Markdown or LaTeX."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.options import form, selecting
-from hpcml.places import Places, without_password
+from hpcml.cli.options import comparing, form, selecting
+from hpcml.cli.say import say
+from hpcml.paths import Places, without_password
+
+if TYPE_CHECKING:
+    from hpcml.model.comparison import ComparisonRequest
 
 _DEFAULT = "report.html"
 
@@ -20,34 +25,18 @@ _DEFAULT = "report.html"
     "-o", "out", metavar="FILE", help=f"Default: {_DEFAULT}; for --md and --latex standard output, which is -."
 )
 @click.option("--title", metavar="TEXT", help="Of the report; default: the experiment.")
-@click.option("--by", metavar="KEY", help="The one setting allowed to differ; default: precision.")
-@click.option("--reference", metavar="LEVEL", help="What the others are compared with; default for precision: fp32.")
-@click.option("--metric", metavar="NAME", help="Default: the objective that the runs were configured with.")
-@click.option("--goal", type=click.Choice(["max", "min"]), help="Which way the metric should go.")
-@click.option("--margin", type=click.FloatRange(min=0, min_open=True), help="A difference below it does not matter.")
-@click.option("--target", type=float, help="A value of the metric: time and energy until it was reached.")
-@click.option("--score", type=click.Choice(["mlperf"]), help="Time to the target without the fastest and slowest run.")
-@click.option("--allow", multiple=True, metavar="WORD[,WORD]", help="Settings and facts that may differ in a table.")
-@click.option("--allow-mixed", is_flag=True, help="Compare although anything else differs; it is listed.")
+@comparing
 @click.option("--curve", "curves", multiple=True, metavar="METRIC", help="Draw this; default: the metric and the loss.")
 @selecting
 @form("md", "latex")
 @pass_places
-def report(  # noqa: PLR0913 - one for each option
+def report(
     places: Places,
     /,
     *,
     out: str | None,
     title: str | None,
-    by: str | None,
-    reference: str | None,
-    metric: str | None,
-    goal: str | None,
-    margin: float | None,
-    target: float | None,
-    score: str | None,
-    allow: tuple[str, ...],
-    allow_mixed: bool,
+    request: ComparisonRequest,
     curves: tuple[str, ...],
     form: str | None,
     **selection: object,
@@ -56,29 +45,23 @@ def report(  # noqa: PLR0913 - one for each option
 
     Verdicts first, then tables and charts, then where all of it came from. An earlier report is replaced.
     """
-    from hpcml.operations import consult, publish
-    from hpcml.report import report_forms
+    from hpcml.commands import report as publish
+    from hpcml.commands.selection import Selection
+    from hpcml.report.publication import publication_document
+    from hpcml.report.render.report_forms import REPORT_FORMS
 
     wish = publish.Wish(
         title=title,
-        by=by,
-        reference=reference,
-        metric=metric,
-        goal=goal,
-        margin=margin,
-        target=target,
-        score=score,
-        allow=[word.strip() for words in allow for word in words.split(",") if word.strip()],
-        allow_mixed=allow_mixed,
+        comparison=request,
         curves=curves,
         command_line=_command_line(sys.argv),
     )
-    found = publish.publish(places, consult.Selection(**selection), wish)  # type: ignore[arg-type] # click's own types
-    chosen = report_forms.FORMS[form or "html"]
+    found = publish.publish(places, Selection(**selection), wish)  # type: ignore[arg-type] # click's own types
+    chosen = REPORT_FORMS[form or "html"]
     file = out or (_DEFAULT if form is None else publish.STDOUT)
-    publish.write_report(chosen.render(found), file, sys.stdout, is_ours=chosen.is_ours)
+    publish.write_report(chosen.render(publication_document(found)), file, sys.stdout, is_ours=chosen.is_ours)
     if file != publish.STDOUT:
-        click.echo(f"a report of {len(found.runs)} runs is in {file}", err=True)
+        say(f"a report of {len(found.runs)} runs is in {file}", err=True)
 
 
 def _command_line(argv: list[str]) -> list[str]:

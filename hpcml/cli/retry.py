@@ -1,4 +1,4 @@
-"""``hpcml retry``."""
+"""``hpcml retry``: try failed runs again, as their causes ask for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import selecting
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command()
@@ -38,11 +39,11 @@ def retry(
     Without a word of which runs: all that the cluster broke and that were not done again since.
     """
     from hpcml.cli.terminal import confirm
-    from hpcml.operations import retry as operation
-    from hpcml.operations.backends import Backends
-    from hpcml.operations.consult import Selection
-    from hpcml.operations.machine import look_around
-    from hpcml.report.retry_lines import left_line, retry_lines
+    from hpcml.commands import retry as operation
+    from hpcml.commands.machine import look_around
+    from hpcml.commands.selection import Selection
+    from hpcml.commands.submit.backends import Backends
+    from hpcml.report.status import left_line, retry_lines
 
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     overrides = {name: value for name, value in (("walltime", walltime), ("mem", mem)) if value is not None}
@@ -53,18 +54,18 @@ def retry(
     decided = [(one.record, one.cause.value, one.decision.why, one.manifest is not None) for one in found]
     is_about_all = wanted.is_empty and cause is None
     for line in retry_lines([entry for entry in decided if entry[-1]] if is_about_all else decided):
-        click.echo(line)
+        say(line)
     if is_about_all and (left := left_line(decided)):
-        click.echo(left)
+        say(left)
     chosen = [one for one in found if one.manifest is not None]
     if not found:
-        click.echo("no failed run matches", err=True)
+        say("no failed run matches", err=True)
     if dry_run or not chosen:
         return int(bool(found) and not chosen and not is_about_all)  # nothing to repair is no failure
     count = f"{len(chosen)} run{'s' if len(chosen) != 1 else ''}"
     if not yes and not confirm(f"Retry {count}?", otherwise="-y retries without a question"):
-        click.echo("nothing was retried", err=True)
+        say("nothing was retried", err=True)
         return 1
     for retried in operation.retry(places, backends, chosen):
-        click.echo(f"{retried.uid}  {retried.job}")
+        say(f"{retried.uid}  {retried.job}")
     return 0

@@ -1,4 +1,4 @@
-"""``hpcml rm``."""
+"""``hpcml rm``: remove runs, and what nothing needs any more; asks before."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import selecting
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcml.operations.remove import Doomed
-    from hpcml.operations.unused_code import Copy
+    from hpcml.commands.rm import Copy, Doomed
 
 
 @click.command()
@@ -30,10 +30,10 @@ def rm(
     places: Places, /, *, gone: bool, forget: bool, unused_code: bool, dry_run: bool, yes: bool, **selection: object
 ) -> int:
     """Remove runs that have ended, with all their files; lists them and asks before."""
-    from hpcml.cli.hints import warn
-    from hpcml.operations import remove as act
-    from hpcml.operations.consult import Selection
-    from hpcml.operations.unused_code import find_unused, remove_unused
+    from hpcml.cli.terminal import warn
+    from hpcml.commands import rm as act
+    from hpcml.commands.rm import find_unused, remove_unused
+    from hpcml.commands.selection import Selection
 
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if wanted.is_empty and not gone and not unused_code:
@@ -47,16 +47,16 @@ def rm(
     if dry_run or not (doomed or copies):
         return 0
     if not yes and not _confirmed(len(doomed), len(copies)):
-        click.echo("nothing was removed", err=True)
+        say("nothing was removed", err=True)
         return 1
     troubles: list[str] = []
     for removed in act.remove(places, doomed):
         if removed.trouble is None:
-            click.echo(f"{removed.uid}  {'removed' if removed.was_deleted else 'forgotten'}")
+            say(f"{removed.uid}  {'removed' if removed.was_deleted else 'forgotten'}")
         troubles += [removed.trouble] if removed.trouble else []
     for copy, trouble in remove_unused(copies):
         if trouble is None:
-            click.echo(f"{copy.path}  removed")
+            say(f"{copy.path}  removed")
         troubles += [trouble] if trouble else []
     for trouble in troubles:
         warn(trouble)
@@ -64,14 +64,14 @@ def rm(
 
 
 def _list(doomed: Sequence[Doomed], copies: Sequence[Copy]) -> None:
-    from hpcml.report.removal_lines import code_line, run_line
+    from hpcml.report.store import code_line, run_line
 
     for item in doomed:
-        click.echo(run_line(item.record, item.size_bytes, is_gone=item.is_gone), err=True)
+        say(run_line(item.record, item.size_bytes, is_gone=item.is_gone), err=True)
     for copy in copies:
-        click.echo(code_line(str(copy.path), copy.size_bytes), err=True)
+        say(code_line(str(copy.path), copy.size_bytes), err=True)
     if not doomed and not copies:
-        click.echo("nothing to remove", err=True)
+        say("nothing to remove", err=True)
 
 
 def _confirmed(runs: int, copies: int) -> bool:

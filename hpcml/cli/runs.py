@@ -1,4 +1,4 @@
-"""``hpcml runs``."""
+"""``hpcml runs``: list recorded runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form, selecting
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 if TYPE_CHECKING:
-    from hpcml.records import RunRecord
+    from hpcml.model.records import RunRecord
 
 
 @click.command()
@@ -28,43 +29,43 @@ def runs(places: Places, /, columns: str | None, metric: str | None, form: str |
     """List recorded runs."""
     import time
 
-    from hpcml.cli.hints import say_interrupted
-    from hpcml.cli.terminal import console, show
-    from hpcml.operations import consult
-    from hpcml.report import runs_table as report
-    from hpcml.report.runs_columns import keys_in
+    from hpcml.cli.terminal import console, say_interrupted, show
+    from hpcml.commands.runs import list_runs
+    from hpcml.commands.selection import Selection
+    from hpcml.report import runs as report
+    from hpcml.report.runs import keys_in
 
-    chosen = consult.Selection(**selection)  # type: ignore[arg-type] # click's own types
+    chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
     keys = keys_in(columns)
-    records = consult.list_runs(places, chosen, columns=keys)
+    records = list_runs(places, chosen, columns=keys)
     now = time.time()
     if keys and (form or records):
         show_columns(records, keys, form=form, now=now)
     elif form == "json":
-        click.echo(report.runs_json(records), nl=False)
+        say(report.runs_json(records), nl=False)
     elif form == "csv":
-        click.echo(report.runs_csv(records), nl=False)
+        say(report.runs_csv(records), nl=False)
     elif form == "md":
-        click.echo(report.runs_markdown(records, now=now, metric=metric), nl=False)
+        say(report.runs_markdown(records, now=now, metric=metric), nl=False)
     elif records:
         show(report.runs_table(records, console=console(), now=now, metric=metric))
     else:
-        click.echo("no runs recorded here yet, or none that match", err=True)
+        say("no runs recorded here yet, or none that match", err=True)
     say_interrupted(places)
 
 
 def show_columns(records: Sequence[RunRecord], keys: Sequence[str], *, form: str | None, now: float) -> None:
     """Print what the runs have under *keys*."""
     from hpcml.cli.terminal import console, show
-    from hpcml.report import value_table as report
-    from hpcml.report.runs_columns import rows_of
+    from hpcml.report.render import rows as report
+    from hpcml.report.runs import rows_of
 
     rows = rows_of(records, keys, now=now)
     if form == "json":
-        click.echo(report.value_json(keys, rows), nl=False)
+        say(report.value_json(keys, rows), nl=False)
     elif form == "csv":
-        click.echo(report.value_csv(keys, rows), nl=False)
+        say(report.value_csv(keys, rows), nl=False)
     elif form == "md":
-        click.echo(report.value_markdown(keys, rows), nl=False)
+        say(report.value_markdown(keys, rows), nl=False)
     else:
         show(report.value_table(keys, rows, console=console()))

@@ -1,4 +1,4 @@
-"""``hpcml scaling``."""
+"""``hpcml scaling``: show what more GPUs, nodes or threads gain, and when they pay."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Literal
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.options import form, selecting
-from hpcml.places import Places
+from hpcml.cli.options import form, selecting, words_of
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 _OVER = ("gpus", "nodes", "processes", "threads")
 
@@ -59,28 +60,27 @@ def scaling(  # noqa: PLR0913, PLR0917 - one for each option
     **selection: object,
 ) -> None:
     """Show what more GPUs, nodes, processes or CPU threads gain: speed-up, efficiency, cost, and when they pay."""
-    from hpcml.analysis.scaling import Question
-    from hpcml.analysis.scaling_counts import Over
+    from hpcml.analysis.scaling.cells import Over
+    from hpcml.analysis.scaling.study import ScalingRequest
     from hpcml.cli.terminal import console, show
-    from hpcml.operations import consult
-    from hpcml.operations import scaling as operation
-    from hpcml.report import scaling_data, scaling_markdown, scaling_text
+    from hpcml.commands import scaling as operation
+    from hpcml.commands.selection import Selection
+    from hpcml.report.render.forms import FORMS
+    from hpcml.report.render.terminal import as_renderable
+    from hpcml.report.scaling import scaling_document
 
-    question = Question(
+    question = ScalingRequest(
         over=None if over is None else Over[over],
         kind=kind,
         reference=reference,
         least_gain=least_gain,
         least_efficiency=least_efficiency,
-        allow=[word.strip() for words in allow for word in words.split(",") if word.strip()],
+        allow=words_of(allow),
         allow_mixed=allow_mixed,
     )
-    result = operation.scale_runs(places, consult.Selection(**selection), question)  # type: ignore[arg-type] # click's
-    if form == "json":
-        click.echo(scaling_data.scaling_json(result), nl=False)
-    elif form == "csv":
-        click.echo(scaling_data.scaling_csv(result), nl=False)
-    elif form == "md":
-        click.echo(scaling_markdown.scaling_markdown(result), nl=False)
+    result = operation.scale_runs(places, Selection(**selection), question)  # type: ignore[arg-type] # click's
+    document = scaling_document(result)
+    if form is None:
+        show(as_renderable(document, console=console()))
     else:
-        show(scaling_text.scaling_renderable(result, console=console()))
+        say(FORMS[form](document), nl=False)

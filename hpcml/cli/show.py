@@ -1,4 +1,4 @@
-"""``hpcml show``."""
+"""``hpcml show``: show everything recorded of one run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.command()
@@ -16,13 +17,13 @@ from hpcml.places import Places
 def show(places: Places, reference: str, form: str | None) -> None:
     """Show everything recorded of one run, given by its id, a unique end of it, or its name."""
     from hpcml.cli import terminal
-    from hpcml.operations import consult
-    from hpcml.report import run_details as report
+    from hpcml.commands.show import show_run
+    from hpcml.report import show as report
 
-    shown = consult.show_run(places, reference)
+    shown = show_run(places, reference)
     run, events, word, code, timelines = shown.record, shown.events, shown.word, shown.code, shown.timelines
     if form == "json":
-        click.echo(report.run_details_json(run, events, word=word, code=code, timelines=timelines), nl=False)
+        say(report.run_details_json(run, events, word=word, code=code, timelines=timelines), nl=False)
     else:
         console = terminal.console()
         details = report.run_details(run, events, console=console, word=word, code=code, timelines=timelines)

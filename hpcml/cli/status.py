@@ -1,51 +1,121 @@
-"""``hpcml status``."""
+"""``hpcml status``: ask the schedulers where the runs stand."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.options import form
-from hpcml.places import Places
+from hpcml.cli.options import form, selecting
+from hpcml.cli.say import say
+from hpcml.cli.terminal import console, say_interrupted, show, warn
+from hpcml.model.state import State
+from hpcml.paths import Places
+from hpcml.report import status as report
+from hpcml.report.text import safe
+
+if TYPE_CHECKING:
+    from hpcml.commands.selection import Selection
+    from hpcml.commands.status import Standing
+    from hpcml.commands.submit.backends import Backends
+
+_INTERRUPTED = 130
 
 
 @click.command()
 @click.argument("references", metavar="[RUN]...", nargs=-1)
+@selecting
 @click.option("--watch", "is_watched", is_flag=True, help="Go on until all have ended; Ctrl-C leaves the runs alone.")
 @form("json")
 @pass_places
-def status(places: Places, references: tuple[str, ...], *, is_watched: bool, form: str | None) -> int:
-    """Say where the runs stand that have not ended, or the runs named; the schedulers are asked once a minute."""
-    import time
-
-    from hpcml.cli.hints import say_interrupted, warn
-    from hpcml.cli.terminal import console, show
-    from hpcml.operations.backends import Backends
-    from hpcml.operations.machine import look_around
-    from hpcml.operations.standing import poll_interval_s, standings
-    from hpcml.report import standing_table as report
+def status(places: Places, /, *, is_watched: bool, form: str | None, **selection: object) -> int:
+    """Say where runs stand: those named or selected, or all that have not ended. Schedulers are asked once a minute."""
+    from hpcml.commands.machine import look_around
+    from hpcml.commands.selection import Selection
+    from hpcml.commands.status import poll_interval_s, standings
+    from hpcml.commands.submit.backends import Backends
 
     if is_watched and form is not None:
         raise click.UsageError("--watch is for people: leave out --json, or ask again and again without --watch")
     interval_s = poll_interval_s(os.environ)
     backends = Backends(places=places, machine=look_around(os.environ))
+    wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if is_watched:
-        from hpcml.cli import standing_display
-
-        return standing_display.watch_to_the_end(places, references, backends, interval_s)
-    found, problems = standings(places, references, backends, interval_s)
+        return watch_to_the_end(places, wanted, backends, interval_s)
+    found, problems = standings(places, wanted, backends, interval_s)
     for line in problems:
-        warn(f"{line}; what is shown is what was known before")
-    rows = [report.Row(record=one.record, word=one.known, said_at=one.said_at) for one in found]
+        warn(line)
+    rows = [report.StandingRow(record=one.record, word=one.known, said_at=one.said_at) for one in found]
     if form == "json":
-        click.echo(report.standing_json(rows), nl=False)
+        say(report.standing_json(rows), nl=False)
     elif rows and not console().is_terminal:
-        click.echo(report.standing_text(rows, now=time.time()), nl=False)
+        say(report.standing_text(rows, now=time.time()), nl=False)
     elif rows:
         show(report.standing_table(rows, console=console(), now=time.time()))
     else:
-        click.echo("no run is waiting or running", err=True)
+        say("no run is waiting or running" if wanted.is_empty else "no runs match", err=True)
     say_interrupted(places)
     return 0
+
+
+def watch_to_the_end(places: Places, selection: Selection, backends: Backends, interval_s: float) -> int:
+    """Show where the runs stand until all have ended; return 0 if all completed, 1 if not, 130 after Ctrl-C."""
+    from hpcml.commands.collect import answering
+    from hpcml.commands.wait import Waiting, watch  # loads Hydra, which status alone does without
+
+    screen = console()
+    last: list[Standing] = []
+    try:
+        with answering(places) as store:
+            waiting = Waiting(store=store, places=places, backends=backends, interval_s=interval_s)
+            if screen.is_terminal:
+                with Live(console=screen, auto_refresh=False, transient=False) as live:
+                    for last, notes in watch(waiting, selection):
+                        live.update(_drawing(last, notes, live), refresh=True)
+            else:
+                last = _tell_changes(watch(waiting, selection))
+    except KeyboardInterrupt:
+        say("\nhpcml: stopped watching; the runs go on: hpcml status --watch comes back to them", err=True)
+        return _INTERRUPTED
+    if not last:
+        say("no run is waiting or running" if selection.is_empty else "no runs match", err=True)
+    return int(any(one.record.state is not State.COMPLETED for one in last))
+
+
+def _drawing(standings: Sequence[Standing], notes: Sequence[str], live: Live) -> RenderableType:
+    # what does not fit would scroll away at every redrawing: those that run and those that ended last stay
+    room = max(3, live.console.height - 4 - len(notes))
+    ordered = sorted(standings, key=lambda one: one.record.state.is_final)
+    shown, hidden = ordered[:room], len(ordered) - room
+    table = report.standing_table(_rows(shown), console=live.console, now=time.time())
+    more = [Text(f"... and {hidden} more", style="dim")] if hidden > 0 else []
+    return Group(table, *more, *(Text(safe(note), style="yellow") for note in notes))
+
+
+def _tell_changes(looks: Iterable[tuple[list[Standing], Sequence[str]]]) -> list[Standing]:
+    standings: list[Standing] = []
+    told: dict[str, str] = {}
+    told_notes: set[str] = set()
+    for standings, notes in looks:
+        for note in notes:
+            kind = note.partition(";")[0]
+            if kind not in told_notes:
+                told_notes.add(kind)
+                warn(note)
+        for one in standings:
+            line = report.standing_line(one.record, one.known)
+            if told.get(one.record.uid) != line:
+                told[one.record.uid] = line
+                say(line)
+    return standings
+
+
+def _rows(standings: Sequence[Standing]) -> list[report.StandingRow]:
+    return [report.StandingRow(record=one.record, word=one.known, said_at=one.said_at) for one in standings]

@@ -1,4 +1,4 @@
-"""``hpcml store``."""
+"""``hpcml store``: say where the store is; check it, back it up, make it small."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from hpcml.cli.options import form
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.paths import Places
 
 
 @click.group(invoke_without_command=True)
@@ -20,12 +21,12 @@ def store(context: click.Context, form: str | None) -> None:
     assert places is not None
     context.obj = places
     if context.invoked_subcommand is None:
-        from hpcml.operations import upkeep
-        from hpcml.report import upkeep_lines as report
+        from hpcml.commands import store as upkeep
+        from hpcml.report import store as report
 
         kept = upkeep.look(places)
         if form == "json":
-            click.echo(report.kept_json(kept), nl=False)
+            say(report.kept_json(kept), nl=False)
         else:
             _tell(report.kept_lines(kept))
 
@@ -34,8 +35,8 @@ def store(context: click.Context, form: str | None) -> None:
 @click.pass_obj
 def check(places: Places) -> int:
     """Look for damage, and for what contradicts itself or a journal; the exit code is 1 if there is any."""
-    from hpcml.operations import upkeep
-    from hpcml.report import upkeep_lines as report
+    from hpcml.commands import store as upkeep
+    from hpcml.report import store as report
 
     name, problems = upkeep.check(places)
     _tell(report.check_lines(name, problems))
@@ -46,8 +47,8 @@ def check(places: Places) -> int:
 @click.pass_obj
 def vacuum(places: Places) -> None:
     """Give back what is free in the file."""
-    from hpcml.operations import upkeep
-    from hpcml.report import upkeep_lines as report
+    from hpcml.commands import store as upkeep
+    from hpcml.report import store as report
 
     _tell(report.rewritten_lines(upkeep.vacuum(places)))
 
@@ -57,23 +58,23 @@ def vacuum(places: Places) -> None:
 @click.pass_obj
 def backup(places: Places, file: Path | None) -> None:
     """Copy the store, while it is in use, into FILE or a file beside it."""
-    from hpcml.operations import upkeep
-    from hpcml.report.images_table import size
+    from hpcml.commands import store as upkeep
+    from hpcml.report.text import size
 
     written, count = upkeep.back_up(places, file)
-    click.echo(f"wrote {written}: {size(count)}")
+    say(f"wrote {written}: {size(count)}")
 
 
 @store.command()
 @click.pass_obj
 def compact(places: Places) -> None:
     """Make the store as small as it can be; no value is lost, and all backups but the newest go."""
-    from hpcml.operations import upkeep
-    from hpcml.report import upkeep_lines as report
+    from hpcml.commands import store as upkeep
+    from hpcml.report import store as report
 
     _tell(report.rewritten_lines(upkeep.compact(places)))
 
 
 def _tell(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        say(line)

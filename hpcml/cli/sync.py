@@ -1,4 +1,4 @@
-"""``hpcml sync``."""
+"""``hpcml sync``: finish what was interrupted, and bring the run directories into the store."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.places import Places
+from hpcml.cli.say import complain, say
+from hpcml.paths import Places
 
 if TYPE_CHECKING:
-    from hpcml.operations.synchronise import Synchronised
+    from hpcml.commands.sync import Synchronised
 
 
 @click.command()
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 @pass_places
 def sync(places: Places, is_anew: bool, is_watched: bool) -> int:  # noqa: FBT001 - click's way
     """Finish interrupted submissions, ask the schedulers, retry what schedule.retry allows, read all run folders."""
-    from hpcml.operations.backends import Backends
-    from hpcml.operations.machine import look_around
-    from hpcml.operations.standing import poll_interval_s
-    from hpcml.operations.synchronise import keep_synchronised
+    from hpcml.commands.machine import look_around
+    from hpcml.commands.status import poll_interval_s
+    from hpcml.commands.submit.backends import Backends
+    from hpcml.commands.sync import keep_synchronised
 
     interval_s = poll_interval_s(os.environ)
     backends = Backends(places=places, machine=look_around(os.environ))
@@ -38,17 +39,17 @@ def sync(places: Places, is_anew: bool, is_watched: bool) -> int:  # noqa: FBT00
 
 def _tell(done: Synchronised, told: set[str], *, is_brief: bool) -> set[str]:
     """Print what was done; briefly: only what is new and was not among what was *told*. Return what was told now."""
-    from hpcml.cli.hints import warn
+    from hpcml.cli.terminal import warn
 
     report = done.report
     for line in done.lines:
-        click.echo(line)
+        say(line)
     if not is_brief or report.new_points or report.bad_lines or report.lost_records:
         missing = f"{report.bad_lines} unreadable lines, {report.lost_records} lost records"
-        click.echo(f"{report.runs} runs, {report.new_points} new points, {missing}")
+        say(f"{report.runs} runs, {report.new_points} new points, {missing}")
     for problem in report.problems:
         if problem not in told:
-            click.echo(f"hpcml: {problem}", err=True)
+            complain(problem)
     for warning in done.warnings:
         if warning not in told:
             warn(warning)

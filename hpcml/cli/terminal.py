@@ -1,4 +1,4 @@
-"""The terminal, or what stands in its place."""
+"""Printing to the terminal, or to a pipe in its place: tables, questions, and lines on stderr."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import sys
 import click
 from rich.console import Console, RenderableType
 
+from hpcml.cli.say import complain
 from hpcml.errors import ConfigError
+from hpcml.paths import Places
+from hpcml.report.text import safe_lines
 
 _PIPE_WIDTH = 240  # a pipe has no width: wide enough that no table folds
 
@@ -17,7 +20,7 @@ def ask(question: str) -> str | None:
     """Return the answer typed to *question*; None where nobody is there to type one."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    answer = click.prompt(question, default="", show_default=False, err=True)
+    answer = click.prompt(safe_lines(question), default="", show_default=False, err=True)
     return str(answer).strip() or None
 
 
@@ -25,7 +28,7 @@ def confirm(question: str, *, otherwise: str) -> bool:
     """Return whether the user says yes to *question*; where nobody can be asked, raise, with what to do *otherwise*."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError(f"{question} There is nobody here to ask: {otherwise}")
-    return click.confirm(question, default=False, err=True)
+    return click.confirm(safe_lines(question), default=False, err=True)
 
 
 def console() -> Console:
@@ -44,3 +47,23 @@ def show(renderable: RenderableType) -> None:
         screen.print(renderable)
     text = "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
     click.echo(text, nl=False, color=True)  # if there is colour in it, rich was asked for it (FORCE_COLOR)
+
+
+# Lines on stderr beside an answer.
+
+
+def warn(text: str) -> None:
+    """Say that something is not as it should be, though the command goes on."""
+    complain(f"warning: {text}")
+
+
+def say_interrupted(places: Places) -> None:
+    """Say that a submission died half-way, if one did."""
+    import time
+
+    from hpcml.commands.submit import submission_log  # and not recover, which would load Hydra
+
+    count = len(submission_log.interrupted(places.open_submissions, now=time.time()))
+    if count:
+        what = "a submission was" if count == 1 else f"{count} submissions were"
+        complain(f"{what} interrupted: hpcml sync finishes what is missing")

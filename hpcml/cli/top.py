@@ -1,12 +1,28 @@
-"""``hpcml top``."""
+"""``hpcml top``: watch runs while they go, or this machine: GPUs, hosts, metrics, pace."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
 import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
-from hpcml.places import Places
+from hpcml.cli.say import say
+from hpcml.cli.terminal import console as terminal
+from hpcml.cli.terminal import show
+from hpcml.commands.top import live_runs
+from hpcml.model.live import RunNow
+from hpcml.paths import Places
+from hpcml.report import top as report
+from hpcml.runs.layout import RunDir
 
 
 @click.command()
@@ -28,18 +44,86 @@ def top(
     form: str | None,
 ) -> None:
     """Watch runs while they go, by what they write: GPUs, hosts, metrics, pace. Ends with them, or with Ctrl-C."""
-    from hpcml.cli import top_display
-    from hpcml.quantities import parse_interval_s
+    from hpcml.units import parse_interval_s
 
     interval_s = parse_interval_s(interval, field="--interval")
-    if interval_s < top_display.SHORTEST_S:
+    if interval_s < SHORTEST_S:
         raise click.UsageError(f"--interval {interval} is too short: 100ms at least")
     named = bool(references) or submission is not None
     if is_local == named:
         raise click.UsageError("name the runs to watch (or a --submission), or say --local to watch this machine")
     if is_local:
-        top_display.show_machine(interval_s, is_once=once, form=form)
+        show_machine(interval_s, is_once=once, form=form)
     else:
-        from hpcml.operations.top import find_runs
+        from hpcml.commands.top.live_runs import find_runs
 
-        top_display.show_runs(find_runs(places, references, submission), interval_s, is_once=once, form=form)
+        show_runs(find_runs(places, references, submission), interval_s, is_once=once, form=form)
+
+
+# Drawing the frames.
+
+SHORTEST_S = 0.1
+_BETWEEN_S = 1.0  # two samples of a machine of which one frame is shown: rates need two
+
+Draw = Callable[[int], list[Text]]  # a width -> lines
+
+
+def show_runs(run_dirs: Sequence[RunDir], interval_s: float, *, is_once: bool, form: str | None) -> None:
+    """Show the runs until all have ended or Ctrl-C; once, with JSON or without a terminal."""
+    console = terminal()
+    if form == "json":
+        say(report.runs_json(live_runs.look_once(run_dirs)), nl=False)
+    elif is_once or not console.is_terminal:
+        runs = live_runs.look_once(run_dirs)
+        _print(console, report.runs_frame(runs, now=time.time(), width=console.width))
+    else:
+        looks = live_runs.follow(run_dirs, period_s=interval_s)
+        _redraw(console, (_drawn(runs) for runs in looks))
+
+
+def show_machine(interval_s: float, *, is_once: bool, form: str | None) -> None:
+    """Show this machine until Ctrl-C; once, with JSON or without a terminal."""
+    from hpcml.commands.top.live_machine import machine
+
+    console = terminal()
+    is_once = is_once or form is not None or not console.is_terminal
+    between_s = min(interval_s, _BETWEEN_S) if is_once else interval_s
+    with machine(os.environ, interval_s=between_s) as sample:
+
+        def frames() -> Iterator[Draw]:
+            for count in itertools.count():
+                node = sample()
+                yield lambda width: report.machine_frame(node, now=time.time(), width=width)  # noqa: B023 - drawn at once
+                time.sleep(min(interval_s, _BETWEEN_S) if count == 0 else interval_s)
+
+        if not is_once:
+            _redraw(console, frames())
+            return
+        sample()
+        time.sleep(between_s)
+        node = sample()
+    if form == "json":
+        say(report.machine_json(node), nl=False)
+    else:
+        _print(console, report.machine_frame(node, now=time.time(), width=console.width))
+
+
+def _drawn(runs: Sequence[RunNow]) -> Draw:
+    return lambda width: report.runs_frame(runs, now=time.time(), width=width)
+
+
+def _redraw(console: Console, frames: Iterator[Draw]) -> None:
+    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, transient=False) as live:
+        for draw in frames:
+            lines = draw(console.width)
+            # what does not fit would scroll away at every redrawing
+            room = max(3, console.height - 2)
+            hidden = [Text(f"... and {len(lines) - room} more lines", style="dim")] if len(lines) > room else []
+            live.update(Group(*lines[:room], *hidden), refresh=True)
+
+
+def _print(console: Console, lines: Sequence[Text]) -> None:
+    if console.is_terminal:
+        show(Group(*lines))
+    else:
+        say(report.plain(lines), nl=False)

@@ -1,11 +1,11 @@
-"""``hpcml ui``."""
+"""``hpcml ui``: look through the store in a browser, with Datasette."""
 
 from __future__ import annotations
 
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.places import Places
+from hpcml.paths import Places
 
 
 @click.command()
@@ -14,6 +14,6 @@ from hpcml.places import Places
 @pass_places
 def ui(places: Places, /, port: int, is_opening: bool) -> int:  # noqa: FBT001 - click's flag
     """Look through the store in a browser, with Datasette: the runs as they are now, until Ctrl-C."""
-    from hpcml.operations import browse
+    from hpcml.commands import ui as browse
 
     return browse.serve(places, port=port, is_opening=is_opening)

@@ -1,0 +1,171 @@
+"""The runs of one level in one cell (an arm), sorted into those that count and those that do not, one number per seed.
+
+Used by `hpcml compare`, `scaling`, `peak` and `plan`. `BySeed` is one number for each seed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from hpcml.analysis.steady import SteadyState
+from hpcml.analysis.utilization.rates import samples_per_step
+from hpcml.model.comparison import MIXED, Excluded
+from hpcml.model.precision import Numerics
+from hpcml.model.records import RunRecord
+from hpcml.model.state import State
+
+BySeed = Mapping[int, float]
+_LOSS = re.compile(r"(^|[\W_])loss$")  # loss, val_loss, train/loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """The runs of one level in one cell; each run is in exactly one of the six tuples."""
+
+    level: str
+    ok: tuple[RunRecord, ...]  # completed, metric finite: the only ones that enter any statistics
+    nan: tuple[RunRecord, ...]
+    without_metric: tuple[RunRecord, ...]
+    incomplete: tuple[RunRecord, ...]  # completed, but records may be missing: the last value may be another one
+    failed: tuple[RunRecord, ...]
+    unfinished: tuple[RunRecord, ...]
+    values: BySeed  # the metric; runs of one seed are averaged first, since the seed is the unit
+
+    @property
+    def ended(self) -> tuple[RunRecord, ...]:
+        """The runs that are over and whose records are whole, whether or not they enter the statistics."""
+        return self.ok + self.nan + self.without_metric + self.failed
+
+    @property
+    def without_value(self) -> tuple[RunRecord, ...]:
+        """The runs that are over and do not enter the statistics."""
+        return self.nan + self.without_metric + self.incomplete + self.failed
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that have a value of the metric, ascending."""
+        return tuple(sorted(self.values))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The `numerics` of the runs in `ok` (native, emulated, unproven), each once, native first."""
+        return tuple(sorted({run.numerics for run in self.ok}, key=lambda kind: (kind != Numerics.native.name, kind)))
+
+    @property
+    def numerics(self) -> str | None:
+        """The one `numerics` of the runs in `ok`, `MIXED` for several, None where no run is in `ok`."""
+        return MIXED if len(self.kinds) > 1 else next(iter(self.kinds), None)
+
+    @property
+    def has_speed(self) -> bool:
+        """Whether these runs' times say anything about the level: only if all were native."""
+        return self.numerics == Numerics.native.name
+
+    def aligned(self, seeds: Iterable[int]) -> list[float]:
+        """Return the metric at *seeds*, in their order."""
+        return [self.values[seed] for seed in seeds]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmTimes:
+    """Durations of an arm's runs in seconds, per seed; a seed whose duration is not known is absent."""
+
+    steps_s: BySeed
+    samples_s: BySeed  # a step's time over its samples
+    p5_s: BySeed
+    p95_s: BySeed
+    walls_s: BySeed
+    batch_sizes: frozenset[object]  # as configured
+
+
+def sort_runs(level: str, runs: Sequence[RunRecord], metric: str) -> Arm:
+    """Return the arm of the *runs*, all of one level of one cell, by the last value of *metric*."""
+    drawers: dict[str, list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        drawers[_drawer(run, metric)].append(run)
+    ok = tuple(drawers["ok"])
+    return Arm(
+        level=level,
+        ok=ok,
+        nan=tuple(drawers["nan"]),
+        without_metric=tuple(drawers["without_metric"]),
+        incomplete=tuple(drawers["incomplete"]),
+        failed=tuple(drawers["failed"]),
+        unfinished=tuple(drawers["unfinished"]),
+        values=by_seed(ok, lambda run: metric_value(run, metric)),
+    )
+
+
+def metric_value(run: RunRecord, metric: str) -> float | None:
+    """Return the last value of *metric*, or None where it is not finite or was never recorded.
+
+    The last, not the best: picking the best step of each run rewards noise, and the noisier arm most.
+    """
+    summary = run.metrics.get(metric)
+    if summary is None or summary.last is None or not math.isfinite(summary.last):
+        return None
+    return summary.last
+
+
+def has_nonfinite_loss(run: RunRecord) -> bool:
+    """Whether any loss of *run* was nan or infinite at any step."""
+    return any(summary.n_nonfinite > 0 for name, summary in run.metrics.items() if _LOSS.search(name))
+
+
+def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:
+    """Return the durations of the runs of *arm*; *steady* holds their steady states by uid.
+
+    Call it for native arms only (`Arm.has_speed`): the times of emulated arithmetic say nothing about a device.
+    """
+    return ArmTimes(
+        steps_s=by_seed(arm.ok, lambda run: steady[run.uid].median_s if run.uid in steady else None),
+        samples_s=by_seed(arm.ok, lambda run: _sample_s(run, steady)),
+        p5_s=by_seed(arm.ok, lambda run: steady[run.uid].p5_s if run.uid in steady else None),
+        p95_s=by_seed(arm.ok, lambda run: steady[run.uid].p95_s if run.uid in steady else None),
+        walls_s=by_seed(arm.ok, lambda run: run.wall_s),
+        batch_sizes=frozenset(run.params.get("training.batch_size") for run in arm.ok),
+    )
+
+
+def median_of(values: BySeed, *, scale: float = 1.0) -> float | None:
+    """Return the median over seeds times *scale* (e.g. 1000 for s to ms), or None where there is none."""
+    return median(values.values()) * scale if values else None
+
+
+def excluded(arm: Arm, metric: str) -> list[Excluded]:
+    """Return the runs of *arm* that do not enter the statistics, each with its reason in words."""
+    reasons = [(run, f"{run.state}{f': {run.reason}' if run.reason else ''}") for run in arm.failed + arm.unfinished]
+    reasons += [(run, f"{metric} ended non-finite") for run in arm.nan]
+    reasons += [(run, f"{metric} was never recorded") for run in arm.without_metric]
+    reasons += [(run, f"incomplete: {run.incomplete}") for run in arm.incomplete]
+    return [Excluded(uid=run.uid, level=arm.level, reason=reason) for run, reason in reasons]
+
+
+def _drawer(run: RunRecord, metric: str) -> str:
+    if run.state is not State.COMPLETED:
+        return "failed" if run.state.is_final else "unfinished"
+    if run.incomplete is not None:
+        return "incomplete"
+    summary = run.metrics.get(metric)
+    if summary is None or not (summary.n or summary.n_nonfinite):
+        return "without_metric"
+    return "nan" if metric_value(run, metric) is None else "ok"
+
+
+def _sample_s(run: RunRecord, steady: Mapping[str, SteadyState]) -> float | None:
+    samples = samples_per_step(run)
+    return steady[run.uid].median_s / samples if run.uid in steady and samples is not None else None
+
+
+def by_seed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> BySeed:
+    """Return one number for each seed, the mean of what *read* finds in its runs; a seed without any is absent."""
+    values: dict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        if (value := read(run)) is not None:
+            values[run.seed].append(value)
+    return {seed: fmean(of) for seed, of in sorted(values.items())}

@@ -1,0 +1,138 @@
+"""Runs sorted into cells: alike in every setting but the compared one, so that only this can make a difference.
+
+Used by `hpcml compare` (`find_cells`, and `Terms`, which the rows of a cell share) and by `hpcml report`
+(`group_runs`: the runs behind each row, whether or not a comparison was possible).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpcml.analysis.compare.arms import Arm
+from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, natural, show
+from hpcml.analysis.compare.fairness import differing, setting, settings_of
+from hpcml.analysis.compare.to_target import Race, Reach
+from hpcml.analysis.steady import SteadyState
+from hpcml.model.comparison import Comparison
+from hpcml.model.own_program import says_nothing
+from hpcml.model.publication import Level, ReportGroup
+from hpcml.model.records import Point, RunRecord
+from hpcml.model.state import State
+
+Where = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRuns:
+    """The runs of one cell, and the settings that tell it from other cells."""
+
+    where: Where  # the config groups, then each setting by which runs of these groups are told apart
+    runs: tuple[RunRecord, ...]
+    mixed: tuple[str, ...]  # settings that differ within it: the factor's own, and those that were allowed to
+
+    @property
+    def name(self) -> str:
+        """The settings of the cell in one line, e.g. "model=resnet, data=digits"."""
+        return ", ".join(f"{key}={value}" for key, value in self.where)
+
+
+def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[str] | None = ()) -> list[CellRuns]:
+    """Return the cells of *runs*, sorted by their settings with numbers by size.
+
+    Runs that differ in a setting lie in different cells, except for the factor itself, the settings that follow from it
+    (`Factor.owns`), and those in *allowed*. With *allowed* None any setting may differ, and only the config groups
+    (model, data, strategy ...) make cells.
+    """
+    names = [name for name in CELL_GROUPS if name not in factor.groups]
+    by_groups: dict[Where, list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        by_groups[tuple((name, _chosen(run, name)) for name in names)].append(run)
+    found: list[CellRuns] = []
+    for where, members in by_groups.items():
+        keys = differing(members, settings_of(members))
+        splitting = [key for key in keys if allowed is not None and key not in allowed and not factor.owns(key)]
+        mixed = tuple(key for key in keys if key not in splitting)
+        found += [
+            CellRuns(where=where + more, runs=tuple(of), mixed=mixed) for more, of in _split(members, splitting).items()
+        ]
+    return sorted(found, key=lambda group: [(natural(value), value) for _, value in group.where])
+
+
+def _split(runs: Sequence[RunRecord], keys: Sequence[str]) -> dict[Where, list[RunRecord]]:
+    """Return *runs* by their values of *keys*; equal numbers written differently (64, 64.0) are one value."""
+    reads = {key: setting(key) for key in keys}
+    values = {key: [show(read(run)) for run in runs] for key, read in reads.items()}
+    keys = [key for key in keys if len(set(values[key])) > 1]
+    cells: dict[Where, list[RunRecord]] = defaultdict(list)
+    for at, run in enumerate(runs):
+        cells[tuple((key, values[key][at]) for key in keys)].append(run)
+    return cells
+
+
+def _chosen(run: RunRecord, group: str) -> str:
+    """Return the option of a config group; "not set" where that says nothing of the user's own program."""
+    key = f"{group}.name"
+    return show(None if says_nothing(run.params, key) else run.params.get(key))
+
+
+Curves = Mapping[str, Sequence[Point]]  # by uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What all rows of one cell are judged by."""
+
+    reference: Arm | None  # None: the cell has no run of that level
+    margin: float | None
+    higher_is_better: bool
+    by_precision: bool
+    steady: Mapping[str, SteadyState]  # by uid, one step window for all
+    reporting: Collection[str]  # uids of the runs that reported step_time_s at all
+    steps: Curves  # step_time_s
+    data: Curves  # data_time_s
+    communication: Curves  # communication_time_s
+    race: Race | None = None  # None: no target
+    reaches: Mapping[str, Sequence[Reach]] = field(default_factory=dict)  # by level
+    budget_s: float | None = None
+    is_scored: bool = False
+
+
+_Where = tuple[tuple[str, str], ...]
+
+
+def group_runs(runs: Sequence[RunRecord], by: str, comparison: Comparison | None) -> tuple[ReportGroup, ...]:
+    """Return *runs* in the cells and levels of *comparison*; where that is None, sorted anew by the setting *by*.
+
+    `Level.counted` are the runs whose numbers the comparison is made of; without a comparison those that completed.
+    """
+    factor = find_factor(by, runs)
+    if comparison is None:
+        return tuple(_group(factor, cell.where, cell.runs, set()) for cell in find_cells(factor, runs))
+    refused = {run.uid for cell in comparison.cells for run in cell.excluded}
+    wheres: list[_Where] = [tuple(cell.where.items()) for cell in comparison.cells]
+    return tuple(_group(factor, where, [run for run in runs if _is_in(run, where)], refused) for where in wheres)
+
+
+def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: set[str]) -> ReportGroup:
+    by_level: defaultdict[str, list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        by_level[factor.level(run)].append(run)
+    levels = [
+        Level(
+            name=level,
+            uids=tuple(run.uid for run in by_level[level]),
+            counted=tuple(r.uid for r in by_level[level] if r.state is State.COMPLETED and r.uid not in refused),
+        )
+        for level in sorted(by_level, key=factor.sort_key)
+    ]
+    return ReportGroup(where=dict(where), levels=tuple(levels))
+
+
+def _is_in(run: RunRecord, where: _Where) -> bool:
+    for name, value in where:
+        own = _chosen(run, name) if name in CELL_GROUPS else show(setting(name)(run))
+        if own != value:
+            return False
+    return True

@@ -1,0 +1,288 @@
+"""`hpcml compare`: runs that differ in one setting, as a table of cells and rows.
+
+A cell holds runs that are alike in all settings but the compared one; each value of that setting (a level, e.g. bf16)
+is a row, judged against the reference level. `compare` sorts runs into cells, refuses where they differ in facts that
+may change the result, and passes the cells to `judge`, which judges each row alone first and then adjusts the verdicts
+for the number of rows in the table (`hpcml.analysis.statistics`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpcml.analysis.compare.arms import Arm, excluded, sort_runs
+from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells
+from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference
+from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences, order_remarks
+from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_margin, find_target, find_yardstick
+from hpcml.analysis.compare.rows import adjusted, draft_row
+from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
+from hpcml.analysis.steady import SteadyState, Window, common_window, steady_state
+from hpcml.errors import ComparisonError
+from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
+from hpcml.model.own_program import says_nothing
+from hpcml.model.query_results import Timeline
+from hpcml.model.records import RunRecord
+from hpcml.model.state import State
+
+SCORES = ("mlperf",)
+_LISTED = 10  # cells, in an error
+_PLAIN = ComparisonRequest()
+
+
+def compare(
+    runs: Sequence[RunRecord],
+    curves: Curves,
+    request: ComparisonRequest = _PLAIN,
+    *,
+    more_curves: Mapping[str, Curves] | None = None,
+    timelines: Mapping[str, Sequence[Timeline]] | None = None,
+) -> Comparison:
+    """Return what the setting that *request* names did, cell by cell; the order of *runs* does not matter.
+
+    *curves* holds the ``step_time_s`` curves by uid; *more_curves* those of other metrics, by metric and uid: the
+    compared one for the time to the target, ``data_time_s``, ``communication_time_s``. *timelines* are the sampled
+    energies of GPUs by uid, for the energy to the target. Without the latter two, what depends on them is None in the
+    result.
+
+    Runs that differ in another setting are in other cells, unless the request allows that setting to differ. Raises
+    `ComparisonError` where runs that count differ, within a cell, in a fact that may change the result (a driver, a GPU
+    model), where there is nothing to compare, or where no run can count.
+    """
+    runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
+    if not runs:
+        raise ComparisonError("no runs to compare: none matches the selection")
+    if request.score is not None and request.score not in SCORES:
+        raise ComparisonError(f"score={request.score}: choose {', '.join(SCORES)}")
+    factor = find_factor(request.factor, runs)
+    levels = find_levels(factor, runs)
+    reference = find_reference(factor, levels, request.reference)
+    if not any(run.state is State.COMPLETED for run in runs):
+        states = ", ".join(f"{n} {state}" for state, n in sorted(Counter(run.state for run in runs).items()))
+        raise ComparisonError(f"none of the {len(runs)} runs is COMPLETED ({states}): nothing to compare yet")
+    yardstick = find_yardstick(runs, request.metric, request.goal)
+    allowed = find_allowed(request.allow, runs)
+    found = [
+        _look_at(factor, group, yardstick.metric)
+        for group in find_cells(factor, runs, None if request.allow_mixed else allowed)
+    ]
+    _require_two_levels_somewhere(factor, found)
+    if not request.allow_mixed:
+        _require_fairness(factor, found, allowed)
+    question = Question(
+        factor=factor,
+        reference=reference,
+        yardstick=yardstick,
+        margin=request.margin,
+        target=request.target,
+        is_scored=request.score is not None,
+        curves={**(more_curves or {}), STEP: curves},
+        timelines=timelines or {},
+    )
+    cells, n_tests = judge(found, question)
+    return Comparison(
+        by=factor.name,
+        metric=yardstick.metric,
+        goal=yardstick.goal,
+        goal_source=yardstick.goal_source,
+        n_runs=len(runs),
+        n_comparisons=sum(row.difference is not None for cell in cells for row in cell.rows),
+        cells=tuple(cells),
+        n_tests=n_tests,
+    )
+
+
+def _look_at(factor: Factor, group: CellRuns, metric: str) -> JudgedCell:
+    by_level: dict[str, list[RunRecord]] = {}
+    for run in group.runs:
+        by_level.setdefault(factor.level(run), []).append(run)
+    arms = {level: sort_runs(level, by_level[level], metric) for level in sorted(by_level, key=factor.sort_key)}
+    counted = [run for arm in arms.values() for run in arm.ok]
+    return JudgedCell(group=group, arms=arms, differences=find_differences(factor, counted, group.mixed))
+
+
+def _require_two_levels_somewhere(factor: Factor, found: Sequence[JudgedCell]) -> None:
+    if any(len(each.arms) > 1 for each in found):
+        return
+    lines = [f"no two runs differ in {factor.name} alone:"]
+    lines += [f"  {', '.join(each.arms)}: {each.group.name}" for each in found[:_LISTED]]
+    if more := len(found) - _LISTED:
+        lines += [f"  and {more} more such cells"] if more > 0 else []
+    settings = sorted({key for each in found for key, _ in each.group.where if "." in key})
+    mixing = f", or compare anyway with --allow {','.join(settings)}" if settings else ""
+    lines.append(f"launch the missing arms, or compare by what differs above instead of {factor.name}{mixing}")
+    raise ComparisonError("\n".join(lines))
+
+
+def _require_fairness(factor: Factor, found: Sequence[JudgedCell], allowed: Collection[str]) -> None:
+    unfair = {
+        each.group.name: [d for d in each.differences.forbidding if d.key not in allowed]
+        for each in found
+        if len(each.arms) > 1
+    }
+    unfair = {name: differences for name, differences in unfair.items() if differences}
+    if not unfair:
+        return
+    lines = [f"these runs differ in more than {factor.name}:"]
+    for name, differences in unfair.items():
+        lines += [f"  {name}", *(f"    {each}" for each in differences)]
+    keys = sorted({each.key for differences in unfair.values() for each in differences})
+    lines.append(
+        f"select fewer with --where KEY=VALUE; --allow {','.join(keys)} compares anyway and lists them as confounders "
+        "(--allow-mixed: whatever differs)"
+    )
+    raise ComparisonError("\n".join(lines))
+
+
+STEP, DATA, COMMUNICATION = "step_time_s", "data_time_s", "communication_time_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedCell:
+    """The runs of one cell, sorted by level, and the facts in which they differ."""
+
+    group: CellRuns
+    arms: Mapping[str, Arm]  # by level, in the factor's order
+    differences: Differences
+
+    @property
+    def counted(self) -> list[RunRecord]:
+        """The runs that enter any statistics: completed, with a finite value of the metric."""
+        return [run for arm in self.arms.values() for run in arm.ok]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is compared in all cells of one comparison: the request with everything it leaves open decided."""
+
+    factor: Factor
+    reference: str
+    yardstick: Yardstick
+    margin: float | None  # of the command line
+    target: float | None  # of the command line
+    is_scored: bool
+    curves: Mapping[str, Curves]  # by metric
+    timelines: Mapping[str, Sequence[Timeline]]  # by uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """A cell with its margin, its target and what else its rows are judged by."""
+
+    found: JudgedCell
+    arms: Sequence[Arm]  # the reference first
+    terms: Terms
+    margin: Margin
+    target: Target
+    window: Window | None
+
+
+def judge(found: Sequence[JudgedCell], question: Question) -> tuple[list[Cell], int]:
+    """Return the judged cells, and the number of tests that Holm's adjustment reckons with.
+
+    A test is a row that has a margin, a reference and at least two seeds on both sides. Raises `ComparisonError` where
+    a score is wanted and no cell has a target.
+    """
+    cases = [_case(each, question) for each in found]
+    if question.is_scored and all(case.terms.race is None for case in cases):
+        raise ComparisonError("score=mlperf is a time to a target: give --target, or set objective.target")
+    drafts = [draft_row(arm, case.terms) for case in cases for arm in case.arms]
+    rows = iter(adjusted(drafts))
+    cells = [_build_cell(case, [next(rows) for _ in case.arms], question) for case in cases]
+    return cells, sum(draft.claims is not None for draft in drafts)
+
+
+def _case(found: JudgedCell, question: Question) -> _Case:
+    metric = question.yardstick.metric
+    margin = find_margin(found.counted, metric, question.margin)
+    target = find_target(found.counted, metric, question.target)
+    reference = found.arms.get(question.reference)
+    window, steady = _find_steady(found, question.curves[STEP])
+    race = None
+    if target.value is not None:
+        race = Race(
+            target=target.value,
+            higher_is_better=question.yardstick.higher_is_better,
+            curves=question.curves.get(metric, {}),
+            timelines=question.timelines,
+        )
+    reaches = {} if race is None else {level: find_reaches(arm, race) for level, arm in found.arms.items()}
+    terms = Terms(
+        reference=reference,
+        margin=margin.value,
+        higher_is_better=question.yardstick.higher_is_better,
+        by_precision=question.factor.group == "precision",
+        steady=steady,
+        reporting={run.uid for run in found.counted if question.curves[STEP].get(run.uid)},
+        steps=question.curves[STEP],
+        data=question.curves.get(DATA, {}),
+        communication=question.curves.get(COMMUNICATION, {}),
+        race=race,
+        reaches=reaches,
+        budget_s=find_budget_s([reach for of in reaches.values() for reach in of]),
+        is_scored=question.is_scored and race is not None,
+    )
+    ordered = sorted(found.arms.values(), key=lambda arm: arm is not reference)  # stable: the reference goes first
+    return _Case(found=found, arms=ordered, terms=terms, margin=margin, target=target, window=window)
+
+
+def _build_cell(case: _Case, rows: Sequence[Row], question: Question) -> Cell:
+    found = case.found
+    return Cell(
+        where=dict(found.group.where),
+        device=_device(found.counted),
+        batch_size=_batch_size(found.counted),
+        reference=question.reference,
+        margin=case.margin.value,
+        margin_source=case.margin.source,
+        steady_from_step=case.window.from_step if case.window else None,
+        steady_to_step=case.window.to_step if case.window else None,
+        rows=tuple(rows),
+        remarks=tuple(_remarks(found, question.reference)),
+        confounders=found.differences.forbidding,
+        notes=found.differences.noted,
+        excluded=tuple(run for arm in case.arms for run in excluded(arm, question.yardstick.metric)),
+        target_source=case.target.source,
+    )
+
+
+def _find_steady(found: JudgedCell, curves: Curves) -> tuple[Window | None, dict[str, SteadyState]]:
+    """Return one step window for all native runs that count, and each run's steady state in it, by uid."""
+    timed = {
+        run.uid: curves[run.uid] for arm in found.arms.values() if arm.has_speed for run in arm.ok if run.uid in curves
+    }
+    window = common_window(timed.values())
+    if window is None:
+        return None, {}
+    states = {uid: steady_state(curve, window) for uid, curve in timed.items()}
+    return window, {uid: state for uid, state in states.items() if state is not None}
+
+
+def _remarks(found: JudgedCell, reference: str) -> Iterator[str]:
+    arm = found.arms.get(reference)
+    if arm is None:
+        yield f"no {reference} in this cell: nothing to subtract"
+    elif not arm.ok:
+        yield f"no run of the reference {reference} counts: nothing to subtract"
+    elif not arm.has_speed:
+        yield f"the reference {reference} is {arm.numerics}: no speed-ups"
+    if len(found.arms) > 1:
+        yield from order_remarks(found.arms.values())
+
+
+def _device(runs: Sequence[RunRecord]) -> str | None:
+    devices = set()
+    for run in runs:
+        kind = run.facts.get("device")
+        model = run.facts.get("cpu_model" if kind == "cpu" else "gpu_model")
+        devices.add(" ".join(str(part) for part in (kind, f"({model})" if model else None) if part))
+    return devices.pop() or None if len(devices) == 1 else None
+
+
+def _batch_size(runs: Sequence[RunRecord]) -> int | None:
+    key = "training.batch_size"
+    sizes = {None if says_nothing(run.params, key) else run.params.get(key) for run in runs}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) else None

@@ -1,0 +1,265 @@
+"""The cost and the load of a row of a comparison: GPU hours, energy and CO2; power, utilization and share of the peak.
+
+All numbers are medians over seeds of what was measured beside the runs. `cost` and `load` are meant for native arms
+(`Arm.has_speed`) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from hpcml.analysis import statistics
+from hpcml.analysis.compare.arms import Arm, BySeed, by_seed, median_of
+from hpcml.analysis.steady import SteadyState, Window
+from hpcml.analysis.utilization.limits import Signs, find_limits
+from hpcml.analysis.utilization.rates import Rate, attained, samples_per_step
+from hpcml.model.comparison import Cost, Interval, Load
+from hpcml.model.precision import PrecisionName
+from hpcml.model.records import Point, RunRecord, Usage
+
+_STEP_METRIC = "step_time_s"
+_SCOPES = ("gpu", "board", "shared")  # from a GPU's own energy to one that others draw as well
+
+
+def cost(arm: Arm, reference: Arm | None) -> Cost | None:
+    """Return GPU hours, energy (kJ, and J per sample) and CO2 (g) of *arm*; None where nothing was measured of any run.
+
+    The energy ratio to *reference* is per sample (`statistics.ratio`), None without a reference that has a speed.
+    """
+    known = [run.usage for run in arm.ok if run.usage is not None]
+    if not known:
+        return None
+    energies = by_seed(arm.ok, _energy_kj)
+    ratio, interval = _energy_ratio(arm, reference)
+    sources = {usage.co2_source for usage in known if usage.co2_g is not None}
+    co2_g = by_seed(arm.ok, lambda run: run.usage.co2_g if run.usage else None)
+    with_energy = [usage for usage in known if usage.energy_j is not None]
+    scopes = [usage.energy_scope for usage in with_energy if usage.energy_scope is not None]
+    return Cost(
+        gpu_hours=median_of(by_seed(arm.ok, _gpu_hours)),
+        energy_kj=median_of(energies),
+        energy_method=_joined(usage.energy_method for usage in with_energy),
+        energy_scope=max(scopes, key=_severity, default=None),
+        energy_per_sample_j=median_of(_per_sample_j(arm)),
+        energy_ratio=ratio,
+        energy_ratio_ci95=interval,
+        co2_g=median(co2_g.values()) if co2_g and len(sources) == 1 else None,  # by several factors it is no median
+        co2_source=next(iter(sources)) if len(sources) == 1 else None,
+        n=len(energies),
+    )
+
+
+def cost_flags(arm: Arm) -> list[str]:
+    """Return the reasons to doubt the energy of *arm*, one line each."""
+    known = [run.usage for run in arm.ok if run.usage is not None]
+    flags = []
+    if disagreeing := sum(usage.energy_disagrees for usage in known):
+        flags.append(
+            f"energy: counter and integral of power disagree by more than 5 % ({disagreeing} of {len(arm.ok)} runs)"
+        )
+    if shared := sum(usage.energy_scope == "shared" for usage in known):
+        flags.append(f"energy: on GPUs not known to be the run's alone ({shared} of {len(arm.ok)} runs)")
+    unknown = len(arm.ok) - sum(usage.energy_j is not None for usage in known)
+    if 0 < unknown < len(arm.ok):
+        flags.append(f"energy: not known of {unknown} of {len(arm.ok)} runs")
+    return flags
+
+
+def trained_samples(run: RunRecord) -> float | None:
+    """Return how many samples *run* was trained on; None where its steps or their samples are not known."""
+    steps, samples = run.metrics.get(_STEP_METRIC), samples_per_step(run)
+    if steps is None or samples is None or not steps.n:
+        return None
+    # The last step is the better count where only every tenth was reported, the points where steps begin at 0.
+    return samples * max(steps.n, steps.last_step or 0)
+
+
+def _energy_ratio(arm: Arm, reference: Arm | None) -> tuple[float | None, Interval | None]:
+    if reference is None or reference is arm or not reference.has_speed:
+        return None, None
+    mine, theirs = _per_sample_j(arm), _per_sample_j(reference)
+    pairs = statistics.is_paired(mine, theirs)
+    found = statistics.ratio(list(mine.values()), list(theirs.values()), pairs=pairs)
+    return found or (None, None)
+
+
+def _per_sample_j(arm: Arm) -> BySeed:
+    return by_seed(arm.ok, _energy_per_sample_j)
+
+
+def _energy_per_sample_j(run: RunRecord) -> float | None:
+    samples = trained_samples(run)
+    if run.usage is None or run.usage.energy_j is None or not samples:
+        return None
+    return run.usage.energy_j / samples
+
+
+def _energy_kj(run: RunRecord) -> float | None:
+    return None if run.usage is None or run.usage.energy_j is None else run.usage.energy_j / 1000
+
+
+def _gpu_hours(run: RunRecord) -> float | None:
+    usage = run.usage
+    return None if usage is None or usage.gpu_s is None or not usage.gpus else usage.gpu_s / 3600
+
+
+def _severity(scope: str) -> int:
+    return _SCOPES.index(scope) if scope in _SCOPES else len(_SCOPES)
+
+
+def _joined(words: Iterable[str | None]) -> str | None:
+    return ", ".join(sorted({word for word in words if word is not None})) or None
+
+
+_SKIPPED = "skipped_steps"  # so far, hence the last value is the whole run's
+_TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.name, PrecisionName.fp64.name}
+_Curves = Mapping[str, Sequence[Point]]
+
+
+def find_rates(arm: Arm, steady: Mapping[str, SteadyState]) -> dict[str, Rate]:
+    """Return the rate of each run of *arm* that has a steady state, by uid."""
+    return {run.uid: attained(run, steady[run.uid]) for run in arm.ok if run.uid in steady}
+
+
+def load(
+    arm: Arm,
+    steady: Mapping[str, SteadyState],
+    rates: Mapping[str, Rate],
+    *,
+    steps: _Curves,
+    data: _Curves,
+    communication: _Curves,
+) -> Load | None:
+    """Return the load of *arm* as medians over seeds; None where nothing of it is known.
+
+    *steps*, *data* and *communication* are the curves ``step_time_s``, ``data_time_s`` and ``communication_time_s`` by
+    uid, *steady* and *rates* the steady states and rates by uid.
+    """
+    peaks = {(rate.peak_tflops, rate.peak_basis) for rate in rates.values()}
+    peak_tflops, peak_basis = peaks.pop() if len(peaks) == 1 else (None, None)
+
+    def usage(read: Callable[[Usage], float | None]) -> float | None:
+        return median_of(by_seed(arm.ok, lambda run: None if run.usage is None else read(run.usage)))
+
+    def rate(read: Callable[[Rate], float | None]) -> float | None:
+        return median_of(by_seed(arm.ok, lambda run: read(rates[run.uid]) if run.uid in rates else None))
+
+    def share(of: _Curves, *, is_inside: bool) -> float | None:
+        shares = by_seed(
+            arm.ok,
+            lambda run: _share(of.get(run.uid, ()), steps.get(run.uid, ()), steady.get(run.uid), is_inside=is_inside),
+        )
+        return median_of(shares)
+
+    found = Load(
+        mean_power_w=usage(lambda u: u.mean_power_w),
+        power_limit_w=usage(lambda u: u.power_limit_w),
+        throttled_power_share=usage(lambda u: u.throttled_power_share),
+        throttled_thermal_share=usage(lambda u: u.throttled_thermal_share),
+        sm_mhz=usage(lambda u: u.sm_mhz),
+        util_percent=usage(lambda u: u.util_percent),
+        tensor_percent=usage(lambda u: u.tensor_percent),
+        peak_memory_mb=median_of(by_seed(arm.ok, _peak_memory_mb)),
+        achieved_tflops=rate(lambda r: r.achieved_tflops),
+        peak_tflops=peak_tflops,
+        peak_basis=peak_basis,
+        mfu=rate(lambda r: r.mfu),
+        data_share=share(data, is_inside=False),
+        communication_share=share(communication, is_inside=True),
+        skipped_steps=median_of(by_seed(arm.ok, _skipped_steps)),
+        limited_by=None,
+    )
+    return None if found == _NOTHING else replace(found, limited_by=_limited_by(arm, steady, found))
+
+
+def _limited_by(arm: Arm, steady: Mapping[str, SteadyState], known: Load) -> str | None:
+    """Return the first limit that `hpcml peak` would name, None where it names none."""
+    step_s = median_of(by_seed(arm.ok, lambda run: steady[run.uid].median_s if run.uid in steady else None))
+    skipped = median_of(by_seed(arm.ok, _skipped_share))
+    signs = Signs(
+        step_s=step_s,
+        data_share=known.data_share,
+        communication_share=known.communication_share,
+        util_percent=known.util_percent,
+        tensor_percent=known.tensor_percent,
+        throttled_power_share=known.throttled_power_share,
+        throttled_thermal_share=known.throttled_thermal_share,
+        skipped_share=skipped,
+        mfu=known.mfu,
+        uses_tensor_cores=all(run.precision_effective in _TENSOR_FORMATS for run in arm.ok),
+    )
+    return next(iter(find_limits(signs)), None)
+
+
+def load_flags(arm: Arm, rates: Mapping[str, Rate]) -> list[str]:
+    """Return the reasons to doubt the load of *arm*, one line each."""
+    flags = []
+    reasons = [run.usage.incomplete for run in arm.ok if run.usage is not None and run.usage.incomplete]
+    if reasons:
+        flags.append(f"not all was measured beside {len(reasons)} of {len(arm.ok)} runs: {min(reasons)}")
+    if any(rate.mfu is not None and rate.mfu > 1 for rate in rates.values()):
+        flags.append("more than the peak: the operations are miscounted, or others than the measured precision's")
+    doubts = sorted({run.work.flops_doubt for run in arm.ok if run.work is not None and run.work.flops_doubt})
+    if doubts:
+        flags.append(f"operations: {doubts[0]}")
+    return flags
+
+
+def _share(
+    part: Sequence[Point], steps: Sequence[Point], steady: SteadyState | None, *, is_inside: bool
+) -> float | None:
+    """Return the sum of *part* over the summed time of the steady steps that have both; None where there is none.
+
+    *is_inside*: the part is contained in the step's time (communication); else it comes on top of it (waiting for
+    data).
+    """
+    if steady is None or not part:
+        return None
+    taken = _within(part, steady.window)
+    whole = _within(steps, steady.window)
+    common = taken.keys() & whole.keys()
+    total_part, total = sum(taken[step] for step in common), sum(whole[step] for step in common)
+    total += 0.0 if is_inside else total_part
+    return total_part / total if total > 0 else None
+
+
+def _within(curve: Sequence[Point], window: Window) -> dict[int, float]:
+    return {p.step: p.value for p in curve if window.from_step <= p.step <= window.to_step and p.value >= 0}
+
+
+def _peak_memory_mb(run: RunRecord) -> float | None:
+    if run.work is not None and run.work.peak_allocated_mb is not None:
+        return run.work.peak_allocated_mb
+    return run.usage.max_memory_mb if run.usage is not None else None
+
+
+def _skipped_share(run: RunRecord) -> float | None:
+    summary = run.metrics.get(_SKIPPED)
+    return summary.last / summary.last_step if summary and summary.last is not None and summary.last_step else None
+
+
+def _skipped_steps(run: RunRecord) -> float | None:
+    summary = run.metrics.get(_SKIPPED)
+    return summary.last if summary is not None else None
+
+
+_NOTHING = Load(
+    mean_power_w=None,
+    power_limit_w=None,
+    throttled_power_share=None,
+    throttled_thermal_share=None,
+    sm_mhz=None,
+    util_percent=None,
+    tensor_percent=None,
+    peak_memory_mb=None,
+    achieved_tflops=None,
+    peak_tflops=None,
+    peak_basis=None,
+    mfu=None,
+    data_share=None,
+    communication_share=None,
+    skipped_steps=None,
+    limited_by=None,
+)

@@ -1,0 +1,201 @@
+"""The compared setting (``--by``): what its name means, which levels it has, which settings and facts follow from it.
+
+A factor is a config group (precision, model), a single setting (training.batch_size), or several that change together
+(``a,b``). Each of its values among the runs is a level.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcml.errors import ComparisonError
+from hpcml.model.precision import ALIASES, PrecisionName
+from hpcml.model.records import RunRecord
+
+GROUPS = ("model", "data", "precision", "strategy", "layout", "cluster", "container")  # hpcml's config groups
+CELL_GROUPS = tuple(group for group in GROUPS if group != "precision")
+
+SOFTWARE = ("framework", "torch", "tensorflow", "keras", "jax", "jaxlib", "cuda", "cudnn")  # facts
+_GPUS = ("gpu_model", "n_gpus", "gpu_driver", "gpu_power_limit_w", "gpu_max_sm_mhz", "gpu_ecc")
+_DEVICES = ("resources.nodes", "resources.gpus_per_node")
+# What cannot stay alike when the factor changes: it goes with the factor, and is listed where it differs.
+_COMPANIONS: Mapping[str, tuple[str, ...]] = {
+    "cluster": ("data.path", "workload.cwd", *_GPUS, "cpu_model"),
+    "container": (*SOFTWARE, "image_sha256", "python"),
+    "model": SOFTWARE,  # it may bring another framework
+    "precision": ("precision_effective",),
+    "strategy": (*_DEVICES, "n_gpus"),
+    "resources.nodes": ("n_gpus",),
+    "resources.gpus_per_node": ("strategy.processes_per_node", "n_gpus"),
+    "resources.cpus_per_task": ("threads",),
+}
+_SHORT = {"devices": ",".join(_DEVICES)}  # words for several keys
+_UNITS_OF_STATISTICS = ("seed",)
+_ARGUMENTS = "workload.args."  # what was swept of the user's own command line, by the name of the flag
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[-+]?\d{1,3})?|-?\.\d+", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """The compared setting, as ``--by`` names it."""
+
+    name: str  # precision, training.batch_size
+    key: str  # precision.name, training.batch_size
+    group: str | None
+    parts: tuple[Factor, ...] = ()  # of several settings that change together; `key` and `group` are the first's
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The config groups that are the factor, or a part of it."""
+        return frozenset(part.group for part in (self, *self.parts) if part.group is not None)
+
+    def is_about(self, key: str) -> bool:
+        """Whether the setting *key* is the factor itself or lies in the config group that is."""
+        if self.parts:
+            return any(part.is_about(key) for part in self.parts)
+        return key == self.key or (self.group is not None and key.startswith(f"{self.group}."))
+
+    def owns(self, key: str) -> bool:
+        """Whether the setting or fact *key* may change along with the factor: it is about it, or follows from it.
+
+        With the strategy, for example, the number of nodes may change; with the cluster the model of the GPU.
+        """
+        if self.parts:
+            return any(part.owns(key) for part in self.parts)
+        section = "container" if self.key.startswith("container.") else self.name
+        return self.is_about(key) or key in _COMPANIONS.get(section, ())
+
+    def level(self, run: RunRecord) -> str:
+        """Return the level of *run*: the value of the setting as text; several values are joined by " x "."""
+        if self.parts:
+            return " x ".join(part.level(run) for part in self.parts)
+        return show(run.precision if self.group == "precision" else setting_of(run, self.key))
+
+    def sort_key(self, level: str) -> tuple[Any, ...]:
+        """Return a sort key: precisions in hpcml's own order, numbers by size (2 before 10), words by letter."""
+        if self.group == "precision" and not self.parts and level in PrecisionName.__members__:
+            return (0, list(PrecisionName.__members__).index(level))
+        return (1, natural(level), level)
+
+
+def find_factor(by: str, runs: Sequence[RunRecord]) -> Factor:
+    """Return the factor that *by* names among these runs.
+
+    Raises `ComparisonError`, with the nearest known names, where no run has such a setting, or where it is the seed.
+    """
+    words = _SHORT.get(by, by).split(",")
+    if len(words) > 1:
+        parts = tuple(_find_one(word.strip(), runs) for word in words)
+        return Factor(name=by, key=parts[0].key, group=parts[0].group, parts=parts)
+    return _find_one(by, runs)
+
+
+def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
+    if by in _UNITS_OF_STATISTICS:
+        raise ComparisonError(f"--by {by}: seeds are what everything else is averaged over; compare by another setting")
+    argument = f"{_ARGUMENTS}{by.removeprefix('args.')}"
+    group = by.removesuffix(".name")
+    if group in GROUPS and not all(argument in run.params for run in runs):
+        return Factor(name=group, key=f"{group}.name", group=group)
+    keys = {key for run in runs for key in run.params}
+    if by in keys:
+        return Factor(name=by, key=by, group=None)
+    if argument in keys:
+        return Factor(name=by, key=argument, group=None)
+    known = sorted(
+        ({key.removeprefix(_ARGUMENTS) for key in keys} | set(GROUPS) | set(_SHORT))
+        - {f"{group}.name" for group in GROUPS}
+        - set(_UNITS_OF_STATISTICS)
+    )
+    near = suggest(by, known)
+    raise ComparisonError(f"--by {by} is no setting of these runs; {near or f'one is {known[0]}'}")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return "did you mean ...?" with up to three of *known* that are near *word*, or "" where none is.
+
+    A name is near if it is spelled alike, or if its last part is *word*.
+
+    >>> suggest("batch_size", ["training.batch_size", "seed"])
+    'did you mean training.batch_size?'
+    """
+    known = list(known)
+    tails = [key for key in known if key.rpartition(".")[2] == word or word in key.split(".")]
+    near = list(dict.fromkeys(tails + difflib.get_close_matches(word, known, n=3, cutoff=0.5)))[:3]
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def find_levels(factor: Factor, runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    """Return the levels of *runs*, sorted; raises `ComparisonError` where there is only one."""
+    levels = tuple(sorted({factor.level(run) for run in runs}, key=factor.sort_key))
+    if len(levels) == 1:
+        other = "" if factor.parts else f", e.g. hpcml run -m {_typed(factor, f'{levels[0]},OTHER')}"
+        raise ComparisonError(
+            f"all {len(runs)} runs have {factor.name}={levels[0]}: nothing to compare; select more runs or launch "
+            f"others{other}"
+        )
+    return levels
+
+
+def _typed(factor: Factor, values: str) -> str:
+    name = factor.key.removeprefix(_ARGUMENTS)
+    return f"{factor.name}={values}" if name == factor.key else f"args.{name}={values} -- PROGRAM ... {{{name}}}"
+
+
+def setting_of(run: RunRecord, key: str) -> object:
+    """Return the value of the setting *key* of *run*, None where it has none.
+
+    Numbers among the arguments of a user's own program are recorded as they were typed, and given as numbers: 1e-3 and
+    0.001 are one.
+    """
+    value = run.params.get(key)
+    if key.startswith(_ARGUMENTS) and isinstance(value, str) and _NUMBER.fullmatch(value):
+        return float(value)
+    return value
+
+
+def find_reference(factor: Factor, levels: Sequence[str], wanted: str | None) -> str:
+    """Return the level that the others are compared with: *wanted*, else fp32 where it is one, else the first.
+
+    Raises `ComparisonError` where *wanted* is none of *levels*; for precisions aliases (float32) are understood.
+    """
+    if wanted is None:
+        return "fp32" if "fp32" in levels else levels[0]
+    if factor.group == "precision" and wanted in ALIASES:
+        wanted = ALIASES[wanted].name
+    if wanted not in levels:
+        near = suggest(wanted, levels)
+        raise ComparisonError(f"reference {wanted} is none of {', '.join(levels)}{f'; {near}' if near else ''}")
+    return wanted
+
+
+def show(value: object) -> str:
+    """Return a setting or a fact as one would type it; equal numbers look alike, and None is "not set".
+
+    >>> show(64.0), show(True), show([1, 2])
+    ('64', 'true', '[1, 2]')
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "not set"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def natural(text: str) -> tuple[tuple[int, float, str], ...]:
+    """Return a sort key that orders the numbers in *text* by size; a text that is one whole number sorts by its value.
+
+    >>> sorted(["gpu10", "gpu9"], key=natural)
+    ['gpu9', 'gpu10']
+    """
+    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d{1,3})?", text, re.ASCII | re.IGNORECASE):
+        return ((0, float(text), ""),)
+    parts = re.split(r"(\d{1,18})", text)
+    return tuple((0, float(part), "") if part.isdecimal() else (1, 0.0, part) for part in parts if part)

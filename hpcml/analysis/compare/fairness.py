@@ -1,0 +1,259 @@
+"""Whether a comparison is fair: what else differs between its runs, and whether time or place may explain a difference.
+
+Settings make cells of their own (`hpcml.analysis.compare.cells`); what is left here are facts, which nobody chose
+(driver, node, image), and settings that were allowed to differ. A fact forbids the comparison where it may move the
+metric or the time of all runs that have it: the device with its caps and its state, the software. Others are only
+noted: the commit, or which of several equal nodes it was. `order_remarks` finds arms that ran one after the other, or
+on different nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from hpcml.analysis.compare.arms import Arm
+from hpcml.analysis.compare.factor import SOFTWARE, Factor, setting_of, show, suggest
+from hpcml.errors import ComparisonError
+from hpcml.model.comparison import Discrepancy, Occurrence
+from hpcml.model.records import RunRecord
+from hpcml.model.run import changes_results
+
+_BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged over
+_JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used
+_BINDING_FACTS = (
+    *("device", "gpu_model", "n_gpus", "gpu_driver", "gpu_power_limit_w", "gpu_max_sm_mhz", "gpu_ecc"),
+    *("cpu_model", "threads", *SOFTWARE, "image_sha256"),
+    *("gpu_shared", "thermal_throttling", "precision_effective"),
+)
+_NOTED_FACTS = (
+    *("hostname", "git_commit", "git_dirty", "kernel", "python", "cpu_capability"),
+    "power_throttling",  # under one cap it is what the arm itself does: a precision that draws more is slowed more
+)
+# Known of a run only if it was measured beside it, or probed: not to know it is no difference, the rows flag it.
+_MEASURED = frozenset({"gpu_shared", "thermal_throttling", "power_throttling", "precision_effective"})
+_THROTTLED_FROM = 0.01  # of the time
+_WORDS = {
+    "driver": "gpu_driver",
+    "image": "image_sha256",
+    "power": "gpu_power_limit_w",
+    "clocks": "gpu_max_sm_mhz",
+    "throttling": "thermal_throttling",
+    "shared": "gpu_shared",
+    "gpu": "gpu_model",
+    "cpu": "cpu_model",
+}  # of --allow, for facts with longer names
+
+_PLAIN = {str, int, float, bool, type(None)}  # others are compared as they are written
+_Read = Callable[[RunRecord], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differences:
+    """Facts and settings besides the factor that differ in a cell: those that forbid a comparison, others noted."""
+
+    forbidding: tuple[Discrepancy, ...]
+    noted: tuple[Discrepancy, ...]
+
+
+def find_differences(factor: Factor, runs: Sequence[RunRecord], settings: Collection[str] | None = None) -> Differences:
+    """Return what differs among *runs* of one cell besides *factor*.
+
+    *settings* names the settings to look at; None means all that may change a result. What follows from the factor
+    (`Factor.owns`) may change from level to level, but not within one: else one row would be two arms.
+    """
+    forbidding: list[Discrepancy] = []
+    noted: list[Discrepancy] = []
+    for key, kind, read in _questions(settings_of(runs) if settings is None else settings):
+        discrepancy = _discrepancy(factor, key, kind, read, runs)
+        if discrepancy is None:
+            continue
+        if key in _NOTED_FACTS:
+            noted.append(discrepancy)
+        elif not factor.owns(key) or _differs_within_a_level(factor, read, runs):
+            forbidding.append(discrepancy)
+        elif not factor.is_about(key) and key not in _MEASURED:
+            noted.append(discrepancy)  # goes with the factor, under another name
+    return Differences(forbidding=tuple(forbidding), noted=tuple(noted))
+
+
+def settings_of(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the names of the settings of *runs* that may change what they compute, sorted.
+
+    Left out are seed and experiment, and how runs are judged (objective.*).
+    """
+    keys: set[str] = set().union(*(run.params for run in runs))
+    return sorted(key for key in keys - _BOOKKEEPING if not key.startswith(_JUDGEMENT) and changes_results(key))
+
+
+def differing(runs: Sequence[RunRecord], keys: Iterable[str]) -> list[str]:
+    """Return those of the settings *keys* that differ among *runs*, in the order of *keys*."""
+    params = [run.params for run in runs]  # asked a million times for ten thousand runs: without a call for each
+    return [
+        key
+        for key in keys
+        if not are_alike([of.get(key) for of in params]) and not are_alike(list(map(setting(key), runs)))
+    ]
+
+
+def find_allowed(words: Collection[str], runs: Sequence[RunRecord]) -> frozenset[str]:
+    """Return the settings and facts that the words of ``--allow`` mean ("driver" is the fact gpu_driver).
+
+    Raises `ComparisonError` for an unknown word, with the nearest known ones.
+    """
+    known = {*settings_of(runs), *_BINDING_FACTS, *_WORDS}
+    found = set()
+    for word in words:
+        keys = [key for key in (word, f"{word}.name") if key in known]
+        if not keys:
+            near = suggest(word, sorted(known)) or f"facts are {', '.join(_BINDING_FACTS)}"
+            raise ComparisonError(f"allow={word}: no setting of these runs and no fact that forbids; {near}")
+        found.add(_WORDS.get(keys[0], keys[0]))
+    return frozenset(found)
+
+
+def setting(key: str) -> _Read:
+    """Return a function that reads the setting *key* of a run.
+
+    In settings of a user's own program (workload.*) the run's own seed is masked: ``--seed 3`` and ``--seed 4`` are
+    alike.
+    """
+    if key.startswith("workload."):
+        return lambda run: _without_seed(setting_of(run, key), run.seed)
+    return lambda run: run.params.get(key)
+
+
+def are_alike(values: Sequence[object]) -> bool:
+    """Whether all *values* are equal and of one type; also False where they are of a type that needs closer comparison.
+
+    >>> are_alike([1, 1]), are_alike([1, True])
+    (True, False)
+    """
+    if not values or values.count(values[0]) < len(values):
+        return False
+    kinds = set(map(type, values))  # True == 1, and yet it is another setting
+    return len(kinds) == 1 and kinds <= _PLAIN
+
+
+def _questions(settings: Iterable[str]) -> Iterator[tuple[str, Literal["setting", "fact"], _Read]]:
+    for key in settings:
+        yield key, "setting", setting(key)
+    for key in (*_BINDING_FACTS, *_NOTED_FACTS):
+        yield key, "fact", _fact(key)
+
+
+def _without_seed(value: object, seed: int) -> object:
+    if not isinstance(value, str):
+        return value
+    return re.sub(rf"(?i)(seed[\s=:_/-]{{1,3}}){seed}(?!\w)", r"\1{seed}", value)
+
+
+def _fact(key: str) -> _Read:  # noqa: PLR0911 - one for each kind
+    if key == "git_commit":
+        return lambda run: run.git_commit
+    if key == "git_dirty":
+        return lambda run: run.git_dirty
+    if key == "precision_effective":
+        return lambda run: run.precision_effective
+    if key == "gpu_shared":
+        return lambda run: _yes(run.usage.energy_scope == "shared" if run.usage and run.usage.energy_scope else None)
+    if key == "thermal_throttling":
+        return lambda run: _is_throttled(run.usage.throttled_thermal_share if run.usage else None)
+    if key == "power_throttling":
+        return lambda run: _is_throttled(run.usage.throttled_power_share if run.usage else None)
+    return lambda run: run.facts.get(key)
+
+
+def _is_throttled(share: float | None) -> str | None:
+    return _yes(None if share is None else share >= _THROTTLED_FROM)
+
+
+def _yes(value: bool | None) -> str | None:  # noqa: FBT001 - the answer itself
+    return None if value is None else "yes" if value else "no"
+
+
+def _discrepancy(
+    factor: Factor, key: str, kind: Literal["setting", "fact"], read: _Read, runs: Sequence[RunRecord]
+) -> Discrepancy | None:
+    if key == factor.key or are_alike(list(map(read, runs))):
+        return None
+    levels: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        value = read(run)
+        if value is None and key in _MEASURED:
+            continue
+        levels["not recorded" if kind == "fact" and value is None else show(value)].append(factor.level(run))
+    if len(levels) < 2:
+        return None
+    occurrences = tuple(
+        Occurrence(value=value, n_runs=len(of), levels=tuple(sorted(set(of), key=factor.sort_key)))
+        for value, of in sorted(levels.items(), key=lambda item: (-len(item[1]), item[0]))
+    )
+    return Discrepancy(key=key, kind=kind, occurrences=occurrences)
+
+
+def _differs_within_a_level(factor: Factor, read: _Read, runs: Sequence[RunRecord]) -> bool:
+    values: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        values[factor.level(run)].add(show(read(run)))
+    return any(len(of) > 1 for of in values.values())
+
+
+_NAMED = 3  # nodes in a line that people read
+_LEAST = 2  # runs of an arm on a node, below which an order says nothing
+
+
+def order_remarks(arms: Iterable[Arm]) -> list[str]:
+    """Return a sentence for each way in which the runs of the arms were not interleaved in time or over nodes.
+
+    A node warms up, its load and its clocks drift: what drifts while one arm runs after the other is part of their
+    difference, and no test can tell it apart. Runs without a recorded start or node are left out.
+    """
+    started = [
+        (arm.level, run) for arm in arms for run in arm.ok if run.t_start is not None and "hostname" in run.facts
+    ]
+    by_node: defaultdict[str, list[tuple[str, RunRecord]]] = defaultdict(list)
+    for level, run in started:
+        by_node[str(run.facts["hostname"])].append((level, run))
+    blocks: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for node, runs in sorted(by_node.items()):
+        if order := _one_after_the_other(runs):
+            blocks[order].append(node)
+    remarks = [
+        f"not interleaved on {_listed(nodes)}: {', then '.join(order)}; what drifted meanwhile is in the differences "
+        "(launch with the seeds outermost)"
+        for order, nodes in blocks.items()
+    ]
+    return remarks + _nodes_of_their_own(by_node)
+
+
+def _one_after_the_other(runs: Sequence[tuple[str, RunRecord]]) -> tuple[str, ...]:
+    """Return the levels in the order in which they ran, where each was over before the next began; else ()."""
+    ordered = sorted(runs, key=lambda pair: (pair[1].t_start or 0.0, pair[1].uid))
+    blocks = [(level, len(list(of))) for level, of in groupby(ordered, key=lambda pair: pair[0])]
+    levels = tuple(level for level, _ in blocks)
+    if len(blocks) < 2 or len(set(levels)) < len(blocks) or any(n < _LEAST for _, n in blocks):
+        return ()
+    starts = {run.t_start for _, run in runs}
+    return levels if len(starts) > 1 else ()
+
+
+def _nodes_of_their_own(by_node: Mapping[str, Sequence[tuple[str, RunRecord]]]) -> list[str]:
+    """Return a sentence where each node ran one arm only, so that arms and nodes cannot be told apart; else []."""
+    nodes_of: defaultdict[str, set[str]] = defaultdict(set)
+    for node, runs in by_node.items():
+        for level, _ in runs:
+            nodes_of[level].add(node)
+    if len(nodes_of) < 2 or any(len({level for level, _ in runs}) > 1 for runs in by_node.values()):
+        return []
+    shown = "; ".join(f"{level} on {_listed(sorted(nodes))}" for level, nodes in sorted(nodes_of.items()))
+    return [f"no node ran more than one arm ({shown}): a difference may be that of the nodes"]
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _NAMED
+    return ", ".join(nodes[:_NAMED]) + (f" and {more} more nodes" if more > 0 else "")

@@ -1,0 +1,137 @@
+"""The objective of a comparison: the metric that runs are judged on, its direction, the margin and the target.
+
+Each comes from the command line or else from the runs' own configuration (``objective.*``), where it was stored before
+any result was known. Used by `hpcml compare`, `best`, `plan` and `report`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hpcml.analysis.compare.factor import show, suggest
+from hpcml.errors import ComparisonError
+from hpcml.model.records import RunRecord
+from hpcml.model.run import Goal
+
+_LOWER_IS_BETTER = re.compile(r"loss|err|perplexity|ppl|nll|entropy|mse|mae|rmse|wer|fid|time|latency|energy|power|_s$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yardstick:
+    """The metric of a whole comparison, its direction, and where the direction was taken from."""
+
+    metric: str
+    goal: Literal["max", "min"]
+    goal_source: Literal["config", "command line", "metric name"]
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value is the better one."""
+        return self.goal == Goal.max.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """The smallest difference that matters, in the unit of the metric; None: none was fixed.
+
+    The source `config` means that it was stored with the runs, before any result was known.
+    """
+
+    value: float | None
+    source: Literal["config", "command line"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The value of the metric that runs are to reach, in its unit; None: none was set."""
+
+    value: float | None
+    source: Literal["config", "command line"] | None
+
+
+def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | None) -> Yardstick:
+    """Return the metric to judge *runs* by and its direction ("max" or "min").
+
+    None means the runs' own objective; a direction that is found nowhere is guessed from the metric's name (a loss or a
+    time is to be small). Raises `ComparisonError` where there are no runs, they disagree, none recorded the metric, or
+    *goal* is neither.
+    """
+    if not runs:
+        raise ComparisonError("no runs to judge: none matches the selection")
+    metric = metric or _agreed(runs, "metric")
+    if not any(metric in run.metrics for run in runs):
+        known = sorted({name for run in runs for name in run.metrics})
+        near = suggest(metric, known) or f"they have {', '.join(known) or 'no metrics at all'}"
+        raise ComparisonError(f"no run recorded {metric}: {near}")
+    if goal is not None:
+        if goal not in Goal.__members__:
+            raise ComparisonError(f"goal={goal}: choose max or min")
+        return Yardstick(metric=metric, goal="max" if goal == Goal.max.name else "min", goal_source="command line")
+    own = [run for run in runs if run.params.get("objective.metric") == metric]
+    if own:
+        is_max = _agreed(own, "goal") == Goal.max.name
+        return Yardstick(metric=metric, goal="max" if is_max else "min", goal_source="config")
+    is_min = _LOWER_IS_BETTER.search(metric.lower()) is not None
+    return Yardstick(metric=metric, goal="min" if is_min else "max", goal_source="metric name")
+
+
+def find_margin(runs: Sequence[RunRecord], metric: str, wanted: float | None) -> Margin:
+    """Return the margin for *metric* of the runs of one cell; *wanted* is the command line's.
+
+    objective.margin is in the unit of objective.metric; objective.margins has those of other metrics, by name. Raises
+    `ComparisonError` where *wanted* is not a positive number or the runs disagree.
+    """
+    if wanted is not None:
+        if not (math.isfinite(wanted) and wanted > 0):
+            raise ComparisonError(f"margin={wanted} must be positive")
+        return Margin(value=float(wanted), source="command line")
+    values = {_margin_of(run, metric) for run in runs}
+    if len(values) > 1:
+        shown = ", ".join(sorted("none" if value is None else show(value) for value in values))
+        raise ComparisonError(f"the runs disagree on objective.margin for {metric}: {shown}; give one with --margin")
+    value = next(iter(values), None)
+    return Margin(value=None, source=None) if value is None else Margin(value=float(value), source="config")
+
+
+def find_target(runs: Sequence[RunRecord], metric: str, wanted: float | None) -> Target:
+    """Return the target of the runs of one cell; *wanted* is the command line's.
+
+    objective.target is a value of objective.metric and of no other. Raises `ComparisonError` where *wanted* is not
+    finite or the runs disagree.
+    """
+    if wanted is not None:
+        if not math.isfinite(wanted):
+            raise ComparisonError(f"target={wanted} must be a number")
+        return Target(value=float(wanted), source="command line")
+    own = [run for run in runs if run.params.get("objective.metric") == metric]
+    values = {run.params.get("objective.target") for run in own}
+    if len(values) > 1:
+        raise ComparisonError(_disagreement(own, "target"))
+    value = next(iter(values), None)
+    return Target(value=None, source=None) if value is None else Target(value=float(value), source="config")
+
+
+def _margin_of(run: RunRecord, metric: str) -> float | None:
+    own = run.params.get("objective.margin") if run.params.get("objective.metric") == metric else None
+    value = run.params.get(f"objective.margins.{metric}") if own is None else own
+    return value if isinstance(value, int | float) else None
+
+
+def _agreed(runs: Sequence[RunRecord], word: str) -> str:
+    values = {run.params.get(f"objective.{word}") for run in runs}
+    if len(values) > 1:
+        raise ComparisonError(_disagreement(runs, word))
+    value = next(iter(values))
+    if value is None:
+        raise ComparisonError(f"these runs say no objective.{word}; give one with --{word}")
+    return str(value)
+
+
+def _disagreement(runs: Sequence[RunRecord], word: str) -> str:
+    values = [show(run.params.get(f"objective.{word}")) for run in runs]
+    counts = ", ".join(f"{value} ({values.count(value)} runs)" for value in sorted(set(values)))
+    return f"the runs disagree on objective.{word}: {counts}; give one with --{word}"

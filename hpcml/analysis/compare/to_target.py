@@ -1,0 +1,223 @@
+"""Time and energy until the metric first reached a target (``hpcml compare --target``); also for runs that never did.
+
+A run that ended without reaching the target is censored: its time is only known to be longer than it was watched. So
+arms are compared by the share that reached it and by the mean time restricted to a common budget (restricted mean
+survival time: P. Royston, M. Parmar, BMC Med. Res. Methodol. 13:152, 2013). `energy_at` gives the energy drawn by then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from statistics import fmean, median
+from typing import Literal
+
+import numpy as np
+
+from hpcml.analysis import statistics
+from hpcml.analysis.compare.arms import Arm, BySeed, by_seed, median_of
+from hpcml.model.comparison import Interval, ToTarget
+from hpcml.model.precision import Numerics
+from hpcml.model.query_results import Timeline
+from hpcml.model.records import Point, RunRecord
+
+MLPERF_LEAST_RUNS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """The target of a cell's runs, and the curves and timelines by uid from which the way there is read."""
+
+    target: float
+    higher_is_better: bool
+    curves: Mapping[str, Sequence[Point]]  # of the metric
+    timelines: Mapping[str, Sequence[Timeline]]  # of the GPUs' energy; absent where nothing was sampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """One run: when it first reached the target, or how long it was watched without reaching it; in seconds."""
+
+    run: RunRecord
+    at_s: float | None  # since the run's start; None: it never did
+    watched_s: float
+
+    def within(self, budget_s: float) -> float:
+        """Return the seconds to the target, or *budget_s* where it was not reached by then."""
+        return budget_s if self.at_s is None else min(self.at_s, budget_s)
+
+
+def find_reaches(arm: Arm, race: Race) -> list[Reach]:
+    """Return one entry for each run of *arm* that is over; a failed one that had not reached the target never did."""
+    found = []
+    for run in arm.ended:
+        curve = race.curves.get(run.uid, ())
+        at_s = next((point.t_s for point in curve if _is_there(point.value, race)), None)
+        watched_s = run.wall_s if run.wall_s is not None else max((point.t_s for point in curve), default=0.0)
+        found.append(Reach(run=run, at_s=at_s, watched_s=max(watched_s, at_s or 0.0)))
+    return found
+
+
+def find_budget_s(reaches: Sequence[Reach]) -> float | None:
+    """Return the time in seconds up to which all runs of a cell can be compared; None where no native run ended.
+
+    That is the shortest completed run that did not reach the target: nobody knows what it would have done later. A run
+    that failed limits nothing, since it counts as never reaching the target. Without such a run it is the longest time.
+    """
+    reaches = [reach for reach in reaches if _are_native([reach])]  # the others have no times
+    ended_without = [reach.watched_s for reach in reaches if reach.at_s is None and not _broke_off(reach.run)]
+    every = [reach.watched_s if reach.at_s is None else reach.at_s for reach in reaches]
+    return min(ended_without) if ended_without else max(every, default=None)
+
+
+def to_target(
+    reaches: Sequence[Reach], reference: Sequence[Reach] | None, race: Race, budget_s: float | None
+) -> ToTarget | None:
+    """Return the times to the target of one row and their ratio to the *reference*'s; None where no run ended.
+
+    Runs of one seed are averaged first; a seed has reached the target if all of its runs have. Times in seconds, energy
+    in kJ. Where not all runs were native only the count of seeds is given. The ratio is None where any run was
+    censored.
+    """
+    seeds = _by_seed(reaches)
+    if not seeds:
+        return None
+    reached = {seed: of for seed, of in seeds.items() if _have_reached(of)}
+    untimed = ToTarget(
+        target=race.target,
+        reached=len(reached),
+        n=len(seeds),
+        median_s=None,
+        restricted_mean_s=None,
+        budget_s=None,
+        ratio=None,
+        ratio_ci95=None,
+        median_kj=None,
+    )
+    if not _are_native(reaches) or budget_s is None:
+        return untimed
+    ratio, interval = _ratio(reaches, reference)
+    energies, basis = _energies_kj(reaches, race)
+    return replace(
+        untimed,
+        median_s=median(_times(reached).values()) if reached else None,
+        restricted_mean_s=fmean(fmean(reach.within(budget_s) for reach in of) for of in seeds.values()),
+        budget_s=budget_s,
+        ratio=ratio,
+        ratio_ci95=interval,
+        median_kj=median_of(energies),
+        energy_basis=basis,
+    )
+
+
+def mlperf_score(reaches: Sequence[Reach]) -> tuple[float | None, str | None]:
+    """Return the mean time in seconds without the fastest and the slowest run, or None and the reason in words.
+
+    The rule of MLPerf Training (mlcommons/training_policies, training_rules.adoc): at least five runs, of which one may
+    not converge; it is then the dropped slowest.
+    """
+    if not _are_native(reaches):
+        return None, "no score: not all of its runs were native"
+    if len(reaches) < MLPERF_LEAST_RUNS:
+        return None, f"no score: it takes {MLPERF_LEAST_RUNS} runs that ended, here are {len(reaches)}"
+    without = sum(reach.at_s is None for reach in reaches)
+    if without > 1:
+        return None, f"no score: {without} of {len(reaches)} runs did not reach the target, and one at most may not"
+    times = sorted(math.inf if reach.at_s is None else reach.at_s for reach in reaches)
+    return fmean(times[1:-1]), None
+
+
+def _is_there(value: float, race: Race) -> bool:
+    if not math.isfinite(value):
+        return False
+    return value >= race.target if race.higher_is_better else value <= race.target
+
+
+def _broke_off(run: RunRecord) -> bool:
+    return run.state.is_final and run.state.value != "COMPLETED"
+
+
+def _are_native(reaches: Sequence[Reach]) -> bool:
+    return all(reach.run.numerics == Numerics.native.name for reach in reaches)
+
+
+def _have_reached(reaches: Sequence[Reach]) -> bool:
+    return all(reach.at_s is not None for reach in reaches)
+
+
+def _times(seeds: Mapping[int, Sequence[Reach]]) -> dict[int, float]:
+    """Return the time of each seed all of whose runs have reached the target."""
+    return {seed: fmean(reach.at_s for reach in of if reach.at_s is not None) for seed, of in seeds.items()}
+
+
+def _ratio(reaches: Sequence[Reach], reference: Sequence[Reach] | None) -> tuple[float | None, Interval | None]:
+    """Return the ratio of times to the reference's; None where a run of either never reached the target.
+
+    A mean over those that did would flatter the arm with more failures.
+    """
+    if not reference or not _are_native(reference) or not _have_reached([*reaches, *reference]):
+        return None, None
+    mine, theirs = _times(_by_seed(reaches)), _times(_by_seed(reference))
+    pairs = statistics.is_paired(mine, theirs)
+    return statistics.ratio(list(mine.values()), list(theirs.values()), pairs=pairs) or (None, None)
+
+
+def _by_seed(reaches: Sequence[Reach]) -> dict[int, list[Reach]]:
+    seeds: defaultdict[int, list[Reach]] = defaultdict(list)
+    for reach in reaches:
+        seeds[reach.run.seed].append(reach)
+    return dict(sorted(seeds.items()))
+
+
+def _energies_kj(reaches: Sequence[Reach], race: Race) -> tuple[BySeed, Literal["samples", "share of time"] | None]:
+    """Return the energy in kJ until the target by seed, and its source: samples, or energy times share of time."""
+    reached = {reach.run.uid: reach for reach in reaches if reach.at_s is not None}
+    runs = [reach.run for reach in reached.values()]
+    sampled = by_seed(runs, lambda run: _sampled_kj(reached[run.uid], race))
+    if sampled and set(sampled) == {run.seed for run in runs}:
+        return sampled, "samples"
+    shared = by_seed(runs, lambda run: _shared_kj(reached[run.uid]))
+    return shared, "share of time" if shared else None
+
+
+def _sampled_kj(reach: Reach, race: Race) -> float | None:
+    lines = race.timelines.get(reach.run.uid)
+    if not lines or reach.at_s is None:
+        return None
+    found = energy_at([Point(step=0, t_s=reach.at_s, value=race.target)], lines)
+    return None if found is None else found[0]
+
+
+def _shared_kj(reach: Reach) -> float | None:
+    usage = reach.run.usage
+    if usage is None or usage.energy_j is None or reach.at_s is None or not reach.watched_s:
+        return None
+    return usage.energy_j / 1000 * min(1.0, reach.at_s / reach.watched_s)
+
+
+_HOST = "host"
+
+
+def energy_at(points: Sequence[Point], timelines: Sequence[Timeline]) -> list[float] | None:
+    """Return the energy in kJ that all GPUs of a run together had drawn at the times of *points*, or None if not known.
+
+    It is not known unless every GPU has the energy of each of its spans. Within a span it is taken to be drawn evenly;
+    before the first and after the last span nothing is added. *points* and *timelines* count seconds from the run's
+    start.
+    """
+    gpus = [line for line in timelines if line.device != _HOST and line.spans]
+    if not gpus or not points:
+        return None
+    at = [point.t_s for point in points]
+    total = np.zeros(len(points))
+    for gpu in gpus:
+        drawn = [span.energy_j for span in gpu.spans if span.energy_j is not None]
+        if len(drawn) < len(gpu.spans):
+            return None
+        last = gpu.spans[-1]
+        moments = [*(span.t_s for span in gpu.spans), last.t_s + last.covered_s]
+        total += np.interp(at, moments, [0.0, *accumulate(drawn)])
+    return [float(joules) / 1000 for joules in total]

@@ -1,0 +1,317 @@
+"""`hpcml plan`: how many seeds a verdict needs, from the spread of the runs at hand.
+
+Runs are sorted into cells, the spread of each is estimated, and the power of the tests of `hpcml.analysis.statistics`
+is computed for it: two one-sided t tests (Welch's where seeds are not paired) on values from normal distributions that
+are truly equal. Given the standard errors, the estimate is normal; what is left is an integral over their chi-square
+distributions (for pairs, Owen's Q; D. B. Owen, Biometrika 52, 1965), done by Gauss-Legendre over their quantiles. In
+`Trial` and `seeds_needed` all lengths are in units of the true standard deviation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special  # not scipy.stats: it takes a second to import
+
+from hpcml.analysis import statistics
+from hpcml.analysis.compare.arms import Arm, sort_runs
+from hpcml.analysis.compare.factor import Factor, find_factor, find_reference, natural, show
+from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick
+from hpcml.errors import ComparisonError
+from hpcml.model.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
+from hpcml.model.records import RunRecord
+from hpcml.model.run import changes_results
+
+COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table
+_MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the table, times the one asked for
+_HARDLY_KNOWN = 4  # degrees of freedom; with fewer, the 80 % bounds of a spread are a factor of 2 apart or more
+_ALWAYS_NAMED = ("model.name", "data.name")
+_NOT_ASKED = ("seed", "experiment")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """What is the same for all cells of one plan."""
+
+    factor: Factor
+    reference: str
+    yardstick: Yardstick
+    margin: float | None
+    power: float
+    verdict: WantedVerdict
+    comparisons: int
+
+
+def plan_seeds(
+    runs: Sequence[RunRecord],
+    *,
+    by: str,
+    reference: str | None,
+    metric: str | None,
+    margin: float | None,
+    power: float,
+    verdict: WantedVerdict,
+    comparisons: int,
+) -> PowerPlan:
+    """Return the seeds needed to show *verdict* with *power* (a share, e.g. 0.8), cell by cell.
+
+    *by*, *reference* and *metric* are as for `hpcml compare`; *margin* is in the unit of the metric, None means the
+    runs' own. *comparisons* verdicts share the risk of 5 %. Raises `ComparisonError` where no margin is known, or where
+    no cell has two seeds of one level.
+    """
+    if not runs:
+        raise ComparisonError("no runs to plan from: none matches the selection")
+    runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
+    factor = find_factor(by, runs)
+    levels = sorted({factor.level(run) for run in runs}, key=factor.sort_key)
+    terms = _Terms(
+        factor=factor,
+        reference=find_reference(factor, levels, reference),
+        yardstick=find_yardstick(runs, metric, None),
+        margin=margin,
+        power=power,
+        verdict=verdict,
+        comparisons=comparisons,
+    )
+    cells, unusable = [], []
+    for where, members in _cells(factor, runs):
+        outcome = _cell(where, members, terms)
+        if isinstance(outcome, PowerCell):
+            cells.append(outcome)
+        else:
+            unusable.append(outcome)
+    if not cells:
+        raise ComparisonError(
+            f"the spread of {terms.yardstick.metric} cannot be told: {unusable[0]}"
+            f"{f' (and {len(unusable) - 1} cells more)' if len(unusable) > 1 else ''}; it takes two seeds of one "
+            "configuration at least, better five: hpcml run -m 'seed=range(5)'"
+        )
+    return PowerPlan(
+        by=factor.name,
+        metric=terms.yardstick.metric,
+        verdict=verdict,
+        power=power,
+        comparisons=comparisons,
+        columns=COLUMNS,
+        cells=cells,
+        unusable=unusable,
+    )
+
+
+def _cells(factor: Factor, runs: Sequence[RunRecord]) -> Iterator[tuple[Mapping[str, str], list[RunRecord]]]:
+    """Yield the runs that are alike in all but factor and seed, with the settings that tell them from the others."""
+    keys = sorted(
+        key
+        for key in {key for run in runs for key in run.params}
+        if changes_results(key) and not factor.owns(key) and key not in _NOT_ASKED and not key.startswith("objective.")
+    )
+    members: dict[tuple[str, ...], list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        members[tuple(show(run.params.get(key)) for key in keys)].append(run)
+    differing = {key for at, key in enumerate(keys) if len({values[at] for values in members}) > 1}
+    for values, of in sorted(members.items(), key=lambda item: [natural(value) for value in item[0]]):
+        named = dict(zip(keys, values, strict=True))
+        yield {key: named[key] for key in keys if key in differing or key in _ALWAYS_NAMED}, of
+
+
+def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) -> PowerCell | str:
+    """Return the plan of one cell, or in words why there is none."""
+    factor, metric = terms.factor, terms.yardstick.metric
+    arms = {
+        level: sort_runs(level, [run for run in runs if factor.level(run) == level], metric)
+        for level in sorted({factor.level(run) for run in runs}, key=factor.sort_key)
+    }
+    seeds = {level: len(arm.values) for level, arm in arms.items()}
+    unpaired = pooled([list(arm.values.values()) for arm in arms.values()])
+    if unpaired is None:
+        counts = ", ".join(f"{level} n={n}" for level, n in seeds.items())
+        return f"{', '.join(f'{key}={value}' for key, value in where.items())}: {counts}"
+    margin = find_margin([run for arm in arms.values() for run in arm.ok], metric, terms.margin)
+    if margin.value is None or margin.source is None:
+        raise ComparisonError(
+            f"which difference in {metric} matters? say --margin X, from what the result is for and not from its "
+            "spread, or set objective.margin in the configuration"
+        )
+    spreads = [(True, _paired_spread(arms, terms.reference)), (False, unpaired)]
+    return PowerCell(
+        where=where,
+        margin=margin.value,
+        margin_source=margin.source,
+        seeds=seeds,
+        designs=[_design(spread, margin.value, terms, paired=paired) for paired, spread in spreads if spread],
+        remarks=tuple(_remarks(arms, [spread for _, spread in spreads if spread], terms)),
+    )
+
+
+def _paired_spread(arms: Mapping[str, Arm], reference: str) -> Spread | None:
+    """Return the spread of differences to the reference over shared seeds; None below two of them."""
+    base = arms.get(reference)
+    if base is None:
+        return None
+    differences: list[list[float]] = []
+    ones: list[float] = []
+    others: list[float] = []
+    for level, arm in arms.items():
+        shared = [seed for seed in arm.seeds if seed in base.values]
+        if level == reference or len(shared) < 2:
+            continue
+        values, references = arm.aligned(shared), base.aligned(shared)
+        differences.append([value - other for value, other in zip(values, references, strict=True)])
+        ones, others = ones + _centred(values), others + _centred(references)
+    return pooled(differences, rho=statistics.correlation(ones, others)) if differences else None
+
+
+def _centred(values: Sequence[float]) -> list[float]:
+    mean = sum(values) / len(values)
+    return [value - mean for value in values]
+
+
+def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool) -> Design:
+    def needed(sd: float) -> int | None:
+        if sd == 0:
+            return 2
+        return seeds_needed(
+            margin / sd, power=terms.power, verdict=terms.verdict, paired=paired, comparisons=terms.comparisons
+        )
+
+    trials = [trial(n, paired=paired, comparisons=terms.comparisons) for n in COLUMNS]
+    margins = [factor * margin for factor in _MARGINS]
+    has_spread = spread.sd > 0
+    return Design(
+        paired=paired,
+        spread=spread,
+        seeds=needed(spread.sd),
+        seeds_low=needed(spread.low),
+        seeds_high=needed(spread.high),
+        table=[
+            (each, [one.power(each / spread.sd, terms.verdict) if has_spread else 1.0 for one in trials])
+            for each in margins
+        ],
+        smallest=[spread.sd * one.smallest_margin(terms.power, terms.verdict) if has_spread else 0.0 for one in trials],
+    )
+
+
+def _remarks(arms: Mapping[str, Arm], spreads: Sequence[Spread], terms: _Terms) -> Iterator[str]:
+    if lost := sum(len(arm.without_value) for arm in arms.values()):
+        yield f"{lost} ended runs gave no value and are left out: plan more seeds, if as many will be lost again"
+    df = min(spread.df for spread in spreads)
+    if df < _HARDLY_KNOWN:
+        yield f"the spread itself is hardly known ({df} degrees of freedom): read the bounds, not the number"
+    if any(spread.sd == 0 for spread in spreads):
+        yield "no spread at all: does the seed change anything? two seeds are the least that a test takes"
+    if len(spreads) == 1:
+        yield f"not paired: no two seeds were run with {terms.reference} and another {terms.factor.name}"
+    if len(arms) > 2 and terms.comparisons == 1:
+        yield (
+            f"{len(arms) - 1} levels are judged against {terms.reference}: --comparisons {len(arms) - 1} plans for "
+            "all of them together"
+        )
+    if any(spread.sd > 0 for spread in spreads):
+        yield f"the two arms are taken to be truly equal and to vary alike; at most {MOST_SEEDS} seeds are tried"
+
+
+MOST_SEEDS = 1000  # tried; whoever needs more needs another margin
+_RISK = 0.05  # of each one-sided test, as in equivalence
+_SURE = 0.80  # confidence of each bound of a spread
+_NODES_PAIRED, _NODES_WELCH = 200, 40  # held to 1e-3 by tests, against a simulation and statsmodels
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A test with so many seeds per arm: its critical values over all standard errors that it may happen to see.
+
+    `reach` and `weights` are arrays of one shape, the nodes of the quadrature; the weights sum to 1.
+    """
+
+    error: float  # the true standard error of the estimate
+    reach: Array  # critical t times the standard error that is seen
+    weights: Array
+
+    def power(self, margin: float, verdict: WantedVerdict) -> float:
+        """Return the probability that truly equal arms get *verdict*; *margin* in true standard deviations."""
+        above = special.ndtr((margin - self.reach) / self.error)
+        found = np.maximum(0.0, 2 * above - 1) if verdict == "equivalent" else above
+        return float(np.dot(self.weights, found))
+
+    def smallest_margin(self, power: float, verdict: WantedVerdict) -> float:
+        """Return the smallest margin, in true standard deviations, with this *power* (a share) or more."""
+        low, high = 0.0, self.error
+        while self.power(high, verdict) < power:
+            low, high = high, 2 * high
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.power(middle, verdict) >= power else (middle, high)
+        return high
+
+
+def trial(n: int, *, paired: bool, comparisons: int = 1) -> Trial:
+    """Return the test with *n* >= 2 seeds in each arm; *comparisons* share the risk of 5 % (Bonferroni).
+
+    Unpaired, the degrees of freedom are those of Welch and Satterthwaite (B. L. Welch, Biometrika 34, 1947).
+    """
+    df, risk = n - 1, _RISK / comparisons
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES_PAIRED if paired else _NODES_WELCH)
+    nodes, weights = (nodes + 1) / 2, weights / 2
+    variances = 2 * special.gammaincinv(df / 2, nodes) / df  # quantiles of chi-square over df
+    if paired:
+        reach = special.stdtrit(df, 1 - risk) * np.sqrt(variances / n)
+        return Trial(error=1 / math.sqrt(n), reach=reach, weights=weights)
+    one, other = np.meshgrid(variances, variances)
+    welch = df * (one + other) ** 2 / (one**2 + other**2)  # Welch and Satterthwaite, as equivalence.welch
+    reach = special.stdtrit(welch, 1 - risk) * np.sqrt((one + other) / n)
+    return Trial(error=math.sqrt(2 / n), reach=reach.ravel(), weights=np.outer(weights, weights).ravel())
+
+
+def seeds_needed(
+    margin: float, *, power: float, verdict: WantedVerdict, paired: bool, comparisons: int = 1
+) -> int | None:
+    """Return the seeds in each arm for *power* at a *margin* in true standard deviations; None: above `MOST_SEEDS`.
+
+    >>> seeds_needed(1.0, power=0.8, verdict="equivalent", paired=True)
+    11
+    """
+
+    def suffices(n: int) -> bool:
+        return trial(n, paired=paired, comparisons=comparisons).power(margin, verdict) >= power
+
+    high = 2
+    while not suffices(high):
+        if high >= MOST_SEEDS:
+            return None
+        high = min(2 * high, MOST_SEEDS)
+    low = high // 2  # does not suffice, or is below 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return max(2, high)
+
+
+def pooled(groups: Sequence[Sequence[float]], *, rho: float | None = None) -> Spread | None:
+    """Return the pooled standard deviation of *groups* with 80 % bounds; None where each has one value.
+
+    ``sd² = Σ(x - mean)² / Σ(n - 1)``; each bound is one-sided, from the chi-square distribution. *rho* is passed
+    through.
+
+    >>> spread = pooled([[1.0, 3.0], [5.0, 7.0]])
+    >>> spread is not None and (round(spread.sd, 3), spread.df)
+    (1.414, 2)
+    """
+    groups = [group for group in groups if len(group) > 1]
+    df = sum(len(group) - 1 for group in groups)
+    if not df:
+        return None
+    means = [math.fsum(group) / len(group) for group in groups]
+    squares = [(value - mean) ** 2 for group, mean in zip(groups, means, strict=True) for value in group]
+    sd = math.sqrt(math.fsum(squares) / df)
+    scale = max(abs(value) for group in groups for value in group)
+    if sd <= 1e-12 * scale:  # rounding, as in equivalence.sd
+        sd = 0.0
+    low, high = (sd * math.sqrt(df / (2 * float(special.gammaincinv(df / 2, chance)))) for chance in (_SURE, 1 - _SURE))
+    return Spread(sd=sd, df=df, low=low, high=high, rho=rho)

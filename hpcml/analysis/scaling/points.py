@@ -1,0 +1,283 @@
+"""The points of a scaling cell: speed-up, efficiency and cost of each number of devices.
+
+`sort_arms` sorts the runs on each number of devices into those with a speed and those without (and says why), `faster`
+compares two numbers by a t test on logarithms, `build_point` puts a row of `hpcml scaling` together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hpcml.analysis import statistics
+from hpcml.analysis.compare.arms import BySeed, by_seed, median_of
+from hpcml.analysis.compare.costs import trained_samples
+from hpcml.analysis.scaling.cells import BATCH, Over
+from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_window, steady_state
+from hpcml.analysis.utilization.rates import samples_per_step
+from hpcml.model.comparison import Excluded, Interval
+from hpcml.model.precision import Numerics
+from hpcml.model.records import Point, RunRecord
+from hpcml.model.scaling import Kind, ScalingPoint
+from hpcml.model.state import State
+
+_WAITING = 0.05  # of a step's time: input that is waited for longer than this is told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCell:
+    """What all points of a cell are computed from."""
+
+    kind: Kind
+    over: Over
+    arms: Mapping[int, ScalingArm]
+    reference: int | None
+    costs_s: Mapping[int, BySeed]  # times that speed-ups are ratios of: of a sample, else of a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How many times as fast one number of devices is as another, with its 95 % interval; `paired` by seed or not."""
+
+    value: float
+    ci95: Interval | None
+    paired: bool
+
+
+def find_costs(kind: Kind, arms: Mapping[int, ScalingArm]) -> dict[int, BySeed]:
+    """Return the times in seconds, by number of devices and seed, whose ratios are speed-ups; may be empty.
+
+    Times of a sample, where a step's samples are known of all runs; else times of a step, in strong scaling alone,
+    where all runs have the same batch size.
+    """
+    timed = {devices: arm for devices, arm in arms.items() if arm.steps_s}
+    if all(set(arm.samples_s) == set(arm.steps_s) for arm in timed.values()):
+        return {devices: arm.samples_s for devices, arm in timed.items()}
+    return {devices: arm.steps_s for devices, arm in timed.items()} if kind == "strong" else {}
+
+
+def faster(costs_s: Mapping[int, BySeed], few: int, many: int) -> Ratio | None:
+    """Return how many times as fast *many* devices are as *few* (`statistics.ratio`, paired by seed if possible).
+
+    None where one of the two has no time.
+    """
+    slow, fast = costs_s.get(few, {}), costs_s.get(many, {})
+    pairs = statistics.is_paired(fast, slow)
+    found = statistics.ratio([slow[s] for s in sorted(slow)], [fast[s] for s in sorted(fast)], pairs=pairs)
+    return None if found is None else Ratio(value=found[0], ci95=found[1], paired=pairs)
+
+
+def build_point(devices: int, cell: MeasuredCell) -> ScalingPoint:
+    """Return the row of *devices* devices: speed-up against the reference, gain against the next smaller number.
+
+    What cannot be computed is None. `cost` is 1 / efficiency: the device time of a sample, relative to the reference's.
+    """
+    arm, costs = cell.arms[devices], cell.costs_s
+    speedup = gain = None
+    if cell.reference is not None and devices != cell.reference:
+        speedup = faster(costs, cell.reference, devices)
+    if smaller := [n for n in costs if n < devices]:
+        gain = faster(costs, max(smaller), devices)
+    ratio = None if cell.reference is None else devices / cell.reference
+    efficiency = None if speedup is None or ratio is None else speedup.value / ratio
+    all_samples = bool(arm.samples_s) and set(arm.samples_s) == set(arm.steps_s)
+    sample_s, step_s = median_of(arm.samples_s), median_of(arm.steps_s)
+    return ScalingPoint(
+        devices=devices,
+        n=len(arm.steps_s),
+        n_failed=len(arm.failed),
+        n_unfinished=len(arm.unfinished),
+        batch_size=_batch_size(arm),
+        step_ms=None if step_s is None else step_s * 1000,
+        samples_per_s=1 / sample_s if sample_s and all_samples else None,
+        speedup=None if speedup is None else speedup.value,
+        speedup_ci95=None if speedup is None else speedup.ci95,
+        paired=None if speedup is None else speedup.paired,
+        efficiency=efficiency,
+        efficiency_ci95=None if speedup is None or ratio is None else _scaled(speedup.ci95, 1 / ratio),
+        gain=None if gain is None else gain.value,
+        gain_ci95=None if gain is None else gain.ci95,
+        cost=None if efficiency is None else 1 / efficiency,
+        gpu_hours=median_of(arm.gpu_hours),
+        energy_kj=median_of(arm.energy_kj),
+        energy_per_sample_j=median_of(arm.energy_per_sample_j),
+        communication_share=median_of(arm.communication),
+        flags=tuple(_flags(arm, cell, speedup)),
+    )
+
+
+def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: Ratio | None) -> list[str]:
+    flags = []
+    reference = None if cell.reference is None else cell.arms[cell.reference]
+    n = min(len(arm.steps_s), len(reference.steps_s)) if reference is not None else len(arm.steps_s)
+    ended = len(arm.timed) + len(arm.silent) + len(arm.failed)
+    if arm.failed:
+        flags.append(f"{len(arm.failed)} of {ended} ended runs failed: {causes(arm.failed)}")
+    if arm.steps_s and n < statistics.INDICATIVE_BELOW:
+        flags.append(f"n={n}: indicative only")
+    if speedup is not None and not speedup.paired and n > 1:
+        flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
+    if extra := len(arm.timed) - len(arm.steps_s):
+        flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
+    flags += _disagreements(arm, cell.over)
+    waiting = median_of(arm.waiting)
+    if waiting is not None and waiting >= _WAITING:
+        flags.append(
+            f"waits for input as long as {waiting * 100:.2g} % of a step's time, which is not part of the step"
+        )
+    return flags
+
+
+def _disagreements(arm: ScalingArm, over: Over) -> list[str]:
+    """Return a line for each way in which the program reported other devices or samples than were configured."""
+    used = [run.work.devices for run in arm.timed if run.work is not None and run.work.devices is not None]
+    if over is Over.threads:
+        used = [run.facts["threads"] for run in arm.timed if isinstance(run.facts.get("threads"), int)]
+    flags = []
+    if over is not Over.nodes and any(number != arm.devices for number in used):
+        numbers = ", ".join(map(str, sorted(set(used))))
+        flags.append(f"the program says that it used {numbers}, not {arm.devices}")
+    sizes = by_seed(arm.timed, lambda run: run.work.samples if run.work is not None else None)
+    batch = _batch_size(arm)
+    if batch is not None and any(size != batch for size in sizes.values()):
+        flags.append(f"a step took other samples than the {batch} that were configured: the program's number counts")
+    return flags
+
+
+def _batch_size(arm: ScalingArm) -> int | None:
+    sizes = {run.params.get(BATCH) for run in (*arm.timed, *arm.failed, *arm.unfinished)}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return int(size) if isinstance(size, int | float) else None
+
+
+def _scaled(interval: Interval | None, factor: float) -> Interval | None:
+    if interval is None:
+        return None
+    return Interval(low=interval.low * factor, high=interval.high * factor, confidence=interval.confidence)
+
+
+Curves = Mapping[str, Sequence[Point]]  # uid -> points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCurves:
+    """What programs reported of each step, in seconds, as curves by uid."""
+
+    step_s: Curves
+    communication_s: Curves
+    waiting_s: Curves  # for input
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingArm:
+    """The runs on one number of devices; the numbers by seed are of `timed` alone."""
+
+    devices: int
+    timed: tuple[RunRecord, ...]  # completed, native, with a steady state: the only ones with a speed
+    failed: tuple[RunRecord, ...]
+    unfinished: tuple[RunRecord, ...]
+    silent: tuple[tuple[RunRecord, str], ...]  # completed, and the reason why there is no speed
+    steps_s: BySeed
+    samples_s: BySeed  # a sample's time, over all devices; only where how many a step takes is known
+    communication: BySeed  # share of a step's time
+    waiting: BySeed  # for input, over a step's time
+    gpu_hours: BySeed
+    energy_kj: BySeed
+    energy_per_sample_j: BySeed
+
+
+def sort_arms(
+    by_count: Mapping[int, Sequence[RunRecord]], curves: StepCurves
+) -> tuple[dict[int, ScalingArm], Window | None]:
+    """Return the runs of a cell, sorted, by number of devices, and the window of steps in which all were timed.
+
+    *by_count* is the runs by number of devices. The window is None where the last halves of the runs have no step in
+    common: each run is then timed in its own.
+    """
+    candidates = {
+        run.uid: curves.step_s.get(run.uid, ())
+        for runs in by_count.values()
+        for run in runs
+        if run.state is State.COMPLETED and run.numerics == Numerics.native.name
+    }
+    window = common_window(candidates.values())
+    # Runs of so different lengths that no step is late in all: each is then seen in its own last half.
+    found = {uid: steady_state(curve, window) for uid, curve in candidates.items()}
+    steady = {uid: state for uid, state in found.items() if state is not None}
+    return {devices: _arm(devices, runs, steady, curves) for devices, runs in by_count.items()}, window
+
+
+def why_no_speed(run: RunRecord, curve: Sequence[Point]) -> str:
+    """Return in words why a completed *run* whose ``step_time_s`` curve is *curve* has no speed."""
+    if run.numerics != Numerics.native.name:
+        return f"numerics {run.numerics}: its times say nothing about the device"
+    if not curve:
+        return "step_time_s was not reported"
+    return f"no steady step time: below {MIN_STEPS} steps in the window"
+
+
+def share_of_a_step(curve: Sequence[Point], steady: SteadyState) -> float | None:
+    """Return the median of *curve* in the steady steps over the median step time; None where it has no point there."""
+    values = [p.value for p in curve if steady.window.from_step <= p.step <= steady.window.to_step and p.value >= 0]
+    return median(values) / steady.median_s if values else None
+
+
+def causes(runs: Sequence[RunRecord]) -> str:
+    """Return the causes of failure of *runs* in words, with their number where it is more than one."""
+    words = Counter(run.cause or run.state.value for run in runs)
+    return ", ".join(f"{word}{f' ({n})' if n > 1 else ''}" for word, n in sorted(words.items()))
+
+
+def left_out(arm: ScalingArm) -> list[Excluded]:
+    """Return the runs of *arm* without a speed, each with its reason in words."""
+    ended = [(run, f"{run.state}{f': {run.reason}' if run.reason else ''}") for run in (*arm.failed, *arm.unfinished)]
+    return [Excluded(uid=run.uid, level=str(arm.devices), reason=reason) for run, reason in (*ended, *arm.silent)]
+
+
+def _arm(devices: int, runs: Sequence[RunRecord], steady: Mapping[str, SteadyState], curves: StepCurves) -> ScalingArm:
+    timed = tuple(run for run in runs if run.uid in steady)
+    completed = [run for run in runs if run.state is State.COMPLETED and run.uid not in steady]
+    step_s = {uid: state.median_s for uid, state in steady.items()}
+
+    def per_sample(run: RunRecord) -> float | None:
+        samples = samples_per_step(run)
+        return None if samples is None else step_s[run.uid] / samples
+
+    def share(values: Curves) -> Callable[[RunRecord], float | None]:
+        return lambda run: share_of_a_step(values.get(run.uid, ()), steady[run.uid])
+
+    return ScalingArm(
+        devices=devices,
+        timed=timed,
+        failed=tuple(run for run in runs if run.state is not State.COMPLETED and run.state.is_final),
+        unfinished=tuple(run for run in runs if not run.state.is_final),
+        silent=tuple((run, why_no_speed(run, curves.step_s.get(run.uid, ()))) for run in completed),
+        steps_s=by_seed(timed, lambda run: step_s[run.uid]),
+        samples_s=by_seed(timed, per_sample),
+        communication=by_seed(timed, share(curves.communication_s)),
+        waiting=by_seed(timed, share(curves.waiting_s)),
+        gpu_hours=by_seed(timed, _gpu_hours),
+        energy_kj=by_seed(timed, _energy_kj),
+        energy_per_sample_j=by_seed(timed, _energy_per_sample_j),
+    )
+
+
+def _gpu_hours(run: RunRecord) -> float | None:
+    seconds = run.usage.gpu_s if run.usage is not None else None
+    return None if seconds is None else seconds / 3600
+
+
+def _energy_kj(run: RunRecord) -> float | None:
+    energy_j = _energy_j(run)
+    return None if energy_j is None else energy_j / 1000
+
+
+def _energy_j(run: RunRecord) -> float | None:
+    return None if run.usage is None else run.usage.energy_j
+
+
+def _energy_per_sample_j(run: RunRecord) -> float | None:
+    energy_j, samples = _energy_j(run), trained_samples(run)
+    return None if energy_j is None or not samples else energy_j / samples

@@ -1,0 +1,300 @@
+"""`hpcml scaling`: how speed and cost change with the number of devices, and from which size on more devices pay.
+
+Strong scaling keeps the batch of all devices together, weak scaling the batch of each. Runs that differ in nothing but
+the number of devices (and, in weak scaling, the batch) make a cell. `study_scaling` judges each cell; `pays_from` then
+looks over cells that differ in the size of the batch or of the model alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences
+from hpcml.analysis.scaling.cells import (
+    STRONG_SIZE,
+    WEAK_SIZE,
+    Over,
+    ScalingRuns,
+    choose_over,
+    count,
+    find_groups,
+    one_or_many,
+)
+from hpcml.analysis.scaling.conclusions import Evidence, Thresholds, no_help_beyond, pays, percent, sentences
+from hpcml.analysis.scaling.fit import fit_serial_share
+from hpcml.analysis.scaling.points import (
+    MeasuredCell,
+    ScalingArm,
+    StepCurves,
+    build_point,
+    find_costs,
+    left_out,
+    sort_arms,
+)
+from hpcml.analysis.statistics import INDICATIVE_BELOW
+from hpcml.errors import ComparisonError
+from hpcml.model.precision import Numerics
+from hpcml.model.records import RunRecord
+from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
+from hpcml.model.state import State
+
+_COUNTING = (
+    *("resources.nodes", "resources.gpus_per_node", "resources.cpus_per_task", "strategy.processes_per_node"),
+    *("strategy.devices", "training.batch_size", "threads", "n_gpus"),
+)  # differ because the number of devices does: in the table already
+_LISTED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRequest:
+    """What a study looks at; None leaves it to the runs. `least_gain` and `least_efficiency` are shares."""
+
+    over: Over | None = None
+    kind: Literal["strong", "weak", "auto"] = "auto"
+    reference: int | None = None  # the number of devices that speed-ups are against; None: the smallest
+    least_gain: float = 0.05
+    least_efficiency: float = 0.5
+    allow: Sequence[str] = ()  # settings and facts that may differ
+    allow_mixed: bool = False
+
+
+def study_scaling(runs: Sequence[RunRecord], curves: StepCurves, question: ScalingRequest) -> Scaling:
+    """Return what the number of devices did, cell by cell; the order of *runs* does not matter.
+
+    *curves* are what programs reported of each step, in seconds, by uid. Speed-up is the time of a sample on the
+    reference over that on n devices, efficiency the speed-up over n / reference.
+
+    Raises `ComparisonError` where no two runs differ in the number of devices alone, where no run has a speed, where
+    runs of a cell differ in a fact that may change their speed, or where the reference has no speed in any cell.
+    """
+    runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
+    if not runs:
+        raise ComparisonError("no runs to look at: none matches the selection")
+    over = choose_over(runs, question.over)
+    allowed = find_allowed(question.allow, runs)
+    groups = find_groups(runs, over, question.kind, allowed)
+    if not groups:
+        raise ComparisonError(_nothing_scales(runs, over, question.kind))
+    _require_a_speed(groups)
+    found = [_differences(group, allowed, is_lenient=question.allow_mixed) for group in groups]
+    _require_fairness(groups, found, over)
+    thresholds = Thresholds(least_gain=question.least_gain, least_efficiency=question.least_efficiency)
+    cells = tuple(
+        _build_cell(group, differences, curves, question.reference, thresholds)
+        for group, (differences, _) in zip(groups, found, strict=True)
+    )
+    wanted = question.reference
+    if wanted is not None and not any(cell.reference == wanted for cell in cells):
+        known = sorted({point.devices for cell in cells for point in cell.points if point.n})
+        raise ComparisonError(f"reference {wanted}: no cell has a speed on it; choose {', '.join(map(str, known))}")
+    return Scaling(
+        over=over.value,
+        n_runs=len(runs),
+        least_gain=question.least_gain,
+        least_efficiency=question.least_efficiency,
+        cells=cells,
+        pays_from=tuple(pays_from(cells, question.least_efficiency)),
+        remarks=tuple(_left_over(runs, groups, over)),
+    )
+
+
+def _build_cell(
+    group: ScalingRuns, differences: Differences, curves: StepCurves, wanted: int | None, thresholds: Thresholds
+) -> ScalingCell:
+    arms, window = sort_arms(group.by_count, curves)
+    costs = find_costs(group.kind, arms)
+    reference = wanted if wanted is not None else min(costs, default=None)
+    reference = reference if reference in costs else None
+    cell = MeasuredCell(kind=group.kind, over=group.factor.over, arms=arms, reference=reference, costs_s=costs)
+    points = tuple(build_point(devices, cell) for devices in arms)
+    fit = None if reference is None else fit_serial_share(group.kind, reference, costs)
+    over = group.factor.over.value
+    evidence = Evidence(kind=group.kind, over=over, reference=reference, points=points, costs_s=costs, fit=fit)
+    return ScalingCell(
+        kind=group.kind,
+        over=over,
+        where=group.where,
+        device=_device(group),
+        points=points,
+        reference=reference,
+        fit=fit,
+        no_help_beyond=no_help_beyond(costs, thresholds.least_gain),
+        sentences=tuple(sentences(evidence, thresholds)),
+        flops_per_sample=_flops_per_sample(group),
+        steady_from_step=window.from_step if window else None,
+        steady_to_step=window.to_step if window else None,
+        remarks=tuple(_remarks(arms, costs, wanted, reference, has_window=window is not None)),
+        confounders=differences.forbidding,
+        notes=tuple(note for note in differences.noted if note.key not in _COUNTING),
+        excluded=tuple(run for arm in arms.values() for run in left_out(arm)),
+    )
+
+
+def _remarks(
+    arms: dict[int, ScalingArm], costs: object, wanted: int | None, reference: int | None, *, has_window: bool
+) -> list[str]:
+    remarks = []
+    timed = [arm for arm in arms.values() if arm.steps_s]
+    if not costs and timed:
+        remarks.append("how many samples a step takes is not known of all runs: no speed-ups with a batch that grows")
+    elif wanted is not None and reference is None:
+        remarks.append(f"no run on {wanted} has a speed in this cell: no speed-ups")
+    if timed and not has_window:
+        remarks.append("the last halves of these runs have no step in common: each was looked at in its own")
+    return remarks
+
+
+def _require_a_speed(groups: Sequence[ScalingRuns]) -> None:
+    """Raise `ComparisonError` with the reasons where no run can have a speed."""
+    runs = {run.uid: run for group in groups for run in group.runs}.values()
+    completed = [run for run in runs if run.state is State.COMPLETED]
+    if any(run.numerics == Numerics.native.name for run in completed):
+        return
+    if not completed:
+        raise ComparisonError(f"none of the {len(runs)} runs is COMPLETED: nothing has a speed yet")
+    kinds = ", ".join(sorted({run.numerics for run in completed}))
+    raise ComparisonError(
+        f"no run has a speed: numerics {kinds} of all {len(completed)} completed runs; times of arithmetic that is "
+        "emulated, or that nobody measured, say nothing about a device"
+    )
+
+
+def _differences(group: ScalingRuns, allowed: Collection[str], *, is_lenient: bool) -> tuple[Differences, bool]:
+    """Return what else differs among the runs of a cell that have a speed, and whether that is allowed."""
+    timed = [run for run in group.runs if run.state is State.COMPLETED and run.numerics == Numerics.native.name]
+    found = find_differences(group.factor, timed)
+    return found, is_lenient or all(discrepancy.key in allowed for discrepancy in found.forbidding)
+
+
+def _require_fairness(groups: Sequence[ScalingRuns], found: Sequence[tuple[Differences, bool]], over: Over) -> None:
+    if all(is_allowed for _, is_allowed in found):
+        return
+    lines = [f"these runs differ in more than the number of {over.value}:"]
+    for group, (differences, is_allowed) in zip(groups, found, strict=True):
+        if not is_allowed:
+            lines.append(f"  {group.kind}: {', '.join(f'{key}={value}' for key, value in group.where.items())}")
+            lines += [f"    {discrepancy}" for discrepancy in differences.forbidding]
+    lines.append(
+        "select fewer with --where KEY=VALUE; or look anyway, with these as confounders: --allow WORD[,WORD...] "
+        "for those named, --allow-mixed for all"
+    )
+    raise ComparisonError("\n".join(lines))
+
+
+def _nothing_scales(runs: Sequence[RunRecord], over: Over, kind: str) -> str:
+    counts = sorted({number for run in runs if (number := count(run, over)) is not None})
+    what = {
+        "strong": "in it alone (one batch size for all)",
+        "weak": "in it and in a batch size that grows with it",
+        "auto": "in it alone, nor in it and a batch size that grows with it",
+    }[kind]
+    numbers = ", ".join(map(str, counts))
+    return f"the number of {over.value} is {numbers}, but no two runs differ {what}: hpcml diff shows in what two do"
+
+
+def _left_over(runs: Sequence[RunRecord], groups: Sequence[ScalingRuns], over: Over) -> list[str]:
+    """Return a sentence about the runs that are in no cell; [] where there are none."""
+    used = {run.uid for group in groups for run in group.runs}
+    left = [run for run in runs if run.uid not in used]
+    if not left:
+        return []
+    shown = ", ".join(run.uid for run in left[:_LISTED]) + (", ..." if len(left) > _LISTED else "")
+    words = "1 run is" if len(left) == 1 else f"{len(left)} runs are"
+    why = f"no other differs in the number of {over.value} alone, or that number is not known"
+    return [f"{words} in no cell: {why}: {shown}"]
+
+
+def _device(group: ScalingRuns) -> str | None:
+    devices = set()
+    for run in group.runs:
+        if (kind := run.facts.get("device")) is not None:
+            model = run.facts.get("cpu_model" if kind == "cpu" else "gpu_model")
+            devices.add(f"{kind} ({model})" if model else str(kind))
+    return devices.pop() if len(devices) == 1 else None
+
+
+def _flops_per_sample(group: ScalingRuns) -> float | None:
+    found = [
+        run.work.model_flops / run.work.samples
+        for run in group.runs
+        if run.work is not None and run.work.model_flops is not None and run.work.samples
+    ]
+    return median(found) if found else None
+
+
+_MODEL = "model"
+_Rest = tuple[tuple[str, str], ...]
+
+
+def pays_from(cells: Sequence[ScalingCell], least_efficiency: float) -> list[str]:
+    """Return a sentence for each number of devices and each row of cells that differ in batch size or model alone.
+
+    Models are ordered by the floating-point operations of a sample, as programs counted them; models without a count
+    are left out.
+    """
+    said = []
+    for kind in ("strong", "weak"):
+        for size in (STRONG_SIZE if kind == "strong" else WEAK_SIZE, _MODEL):
+            rows = _rows([cell for cell in cells if cell.kind == kind], size)
+            for rest, row in rows.items():
+                told = _told_apart(rest, list(rows))
+                said += [f"{told}{sentence}" for sentence in _over_sizes(size, row, least_efficiency)]
+    return said
+
+
+def _rows(cells: Sequence[ScalingCell], size: str) -> Mapping[_Rest, list[ScalingCell]]:
+    """Return groups of two or more cells that differ in *size* alone, sorted by it, by what they share."""
+    rows: dict[_Rest, list[ScalingCell]] = defaultdict(list)
+    for cell in cells:
+        if size in cell.where and (size != _MODEL or cell.flops_per_sample is not None):
+            own = (size, f"{_MODEL}.") if size == _MODEL else (size,)
+            rows[tuple(item for item in cell.where.items() if not item[0].startswith(own))].append(cell)
+    return {
+        rest: sorted(row, key=lambda cell: cell.flops_per_sample or 0.0 if size == _MODEL else float(cell.where[size]))
+        for rest, row in rows.items()
+        if 1 < len(row) == len({cell.where[size] for cell in row})
+    }
+
+
+def _over_sizes(size: str, row: Sequence[ScalingCell], least_efficiency: float) -> list[str]:
+    said = []
+    for devices in sorted({point.devices for cell in row for point in cell.points}):
+        found = [(cell, point) for cell in row for point in cell.points if point.devices == devices]
+        found = [(cell, point) for cell, point in found if cell.reference is not None and devices > cell.reference]
+        if len(found) > 1:
+            verdicts = [(_name(cell, size), pays(point, least_efficiency), point) for cell, point in found]
+            words = one_or_many(devices, row[0].over)
+            said.append(f"{devices} {words} {_verdict(size, verdicts, is_one=devices == 1)}")
+    return said
+
+
+def _verdict(size: str, verdicts: Sequence[tuple[str, bool, ScalingPoint]], *, is_one: bool) -> str:
+    pay = "pays" if is_one else "pay"
+    paying = [name for name, does, _ in verdicts if does]
+    others = [name for name, does, _ in verdicts if not does]
+    if not paying:
+        return f"{'is' if is_one else 'are'} shown to pay at no {size} tried ({', '.join(others)})"
+    rest = f"; not shown at {', '.join(others)}" if others else ", the smallest tried"
+    first = next(at for at, (_, does, _) in enumerate(verdicts) if does)
+    if not all(does for _, does, _ in verdicts[first:]):
+        return f"{pay} at {size} {', '.join(paying)}{rest}"
+    name, _, point = verdicts[first]
+    few = f", n={point.n}: indicative only" if point.n < INDICATIVE_BELOW else ""
+    return f"{pay} from {size} {name} on (efficiency {percent(point.efficiency, point.efficiency_ci95)}{few}){rest}"
+
+
+def _name(cell: ScalingCell, size: str) -> str:
+    flops = cell.flops_per_sample
+    return f"{cell.where[size]} ({flops / 1e6:.3g} MFLOP a sample)" if size == _MODEL and flops else cell.where[size]
+
+
+def _told_apart(rest: _Rest, all_rests: Sequence[_Rest]) -> str:
+    """Return the settings that distinguish one row of cells from the others, as "key value: "; "" for a single row."""
+    rows = [dict(each) for each in all_rests]
+    telling = [key for key, _ in rest if len({row.get(key) for row in rows}) > 1]
+    words = [f"{key} {value}" for key, value in rest if key in telling]
+    return f"{', '.join(words)}: " if words else ""

@@ -1,0 +1,363 @@
+"""The statistics of `hpcml compare`, `scaling` and `report`: differences of two arms, adjusted p values, mean curves.
+
+An arm holds the runs of one setting; its values are one number per seed, in the unit of the metric, never one per step:
+a thousand steps of one run are one observation. The sections of the file, each of pure functions:
+
+- Contrasts: `mean`, `paired` (t test on differences), `welch` (Welch's t test) and `ratio` (either, on logarithms).
+- Verdicts: `verdict` from a 90 % interval and a margin. That is the TOST equivalence test at the level of 5 %
+  (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987): equivalent if the whole interval lies inside the margin.
+- Holm's adjustment of the p values of a whole table: S. Holm, A simple sequentially rejective multiple test procedure,
+  Scand. J. Statist. 6 (1979). The chance of even one false claim of a kind in the table is at most 5 %, also where the
+  rows depend on each other, as they do by their common reference.
+- `band`: the mean of several seeds' curves with its interval.
+
+What holds for all of them:
+
+- n < 2 in an arm: there is no interval, hence None, and the verdict is "inconclusive".
+- No spread at all (sd 0, up to rounding): the interval is the point itself; TOST's p is 0 inside the margin, else 1.
+- All quantiles come from Student's t; nothing is resampled, since bootstraps under-cover below ten runs an arm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special  # not scipy.stats: it takes a second to import, and `hpcml` is typed often
+
+from hpcml.model.comparison import Interval, Verdict
+from hpcml.model.publication import Band
+
+INDICATIVE_BELOW = 5  # seeds; power at the usual margins is 2 to 30 % with 3
+_ROUNDING = 1e-12  # a relative spread below this is arithmetic, not data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """An estimate with its standard error, both in the unit of the values (for `ratio`: of their logarithms).
+
+    `df` are the degrees of freedom of Student's t; None where there is no standard error (n < 2).
+    """
+
+    value: float
+    standard_error: float
+    df: float | None
+
+    def interval(self, confidence: float) -> Interval | None:
+        """Return the two-sided t interval ``value ± t(df, (1 + confidence) / 2) * standard_error``, or None for n < 2.
+
+        *confidence* is a share, e.g. 0.95.
+        """
+        if self.df is None:
+            return None
+        half = self.standard_error * float(special.stdtrit(self.df, (1 + confidence) / 2)) if self.standard_error else 0
+        return Interval(low=self.value - half, high=self.value + half, confidence=confidence)
+
+    def p_tost(self, margin: float) -> float | None:
+        """Return the p value of TOST, two one-sided t tests (Schuirmann 1987), or None for n < 2.
+
+        The null hypothesis is "the true value lies outside ±margin"; the larger of both p values is returned. *margin*
+        is positive, in the unit of `value`. Below 0.05 exactly where the 90 % interval lies inside ±margin.
+        """
+        if self.df is None:
+            return None
+        if not self.standard_error:
+            return 0.0 if abs(self.value) < margin else 1.0
+        nearest = (margin - abs(self.value)) / self.standard_error  # the nearer bound gives the larger p
+        return float(special.stdtr(self.df, -nearest))
+
+    def p_above(self, bound: float) -> float | None:
+        """Return the p value of a one-sided t test of "the true value is not above *bound*", or None for n < 2."""
+        if self.df is None:
+            return None
+        if not self.standard_error:
+            return 0.0 if self.value > bound else 1.0
+        return float(special.stdtr(self.df, (bound - self.value) / self.standard_error))
+
+    def turned(self) -> Contrast:
+        """Return the contrast of reference minus arm instead of arm minus reference."""
+        return Contrast(value=-self.value, standard_error=self.standard_error, df=self.df)
+
+
+def sd(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation (divisor n - 1), or None for n < 2; exactly 0.0 where it is only rounding.
+
+    >>> sd([1.0, 2.0, 3.0])
+    1.0
+    """
+    if len(values) < 2:
+        return None
+    scale = max(map(abs, values))
+    if scale == 0:
+        return 0.0
+    relative = float(np.std([value / scale for value in values], ddof=1))  # scaled: squares overflow and underflow
+    return 0.0 if relative <= _ROUNDING else relative * scale
+
+
+def mean(values: Sequence[float]) -> Contrast:
+    """Return the mean of one arm with its standard error ``sd / sqrt(n)`` and n - 1 degrees of freedom.
+
+    *values* is one number per seed and must not be empty.
+
+    >>> mean([1.0, 2.0, 3.0]).value
+    2.0
+    """
+    spread = sd(values)
+    if spread is None:
+        return Contrast(value=float(values[0]), standard_error=0.0, df=None)
+    n = len(values)
+    return Contrast(value=math.fsum(values) / n, standard_error=spread / math.sqrt(n), df=n - 1)
+
+
+def paired(arm: Sequence[float], reference: Sequence[float]) -> Contrast:
+    """Return the mean of arm minus reference with the standard error of the paired t test.
+
+    The values at the same place belong to the same seed; raises `ValueError` where the two differ in length.
+
+    >>> round(paired([0.92, 0.93, 0.91], [0.90, 0.92, 0.90]).value, 4)
+    0.0133
+    """
+    differences = [a - r for a, r in zip(arm, reference, strict=True)]
+    contrast = mean(differences)
+    scale = max(map(abs, (*arm, *reference)))
+    if contrast.standard_error <= _ROUNDING * scale:  # 0.3 - 0.2 and 0.2 - 0.1 differ in their last bit only
+        return Contrast(value=contrast.value, standard_error=0.0, df=contrast.df)
+    return contrast
+
+
+def welch(arm: Sequence[float], reference: Sequence[float]) -> Contrast:
+    """Return the difference of the means of two independent arms, whose variances may differ.
+
+    Welch's t test: the standard error is ``sqrt(s1²/n1 + s2²/n2)``, the degrees of freedom are those of Welch and
+    Satterthwaite (B. L. Welch, Biometrika 34, 1947). The arms may have different numbers of seeds.
+
+    >>> welch([2.0, 4.0], [1.0, 3.0])
+    Contrast(value=1.0, standard_error=1.414213562373095, df=2.0)
+    """
+    one, other = mean(arm), mean(reference)
+    value = one.value - other.value
+    if one.df is None or other.df is None:
+        return Contrast(value=value, standard_error=0.0, df=None)
+    error = math.hypot(one.standard_error, other.standard_error)
+    if error == 0:
+        return Contrast(value=value, standard_error=0.0, df=one.df + other.df)
+    shares = (one.standard_error / error) ** 2, (other.standard_error / error) ** 2
+    df = 1 / (shares[0] ** 2 / one.df + shares[1] ** 2 / other.df)  # Welch and Satterthwaite
+    return Contrast(value=value, standard_error=error, df=df)
+
+
+def ratio(
+    numerator: Sequence[float], denominator: Sequence[float], *, pairs: bool, confidence: float = 0.95
+) -> tuple[float, Interval | None] | None:
+    """Return the ratio of the geometric means of two arms with its t interval; None where a value is not positive.
+
+    The test is `paired` or `welch` on the logarithms, and the ends of its interval are taken back by exp. *pairs* says
+    that values at the same place belong to the same seed. The interval is None where an arm has one value.
+
+    >>> ratio([2.0, 8.0], [1.0], pairs=False)
+    (4.0, None)
+    """
+    if not numerator or not denominator or min(*numerator, *denominator) <= 0:
+        return None
+    tops, bottoms = ([math.log(value) for value in values] for values in (numerator, denominator))
+    contrast = paired(tops, bottoms) if pairs else welch(tops, bottoms)
+    interval = contrast.interval(confidence)
+    if interval is None:
+        return _exp(contrast.value), None
+    return _exp(contrast.value), Interval(low=_exp(interval.low), high=_exp(interval.high), confidence=confidence)
+
+
+def is_paired(arm: Mapping[int, float], reference: Mapping[int, float]) -> bool:
+    """Whether two arms, both by seed, can be compared seed by seed: the same seeds, and at least two.
+
+    >>> is_paired({0: 0.91, 1: 0.92}, {0: 0.90, 1: 0.93})
+    True
+    """
+    return len(arm) >= 2 and set(arm) == set(reference)
+
+
+def correlation(arm: Sequence[float], reference: Sequence[float]) -> float | None:
+    """Return Pearson's correlation coefficient of the pairs, between -1 and 1.
+
+    None below 3 pairs (it is always ±1 there) or where an arm has no spread.
+    """
+    if len(arm) < 3 or not sd(arm) or not sd(reference):
+        return None
+    ones, others = (np.asarray(values) - np.mean(values) for values in (arm, reference))
+    ones, others = ones / np.abs(ones).max(), others / np.abs(others).max()  # rho has no scale, and squares underflow
+    rho = float(ones @ others / math.sqrt(float(ones @ ones) * float(others @ others)))
+    return max(-1.0, min(1.0, rho))
+
+
+def verdict(ci90: Interval | None, margin: float | None, *, higher_is_better: bool) -> Verdict:
+    """Return what the 90 % interval of arm minus reference allows to say.
+
+    *margin* is the smallest difference that matters, in the unit of the metric, fixed before the results were known;
+    None gives "no margin". In this order, for a metric of which more is better:
+
+    - equivalent: the whole interval lies inside ±margin
+    - better: its low end is above 0
+    - non-inferior: its low end is above -margin
+    - worse: its high end is below 0
+    - inconclusive: none of these, or no interval (None)
+
+    >>> verdict(Interval(low=-0.002, high=0.003, confidence=0.9), 0.005, higher_is_better=True)
+    'equivalent'
+    """
+    if margin is None:
+        return "no margin"
+    if ci90 is None:
+        return "inconclusive"
+    low, high = (ci90.low, ci90.high) if higher_is_better else (-ci90.high, -ci90.low)
+    if -margin < low and high < margin:
+        return "equivalent"
+    if low > 0:
+        return "better"
+    if low > -margin:
+        return "non-inferior"
+    return "worse" if high < 0 else "inconclusive"
+
+
+def p_not_worse(
+    arm: Sequence[float], reference: Sequence[float], margin: float, *, higher_is_better: bool
+) -> float | None:
+    """Return the share of all pairs in which a value of *arm* is not worse than one of *reference* by *margin* or more.
+
+    That is U / (n1 * n2) of H. B. Mann and D. R. Whitney (Ann. Math. Statist. 18, 1947), with the arm moved by the
+    margin; a tie is half a pair. A share between 0 and 1 and no p value; None where an arm is empty.
+    """
+    if not arm or not reference:
+        return None
+    sign = 1.0 if higher_is_better else -1.0
+    moved = sign * np.asarray(arm)[:, None] + margin - sign * np.asarray(reference)[None, :]
+    scale = max(map(abs, (*arm, *reference)))
+    ties = np.abs(moved) <= _ROUNDING * scale
+    return float(np.mean(np.where(ties, 0.5, moved > 0)))
+
+
+def _exp(value: float) -> float:
+    return math.exp(max(-700.0, min(700.0, value)))  # two runs with wild times: beyond lies only an overflow
+
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """One p value for each claim that a row could make; each null hypothesis is that the claim does not hold."""
+
+    equivalent: float
+    better: float
+    non_inferior: float
+    worse: float
+
+
+def find_claims(contrast: Contrast, margin: float | None, *, higher_is_better: bool) -> Claims | None:
+    """Return the p values of what *contrast* (arm minus reference) may show; None without a margin, or for n < 2.
+
+    "equivalent" is tested by TOST, the others by a one-sided t test against 0 or -margin.
+    """
+    if margin is None or contrast.df is None:
+        return None
+    gain = contrast if higher_is_better else contrast.turned()
+    ps = contrast.p_tost(margin), gain.p_above(0.0), gain.p_above(-margin), gain.turned().p_above(0.0)
+    equivalent, better, non_inferior, worse = (1.0 if p is None else p for p in ps)
+    return Claims(equivalent=equivalent, better=better, non_inferior=non_inferior, worse=worse)
+
+
+def adjust(claims: Sequence[Claims]) -> list[Claims]:
+    """Return *claims*, one per row of a table, in their order, adjusted by Holm for the number of rows.
+
+    Each kind of claim is a family of its own.
+    """
+    kinds = [
+        holm([getattr(each, kind) for each in claims]) for kind in ("equivalent", "better", "non_inferior", "worse")
+    ]
+    return [
+        Claims(equivalent=equivalent, better=better, non_inferior=non_inferior, worse=worse)
+        for equivalent, better, non_inferior, worse in zip(*kinds, strict=True)
+    ]
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Return the p values of *ps* adjusted by Holm (1979), in their order.
+
+    The k-th smallest of m is multiplied by m - k + 1; none is below a smaller one's, none above 1.
+
+    >>> holm([0.04, 0.01, 0.03])
+    [0.06, 0.03, 0.06]
+    """
+    adjusted = [1.0] * len(ps)
+    most = 0.0
+    for rank, at in enumerate(sorted(range(len(ps)), key=lambda index: ps[index])):
+        most = max(most, min(1.0, (len(ps) - rank) * ps[at]))
+        adjusted[at] = most
+    return adjusted
+
+
+def verdict_of(claims: Claims) -> Verdict:
+    """Return the first claim whose adjusted p value is below 5 %, in the order of `verdict`; else "inconclusive"."""
+    if claims.equivalent < ALPHA:
+        return "equivalent"
+    if claims.better < ALPHA:
+        return "better"
+    if claims.non_inferior < ALPHA:
+        return "non-inferior"
+    return "worse" if claims.worse < ALPHA else "inconclusive"
+
+
+CONFIDENCE = 0.95
+_MOST = 120  # points of a band: more than a chart has room for steps in a mean
+
+Track = tuple[Sequence[float], Sequence[float]]  # x, which increases, and y
+
+
+def band(tracks: Sequence[tuple[int, Track]], *, most: int = _MOST) -> Band | None:
+    """Return the mean of *tracks* with its 95 % t interval at each place, or None where they have no x in common.
+
+    *tracks* are pairs of a seed and its curve (x, y) with x increasing. Tracks of one seed are averaged first: the seed
+    is the unit. Nothing is drawn beyond the end of the shortest, since a mean over fewer seeds would jump there.
+    Between two points of a track the straight line counts. The band has at most *most* places; where a value is not
+    finite its mean is None, and with one seed there are no ends.
+    """
+    known = [(seed, np.asarray(x, dtype=float), np.asarray(y, dtype=float)) for seed, (x, y) in tracks if len(x)]
+    if not known:
+        return None
+    first, last = max(float(x[0]) for _, x, _ in known), min(float(x[-1]) for _, x, _ in known)
+    if first > last:
+        return None
+    grid = _grid([x for _, x, _ in known], first, last, most)
+    by_seed: defaultdict[int, list[NDArray[np.float64]]] = defaultdict(list)
+    for seed, x, y in known:
+        by_seed[seed].append(np.interp(grid, x, y))
+    with np.errstate(over="ignore", invalid="ignore"):  # what is no number any more is left out below
+        values = np.array([np.mean(lines, axis=0) for lines in by_seed.values()])
+    points = [_point([float(value) for value in column]) for column in values.T]
+    return Band(
+        x=tuple(float(x) for x in grid),
+        mean=tuple(mean for mean, _, _ in points),
+        low=tuple(low for _, low, _ in points),
+        high=tuple(high for _, _, high in points),
+        confidence=CONFIDENCE,
+        seeds=len(by_seed),
+    )
+
+
+def _grid(tracks: Sequence[NDArray[np.float64]], first: float, last: float, most: int) -> NDArray[np.float64]:
+    """Return all x of the tracks within first and last, or *most* equidistant ones where they are more than that."""
+    own = np.unique(np.concatenate(tracks))
+    own = own[(own >= first) & (own <= last)]
+    return own if len(own) <= most else np.linspace(first, last, most)
+
+
+def _point(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    if not all(math.isfinite(value) for value in values):
+        return None, None, None
+    centre = mean(values)
+    interval = centre.interval(CONFIDENCE)
+    ends = (None, None) if interval is None else (interval.low, interval.high)
+    return (centre.value, *ends)

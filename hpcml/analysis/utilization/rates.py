@@ -1,0 +1,100 @@
+"""Throughput and MFU of one run in steady state: samples, tokens and FLOP/s, and their share of the device's peak.
+
+MFU (model FLOPs utilization) is the operations that the model needs, nothing computed twice, over time and peak
+(A. Chowdhery et al., PaLM, arXiv:2204.02311, appendix B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcml.analysis.steady import SteadyState
+from hpcml.model import hardware
+from hpcml.model.precision import Numerics, PrecisionName
+from hpcml.model.records import RunRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """One run in steady state; None: not known. `why_no_mfu` says in words what is missing where `mfu` is None."""
+
+    step_s: float
+    devices: int | None
+    samples_per_s: float | None  # over all devices
+    tokens_per_s: float | None
+    achieved_tflops: float | None  # of one device; the model's operations, nothing computed twice
+    peak_tflops: float | None  # of one device in the effective precision, dense
+    peak_basis: str | None  # data sheet | uncertain | derived
+    bandwidth_gbs: float | None  # of the device's memory, at most
+    mfu: float | None  # achieved over peak
+    why_no_mfu: str | None
+
+
+def attained(run: RunRecord, steady: SteadyState) -> Rate:
+    """Return the rate of *run* in its *steady* state.
+
+    The peak is that of the precision that was measured, never of the one that was asked for; an emulated run has none,
+    since its arithmetic is not done by the units of that precision.
+    """
+    work, step_s = run.work, steady.median_s
+    devices = work.devices if work is not None and work.devices else None
+    samples, tokens = samples_per_step(run), work.tokens if work is not None else None
+    achieved = None
+    if work is not None and work.model_flops is not None and devices is not None:
+        achieved = work.model_flops / devices / step_s / 1e12
+    model = hardware.gpu_of(run.facts) if run.facts.get("device") != "cpu" else None
+    precision = _measured_precision(run)
+    peak = model.peak(precision) if model is not None and precision is not None else None
+    return Rate(
+        step_s=step_s,
+        devices=devices,
+        samples_per_s=None if samples is None else samples / step_s,
+        tokens_per_s=None if tokens is None else tokens / step_s,
+        achieved_tflops=achieved,
+        peak_tflops=None if peak is None else peak.tflops,
+        peak_basis=None if peak is None else peak.basis.value,
+        bandwidth_gbs=None if model is None else model.bandwidth_gbs,
+        mfu=None if achieved is None or peak is None else achieved / peak.tflops,
+        why_no_mfu=_what_is_missing(run, achieved=achieved, model=model, precision=precision, peak=peak),
+    )
+
+
+def samples_per_step(run: RunRecord) -> float | None:
+    """Return the samples of a step over all devices: as the program counted them, else the configured batch size.
+
+    None for a user's own program that did not report them: it is free to ignore training.batch_size.
+    """
+    if run.work is not None and run.work.samples is not None and run.work.samples > 0:
+        return run.work.samples
+    batch_size = run.params.get("training.batch_size")
+    is_own_program = "model.recipe" in run.params and run.params["model.recipe"] is None
+    if is_own_program or not isinstance(batch_size, int | float) or batch_size <= 0:
+        return None
+    return float(batch_size)
+
+
+def _measured_precision(run: RunRecord) -> PrecisionName | None:
+    if run.numerics != Numerics.native.name or run.precision_effective is None:
+        return None
+    return PrecisionName.__members__.get(run.precision_effective)
+
+
+def _what_is_missing(
+    run: RunRecord,
+    *,
+    achieved: float | None,
+    model: hardware.GpuModel | None,
+    precision: PrecisionName | None,
+    peak: hardware.Peak | None,
+) -> str | None:
+    """Return the first reason, in words, why there is no MFU; None where there is one."""
+    if achieved is None:
+        return "the program did not count its operations"
+    if run.facts.get("device") == "cpu":
+        return "no peak is known of a CPU"
+    if model is None:
+        return f"no peak is known of {run.facts.get('gpu_model') or 'a GPU that was not recorded'}"
+    if precision is None:
+        measured = run.precision_effective or "not proven"
+        return f"{run.numerics} in precision {measured}: there is no one peak to measure it against"
+    return None if peak is not None else f"{model.name} has no peak in {precision.name}"

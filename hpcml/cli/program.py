@@ -1,0 +1,47 @@
+"""The words behind ``--`` of `hpcml run` and `hpcml estimate`: the user's own program, which no parser of ours sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcml.cli.say import complain, saying_what_is_printed
+
+if TYPE_CHECKING:
+    from hpcml.config.compose import Composed
+
+_END = "--"
+
+
+class BeforeProgram(click.Command):
+    """A command whose options end at the first ``--``; it gets the words behind as `program_words`, None without."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Let click parse the words before the first ``--``, which it would swallow otherwise, and keep the others."""
+        cut = args.index(_END) if _END in args else len(args)
+        rest = super().parse_args(ctx, args[:cut])
+        ctx.params["program_words"] = tuple(args[cut + 1 :]) if cut < len(args) else None
+        return rest
+
+
+def compose(
+    settings: Sequence[str], program_words: Sequence[str] | None, *, is_literal: bool, most: int
+) -> list[Composed]:
+    """Compose the runs of *settings* and, where there are any, of the words of a program; say what it sweeps.
+
+    *is_literal*: no word of the program is a sweep. The list is empty where Hydra only printed something.
+    """
+    from hpcml.config.compose import compose_from_cli
+    from hpcml.config.program import read_program
+
+    program, words = None, list(settings)
+    if program_words is not None:
+        program, words = read_program(program_words, words, is_literal=is_literal, most=most)
+    with saying_what_is_printed():
+        points = compose_from_cli(words, project=Path.cwd(), most=most, program=program)
+    for line in program.remarks([point.run.seed for point in points]) if program is not None and points else ():
+        complain(line)
+    return points

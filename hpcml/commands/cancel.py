@@ -1,0 +1,225 @@
+"""Cancelling runs, waiting or running, on this machine or with a scheduler, for ``hpcml cancel``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpcml.commands.collect import answering, claim, collect, refuse_read_only, tell_of_end
+from hpcml.commands.follow import Watcher
+from hpcml.commands.reconcile import Verdict
+from hpcml.commands.selection import Selection, select
+from hpcml.commands.status import ticket_of
+from hpcml.commands.submit.backends import Backends
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.records import Known, RunRecord
+from hpcml.model.state import State
+from hpcml.paths import Places
+from hpcml.runs.journal import events, read_journal
+from hpcml.runs.layout import RunDir
+from hpcml.runs.liveness import ProcessIdentity, pid_here
+from hpcml.runs.private import FILE, check
+from hpcml.runs.state import EventName
+from hpcml.schedulers.contract import Ticket
+from hpcml.schedulers.registry import CLUSTER_SCHEDULERS
+from hpcml.store.missing import runs_below
+from hpcml.store.query import open_runs
+from hpcml.store.scheduler_polls import read_words
+from hpcml_client.journal import JournalWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelPlan:
+    """The runs that would be stopped, and the jobs that must go on for the sake of others.
+
+    `shared` are jobs that also hold runs which are not to be stopped, so that the job itself cannot be cancelled;
+    `broken` are job arrays, by scheduler and job id, of which only some elements are to be cancelled.
+    """
+
+    wanted: Sequence[RunRecord]
+    ended: Sequence[RunRecord]  # named, but had ended already
+    may_live: Sequence[RunRecord]  # ended too, but their schedulers may still have their jobs
+    shared: frozenset[Ticket]
+    broken: frozenset[tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """What became of the request to one run.
+
+    `was_open` False: it had ended already, and so has its job, as far as its scheduler says. `trouble` is one line if
+    its scheduler could not be told or asked; a run that had not ended is marked as cancelled all the same, and
+    `hpcml status` repeats the request.
+    """
+
+    uid: str
+    was_open: bool
+    trouble: str | None = None
+
+
+def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
+    """Return what stopping the selected runs would mean; nothing has happened yet.
+
+    Raises `ConfigError` if a run that was named has not ended and belongs to another HPCML_HOME, `StoreError` for names
+    that mean no run and for a store that is read-only, and `NotPrivateError` where another user could have written what
+    says which jobs and processes these are.
+    """
+    claim(places)
+    with answering(places) as store:
+        refuse_read_only(store)
+        collect(store, places)
+        chosen = select(store, selection)
+        unended = open_runs(store, places.runs)
+        ours = runs_below(store, places.runs)
+        words = read_words(store, [record.uid for record in chosen])
+    for record in chosen:
+        if record.uid not in ours and selection.references and _goes_on(record):
+            raise ConfigError(f"run {record.uid} is not below {places.runs}: whoever submitted it can cancel it")
+    open_uids = {record.uid for record in unended}
+    wanted = [record for record in chosen if record.uid in open_uids]
+    wanted_uids = {record.uid for record in wanted}
+    for run_dir in (RunDir(Path(record.path)) for record in wanted):
+        if run_dir.path.exists():  # its journals say which process is told to end
+            check(run_dir.path, top=places.home)
+    others = [record for record in unended if record.uid not in wanted_uids and record.job_id is not None]
+    ended = [record for record in chosen if record.uid not in open_uids]
+    is_named = bool(selection.references)
+    may_live = [one for one in ended if one.uid in ours and _may_have_job(one, words.get(one.uid), is_named=is_named)]
+    shared = {_job(record) for record in [*wanted, *may_live] if record.is_shared} & {_job(record) for record in others}
+    return CancelPlan(
+        wanted=wanted,
+        ended=ended if is_named else [],
+        may_live=[record for record in may_live if _job(record) not in shared],
+        shared=frozenset(shared),
+        broken=frozenset((record.scheduler, record.job_id) for record in others),
+    )
+
+
+def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
+    """Ask every run of *plan* to stop; yield what became of each, those last that had ended before.
+
+    Schedulers are told after all runs have been marked, each by as few calls as it takes: an array whose runs are all
+    unwanted is cancelled as a whole. A job that others share goes on: its agent sees the mark of the run that is not
+    wanted any more. A scheduler that cannot be told is reported in `Stopped.trouble`, not raised.
+    """
+    tickets: defaultdict[str, dict[Ticket, list[str]]] = defaultdict(dict)
+    outcome: dict[str, Stopped] = {}
+    for record in plan.wanted:
+        is_local = record.scheduler == "local"
+        is_part = record.job_id is not None and _job(record) in plan.shared
+        was_open = cancel_run(
+            RunDir(Path(record.path)), is_local=is_local, is_shared=is_part or (record.is_shared and not is_local)
+        )
+        outcome[record.uid] = Stopped(uid=record.uid, was_open=was_open)
+        if was_open and is_local and record.state is State.PENDING:
+            _tell_webhook(record)
+        if was_open and not is_local and not is_part and record.job_id is not None:
+            ticket = ticket_of(record)
+            if (record.scheduler, record.job_id) not in plan.broken:
+                ticket = replace(ticket, array_index=None, is_shared=False)  # the array as a whole, by one call
+            tickets[record.scheduler].setdefault(ticket, []).append(record.uid)
+    for scheduler, by_ticket in tickets.items():
+        try:
+            backends.by_name(scheduler).cancel(list(by_ticket))
+        except HpcmlError as error:
+            for uid in (uid for uids in by_ticket.values() for uid in uids):
+                outcome[uid] = Stopped(uid=uid, was_open=True, trouble=str(error))
+    yield from outcome.values()
+    told = _cancel_living(plan, backends)
+    yield from told.values()
+    yield from (Stopped(uid=record.uid, was_open=False) for record in plan.ended if record.uid not in told)
+
+
+def _cancel_living(plan: CancelPlan, backends: Backends) -> dict[str, Stopped]:
+    """Ask for the jobs of runs that have ended, cancel those that live on, and return by uid what became of these.
+
+    Of a run whose scheduler gave no answer its job may live: the reason is its `Stopped.trouble`.
+    """
+    asked: defaultdict[str, dict[str, Ticket]] = defaultdict(dict)
+    for record in plan.may_live:
+        asked[record.scheduler][record.uid] = ticket_of(record)
+    outcome: dict[str, Stopped] = {}
+    for scheduler, tickets in asked.items():
+        backend, living = backends.by_name(scheduler), set[str]()
+        try:
+            answers = backend.query(list(dict.fromkeys(tickets.values())))
+            for uid, ticket in tickets.items():
+                known = answers.known.get(ticket)
+                if ticket in answers.unanswered:
+                    outcome[uid] = Stopped(uid=uid, was_open=False, trouble=answers.unanswered[ticket])
+                elif known is not None and not known.state.is_final:
+                    living.add(uid)
+            if living:
+                backend.cancel(list(dict.fromkeys(tickets[uid] for uid in living)))
+            outcome |= {uid: Stopped(uid=uid, was_open=True) for uid in tickets if uid in living}
+        except HpcmlError as error:
+            doubtful = living or set(tickets)
+            outcome |= {uid: Stopped(uid=uid, was_open=uid in living, trouble=str(error)) for uid in doubtful}
+    return outcome
+
+
+def cancel_run(run_dir: RunDir, *, is_local: bool = True, is_shared: bool = False) -> bool:
+    """Ask a run to stop, whether it runs or waits; return False if it had ended already.
+
+    The mark comes first: a queue or an agent that is just starting the run sees it, and the agent of a job that is
+    shared looks for it every few seconds. Else an agent that runs on this machine is told by SIGTERM, passes it on and
+    kills what is left after the run's grace; one on a node of a cluster is told by its scheduler. A run that waits in
+    a queue of this machine will be passed over, so it has ended.
+    """
+    seen = Watcher(run_dir).look()
+    if seen.is_over:
+        return False
+    run_dir.cancel_mark.touch(mode=FILE)
+    if is_shared:
+        return True
+    told = False
+    for path in run_dir.journal_files():
+        for started in events([read_journal(path)], EventName.ATTEMPT_STARTED):
+            agent = ProcessIdentity.from_details(started.details)
+            pid = pid_here(agent) if agent is not None else None  # None too where it cannot be seen: it sees the mark
+            if pid is not None:
+                os.kill(pid, signal.SIGTERM)
+                told = True
+    if is_local and not told and seen.state is State.PENDING:
+        with JournalWriter.open(
+            str(run_dir.journals), run=run_dir.uid, attempt=seen.attempt, writer="cancel"
+        ) as journal:
+            journal.event(EventName.CANCELLED, {"reason": "cancelled before it started"})
+    return True
+
+
+def _may_have_job(record: RunRecord, word: tuple[Known, float] | None, *, is_named: bool) -> bool:
+    """Tell whether the scheduler of a run that has ended may still have its job, by its last *word* and when it came.
+
+    Without a word of it: only where the run was named, since of a thousand that have ended hardly any has.
+    """
+    if record.job_id is None or record.scheduler not in CLUSTER_SCHEDULERS:
+        return False
+    if word is None or (record.t_end is not None and word[1] < record.t_end):
+        return is_named
+    return not word[0].state.is_final
+
+
+def _goes_on(record: RunRecord) -> bool:
+    return not record.state.is_final or not record.is_settled
+
+
+def _tell_webhook(record: RunRecord) -> None:
+    """Tell the webhook of a run that ended by being passed over: no agent will."""
+    run_dir = RunDir(Path(record.path))
+    if record.params.get("schedule.notify") in (None, "never") or not Watcher(run_dir).look().is_over:
+        return
+    with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=record.attempt, writer="cancel") as journal:
+        verdict = Verdict(
+            attempt=record.attempt, name=EventName.CANCELLED, details={"reason": "cancelled before it started"}
+        )
+        tell_of_end(record, run_dir, verdict, tell=lambda name, **details: journal.event(name, details))
+
+
+def _job(record: RunRecord) -> Ticket:
+    """Return what runs of one job have in common."""
+    return Ticket(scheduler=record.scheduler, job_id=record.job_id or "", array_index=record.array_index)

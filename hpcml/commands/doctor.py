@@ -1,0 +1,173 @@
+"""Checks of this machine and of a cluster's profile, each ok, warned of or failed, for ``hpcml doctor``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from hpcml.commands.collect import opened
+from hpcml.commands.machine import Machine
+from hpcml.commands.submit.account import known_account
+from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.preflight import file_system_of, warnings
+from hpcml.commands.submit.validate import plan_all
+from hpcml.config.compose import compose_from_cli
+from hpcml.errors import HpcmlError
+from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.model.run import Schedule
+from hpcml.paths import Places
+from hpcml.runs.private import exchangeable, is_open, why_shared
+from hpcml.schedulers.contract import Ticket
+from hpcml.schedulers.registry import find_programs
+from hpcml.store.opening import place_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at: `verdict` is ok, warn or fail, and `found` says what there is or how to mend it."""
+
+    what: str
+    verdict: str
+    found: str
+
+
+def examine(places: Places, machine: Machine, cluster: str, folder: str | None = None) -> Iterator[Check]:
+    """Yield the checks of this machine, then those of the profile *cluster*; nothing is raised or changed.
+
+    What cannot be looked at is a failed check. *folder* holds options besides ./conf. The scheduler, where its programs
+    are here, is asked one question; no job is submitted.
+    """
+    yield Check(what="python", verdict="ok", found=platform.python_version())
+    yield _home(places)
+    yield _store(places)
+    yield Check(what="cores", verdict="ok", found=f"{machine.cores} usable")
+    yield _gpus(machine)
+    yield from _packages()
+    yield from _cluster(places, machine, cluster, folder)
+
+
+def _home(places: Places) -> Check:
+    nearest = places.home
+    while not nearest.exists():
+        nearest = nearest.parent
+    found = f"{places.home} on {file_system_of(places.home) or 'an unknown file system'}"
+    verdict, wrong = _whose(places.home) if places.home.is_dir() else ("ok", "")
+    if verdict != "fail" and not (os.access(nearest, os.W_OK | os.X_OK) and nearest.is_dir()):
+        verdict, wrong = "fail", f"{nearest} cannot be written"
+    return Check(what="HPCML_HOME", verdict=verdict, found=f"{found}: {wrong}" if wrong else found)
+
+
+def _whose(home: Path) -> tuple[str, str]:
+    """Return a verdict on who else may come into *home*, and what there is to say of it."""
+    try:
+        if shared := why_shared(home):
+            return "fail", shared
+        if is_open(home):
+            return "warn", "open to others; the next submission closes it (docs/shared-folders)"
+        if folder := exchangeable(home):
+            return "warn", f"others may rename it, since they may write to {folder}: chmod +t {folder} ends that"
+    except OSError as error:
+        return "fail", f"{error.filename}: {error.strerror}"
+    return "ok", ""
+
+
+def _store(places: Places) -> Check:
+    """Check that the store can be opened and written, and that it is not on a file system where SQLite's locks fail."""
+    try:
+        placement = place_of(places.store_url)
+        if placement is not None and not placement.path.exists():
+            found, verdict = f"{placement.path} {placement} (made at first use)", "ok"
+        else:
+            with opened(places) as store:
+                found = f"{store.name} {store.used}"
+                verdict = "warn" if store.is_read_only else "ok"
+    except HpcmlError as error:
+        return Check(what="store", verdict="fail", found=str(error))
+    if placement is not None and placement.is_doubtful:
+        found, verdict = f"{found}; SQLite's locks may not hold there: use it from one machine only", "warn"
+    return Check(what="store", verdict=verdict, found=found)
+
+
+def _gpus(machine: Machine) -> Check:
+    if not machine.gpus:
+        found = "none that NVML shows: runs here use the CPU; tf32 and FP16 are emulated, and labelled so"
+        return Check(what="GPUs", verdict="ok", found=found)
+    names = ", ".join(
+        f"{gpu.name} ({'.'.join(map(str, gpu.compute_capability))}, {gpu.memory_mb} MiB)" for gpu in machine.gpus
+    )
+    return Check(what="GPUs", verdict="ok", found=f"{names}, driver {machine.gpus[0].driver}")
+
+
+def _packages() -> Iterator[Check]:
+    versions = {dist.name.lower(): dist.version for dist in metadata.distributions() if dist.name}
+    torch = versions.get("torch")
+    missing = "not installed here: the recipes need it (pip install 'hpcml[torch]'), your own programs may not"
+    yield Check(what="torch", verdict="ok" if torch else "warn", found=torch or missing)
+    if "pynvml" in versions:  # it shadows nvidia-ml-py's module of that name
+        found = f"pynvml {versions['pynvml']} is deprecated and may shadow nvidia-ml-py: pip uninstall pynvml"
+        yield Check(what="NVML package", verdict="warn", found=found)
+
+
+def _cluster(places: Places, machine: Machine, name: str, folder: str | None) -> Iterator[Check]:
+    own = [] if folder is None else ["--config-dir", folder]
+    try:
+        (point,) = compose_from_cli([*own, f"cluster={name}", "workload.command=true"], project=Path.cwd())
+    except HpcmlError as error:
+        yield Check(what=f"profile {name}", verdict="fail", found=str(error))
+        return
+    site = point.run.cluster
+    yield Check(what=f"profile {name}", verdict="ok", found=f"{site.scheduler.name}, {site.site or 'this machine'}")
+    for program, place in find_programs(site.scheduler.name).items():
+        yield Check(what=program, verdict="ok" if place else "fail", found=place or "not on PATH")
+    if site.scheduler is not SchedulerName.local and all(find_programs(site.scheduler.name).values()):
+        yield _answer(Backends(places=places, machine=machine), site.scheduler.name)
+    yield from _account(site)
+    yield from _webhook(point.run.schedule)
+    try:
+        (item,) = plan_all([point], machine)
+    except HpcmlError as error:
+        yield Check(what="preflight", verdict="fail", found=str(error))
+        return
+    found = [warning for warning in warnings(item, places) if not warning.startswith("resources.account")]
+    yield from (Check(what="preflight", verdict="warn", found=warning) for warning in found)
+    if not found:
+        yield Check(what="preflight", verdict="ok", found="a default run would be accepted")
+
+
+def _answer(backends: Backends, scheduler: str) -> Check:
+    """Ask the scheduler once, about a job that is not ours and probably long gone: that it answers is what counts."""
+    what = f"{scheduler} answers"
+    try:
+        answers = backends.by_name(scheduler).query([Ticket(scheduler=scheduler, job_id="1")])
+    except HpcmlError as error:
+        return Check(what=what, verdict="fail", found=str(error))
+    problems = "; ".join(dict.fromkeys(answers.unanswered.values()))
+    return Check(what=what, verdict="fail" if problems else "ok", found=problems or "yes")
+
+
+def _webhook(schedule: Schedule) -> Iterator[Check]:
+    """Check that the file with the webhook's URL exists and that nobody else may read it; nothing without a webhook."""
+    if schedule.webhook_file is None:
+        return
+    path = Path(schedule.webhook_file).expanduser()
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        yield Check(what="webhook", verdict="fail", found=f"schedule.webhook_file={path}: {error.strerror}")
+        return
+    is_private = not stat.S_IMODE(mode) & (stat.S_IRWXG | stat.S_IRWXO)
+    found = str(path) if is_private else f"{path} may be read by others, and its URL is a secret: chmod 600 {path}"
+    yield Check(what="webhook", verdict="ok" if is_private else "fail", found=found)
+
+
+def _account(site: Cluster) -> Iterator[Check]:
+    if not site.account_required:
+        return
+    account = known_account(site, os.environ, Path.cwd())
+    missing = f"none for {site.name}: HPCML_ACCOUNT, hpcml.yaml here, or your configuration file"
+    yield Check(what="account", verdict="ok" if account else "fail", found=account or missing)

@@ -1,0 +1,138 @@
+"""Estimates of how long planned runs take and what they use, from recorded runs, for ``hpcml estimate``.
+
+``hpcml run`` asks the same before it submits, to warn of walltimes that are too short.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hpcml.agent import host
+from hpcml.analysis.planning import duration
+from hpcml.analysis.planning.duration import find_precedents
+from hpcml.codec import encode, flatten
+from hpcml.commands.collect import collect, opened
+from hpcml.commands.machine import Machine
+from hpcml.commands.submit.planned import Planned
+from hpcml.model.cluster import SchedulerName
+from hpcml.model.planning import Estimate, Wanted
+from hpcml.model.records import Point
+from hpcml.model.state import State
+from hpcml.paths import Places
+from hpcml.store import query
+from hpcml.store.conditions import Filter
+from hpcml.store.database import Database
+from hpcml.store.opening import open_store, place_of
+from hpcml.store.sqlite.read_only import ReadOnlyStore
+from hpcml.units import parse_walltime_s
+
+_MOST = 300  # of the completed runs of a model on a cluster, the newest: loading them takes a fraction of a second
+_MARGIN_S = 90  # what an agent keeps of a scheduler's walltime, where none was asked for yet
+
+
+def estimate_runs(planned: Sequence[Planned], places: Places, machine: Machine) -> Estimate:
+    """Return what recorded runs say of *planned*, in their order; nothing is submitted.
+
+    The store is brought up to date before. At most the 300 newest completed runs of each model on each cluster are
+    used.
+    """
+    with opened(places) as store:
+        collect(store, places)
+        return _asked(store, planned, machine)
+
+
+def estimate_as_recorded(planned: Sequence[Planned], places: Places, machine: Machine) -> Estimate | None:
+    """Return the same from the store as it is; None where there is no store yet.
+
+    The store is neither made, nor upgraded, nor brought up to date: `hpcml run` asks before it submits, and must not
+    wait for that. Raises `StoreError` where the store cannot be read so.
+    """
+    with _looked_into(places) as store:
+        return None if store is None else _asked(store, planned, machine)
+
+
+@contextmanager
+def _looked_into(places: Places) -> Iterator[Database | None]:
+    """Yield the store for reading alone; None where it does not exist yet."""
+    placement = place_of(places.store_url)
+    if placement is not None and not placement.path.exists():
+        yield None
+        return
+    store = open_store(places.store_url) if placement is None else ReadOnlyStore.open(placement)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _asked(store: Database, planned: Sequence[Planned], machine: Machine) -> Estimate:
+    wanted = [_wanted(item, machine) for item in planned]
+    of_work = {
+        (model, cluster): query.find_runs(
+            store,
+            states=[State.COMPLETED],
+            filters=[
+                Filter(key="model.name", op="=", value=model),
+                Filter(key="cluster.name", op="=", value=cluster),
+            ],
+            sort="t_end",
+            descending=True,
+            limit=_MOST,
+        )
+        for model, cluster in {(item.run.model.name, item.run.cluster.name) for item in planned}
+    }
+    precedents = [
+        find_precedents(each, of_work[item.run.model.name, item.run.cluster.name])
+        for each, item in zip(wanted, planned, strict=True)
+    ]
+    metrics: dict[str, str] = {
+        run.uid: str(run.params.get("objective.metric")) for found in precedents for run in found.runs
+    }
+    step_times = query.curves(store, list(metrics), "step_time_s")
+    by_metric: defaultdict[str, list[str]] = defaultdict(list)
+    for uid, metric in metrics.items():
+        by_metric[metric].append(uid)
+    evaluations: dict[str, list[Point]] = {}
+    for metric, uids in by_metric.items():
+        evaluations |= query.curves(store, uids, metric)
+    return duration.estimate(wanted, precedents, {uid: (step_times[uid], evaluations[uid]) for uid in metrics})
+
+
+def _wanted(item: Planned, machine: Machine) -> Wanted:
+    """Return what the estimate must know of a planned run: settings, devices, GPUs that are charged, and its times."""
+    run, plan, site = item.run, item.plan, item.run.cluster
+    nodes, gpus = run.resources.nodes, plan.gpus_per_node
+    is_local = site.scheduler is SchedulerName.local
+    charged = site.gpus_per_node if site.whole_nodes and gpus and site.gpus_per_node else gpus
+    model = None
+    if is_local:
+        model = machine.gpus[0].name if plan.device == "cuda" else host.facts().get("cpu_model")
+    keeps = plan.walltime_s is not None and plan.stop_after_s is not None
+    return Wanted(
+        name=" ".join(item.overrides) or "the defaults",
+        seed=run.seed,
+        params=flatten(encode(run)),
+        numerics=plan.numerics.name,
+        device=plan.device,
+        device_model=model,
+        gpus=nodes * gpus,
+        charged_gpus=nodes * charged,
+        nodes=nodes,
+        walltime_s=plan.walltime_s,
+        stop_after_s=plan.stop_after_s,
+        warn_after_s=plan.warn_after_s,
+        margin_s=(plan.walltime_s or 0) - (plan.stop_after_s or 0) if keeps else 0 if is_local else _MARGIN_S,
+        limit_s=_limit_s(item),
+        whole_nodes=site.whole_nodes,
+        co2_g_per_kwh=site.co2_g_per_kwh,
+    )
+
+
+def _limit_s(item: Planned) -> int | None:
+    """Return the longest walltime that the site's profile allows to this run."""
+    site = item.run.cluster
+    queue = site.queues.get(item.run.resources.partition_or_queue or "")
+    limits = [site.max_walltime, queue.max_walltime if queue is not None else None]
+    return min((parse_walltime_s(limit, field="max_walltime") for limit in limits if limit is not None), default=None)

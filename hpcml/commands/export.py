@@ -1,0 +1,216 @@
+"""Writing runs in the formats of other tools (MLflow, TensorBoard, Parquet, ...), for ``hpcml export``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import IO
+
+from hpcml import __version__
+from hpcml.commands.collect import answering, collect
+from hpcml.commands.selection import Selection, select
+from hpcml.errors import ConfigError, StoreError
+from hpcml.interop import (
+    crate_export,
+    csv_export,
+    json_export,
+    mlflow_export,
+    openmetrics_export,
+    output,
+    parquet_export,
+    tensorboard_export,
+)
+from hpcml.interop.exported import Export, WholeRun
+from hpcml.model.records import Point, RunRecord
+from hpcml.paths import Places
+from hpcml.runs.layout import RunDir
+from hpcml.runs.lock import Owner, kept_alive, try_lock
+from hpcml.runs.private import make_folder
+from hpcml.store import query
+from hpcml.store.database import Database
+from hpcml.store.loading import clock_zeros
+
+_AT_ONCE = 200_000  # points that are in memory together, unless one run has more
+STDOUT = "-"
+
+
+class ExportFormat(Enum):
+    """The formats that runs can be exported to, named as on the command line."""
+
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+    mlflow = "mlflow"
+    tensorboard = "tensorboard"
+    openmetrics = "openmetrics"
+    rocrate = "rocrate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """What is to be exported where."""
+
+    form: ExportFormat
+    out: str | None = None  # a folder, a file or MLflow's URI; None: standard output, or what MLFLOW_TRACKING_URI says
+    with_artifacts: bool = False  # logs and what runs reported as artifacts go along
+    license: str | None = None  # of a crate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was done, in one line, and remarks on what the other tool could not take as it is here."""
+
+    line: str
+    remarks: Sequence[str] = ()
+
+
+def export(
+    places: Places, selection: Selection, wish: ExportRequest, environ: Mapping[str, str], stdout: IO[str]
+) -> Exported:
+    """Export the selected runs as they are now; json and openmetrics may go to *stdout*.
+
+    What was at the target before is replaced as a whole, or stays whole if anything fails; only an earlier export of
+    the same form is replaced. MLflow is different: its runs are created or updated one after the other, and no two
+    exports of this HPCML_HOME do that at once. *environ* is asked for MLFLOW_TRACKING_URI.
+
+    Raises `ConfigError` where no target is given and the format needs one, `StoreError` where no run matches
+    (openmetrics is written all the same, since it is read again and again).
+    """
+    target = _target(wish, environ)
+    with answering(places) as store:
+        collect(store, places)
+        records = select(store, selection)
+        if not records and wish.form is not ExportFormat.openmetrics:  # which is told anew and anew: none is news, too
+            raise StoreError("no run matches: nothing was exported")
+        zeros = clock_zeros(store, [record.uid for record in records])
+        runs = Export(records=records, t_zero=zeros, runs=_whole_runs(store, records, zeros))
+        if wish.form is ExportFormat.mlflow:
+            with _alone(places):
+                return _to_mlflow(runs, target, wish)
+        if wish.form in _FILES:
+            _to_file(runs, wish.form, target, stdout)
+        else:
+            _to_folder(runs, wish, Path(target))
+    counted = _count(len(records), "run")
+    return Exported(line=f"{counted} exported" if target == STDOUT else f"{counted} exported to {target}")
+
+
+_FILES: Mapping[ExportFormat, tuple[Callable[[Export, IO[str]], None], Callable[[bytes], bool]]] = {
+    ExportFormat.json: (json_export.write_json, json_export.is_json_export),
+    ExportFormat.openmetrics: (
+        lambda runs, file: openmetrics_export.write_openmetrics(runs.records, file),
+        openmetrics_export.is_openmetrics_export,
+    ),
+}
+_FOLDERS: Mapping[ExportFormat, Callable[[Export, Path], None]] = {
+    ExportFormat.csv: csv_export.write_csv,
+    ExportFormat.parquet: parquet_export.write_parquet,
+    ExportFormat.tensorboard: tensorboard_export.write_tensorboard,
+}
+
+
+def _target(wish: ExportRequest, environ: Mapping[str, str]) -> str:
+    """Return where the export goes: what was asked for, else the format's own default."""
+    if wish.out is not None and (wish.out != STDOUT or wish.form in _FILES):
+        return wish.out
+    if wish.form in _FILES:
+        return STDOUT
+    if wish.form is ExportFormat.mlflow:
+        if uri := environ.get("MLFLOW_TRACKING_URI"):
+            return uri
+        raise ConfigError(
+            "say where MLflow is: -o sqlite:////path/to/mlflow.db, -o https://..., or MLFLOW_TRACKING_URI"
+        )
+    raise ConfigError(f"--to {wish.form.value} writes a folder: say which with -o FOLDER")
+
+
+def _to_file(runs: Export, form: ExportFormat, target: str, stdout: IO[str]) -> None:
+    write, is_ours = _FILES[form]
+    if target == STDOUT:
+        write(runs, stdout)
+        return
+    with output.new_file(Path(target).absolute(), is_ours=is_ours) as file:
+        write(runs, file)
+
+
+def _to_folder(runs: Export, wish: ExportRequest, target: Path) -> None:
+    with output.new_folder(target.absolute(), wish.form.value) as folder:
+        if wish.form is ExportFormat.rocrate:
+            about = crate_export.About(
+                made_at=datetime.now(UTC),
+                hpcml_version=__version__,
+                license=wish.license,
+                with_artifacts=wish.with_artifacts,
+            )
+            crate_export.write_crate(runs, folder, about)
+        else:
+            _FOLDERS[wish.form](runs, folder)
+
+
+def _to_mlflow(runs: Export, uri: str, wish: ExportRequest) -> Exported:
+    target, told = mlflow_export.MlflowTarget(uri), mlflow_export.MlflowReport()
+    for run in runs.runs:
+        run_dir = RunDir(Path(run.record.path))
+        found = crate_export.artifact_files(run, run_dir) if wish.with_artifacts else []
+        artifacts = [(path, path.relative_to(run_dir.path).parent.as_posix()) for path, _ in found]
+        target.put(run, told, artifacts=artifacts)
+    line = (
+        f"{_count(told.created, 'run')} created in MLflow, {told.updated} updated, {told.unchanged} unchanged; "
+        f"{_count(told.points, 'new point')}"
+    )
+    return Exported(line=line, remarks=list(dict.fromkeys(told.remarks)))
+
+
+@contextmanager
+def _alone(places: Places) -> Iterator[None]:
+    """Keep another export of ours from creating the same runs in MLflow, which would have them twice then."""
+    folder = places.exports
+    try:
+        make_folder(folder, parents=True)
+        lock = try_lock(folder, "mlflow")
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error
+    if isinstance(lock, Owner):
+        raise ConfigError(f"another export to MLflow is under way ({lock}): try again when it has ended")
+    with kept_alive(lock):
+        yield
+
+
+def _whole_runs(store: Database, records: Sequence[RunRecord], zeros: Mapping[str, float]) -> Iterator[WholeRun]:
+    """Load the runs as they are asked for, several small ones at once."""
+    together: list[RunRecord] = []
+    n_points = 0
+    for record in records:
+        size = sum(summary.n for summary in record.metrics.values())
+        if together and n_points + size > _AT_ONCE:
+            yield from _load(store, together, zeros)
+            together, n_points = [], 0
+        together.append(record)
+        n_points += size
+    yield from _load(store, together, zeros)
+
+
+def _load(store: Database, records: Sequence[RunRecord], zeros: Mapping[str, float]) -> Iterator[WholeRun]:
+    """Load curves and events of *records* by one query for each metric, and yield the runs in their order."""
+    having: dict[str, list[str]] = {}
+    for record in records:
+        for metric in record.metrics:
+            having.setdefault(metric, []).append(record.uid)
+    curves: dict[str, dict[str, list[Point]]] = {
+        metric: query.curves(store, uids, metric) for metric, uids in having.items()
+    }
+    for record in records:
+        yield WholeRun(
+            record=record,
+            t_zero=zeros.get(record.uid, record.t_start or 0.0),
+            curves={metric: curves[metric][record.uid] for metric in record.metrics},
+            events=query.events(store, record.uid),
+        )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"

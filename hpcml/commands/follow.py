@@ -1,0 +1,159 @@
+"""Watching runs through their own journals as these grow; neither the store nor a scheduler is asked.
+
+`follow` is what ``hpcml run`` shows; a `Watcher` reads one run, for ``logs -f``, ``top``, ``cancel`` and others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcml.errors import HpcmlError
+from hpcml.model.state import State
+from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import read_raw
+from hpcml.runs.state import EventName, RunFold, Told, counted
+from hpcml.store.journals import find_header
+
+_CHUNK_BYTES = 4 << 20
+_REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
+
+
+def follow(
+    run_dirs: Sequence[RunDir], *, period_s: float, is_supervised: Callable[[], bool]
+) -> Iterator[list[Glimpse]]:
+    """Yield a glimpse of every run once in *period_s* seconds, in the order of *run_dirs*.
+
+    It ends when all have ended, or when *is_supervised* (asked each time) says that no queue is left to start those
+    that wait. A run that left at a checkpoint is waited for a moment longer, since its agent may be queueing it again.
+    """
+    watchers = [Watcher(run_dir) for run_dir in run_dirs]
+    over_since: float | None = None
+    while True:
+        supervised = is_supervised()  # asked first: what is written before the queue ends is seen by the look below
+        glimpses = [watcher.look() for watcher in watchers]
+        yield glimpses
+        if all(glimpse.is_over for glimpse in glimpses):
+            now = time.monotonic()
+            over_since = now if over_since is None else over_since
+            if not any(glimpse.may_go_on for glimpse in glimpses) or now - over_since >= _REQUEUE_S:
+                return
+        else:
+            over_since = None
+            if not supervised and not any(glimpse.state is State.RUNNING for glimpse in glimpses):
+                return
+        time.sleep(period_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glimpse:
+    """How far a run is.
+
+    `step` is the last one reported, None before the first; `latest` has the last value of each metric; `reason` is that
+    of the end, None before it and for success.
+    """
+
+    uid: str
+    state: State
+    step: int | None
+    latest: dict[str, float]
+    reason: str | None
+    attempt: int = 0  # the latest that there is a journal of
+    is_settled: bool = True  # False: ended by a signal from outside, and nobody has said why
+    written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
+    may_go_on: bool = False  # it left at a checkpoint: its agent may be queueing it again right now
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended and it is known why."""
+        return self.state.is_final and self.is_settled
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Reads on in the journals of one run, from where it stopped in the last look.
+
+    A file is opened in every look, even if nothing is new, because that is what makes an NFS client ask its server.
+    """
+
+    run_dir: RunDir
+    told: RunFold = field(default_factory=RunFold)
+    _uid: str = field(init=False)  # which a folder that was copied need not be called
+    _step: int | None = None
+    _latest: dict[str, float] = field(default_factory=dict)
+    _written: tuple[int, int] | None = None
+    _headers: dict[Path, Header] = field(default_factory=dict)
+    _offsets: dict[Path, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._uid = self.run_dir.uid
+        with suppress(HpcmlError):  # it is not there (yet), or torn
+            self._uid = str(read_raw(self.run_dir.manifest).get("uid") or self._uid)
+
+    def look(self) -> Glimpse:
+        """Read what is new in all journals and return what is known now.
+
+        Raises `HpcmlError` where a journal cannot be read, and `FileNotFoundError` where the run is being removed.
+        """
+        try:
+            for path in self.run_dir.journal_files():
+                header = self.header(path)
+                if isinstance(header, Header):
+                    self._read_on(path, header)
+        except HpcmlError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from None
+            raise
+        return self.glimpse()
+
+    def header(self, path: Path) -> Header | str:
+        """Return the header of the journal *path*, or in words why it is left out: not begun yet, or another run's."""
+        if path not in self._headers:
+            found = find_header(path, self._uid)
+            if isinstance(found, str):
+                return found
+            self._headers[path] = found
+        return self._headers[path]
+
+    def take(self, header: Header, records: Sequence[Metrics | Event]) -> None:
+        """Take *records* of the journal that begins with *header* into account.
+
+        It is for callers that read the files themselves (`hpcml top`). Records of users (tags, notes) change no state.
+        """
+        self.told.begin(header.attempt, header.writer)
+        for record in records:
+            if isinstance(record, Metrics):
+                self._step = record.step if self._step is None else max(self._step, record.step)
+                self._latest |= record.values
+            elif header.writer != USER:
+                if record.name == EventName.FILES_WRITTEN:
+                    self._written = counted(record.details)
+                self.told.take(Told.of(record, header))
+
+    def glimpse(self) -> Glimpse:
+        """Return what follows from the records so far, without a look at the disk."""
+        return Glimpse(
+            uid=self.run_dir.uid,
+            state=self.told.state,
+            step=self._step,
+            latest=dict(self._latest),
+            reason=self.told.reason,
+            attempt=self.told.attempt,
+            is_settled=self.told.is_settled,
+            written=self._written,
+            may_go_on=self.told.may_go_on,
+        )
+
+    def _read_on(self, path: Path, header: Header) -> None:
+        while True:  # opened even if it has not grown: that is what makes NFS ask its server
+            offset = self._offsets.get(path, 0)
+            piece = read_piece(path, offset, _CHUNK_BYTES)
+            chunk = parse_piece(piece, offset=offset, journal=header.journal)
+            self._offsets[path] = chunk.end
+            self.take(header, chunk.records)
+            if chunk.end == offset or len(piece.data) < _CHUNK_BYTES:
+                return

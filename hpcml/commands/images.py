@@ -1,0 +1,235 @@
+"""The cache of container images: finding, building, listing, removing; for ``hpcml build`` and ``hpcml images``.
+
+Which runs use an image is found here too, those of other users included as far as their directories can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpcml.commands.image_uses import uses
+from hpcml.commands.submit.containers import with_tag
+from hpcml.config import profiles
+from hpcml.errors import ConfigError, ImageError
+from hpcml.images import build as builder
+from hpcml.images import cache as caches
+from hpcml.images import definition as definitions
+from hpcml.images import inventory, registry
+from hpcml.images.cache import Cache, Checksums
+from hpcml.images.inventory import Stocked, claims_in
+from hpcml.images.runtime import find_runtime
+from hpcml.model.cluster import Cluster
+from hpcml.model.container import Container, ContainerKind
+from hpcml.model.image import Definition, ImageRecord
+from hpcml.model.run import Run
+from hpcml.paths import Places, resource_dir
+from hpcml.units import parse_walltime_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedImage:
+    """An image that a configuration asks for: its definition with the base's digest, and whether the cache has it."""
+
+    container: Container
+    cluster: Cluster
+    definition: Definition
+    cache: Cache
+    found: ImageRecord | None  # None: it has to be built
+    note: str | None = None  # what the user should know of how it was found
+
+
+def want_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[WantedImage]:
+    """Return the images that *runs* ask for, each once, in the order of the runs; raises as `want` does."""
+    found: dict[str, WantedImage] = {}
+    asked: list[Container] = []
+    for run in runs:
+        if run.container not in asked:
+            asked.append(run.container)
+            wanted = want(run.container, run.cluster, environ, project)
+            found.setdefault(wanted.definition.key, wanted)
+    return list(found.values())
+
+
+def want(container: Container, cluster: Cluster, environ: Mapping[str, str], project: Path) -> WantedImage:
+    """Return the image that *container* asks for, after asking its registry which base the tag means now.
+
+    Nothing is built. With a digest in the settings and the image in the cache, the registry is not asked. Where it does
+    not answer, an image that was built from that tag before is taken, and `WantedImage.note` says so. *environ* says
+    where the cache is and how to log in; *project* may have definitions of its own.
+
+    Raises `ImageError` for a container that is not built (none, sif, sandbox) and where the base is unknown, and
+    `ConfigError` for a tag that the cluster cannot run.
+    """
+    if container.kind is not ContainerKind.build:
+        what = "is no image" if container.kind is ContainerKind.none else "is an image already"
+        raise ImageError(f"container={container.name} {what}: choose one to build, as +container=ngc_pytorch")
+    container = with_tag(container, cluster)
+    folders = definition_folders(project)
+    cache = Cache(caches.locate(environ, site=cluster.scratch))
+    architecture = definitions.host_architecture()
+
+    def wanted(base: registry.Base, note: str | None = None) -> WantedImage:
+        definition = definitions.define(
+            container, base.digest, folders=folders, architecture=architecture, base_size_bytes=base.size_bytes
+        )
+        found = cache.find(definition.key)
+        return WantedImage(
+            container=container, cluster=cluster, definition=definition, cache=cache, found=found, note=note
+        )
+
+    if container.digest is not None:
+        pinned = wanted(registry.Base(digest=container.digest, size_bytes=0))
+        if pinned.found is not None:
+            return pinned
+    reference = registry.Reference.of(container)
+    try:
+        return wanted(registry.ask(reference, environ=environ, architecture=architecture))
+    except ImageError as error:
+        known = _kept(container, reference, cache, folders)
+        if known is None:
+            raise
+        note = f"the image of {known.built_at[:10]} is used, without a look at the registry: {error}"
+        return wanted(registry.Base(digest=known.base_digest, size_bytes=0), note)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What is known of an image without its registry: its base in words and its cache's folder."""
+
+    base: str
+    folder: Path
+    of_this_tag: Sequence[ImageRecord]  # that were built from the tag, however else
+
+
+def place_of(container: Container, cluster: Cluster, environ: Mapping[str, str]) -> Place:
+    """Return where the image of *container* would be, and which images of its tag are there; no registry is asked."""
+    base = registry.Reference.of(with_tag(container, cluster)).for_people
+    cache = Cache(caches.locate(environ, site=cluster.scratch))
+    return Place(
+        base=base, folder=cache.root, of_this_tag=[record for record in cache.records() if record.base == base]
+    )
+
+
+def build(
+    wanted: WantedImage, environ: Mapping[str, str], *, on_progress: builder.OnProgress, wait: bool = True
+) -> ImageRecord:
+    """Return the image, built now if it is not in the cache.
+
+    *on_progress* is called with each stage. Where another process builds the same image, this one waits for it, or
+    raises `ImageError` without *wait*; it raises that too where the build fails.
+    """
+    if wanted.found is not None:
+        return wanted.found
+    runtime = find_runtime(environ, wanted.container.runtime, module=wanted.cluster.container_module)
+    return builder.build(
+        wanted.definition, wanted.cache, runtime=runtime, environ=environ, on_progress=on_progress, wait=wait
+    )
+
+
+def definition_folders(project: Path) -> list[Path]:
+    """Return where templates of definitions are looked for: the project's own folder first."""
+    return [project / "containers", resource_dir("containers")]
+
+
+def cache_at(environ: Mapping[str, str], project: Path, *, folder: str | None, cluster: str | None) -> Cache:
+    """Return the cache in *folder*, or where the profile *cluster* has it, or where HPCML_IMAGES says.
+
+    Raises `ConfigError` for a profile that does not exist.
+    """
+    site = profiles.get_profile(cluster, project).cluster.scratch if cluster else None
+    return Cache(caches.locate(environ, chosen=folder, site=site))
+
+
+def stock(cache: Cache, places: Places) -> list[Stocked]:
+    """Return all images, and the runs that use them, here and in other homes."""
+    claims = claims_in(cache)
+    return inventory.stock(cache, uses(cache, places), claims)
+
+
+def refuse_needed(chosen: Sequence[Stocked], *, force: bool = False) -> None:
+    """Raise `ImageError` if a run that has not ended needs one of the images."""
+    inventory.refuse_needed(chosen, force=force)
+
+
+def remove(cache: Cache, chosen: Sequence[Stocked], *, force: bool = False) -> None:
+    """Remove images; refused whole with `ImageError` if a run that has not ended needs one of them.
+
+    With *force* also what may be needed by homes that cannot be read.
+    """
+    inventory.remove(cache, chosen, force=force)
+
+
+def choose(stocked: Sequence[Stocked], references: Sequence[str]) -> list[Stocked]:
+    """Return the images whose keys begin with *references*, each once.
+
+    Raises `ImageError` for a reference that begins the key of no image, or of several.
+    """
+    chosen = {}
+    for reference in references:
+        found = [item for item in stocked if item.record.key.startswith(reference)]
+        if len(found) != 1:
+            what = "more than one image has" if found else "no image has"
+            raise ImageError(f"{what} a key that begins with {reference!r}: hpcml images lists them")
+        chosen[found[0].record.key] = found[0]
+    return list(chosen.values())
+
+
+def may_go(stocked: Sequence[Stocked], older_than: str, *, now: float) -> list[Stocked]:
+    """Return the images that no run needs and that were not used for *older_than* (30d, 12h, 0); *now* in unix seconds.
+
+    Raises `ConfigError` for a text that is no age.
+    """
+    try:
+        age_s = 0 if older_than in ("0", "0d", "0s") else parse_walltime_s(older_than, field="--older-than")
+    except ConfigError:
+        raise ConfigError(f"--older-than={older_than} is no age: write 30d, 12h or 0") from None
+    return inventory.may_go(stocked, now=now, older_than_s=age_s)
+
+
+def sweep(cache: Cache) -> int:
+    """Remove what dead builds left and what was only downloaded; return the bytes that this freed."""
+    return inventory.sweep(cache)
+
+
+def kept_for_others(stocked: Sequence[Stocked], older_than: str, *, now: float) -> list[str]:
+    """Return a line for each image that would go, but that homes which cannot be read may need."""
+    free = [replace(item, uses=[use for use in item.uses if use.uid is not None]) for item in stocked]
+    old = {item.record.key for item in may_go(free, older_than, now=now)}
+    return [why for item in stocked if item.record.key in old and (why := inventory.why_needed(item))]
+
+
+def verify(cache: Cache, references: Sequence[str], places: Places) -> Iterator[tuple[ImageRecord, str | None]]:
+    """Read the named images, or all, to the last byte; yield each with what is wrong with it, or None."""
+    records = [cache.get(reference) for reference in references] if references else cache.records()
+    checksums = Checksums(places.checksums)
+    for record in records:
+        yield record, cache.verify(record, checksums.take)
+
+
+def export(cache: Cache, reference: str, target: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
+    """Write an image into the new file *target*; return its record.
+
+    *on_bytes* is called with the bytes that were written, for a progress bar.
+    """
+    record = cache.get(reference)
+    inventory.export(cache, record, target, on_bytes=on_bytes)
+    return record
+
+
+def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
+    """Take the exported image *source* into the cache and return its record; *on_bytes* as in `export`."""
+    return inventory.bring_in(cache, source, on_bytes=on_bytes)
+
+
+def _kept(
+    container: Container, reference: registry.Reference, cache: Cache, folders: Sequence[Path]
+) -> ImageRecord | None:
+    """Return the newest image here that was built as *container* says, from whatever its tag meant then."""
+    for record in reversed(cache.records()):
+        if record.base == reference.for_people:
+            again = definitions.define(container, record.base_digest, folders=folders, architecture=record.architecture)
+            if again.key == record.key:
+                return cache.find(record.key)
+    return None

@@ -1,0 +1,210 @@
+"""Importing runs of other tools (MLflow) as run directories of hpcml, for ``hpcml import``.
+
+A run is recognised by its id there, so that importing again adds what is new and nothing twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from hpcml.commands.collect import claim, collect, opened
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.interop import mlflow_import
+from hpcml.interop.mlflow_import import Imported, journal_text, not_in
+from hpcml.interop.output import copy_file, is_inside
+from hpcml.paths import Places
+from hpcml.runs.atomic import appear, sync, write_text
+from hpcml.runs.journal import Event, Header, read_journal
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import IMPORTED, read_raw
+from hpcml.runs.private import make_folder, write_file
+from hpcml.store.loading import clock_zeros
+
+_WRITER = "agent"  # whose word on beginning and end of an attempt counts
+_HOST = "mlflow"
+_ARTIFACTS = "artifacts"
+_BEGUN = ".importing-"  # no name of a run: what is under it is not whole yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportRequest:
+    """What is to be imported, and how; as the options of ``hpcml import`` say it."""
+
+    source: str  # the folder of a file store, or its file: URL
+    experiment: str | None = None  # only this one of theirs
+    names: Sequence[str] = ()  # THEIRS=OURS, of settings
+    with_artifacts: bool = False  # their files are copied, too
+    is_dry: bool = False  # nothing is written
+
+
+@dataclass(slots=True)
+class Report:
+    """What an import did, or would do: counts of runs, `points` of metric values."""
+
+    created: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    own: int = 0  # runs that hpcml exported itself and has
+    points: int = 0
+    problems: list[str] = field(default_factory=list)  # a line for each run that was left out
+    remarks: Counter[str] = field(default_factory=Counter)  # what is not here as it was there -> of how many runs
+
+
+def import_runs(places: Places, wish: ImportRequest) -> Report:
+    """Bring the runs of MLflow's file store in ``wish.source`` into run directories, and these into the store.
+
+    Each run appears as a whole or not at all. One that was imported before gets what is new there, in a further
+    journal; one that hpcml exported itself is counted as `own` and left alone. A run that cannot be read is reported in
+    `Report.problems`, and the import goes on.
+
+    Raises `ConfigError` for a source that is no folder or no file store, and `HpcmlError` where a directory cannot be
+    written.
+    """
+    names = mlflow_import.parse_names(wish.names)
+    report = Report()
+    if not wish.is_dry:
+        claim(places)
+    with opened(places) as store:
+        collect(store, places)
+        for found in mlflow_import.find_runs(_folder(wish.source), experiment=wish.experiment):
+            if isinstance(found, mlflow_import.Unreadable):
+                report.problems.append(found.why)
+                continue
+            theirs = _artifact_files(found) if wish.with_artifacts else {}
+            ours = mlflow_import.as_ours(found, names, artifacts=_artifact_events(theirs))
+            run_dir = RunDir(places.runs / ours.experiment / ours.uid)
+            if not run_dir.manifest.exists() and clock_zeros(store, [ours.uid]):
+                report.own += 1  # it lies elsewhere
+                continue
+            with _one_line(run_dir):
+                _bring_in(run_dir, ours, theirs, report, is_dry=wish.is_dry)
+        if not wish.is_dry:
+            collect(store, places)
+    return report
+
+
+def _bring_in(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str], report: Report, *, is_dry: bool) -> None:
+    if not run_dir.manifest.exists() and (is_dry or _create(run_dir, ours, artifacts)):
+        report.created += 1
+        report.points += _count_points(ours.records)
+        report.remarks.update(dict.fromkeys(ours.remarks, 1))
+        return
+    known = read_raw(run_dir.manifest)
+    if known.get("format") != IMPORTED:
+        report.own += 1
+        return
+    chunks = [read_journal(path) for path in run_dir.journal_files()]
+    news = not_in(chunks, ours.records, ours.t0)
+    if not news and known == ours.manifest:
+        report.unchanged += 1
+        return
+    report.updated += 1
+    report.points += _count_points(news)
+    report.remarks.update(dict.fromkeys(ours.remarks, 1))
+    if is_dry:
+        return
+    _copy(artifacts, run_dir)
+    if news:
+        _add_journal(run_dir, ours, news)
+    if known != ours.manifest:
+        write_text(run_dir.manifest, _manifest_text(ours))
+
+
+def _create(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str]) -> bool:
+    """Make the run directory, whole or not at all; False where another import was faster."""
+    make_folder(run_dir.path.parent, parents=True)
+    work = RunDir(run_dir.path.with_name(f"{_BEGUN}{secrets.token_hex(4)}"))
+    make_folder(work.path)
+    try:
+        make_folder(work.journals)
+        _add_journal(work, ours, ours.records)
+        _copy(artifacts, work)
+        write_file(work.manifest, _manifest_text(ours))
+        work.path.rename(run_dir.path)  # a folder: its own name tells the store what it is while it is written
+    except OSError:
+        if run_dir.manifest.exists():
+            return False
+        raise
+    finally:
+        shutil.rmtree(work.path, ignore_errors=True)
+    return True
+
+
+def _add_journal(run_dir: RunDir, ours: Imported, records: Sequence[object]) -> None:
+    header = Header(
+        journal=uuid.uuid4().hex, run=ours.uid, attempt=0, writer=_WRITER, host=_HOST, pid=os.getpid(), t0=ours.t0
+    )
+    work = run_dir.journals / f".{secrets.token_hex(4)}"
+    with work.open("x", encoding="ascii") as file:
+        file.writelines(journal_text(header, records))  # type: ignore[arg-type] # of one kind
+    sync(work)
+    count = 0
+    while True:
+        try:
+            appear(work, run_dir.journals / f"0-{_HOST}-{header.pid}-{_WRITER}{f'-{count}' * bool(count)}.jsonl")
+            break
+        except FileExistsError:
+            count += 1
+    work.unlink(missing_ok=True)
+
+
+def _manifest_text(ours: Imported) -> str:
+    return json.dumps(ours.manifest, indent=2, allow_nan=False) + "\n"
+
+
+def _copy(artifacts: Mapping[Path, str], run_dir: RunDir) -> None:
+    for source, name in artifacts.items():
+        if not (run_dir.path / name).exists():
+            copy_file(source, run_dir.path / name)
+
+
+def _artifact_files(run: mlflow_import.MlflowRun) -> dict[Path, str]:
+    """Return the files of a run and what they are called in ours; what lies on a server stays there."""
+    folder = run.folder / "artifacts"
+    if not folder.is_dir() and run.artifact_uri and urlsplit(run.artifact_uri).scheme in ("", "file"):
+        folder = Path(unquote(urlsplit(run.artifact_uri).path))
+    files = sorted(path for path in folder.rglob("*") if is_inside(path, folder)) if folder.is_dir() else []
+    return {path: f"{_ARTIFACTS}/{path.relative_to(folder).as_posix()}" for path in files}
+
+
+def _artifact_events(files: Mapping[Path, str]) -> list[Event]:
+    """Return an event "artifact" for each file, with its size in bytes and its SHA-256."""
+    events: list[Event] = []
+    for path, name in files.items():
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        details = {"path": name, "kind": None, "bytes": path.stat().st_size, "sha256": digest}
+        events.append(Event(seq=0, t_s=0.0, name="artifact", details=details))
+    return events
+
+
+def _count_points(records: Sequence[object]) -> int:
+    return sum(len(getattr(record, "values", ())) for record in records)
+
+
+def _folder(source: str) -> Path:
+    parts = urlsplit(source)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    if parts.scheme:
+        raise ConfigError(f"{source} is no folder: hpcml imports MLflow's file store, mostly called mlruns")
+    return Path(source).expanduser()
+
+
+@contextmanager
+def _one_line(run_dir: RunDir) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HpcmlError(f"{error.filename or run_dir.path} cannot be written: {error.strerror or error}") from error

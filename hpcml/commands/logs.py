@@ -1,0 +1,278 @@
+"""The output of a run, followed over all its attempts and passed on as bytes, for ``hpcml logs``."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from hpcml.commands.follow import Glimpse, Watcher
+from hpcml.errors import ConfigError
+from hpcml.model.records import RunRecord
+from hpcml.paths import Places
+from hpcml.runs.files import open_inside
+from hpcml.runs.layout import RunDir
+
+_CHUNK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 16
+_PERIOD_S = 0.5
+_REFRESH_S = 15.0  # between questions whether the run lives: of the store, which asks schedulers politely
+_REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest:
+    """What of a run's output is to be shown.
+
+    `attempt` None: the last one that printed anything and, when following, those after it. `err` selects standard
+    error.
+    """
+
+    rank: int = 0
+    err: bool = False
+    attempt: int | None = None
+    lines: int | None = None  # the last so many; None: all
+
+    @property
+    def suffix(self) -> str:
+        """How the files of this stream end."""
+        return f"-rank{self.rank}.{'err' if self.err else 'out'}"
+
+
+def find_log(run_dir: RunDir, wanted: LogRequest) -> Path | None:
+    """Return the file that is *wanted*; None where nothing was printed there yet.
+
+    Raises `ConfigError` where the run directory cannot be seen from here.
+    """
+    _check_there(run_dir)
+    attempts = _attempts(run_dir, wanted.suffix)
+    chosen = wanted.attempt if wanted.attempt is not None else max(attempts, default=None)
+    if chosen is None or chosen not in attempts:
+        return None
+    return run_dir.logs / f"{chosen}{wanted.suffix}"
+
+
+def _check_there(run_dir: RunDir) -> None:
+    if not run_dir.path.is_dir():
+        raise ConfigError(
+            f"what run {run_dir.uid} printed is in {run_dir.path}, which is not to be seen from here: "
+            "ask whoever submitted it, or look there"
+        )
+
+
+def has_other_stream(run_dir: RunDir, wanted: LogRequest) -> bool:
+    """Tell whether the other stream (standard error, where output is *wanted*) of the same rank has anything in it."""
+    path = find_log(run_dir, replace(wanted, err=not wanted.err))
+    return path is not None and _has_words(path, run_dir.path)
+
+
+def no_log(run_dir: RunDir, wanted: LogRequest) -> ConfigError:
+    """Return, for the caller to raise, the error that names the ranks or attempts there are instead of the *wanted*."""
+    of_attempt = "" if wanted.attempt is None else f" in attempt {wanted.attempt}"
+    number = r"\d+" if wanted.attempt is None else str(wanted.attempt)
+    names = [
+        match[1] for path in run_dir.logs.glob("*.out") if (match := re.match(rf"{number}-(rank\d+)\.", path.name))
+    ]
+    ranks = sorted(set(names), key=lambda name: int(name.removeprefix("rank")))
+    there = f"there is {', '.join(ranks)}" if ranks else "it has not started yet"
+    if wanted.attempt is not None and not ranks:
+        attempts = sorted({at for path in run_dir.logs.glob("*-rank*.out") if (at := _attempt_of(path)[0]) >= 0})
+        there = f"there is attempt {', '.join(map(str, attempts))}" if attempts else there
+    return ConfigError(f"run {run_dir.uid} has no output of rank {wanted.rank}{of_attempt}: {there}")
+
+
+def schedulers_logs(record: RunRecord, places: Places) -> list[Path]:
+    """Return the files that the scheduler, or this machine's queue, wrote of the run's job; empty ones are left out.
+
+    They are all there is if no agent started: Slurm's output file, PBS's ``.OU``, the local queue's log.
+    """
+    folder = Path(record.path)
+    found = [*folder.glob("slurm*.log"), *folder.glob("queue.log"), *folder.glob("logs/*.OU")]
+    found += folder.glob("logs/*-agent*.log")
+    token = (record.job_name or "").rpartition(".")[2]
+    if token and token != record.uid:
+        index = record.array_index or 0
+        shared = places.submissions / token
+        found += [*shared.glob("slurm.log"), *shared.glob(f"slurm-{index}.log")]
+        found += [path for path in shared.glob("*.OU") if f"[{index}]" in path.name or "[" not in path.name]
+    if record.scheduler == "local" and token:
+        found += (places.submissions / token).glob("queue.log")
+    return sorted(path for path in found if _has_words(path, path.parent))
+
+
+def _has_words(path: Path, folder: Path) -> bool:
+    """Whether *path* is a file with something in it, and not a link out of *folder*."""
+    try:
+        with open_inside(folder, path) as file:
+            return bool(file.read(1))
+    except OSError:
+        return False
+
+
+def _open(path: Path, folder: Path) -> BinaryIO:
+    try:
+        return open_inside(folder, path)
+    except OSError as error:
+        raise ConfigError(f"{path} {error.strerror}: it is not shown (look at it with another program)") from error
+
+
+def read(path: Path, *, lines: int | None = None, within: Path | None = None) -> Iterator[bytes]:
+    """Yield the bytes of *path*, or of its last *lines* lines, in pieces of at most 1 MiB.
+
+    Bytes are not decoded: what a program prints need not be UTF-8. Raises `ConfigError` where *path* is no regular file
+    or a link out of the folder *within* (None: the one that it is in), since whoever made it may want another's file
+    shown.
+    """
+    with _open(path, within or path.parent) as file:
+        if lines is not None:
+            file.seek(_start_of_last(file, lines))
+        while piece := file.read(_CHUNK_BYTES):
+            yield piece
+
+
+def follow(
+    run_dir: RunDir, wanted: LogRequest, *, note: Callable[[str], None], refresh: Callable[[], None]
+) -> Iterator[bytes]:
+    """Yield what was printed and what is added to it, attempt after attempt, until the run has ended.
+
+    It waits for a run that has not started. *note* is called once with what is waited for; *refresh* every 15 seconds,
+    to have the schedulers asked: they alone know of a run whose agent died.
+    """
+    _check_there(run_dir)
+    life = _Life(Watcher(run_dir), refresh)
+    path = _once_there(run_dir, wanted, life, note)
+    while path is not None:
+        attempt = int(path.name.partition("-")[0])
+        with _open(path, run_dir.path) as file:
+            if wanted.lines is not None:
+                file.seek(_start_of_last(file, wanted.lines))
+            while True:
+                is_over = life.is_over(attempt)  # asked first: what was printed before the end is read after it
+                while piece := file.read(_CHUNK_BYTES):
+                    yield piece
+                if is_over:
+                    break
+                time.sleep(_PERIOD_S)
+        if wanted.attempt is not None or life.has_ended:
+            return
+        wanted = replace(wanted, lines=None)
+        path = _once_there(run_dir, replace(wanted, attempt=attempt + 1), life, note)
+
+
+def _once_there(run_dir: RunDir, wanted: LogRequest, life: _Life, note: Callable[[str], None]) -> Path | None:
+    """Wait for the file that is *wanted* and return it; None if the run ends without it."""
+    is_said = False
+    while True:
+        seen = life.look()
+        if path := find_log(run_dir, wanted):
+            return path
+        later = [at for at in _attempts(run_dir, wanted.suffix) if wanted.attempt is not None and at > wanted.attempt]
+        if later:
+            return run_dir.logs / f"{min(later)}{wanted.suffix}"
+        if life.has_ended:
+            return None
+        if not is_said:
+            is_said = True
+            what = "start" if wanted.attempt is None else f"start attempt {wanted.attempt}"
+            note(f"{run_dir.uid} is {seen.state.value}: waiting for it to {what}")
+        time.sleep(_PERIOD_S)
+
+
+class _Life:
+    """Whether the run whose output is followed goes on."""
+
+    def __init__(self, watcher: Watcher, refresh: Callable[[], None]) -> None:
+        self._watcher = watcher
+        self._refresh = refresh
+        self._refresh_at = time.monotonic() + _REFRESH_S
+        self._over_since: float | None = None
+        self.has_ended = False
+
+    def look(self) -> Glimpse:
+        """Return what is known now, and remember whether it is the end."""
+        now = time.monotonic()
+        if now >= self._refresh_at:
+            self._refresh()
+            self._refresh_at = time.monotonic() + _REFRESH_S
+        seen = self._watcher.look()
+        if not seen.is_over:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = now
+        patience_s = _REQUEUE_S if seen.may_go_on else 0.0
+        self.has_ended = self._over_since is not None and now - self._over_since >= patience_s
+        return seen
+
+    def is_over(self, attempt: int) -> bool:
+        """Tell whether nothing is printed in *attempt* any more."""
+        seen = self.look()
+        return self.has_ended or seen.attempt > attempt
+
+
+def _attempts(run_dir: RunDir, suffix: str) -> set[int]:
+    matches = (re.match(r"(\d+)-", path.name) for path in run_dir.logs.glob(f"*{suffix}"))
+    return {int(match[1]) for match in matches if match}
+
+
+def _start_of_last(file: BinaryIO, lines: int) -> int:
+    """Return where the last *lines* lines of *file* begin."""
+    at = end = file.seek(0, os.SEEK_END)
+    if lines == 0:
+        return end
+    while at > 0:
+        size = min(at, _BLOCK_BYTES)
+        at -= size
+        file.seek(at)
+        block = file.read(size)
+        place = len(block) - 1 if at + size == end else len(block)  # the newline that ends the file begins no line
+        while (place := block.rfind(b"\n", 0, place)) >= 0:
+            lines -= 1
+            if lines == 0:
+                return at + place + 1
+    return 0
+
+
+# The last lines of the output, usually the reason of a failure.
+
+_LAST_WORDS_BYTES = 4096
+_TAIL_BYTES = 16_384
+
+
+def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
+    """Return the last *lines* lines that the last attempt printed to standard error, without blank ones.
+
+    Of several ranks it is one that printed something. Characters that a terminal would obey are replaced by ``?``.
+    """
+    for path in sorted(run_dir.logs.glob("*-rank*.err"), key=_attempt_of, reverse=True):
+        said = [line for line in _tail(run_dir, path, _LAST_WORDS_BYTES).splitlines() if line.strip()]
+        if said:
+            return ["".join(c if c.isprintable() else "?" for c in line) for line in said[-lines:]]
+    return []
+
+
+def log_tail(run_dir: RunDir) -> str:
+    """Return the end (16 KiB a rank) of what the last attempt printed to standard error, one rank after the other.
+
+    The cause of a failure is judged by it (`failure_causes.classify`).
+    """
+    found = list(run_dir.logs.glob("*-rank*.err"))
+    last = max((_attempt_of(path)[0] for path in found), default=0)
+    return "\n".join(_tail(run_dir, path, _TAIL_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
+
+
+def _attempt_of(path: Path) -> tuple[int, str]:
+    number = path.name.partition("-")[0]
+    return (int(number) if number.isdecimal() else -1, path.name)
+
+
+def _tail(run_dir: RunDir, path: Path, size: int) -> str:
+    try:
+        with open_inside(run_dir.path, path) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            return file.read(size).decode("utf-8", "replace")
+    except OSError:  # removed, or no file of this run: it says nothing of its end
+        return ""

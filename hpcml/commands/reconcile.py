@@ -1,0 +1,197 @@
+"""Rules for what a scheduler's answer means for a run whose journals leave its state open.
+
+Pure functions; ``hpcml status`` and ``hpcml sync`` apply them and journal the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from hpcml.model.failure_causes import Cause
+from hpcml.model.records import Known, RunRecord, spell_job
+from hpcml.model.state import State
+from hpcml.runs.state import EventName
+
+QUIET_S = 120.0  # a job that is not in the queue of *this* scheduler may run under another one: its journals would grow
+_MAY_RUN_AGAIN = frozenset({State.NODE_FAIL, State.PREEMPTED, State.CANCELLED})
+_KILLED = frozenset({"0:9", "137:0", "137", "265"})  # by SIGKILL, as Slurm and PBS write it
+_NOT_ITS_OWN = frozenset({State.TIMEOUT, State.OUT_OF_MEMORY, State.FAILED, State.COMPLETED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What is known of a run besides its record and its scheduler's last answer.
+
+    `quiet_s` is infinite where nothing was ever written into its journals.
+    """
+
+    is_cancelled: bool = False  # somebody asked for its end
+    quiet_s: float = float("inf")  # since anything was written into its journals
+    ran_as: str | None = None  # the job that its last attempt says it started in
+    was_final_before: bool = False  # the word before this one said that the job had ended, too
+    waits_in_vain: str | None = None  # why what it waits for cannot come true any more
+    not_built_by: str | None = None  # the run that was to build its image, and has failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """An event to be journalled (`name`, `details`), and the attempt that it belongs to.
+
+    *otherwise* is the cause of the end where nothing that was printed tells another.
+    """
+
+    attempt: int
+    name: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    otherwise: Cause = Cause.UNKNOWN
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the run has ended by it, rather than waits again."""
+        return self.name != EventName.SUBMITTED
+
+
+def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -> Verdict | None:
+    """Return the event that a scheduler's fresh answer means for a run that has not ended, or not settled; None: wait.
+
+    The run's own journals go first: they must have been read before. *known* None means that the scheduler has
+    forgotten the job, which counts as lost only once the journals have been quiet for two minutes. A job that ended
+    well, or whose state may be of an earlier start, is believed at the second answer, since its agent's last words may
+    still be on their way through a network file system.
+    """
+    if known is None:
+        return _forgotten(record, about)
+    if not known.state.is_final:
+        return _requeued(record, known, about)
+    if _may_yet_speak(record, known, about):
+        return None
+    if not record.is_settled:
+        return _settled(record, known)
+    return _never_began(record, known, about) if record.state is State.PENDING else _ended(record, known, about)
+
+
+def _requeued(record: RunRecord, known: Known, about: Circumstances) -> Verdict | None:
+    """Tell whether a job that had started waits again: only the queue itself is trusted, the accounting is late."""
+    had_started = record.state is State.RUNNING or not record.is_settled
+    if known.state is not State.PENDING or not known.is_live or not had_started or about.ran_as != record.job_id:
+        return None
+    details = {"why": f"requeued by {record.scheduler}", "by": "collect"}
+    return Verdict(attempt=record.attempt + 1, name=EventName.SUBMITTED, details=details)
+
+
+def _may_yet_speak(record: RunRecord, known: Known, about: Circumstances) -> bool:
+    """Tell whether one more word is worth waiting for.
+
+    A job that ended well has an agent that said so, which other hosts may see later. And what the accounting says of a
+    job that may be queued again can be of its past.
+    """
+    waits_again = record.attempt > 0 and record.state is State.PENDING
+    may_be_past = not known.is_live and (waits_again or known.state in _MAY_RUN_AGAIN)
+    is_doubtful = may_be_past or (known.state is State.COMPLETED and record.is_settled)
+    return is_doubtful and not about.was_final_before
+
+
+def _forgotten(record: RunRecord, about: Circumstances) -> Verdict | None:
+    """Return the end of a run whose job the scheduler has forgotten; None while its journals may still grow."""
+    job = "" if record.job_id is None else f" {spell_job(record.job_id, record.array_index)}"
+    forgotten = f"{record.scheduler} has forgotten job{job}"
+    if not record.is_settled:
+        details = {"state": State.CANCELLED.value, "raw": None, "reason": f"{record.reason}; {forgotten}"}
+        return _verdict(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.CANCELLED.value})
+    if about.is_cancelled:
+        return _verdict(record, EventName.CANCELLED, {"reason": "cancelled"})
+    if about.quiet_s < QUIET_S:
+        return None
+    return _verdict(record, EventName.LOST, {"reason": f"{forgotten} and it recorded no outcome"})
+
+
+def _settled(record: RunRecord, known: Known) -> Verdict:
+    """Return the end of a run that a signal from outside ended, with the reason that its scheduler gives.
+
+    Where the scheduler knows only that the job failed or ended, somebody else sent the signal: the run counts as
+    cancelled, or as failed where its agent was told that another node of the job had failed.
+    """
+    is_others = known.state in (State.FAILED, State.COMPLETED)
+    if is_others and record.state is State.FAILED:
+        details = {"state": State.FAILED.value, "raw": known.raw, "reason": record.reason, **_counted(record, known)}
+        return _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
+    state = State.CANCELLED if is_others else known.state
+    reason = f"{_said(record, known)}; {record.reason or 'ended by a signal'}"
+    details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
+    if is_others:
+        details["cause"] = Cause.CANCELLED.value
+    return _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
+
+
+def _never_began(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
+    """Return the end of a run that still waited when its job ended.
+
+    Its image was not built, its turn in a shared job did not come, or the job ended before its agent started.
+    """
+    if about.not_built_by is not None and not about.is_cancelled:
+        return _without_image(record, known, about.not_built_by)
+    if about.waits_in_vain is not None and not about.is_cancelled:
+        return _in_vain(record, known, about.waits_in_vain)
+    return _its_turn_never_came(record, known, about) if record.is_shared else _ended(record, known, about)
+
+
+def _without_image(record: RunRecord, known: Known, builder: str) -> Verdict:
+    state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
+    reason = f"{_said(record, known)}; its image was not built: hpcml logs --err {builder}"
+    details = {"state": state.value, "raw": known.raw, "reason": reason, "cause": Cause.CONTAINER.value}
+    return _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
+
+
+def _in_vain(record: RunRecord, known: Known, why: str) -> Verdict:
+    state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
+    details = {"state": state.value, "raw": known.raw, "reason": f"{_said(record, known)}; never ran: {why}"}
+    return _verdict(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.DEPENDENCY.value})
+
+
+def _its_turn_never_came(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
+    state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
+    reason = f"{_said(record, known)}; the job is shared, and this run's turn had not come"
+    details: dict[str, Any] = {"state": state.value, "raw": known.raw, "reason": reason}
+    if about.is_cancelled:
+        details["cause"] = Cause.CANCELLED.value
+    elif known.state in _NOT_ITS_OWN:
+        details["cause"] = Cause.SUBMISSION.value  # nobody wanted this run ended: it never got to start
+    return _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
+
+
+def _ended(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
+    """Return the end of a run whose job has ended although its journals tell of none.
+
+    A job that ended well is a failure here, since its agent would have recorded the outcome.
+    """
+    state = State.FAILED if known.state is State.COMPLETED else known.state
+    if about.is_cancelled and state is State.FAILED:
+        state = State.CANCELLED
+    never = ""
+    if state is State.FAILED and record.state is not State.RUNNING:
+        never = "; it never started: does the node see the run directory?"
+    code = "" if known.exit_code is None else f", exit code {known.exit_code}"
+    reason = f"{_said(record, known)}{code}{never}"
+    details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
+    # The job's process is the agent, or waits for it: one that ran and was killed has told no end of its program
+    was_killed = record.state is State.RUNNING and state is State.FAILED and known.exit_code in _KILLED
+    verdict = _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
+    return replace(verdict, otherwise=Cause.AGENT_KILLED) if was_killed else verdict
+
+
+def _counted(record: RunRecord, known: Known) -> dict[str, object]:
+    """Return what the scheduler counted of the job, as details; nothing of a job that ran others too."""
+    if record.is_shared or record.state is State.PENDING:
+        return {}
+    counted = {} if known.used is None else asdict(known.used)
+    return {name: value for name, value in {"exit_status": known.exit_code, **counted}.items() if value is not None}
+
+
+def _said(record: RunRecord, known: Known) -> str:
+    return f"{record.scheduler} says {known.raw}" + (f" ({known.reason})" if known.reason else "")
+
+
+def _verdict(record: RunRecord, name: str, details: Mapping[str, Any]) -> Verdict:
+    return Verdict(attempt=record.attempt, name=name, details=details)

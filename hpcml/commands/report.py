@@ -1,0 +1,252 @@
+"""Collecting everything that a report shows and writing it into one file, for ``hpcml report``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from hpcml import __version__
+from hpcml.analysis.compare.cells import group_runs
+from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP
+from hpcml.analysis.compare.objective import find_yardstick
+from hpcml.analysis.compare.to_target import energy_at
+from hpcml.analysis.scaling.points import StepCurves
+from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
+from hpcml.analysis.statistics import Track, band
+from hpcml.analysis.utilization.study import attain
+from hpcml.commands.collect import answering, collect
+from hpcml.commands.compare import compare_selected, curves_of, step_curves
+from hpcml.commands.selection import Selection, select
+from hpcml.errors import ComparisonError, ConfigError, HpcmlError
+from hpcml.interop import output
+from hpcml.model.comparison import Comparison, ComparisonRequest
+from hpcml.model.publication import Axis, Band, GroupCurves, Origin, Publication, ReportGroup
+from hpcml.model.query_results import Curves, Timeline
+from hpcml.model.records import Point, RunRecord
+from hpcml.model.scaling import Scaling
+from hpcml.model.utilization import Attainment
+from hpcml.paths import Places
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import IMPORTED, Manifest, read_manifest, read_raw
+from hpcml.store.database import Database
+from hpcml.store.telemetry import timelines
+
+STDOUT = "-"
+_Points = Mapping[str, Sequence[Point]]  # by uid
+_LOSSES = ("loss", "train_loss")  # the first that was recorded is drawn beside the compared metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the report should be about.
+
+    `title` None: it is named after its runs' experiment. `curves` are metrics; empty: the compared one and a loss.
+    `command_line` is printed in the report, so that it can be made again.
+    """
+
+    title: str | None
+    comparison: ComparisonRequest
+    curves: Sequence[str]  # metrics
+    command_line: Sequence[str]
+
+
+def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
+    """Return everything that a report shows of the selected runs; it is rendered and written elsewhere.
+
+    Parts that the runs say nothing about are left out, with the reason in `Publication.left_out` or `not_compared`.
+
+    Raises `ConfigError` where no run is selected, or none has a metric that was wished for, and `ComparisonError` where
+    the comparison is not possible although options of it were given.
+    """
+    with answering(places) as store:
+        collect(store, places)
+        runs = select(store, selection)
+        if not runs:
+            raise ConfigError("no run matches: nothing to report; hpcml runs lists those that there are")
+        by = wish.comparison.factor
+        sampled = {run.uid: timelines(store, run.uid) for run in runs if run.usage is not None}
+        steps = step_curves(store, runs)
+        comparison, why_not = _compare(store, runs, steps, sampled, wish.comparison)
+        groups = group_runs(runs, by, comparison)
+        curves = _curves(store, runs, groups, _metrics(runs, wish, comparison), sampled)
+    left_out: dict[str, str] = {}
+    of_steps = StepCurves(step_s=steps[STEP], communication_s=steps[COMMUNICATION], waiting_s=steps[DATA])
+    origins, unknown = _origins(runs)
+    return Publication(
+        title=wish.title or _title(runs, by),
+        made_at=datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+        hpcml_version=__version__,
+        command_line=tuple(wish.command_line),
+        runs=runs,
+        by=by,
+        groups=groups,
+        comparison=comparison,
+        not_compared=why_not,
+        curves=curves,
+        timelines=sampled,
+        scaling=_scaling(runs, of_steps, left_out),
+        attainment=_attainment(runs, of_steps, left_out),
+        left_out=left_out,
+        origins=origins,
+        without_origin=unknown,
+    )
+
+
+def write_report(text: str, target: str, stdout: IO[str], *, is_ours: Callable[[bytes], bool]) -> None:
+    """Write the report as a whole to *target*, a file or `STDOUT`.
+
+    *is_ours* tells from a file's first bytes whether it is an earlier report of the same form; any other file is
+    refused with `ConfigError`, and stays.
+    """
+    if target == STDOUT:
+        stdout.write(text)
+        return
+    with output.new_file(Path(target).absolute(), is_ours=is_ours) as file:
+        file.write(text)
+
+
+def _compare(
+    store: Database,
+    runs: Sequence[RunRecord],
+    steps: Mapping[str, _Points],
+    sampled: Mapping[str, Sequence[Timeline]],
+    request: ComparisonRequest,
+) -> tuple[Comparison | None, str | None]:
+    """Return the comparison, or the reason why there is none where none was insisted on."""
+    try:
+        return compare_selected(store, runs, request, steps, sampled), None
+    except ComparisonError as error:
+        if request.is_insistent:
+            raise
+        return None, str(error)
+
+
+def _scaling(runs: Sequence[RunRecord], curves: StepCurves, left_out: dict[str, str]) -> Scaling | None:
+    """Return the study of how the runs scale; where they say nothing about it the reason goes to *left_out*."""
+    try:
+        return study_scaling(runs, curves, ScalingRequest())
+    except ComparisonError as error:
+        left_out["Scaling"] = str(error)
+        return None
+
+
+def _attainment(runs: Sequence[RunRecord], curves: StepCurves, left_out: dict[str, str]) -> Attainment | None:
+    """Return what was attained of the peaks; where no run has a rate the reason goes to *left_out*."""
+    try:
+        return attain(runs, curves)
+    except ComparisonError as error:
+        left_out["Peaks"] = str(error)
+        return None
+
+
+def _metrics(runs: Sequence[RunRecord], wish: Wish, comparison: Comparison | None) -> list[str]:
+    """Return the metrics whose curves are drawn: those that were wished for, else the judged one and a loss."""
+    known = {name for run in runs for name in run.metrics}
+    if wish.curves:
+        for name in wish.curves:
+            if name not in known:
+                raise ConfigError(f"--curve {name}: no run recorded it; they have {', '.join(sorted(known)) or 'none'}")
+        return list(dict.fromkeys(wish.curves))
+    judged, asked = [comparison.metric] if comparison else [], wish.comparison
+    if not judged:
+        try:
+            judged = [find_yardstick(runs, asked.metric, asked.goal).metric]
+        except ComparisonError:  # they disagree, or recorded none: a report of such runs has other things to show
+            judged = [asked.metric] if asked.metric in known else []
+    loss = [name for name in _LOSSES if name in known][:1]
+    return list(dict.fromkeys([*filter(None, judged), *loss]))
+
+
+def _curves(
+    store: Database,
+    runs: Sequence[RunRecord],
+    groups: Sequence[ReportGroup],
+    metrics: Sequence[str],
+    sampled: Mapping[str, Sequence[Timeline]],
+) -> tuple[GroupCurves, ...]:
+    by_uid = {run.uid: run for run in runs}
+    found = []
+    for metric in metrics:
+        points = curves_of(store, runs, metric)
+        energy = {uid: energy_at(of, sampled[uid]) for uid, of in points.items() if uid in sampled}
+        for at, group in enumerate(groups):
+            members = [by_uid[uid] for level in group.levels for uid in level.uids]
+            own = {run.uid: points.get(run.uid, []) for run in members}
+            known = {uid: drawn for uid, drawn in energy.items() if uid in own and drawn is not None}
+            bands = {
+                level.name: _bands([(by_uid[uid].seed, own[uid], known.get(uid)) for uid in level.counted])
+                for level in group.levels
+            }
+            curves = Curves(metric=metric, runs=members, points=own)
+            found.append(GroupCurves(group=at, curves=curves, bands=bands, energy_kj=known))
+    return tuple(found)
+
+
+def _bands(tracks: Sequence[tuple[int, Sequence[Point], Sequence[float] | None]]) -> dict[Axis, Band]:
+    """Return the bands of one level over each axis; over energy only where it is known of every run.
+
+    *tracks* are, for each run, its seed, its points, and the joules at each point (None: not known).
+    """
+    tracks = [(seed, points, energy) for seed, points, energy in tracks if points]
+    over: dict[Axis, list[tuple[int, Track]]] = {
+        "step": [(seed, ([p.step for p in points], [p.value for p in points])) for seed, points, _ in tracks],
+        "time": [(seed, _ordered([p.t_s for p in points], points)) for seed, points, _ in tracks],
+        "energy": [(seed, _ordered(energy, points)) for seed, points, energy in tracks if energy is not None],
+    }
+    bands = {axis: band(one) for axis, one in over.items() if len(one) == len(tracks)}
+    return {axis: one for axis, one in bands.items() if one is not None}
+
+
+def _ordered(x: Sequence[float], points: Sequence[Point]) -> Track:
+    """Return the points in the order of *x*: a run that went on from a checkpoint went back in its steps."""
+    pairs = sorted(zip(x, (point.value for point in points), strict=True))
+    return [at for at, _ in pairs], [value for _, value in pairs]
+
+
+def _origins(runs: Sequence[RunRecord]) -> tuple[tuple[Origin, ...], dict[str, int]]:
+    """Return the commands that the runs came about by, and for how many runs it is not known, by the reason."""
+    counted: Counter[tuple[tuple[str, ...], str, str, str | None, bool | None]] = Counter()
+    unknown: Counter[str] = Counter()
+    for run in runs:
+        manifest = _manifest(run)
+        if isinstance(manifest, str):
+            unknown[manifest] += 1
+            continue
+        origin = manifest.provenance
+        words = (tuple(origin.command_line), origin.cwd, origin.hpcml_version, origin.git_commit, origin.git_dirty)
+        counted[words] += 1
+    origins = [
+        Origin(
+            command_line=command_line,
+            cwd=cwd,
+            hpcml_version=hpcml_version,
+            git_commit=git_commit,
+            git_dirty=git_dirty,
+            n_runs=n,
+        )
+        for (command_line, cwd, hpcml_version, git_commit, git_dirty), n in counted.items()
+    ]
+    return tuple(origins), dict(unknown)
+
+
+def _manifest(run: RunRecord) -> Manifest | str:
+    """Return the run's own record of where it came from, or why there is none."""
+    path = RunDir(Path(run.path)).manifest
+    if not path.is_file():
+        return "their directories are not on this machine"
+    try:
+        if read_raw(path).get("format") == IMPORTED:
+            return "another tool ran them, and they were imported"
+        return read_manifest(path)
+    except HpcmlError:
+        return "their run.json cannot be read by this hpcml"
+
+
+def _title(runs: Sequence[RunRecord], by: str) -> str:
+    experiments = sorted({run.experiment for run in runs})
+    named = experiments[0] if len(experiments) == 1 else f"{len(experiments)} experiments"
+    return f"{named}: runs by {by}"

@@ -1,0 +1,365 @@
+"""Removing runs, and copies of code that no run needs any more, for ``hpcml rm``.
+
+What is moved aside bears a name that says so, and keeps it until the store has forgotten the run and the last file is
+gone. Whoever is killed in between has it finished by the next `hpcml sync` or `hpcml rm`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.commands import external_runs, supervision
+from hpcml.commands.collect import claim, collect, opened
+from hpcml.commands.follow import Watcher
+from hpcml.commands.selection import Selection, select
+from hpcml.commands.submit import code_store
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.records import RunRecord
+from hpcml.paths import Places
+from hpcml.runs.files import read_whole
+from hpcml.runs.layout import REMOVED, RunDir, find_run_dirs
+from hpcml.runs.liveness import Liveness
+from hpcml.store.database import Database
+from hpcml.store.missing import runs_below, still_known, without_directory
+from hpcml.store.query import open_runs
+from hpcml.store.rows import forget_runs
+
+_GOES_ON_S = 60.0  # from the last word of an attempt that left at a checkpoint to the first of the next, elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doomed:
+    """A run that would be removed.
+
+    `size_bytes` is what its directory holds; None: the files stay (``--forget``), or are gone already, and only the
+    store forgets it.
+    """
+
+    record: RunRecord
+    size_bytes: int | None
+    is_gone: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What became of one run; `trouble` says in one line why it, or a part of its files, is still there."""
+
+    uid: str
+    was_deleted: bool
+    trouble: str | None = None
+
+
+def plan_removal(places: Places, selection: Selection, *, gone: bool = False, forget: bool = False) -> list[Doomed]:
+    """Return what removing the selected runs would mean; nothing has happened yet.
+
+    *gone* keeps only the runs whose directories are gone. *forget* takes runs out of the store and leaves their
+    directories, which lie elsewhere.
+
+    Raises `ConfigError` if one of them must stay: it has not ended, its agent is at work, or it is not of this
+    HPCML_HOME. No other is removed then.
+    """
+    claim(places)
+    with opened(places, to_write=True) as store:
+        collect(store, places)
+        chosen = select(store, selection)
+        if gone:
+            without = set(without_directory(store, external_runs.roots(places)))
+            chosen = [record for record in chosen if record.uid in without]
+        stands = _Standing(
+            runs=places.runs,
+            ours=frozenset(runs_below(store, places.runs)),
+            elsewhere={uid: root for root in external_runs.folders(places) for uid in runs_below(store, root)},
+            unended=frozenset(record.uid for record in open_runs(store)),
+            submitted=_submissions_under_way(places),
+        )
+        strangers = {record.uid for record in chosen if not stands.has_place(record)}
+        removed = strangers - still_known(store, strangers)  # by another hpcml, since they were chosen
+        chosen = [record for record in chosen if record.uid not in removed]
+    refused = [
+        reason
+        for record in chosen
+        if (reason := stands.why_known(record) if forget else stands.why_not(record, is_gone=gone)) is not None
+    ]
+    if refused:
+        more = f"; {len(refused) - 1} more must stay" if len(refused) > 1 else ""
+        raise ConfigError(f"{refused[0]}{more}; nothing was removed")
+    return [_doomed(record, is_gone=gone or not _is_there(record), forget=forget) for record in chosen]
+
+
+def remove(places: Places, doomed: Sequence[Doomed]) -> Iterator[Removed]:
+    """Remove all of *doomed*; yield what became of each, in order.
+
+    Each is looked at again: one that was started meanwhile stays, with the reason in `Removed.trouble`. Directories are
+    renamed first, then forgotten by the store, then deleted, so that an interruption leaves no half-deleted run.
+    """
+    going = [item for item in doomed if item.size_bytes is not None]
+    with opened(places, to_write=True) as store:
+        finish_removals(places, store)
+        troubles = {item.record.uid: _move_aside(RunDir(Path(item.record.path))) for item in going}
+        forget_runs(store, [item.record.uid for item in doomed if troubles.get(item.record.uid) is None])
+    for item in doomed:
+        trouble = troubles.get(item.record.uid)
+        if trouble is None and item.size_bytes is not None:
+            trouble = delete_tree(RunDir(Path(item.record.path)).being_removed)
+        yield Removed(uid=item.record.uid, was_deleted=item.size_bytes is not None, trouble=trouble)
+
+
+def finish_removals(places: Places, store: Database) -> int:
+    """Delete the run directories that were renamed by processes which then died; return how many are deleted now."""
+    aside = sorted(places.runs.glob(f"*/{REMOVED}*"))
+    uids = [path.name.removeprefix(REMOVED) for path in aside]
+    forget_runs(store, [uid for path, uid in zip(aside, uids, strict=True) if not path.with_name(uid).exists()])
+    return sum(delete_tree(path) is None for path in aside)
+
+
+def delete_tree(path: Path) -> str | None:
+    """Delete *path* with all that is in it; return None, or in one line what could not be deleted.
+
+    Folders without write permission, which programs leave, are made writable first.
+    """
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        _open_up(path)
+        shutil.rmtree(path, ignore_errors=True)
+    try:
+        if path.exists():
+            shutil.rmtree(path)
+    except FileNotFoundError:
+        return None  # somebody else is at it
+    except OSError as error:
+        return f"what is left of it in {path} cannot be deleted: {error.filename}: {error.strerror}"
+    return None
+
+
+def _open_up(path: Path) -> None:
+    """Give us all rights in *path* and every folder below, which a program may have made read-only."""
+    with suppress(OSError):
+        path.chmod(0o700)
+    for parent, folders, _ in os.walk(path):  # from above, so that what was just opened is looked into
+        for folder in folders:
+            if not Path(parent, folder).is_symlink():
+                with suppress(OSError):
+                    Path(parent, folder).chmod(0o700)
+
+
+def size_of(folder: Path) -> int:
+    """Return how many bytes the files below *folder* hold; what cannot be looked at counts nothing."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += Path(parent, name).lstat().st_size
+    return total
+
+
+def _doomed(record: RunRecord, *, is_gone: bool, forget: bool) -> Doomed:
+    size_bytes = None if is_gone or forget else size_of(Path(record.path))
+    return Doomed(record=record, size_bytes=size_bytes, is_gone=is_gone)
+
+
+def _is_there(record: RunRecord) -> bool:
+    return os.path.lexists(record.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """What decides whether a run may go: where it lies, for whom, and whether it has ended."""
+
+    runs: Path
+    ours: Collection[str]  # in *runs*, of this home; the same path may be another folder, to others in a shared store
+    elsewhere: Mapping[str, Path]  # in folders that are read besides
+    unended: Collection[str]
+    submitted: str  # names what is being submitted, or retried, at this moment
+
+    def has_place(self, record: RunRecord) -> bool:
+        """Return whether *record* lies where runs are read from."""
+        return record.uid in self.ours or record.uid in self.elsewhere
+
+    def why_not(self, record: RunRecord, *, is_gone: bool) -> str | None:
+        """Return why *record* and its directory must stay, None where they may go."""
+        path = Path(record.path)
+        if not self.has_place(record):
+            return f"run {record.uid} lies in {path}, which is not read from here: --forget takes it out of the store"
+        if is_gone or not _is_there(record):
+            return None
+        if path.parent.parent != self.runs or path.is_symlink():
+            return f"run {record.uid} lies in {path}: hpcml removes runs from {self.runs} alone"
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            return f"run {record.uid}: {path.parent} is read-only"
+        return self._why_unended(record) or _goes_on(RunDir(path))
+
+    def _why_unended(self, record: RunRecord) -> str | None:
+        if record.uid in self.unended:
+            return f"run {record.uid} has not ended ({record.state.value}): hpcml cancel {record.uid} ends it"
+        if record.uid in self.submitted:
+            return f"run {record.uid} is being submitted again, or was when that was interrupted: hpcml sync"
+        return None
+
+    def why_known(self, record: RunRecord) -> str | None:
+        """Return why the store would not forget *record* for long, None where it would."""
+        place = self.elsewhere.get(record.uid)
+        if record.uid in self.ours and _is_there(record):
+            return f"run {record.uid} lies in {self.runs}, whose runs are always read: give no --forget"
+        if place is not None:
+            return f"run {record.uid} lies in {place}, which is read again and again: hpcml ingest --forget {place}"
+        return None
+
+
+def _submissions_under_way(places: Places) -> str:
+    """Return the texts of all open submissions, in which the uid of each of their runs can be found."""
+    texts: list[str] = []
+    for path in places.open_submissions.glob("*.json"):
+        with suppress(FileNotFoundError):  # finished at this moment
+            texts.append(_text_of(path))
+    return "\n".join(texts)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return read_whole(path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise HpcmlError(f"{path} cannot be read: {error.strerror}: what it submits is not known") from error
+
+
+def _goes_on(run_dir: RunDir) -> str | None:
+    """Return who is still at work in a run that has ended, as the run's own journals tell; None where nobody is."""
+    try:
+        at_work = _at_work(run_dir)
+    except FileNotFoundError:  # another hpcml removes it at this moment
+        return None
+    return at_work if run_dir.manifest.exists() else None
+
+
+def _at_work(run_dir: RunDir) -> str | None:
+    seen = Watcher(run_dir).look()
+    if not seen.is_over:
+        return f"run {run_dir.uid} has begun again ({seen.state.value})"
+    started = supervision.last_start(run_dir)
+    if started is not None and supervision.agent_liveness(started) is Liveness.ALIVE:
+        return f"run {run_dir.uid} has ended, but its agent is still at work: try again in a moment"
+    journals = (path.stat().st_mtime for path in run_dir.journal_files())
+    if seen.may_go_on and time.time() - max(journals, default=0.0) < _GOES_ON_S:
+        return f"run {run_dir.uid} left at a checkpoint and may be queued again: try again in a minute"
+    return None
+
+
+def _move_aside(run_dir: RunDir) -> str | None:
+    """Give the directory the name of what is being removed; return what is in the way, None where nothing is."""
+    goes_on = _goes_on(run_dir)
+    if goes_on is not None:
+        return goes_on
+    try:
+        if run_dir.being_removed.exists() and (left := delete_tree(run_dir.being_removed)) is not None:
+            return left
+        run_dir.path.rename(run_dir.being_removed)
+    except FileNotFoundError:
+        return None  # another hpcml was faster
+    except OSError as error:
+        return f"{run_dir.path} cannot be moved aside: {error.strerror}"
+    return None
+
+
+# Removing copies of code that no run needs any more.
+
+_DAY_S = 86_400.0  # a submission takes its copies before it writes its runs: whatever was wanted so lately stays
+_NAME = re.compile(r"[0-9a-f]{16}")
+_NAMED = re.compile(rb"/code/([0-9a-f]{16})(?![0-9a-f])")  # in whatever way HPCML_HOME was written
+_ASIDE = ".unused-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A copy of code below ``HPCML_HOME/code``, and the bytes in it."""
+
+    path: Path
+    size_bytes: int
+
+
+def find_unused(places: Places, *, without: Collection[str] = ()) -> list[Copy]:
+    """Return the copies of code that no run names, but for runs whose uid is in *without*; nothing has happened yet.
+
+    Copies that were wanted in the last 24 hours are left out: a submission makes them before its runs. So are those
+    with files of programs, which older versions of hpcml started in them. Raises `HpcmlError` where a file of a run
+    cannot be read, for then nobody knows what it names.
+    """
+    claim(places)
+    with opened(places) as store:
+        collect(store, places)
+        elsewhere = {Path(record.path) for record in select(store, Selection())}
+    run_dirs = {run_dir.path for run_dir in find_run_dirs(places.runs)} | elsewhere
+    used: set[str] = set()
+    for path in sorted(path for path in run_dirs if path.name not in without):
+        used |= _named_in(_files_of(RunDir(path)))
+    used |= _named_in([*places.submissions.glob("*/job.sh"), *places.submissions.glob("*/batch.json")])
+    return [
+        Copy(path=path, size_bytes=size_of(path))
+        for path in sorted(places.code.glob("*"))
+        if _NAME.fullmatch(path.name) and path.name not in used and not _is_wanted(path) and not _holds_results(path)
+    ]
+
+
+def remove_unused(copies: Collection[Copy]) -> Iterator[tuple[Copy, str | None]]:
+    """Remove *copies*; yield each with the reason why it is still there, or None where it is deleted.
+
+    One that a submission has asked for since is put back. One that another process removes is not yielded.
+    """
+    for left in {left for copy in copies for left in copy.path.parent.glob(f"{_ASIDE}*")}:
+        delete_tree(left)  # by a process that was killed
+    for copy in copies:
+        aside = copy.path.with_name(f"{_ASIDE}{copy.path.name}")
+        try:
+            copy.path.rename(aside)
+        except FileNotFoundError:
+            continue  # another hpcml was faster
+        except OSError as error:
+            yield copy, f"{copy.path}: {error.strerror}"
+            continue
+        if _is_wanted(aside):
+            code_store.put(aside, copy.path)
+            yield copy, f"{copy.path} is wanted by a submission"
+        else:
+            yield copy, delete_tree(aside)
+
+
+def _holds_results(copy: Path) -> bool:
+    """Tell whether a program has written into *copy*: what belongs there is read-only, in folders that are not."""
+    walked = ((parent, names) for parent, _, names in os.walk(copy) if Path(parent).name != "__pycache__")
+    files = (Path(parent, name).lstat() for parent, names in walked for name in names)
+    return any(stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IWUSR for status in files)
+
+
+def _is_wanted(copy: Path) -> bool:
+    return time.time() - copy.stat().st_mtime < _DAY_S
+
+
+def _files_of(run_dir: RunDir) -> list[Path]:
+    """Return all that may name a copy of code: what the agent reads, the scripts, and the links."""
+    links = (run_dir.code, *run_dir.client_path.glob("*"))
+    return [
+        run_dir.manifest,
+        run_dir.script,
+        *links,
+        *run_dir.path.glob("retries/*.json"),
+        *run_dir.path.glob("retries/*.sh"),
+    ]
+
+
+def _named_in(files: Collection[Path]) -> set[str]:
+    found: set[str] = set()
+    for path in files:
+        try:
+            text = bytes(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        except OSError as error:
+            raise HpcmlError(f"{path} cannot be read: {error.strerror}: no copy of code is removed") from error
+        found |= {name.decode() for name in _NAMED.findall(text)}
+    return found

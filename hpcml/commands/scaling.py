@@ -1,0 +1,35 @@
+"""The study of how runs scale with the number of their devices, for ``hpcml scaling``."""
+
+from __future__ import annotations
+
+from hpcml.analysis.scaling.points import StepCurves
+from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
+from hpcml.commands.collect import answering, collect
+from hpcml.commands.selection import Selection, select
+from hpcml.model.records import RunRecord
+from hpcml.model.scaling import Scaling
+from hpcml.paths import Places
+from hpcml.store import query
+
+
+def scale_runs(places: Places, selection: Selection, question: ScalingRequest) -> Scaling:
+    """Return speed-up and efficiency of the selected runs by their number of devices.
+
+    Raises `ComparisonError` where they say nothing about it: all have the same number of devices, for example.
+    """
+    runs, curves = with_steps(places, selection)
+    return study_scaling(runs, curves, question)
+
+
+def with_steps(places: Places, selection: Selection) -> tuple[list[RunRecord], StepCurves]:
+    """Return the selected runs, and by uid the times of their steps in seconds (empty where none were reported)."""
+    with answering(places) as store:
+        collect(store, places)
+        runs = select(store, selection)
+        uids = [run.uid for run in runs]
+        curves = StepCurves(
+            step_s=query.curves(store, uids, "step_time_s"),
+            communication_s=query.curves(store, uids, "communication_time_s"),
+            waiting_s=query.curves(store, uids, "data_time_s"),
+        )
+    return runs, curves

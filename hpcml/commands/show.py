@@ -1,0 +1,53 @@
+"""Everything recorded of one run, for ``hpcml show``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.commands.collect import answering, collect
+from hpcml.model.query_results import Timeline
+from hpcml.model.records import Known, RunRecord, StoredEvent
+from hpcml.paths import Places
+from hpcml.runs.layout import RunDir
+from hpcml.store import query
+from hpcml.store.scheduler_polls import read_words
+from hpcml.store.telemetry import timelines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One run with everything recorded of it.
+
+    `word` is what its scheduler said last and when (unix seconds), None if it was never asked; `code` is the folder of
+    the copy of its code, None without a copy.
+    """
+
+    record: RunRecord
+    events: Sequence[StoredEvent]
+    timelines: Sequence[Timeline]
+    word: tuple[Known, float] | None
+    code: str | None
+
+
+def show_run(places: Places, reference: str) -> Shown:
+    """Return everything recorded of the run that *reference* means; `StoreError` where it means none or several."""
+    with answering(places) as store:
+        collect(store, places)
+        record = query.get_run(store, reference)
+        code = RunDir(Path(record.path)).code
+        return Shown(
+            record=record,
+            events=query.events(store, record.uid),
+            timelines=timelines(store, record.uid),
+            word=read_words(store, [record.uid]).get(record.uid),
+            code=str(code.resolve()) if code.exists() else None,
+        )
+
+
+def events_of(places: Places, reference: str) -> list[StoredEvent]:
+    """Return the events of a run, in the order of their times; `StoreError` as in `show_run`."""
+    with answering(places) as store:
+        collect(store, places)
+        return query.events(store, query.get_run(store, reference).uid)

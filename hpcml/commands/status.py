@@ -1,0 +1,238 @@
+"""The state of runs as their schedulers tell it, all asked by one call and not too often, for ``hpcml status``."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcml.commands.collect import answering, collect
+from hpcml.commands.selection import Selection, select
+from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.recover import start_queues_again
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.records import Known, RunRecord
+from hpcml.model.state import State
+from hpcml.paths import Places
+from hpcml.runs.layout import RunDir
+from hpcml.schedulers.contract import Answers, Ticket
+from hpcml.schedulers.registry import CLUSTER_SCHEDULERS
+from hpcml.store import origin
+from hpcml.store.database import Database
+from hpcml.store.scheduler_polls import (
+    claim_poll,
+    ended_with_jobs,
+    keep_words,
+    last_poll,
+    read_words,
+    record_poll,
+    wait_s,
+)
+
+POLL_INTERVAL_S = 60.0
+_WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
+_LEAVES_S = 15.0  # which a job takes to end after its run
+_ASKED_AT_ONCE = 25  # of ended runs: one call of qstat, and none of squeue
+_MAY_LIVE_S = 2 * 86400.0  # the job of a run that ended, and was never asked about
+_FORGOTTEN = Known(state=State.LOST, raw="forgotten", is_live=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A run, what its scheduler said of it last, and when (unix seconds).
+
+    Both are None where it was never asked, and for a run that has ended, unless its job was seen to live on.
+    """
+
+    record: RunRecord
+    known: Known | None
+    said_at: float | None
+
+
+def poll_interval_s(environ: Mapping[str, str]) -> float:
+    """Return the least time between two questions to a scheduler, in seconds: HPCML_POLL_INTERVAL_S, or 60.
+
+    It keeps loops of ``hpcml status`` from loading the scheduler. Raises `ConfigError` for what is no number of 0 or
+    more.
+    """
+    text = environ.get("HPCML_POLL_INTERVAL_S", "").strip()
+    if not text:
+        return POLL_INTERVAL_S
+    try:
+        interval_s = float(text)
+    except ValueError:
+        interval_s = -1.0
+    if not 0 <= interval_s < float("inf"):
+        raise ConfigError(f"HPCML_POLL_INTERVAL_S={text}: give seconds, 0 or more (60 unless it is set)")
+    return interval_s
+
+
+@dataclass(slots=True)
+class SchedulersAsked:
+    """The `Ask` of `collect` that queries Slurm and PBS, each at most once in `interval_s` seconds.
+
+    When each was asked last is kept in the store, so that all processes on it share the interval; answers are kept
+    there too. A scheduler that does not answer is asked more rarely.
+    """
+
+    store: Database
+    backends: Backends
+    interval_s: float
+    now: Callable[[], float] = time.time
+    problems: list[str] = field(default_factory=list)  # of the last question: who did not answer, in one line each
+
+    def __call__(self, records: Sequence[RunRecord]) -> Mapping[str, Known | None]:
+        """Return, by uid, what was said just now of the jobs on Slurm and PBS; None for one that is forgotten.
+
+        Asked about are, besides *records*, some runs that ended and whose jobs may live: those answers are only kept.
+        A run whose scheduler was not asked, because it was a moment ago, or did not answer is left out; `problems` has
+        a line for each scheduler that did not answer. Nothing is raised for that.
+        """
+        tickets: defaultdict[str, dict[str, Ticket]] = defaultdict(dict)
+        wanted = {record.uid for record in records}
+        ended = [record for record in self._ended_with_jobs() if record.uid not in wanted]
+        for record in [*records, *ended]:
+            if record.scheduler in CLUSTER_SCHEDULERS and record.job_id is not None:
+                tickets[record.scheduler][record.uid] = ticket_of(record)
+        self.problems = []
+        fresh: dict[str, Known | None] = {}
+        for scheduler, asked in tickets.items():
+            desk = self._desk(scheduler)
+            if claim_poll(self.store, desk, now=self.now(), interval_s=self.interval_s):
+                fresh |= self._ask(scheduler, asked, [record for record in records if record.uid in asked])
+                forgotten = {record.uid for record in ended if fresh.get(record.uid, _FORGOTTEN) is None}
+                keep_words(self.store, dict.fromkeys(forgotten, _FORGOTTEN), at=self.now())
+            poll = last_poll(self.store, desk)
+            if poll is not None and poll.problem is not None:
+                next_at = max(poll.next_at, poll.asked_at + wait_s(1, poll.failures, self.interval_s))
+                left_s = max(0.0, next_at - self.now())
+                self.problems.append(f"{poll.problem}; asked again in {left_s:.0f} s at the earliest")
+        return {uid: known for uid, known in fresh.items() if uid in wanted}
+
+    def _ended_with_jobs(self) -> list[RunRecord]:
+        """Return runs that ended and whose jobs may live; the same call asks about some of them, the latest first."""
+        since = self.now() - _MAY_LIVE_S
+        root = self.backends.places.runs
+        return ended_with_jobs(self.store, CLUSTER_SCHEDULERS, since=since, limit=_ASKED_AT_ONCE, roots=[root])
+
+    def _ask(
+        self, scheduler: str, asked: Mapping[str, Ticket], records: Sequence[RunRecord]
+    ) -> dict[str, Known | None]:
+        problem: str | None = f"{scheduler}: the last question was interrupted"
+        calls, answered = 1, False
+        try:
+            answers = self.backends.by_name(scheduler).query(list(dict.fromkeys(asked.values())))
+            told_again, trouble = self._cancel_again(scheduler, asked, answers, records)
+            problem = "; ".join(dict.fromkeys(answers.unanswered.values())) or trouble
+            calls, answered = answers.calls + told_again, bool(answers.known) or not answers.unanswered
+        except HpcmlError as error:  # no such program here: said in one line, and what is known stays
+            problem = str(error)
+            return {}
+        finally:
+            record_poll(
+                self.store,
+                self._desk(scheduler),
+                now=self.now(),
+                calls=calls,
+                answered=answered,
+                interval_s=self.interval_s,
+                problem=problem,
+            )
+        fresh = {uid: answers.known.get(ticket) for uid, ticket in asked.items() if ticket not in answers.unanswered}
+        said = {uid: known for uid, known in fresh.items() if known is not None}
+        keep_words(self.store, said, at=self.now())
+        return fresh
+
+    def _desk(self, scheduler: str) -> str:
+        """Return what polls of *scheduler* go by: where several users fill the store, each asks for his own runs."""
+        home = origin.mark_of(self.backends.places.runs) if self.store.is_shared else None
+        return scheduler if home is None else f"{scheduler} for {home}"
+
+    def _cancel_again(
+        self, scheduler: str, asked: Mapping[str, Ticket], answers: Answers, records: Sequence[RunRecord]
+    ) -> tuple[int, str | None]:
+        """Repeat the wish for jobs that go on although they were cancelled; return the calls made, and what went wrong.
+
+        A scheduler may accept a cancellation and lose it, or have been away when it was wanted.
+        """
+        wanted: list[Ticket] = []
+        for record in records:
+            known = answers.known.get(asked[record.uid])
+            if known is not None and not known.state.is_final and not record.is_shared and self._was_cancelled(record):
+                wanted.append(asked[record.uid])
+        if not wanted:
+            return 0, None
+        wanted = list(dict.fromkeys(wanted))
+        try:
+            self.backends.by_name(scheduler).cancel(wanted)
+        except HpcmlError as error:
+            return len(wanted), f"{len(wanted)} cancelled jobs go on: {error}"
+        return len(wanted), None
+
+    def _was_cancelled(self, record: RunRecord) -> bool:
+        try:
+            marked_at = RunDir(Path(record.path)).cancel_mark.stat().st_mtime
+        except OSError:
+            return False
+        return self.now() - marked_at > _WISH_AGE_S
+
+
+def has_living_job(record: RunRecord, known: Known, said_at: float) -> bool:
+    """Tell whether the job of a run that has ended lives on, by its scheduler's last word and when that was said."""
+    is_after = record.t_end is None or said_at > record.t_end + _LEAVES_S
+    return record.state.is_final and record.scheduler in CLUSTER_SCHEDULERS and is_after and not known.state.is_final
+
+
+def ticket_of(record: RunRecord) -> Ticket:
+    """Return the ticket that *record* was submitted under; it must have one."""
+    assert record.job_id is not None
+    return Ticket(
+        scheduler=record.scheduler,
+        job_id=record.job_id,
+        array_index=record.array_index,
+        job_name=record.job_name,
+        is_shared=record.is_shared,
+    )
+
+
+def standings(
+    places: Places, selection: Selection, backends: Backends, interval_s: float
+) -> tuple[list[Standing], list[str]]:
+    """Return the selected runs, or where nothing is all that had not ended before, and a line for each missing answer.
+
+    Queues of this machine that were killed are started again before, with a line for each.
+    Schedulers are asked if *interval_s* seconds have passed since the last question. Raises `StoreError` for a
+    reference that means no run or several, and where the store is read-only.
+    """
+    lines = start_queues_again(backends)
+    with answering(places) as store:
+        asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
+        found = look(store, places, selection, asked)
+        return found, [*lines, *(f"{line}; what is shown is what was known before" for line in asked.problems)]
+
+
+def look(store: Database, places: Places, selection: Selection, asked: SchedulersAsked) -> list[Standing]:
+    """Return the same from a store that is open, after one question to *asked*; for commands that look repeatedly."""
+    runs = collect(store, places, asked).runs
+    if not selection.is_empty:
+        return standing_of(store, select(store, selection))
+    shown = {record.uid for record in runs}
+    ended = ended_with_jobs(store, CLUSTER_SCHEDULERS, since=float("inf"), limit=_ASKED_AT_ONCE, roots=[places.runs])
+    others = standing_of(store, [record for record in reversed(ended) if record.uid not in shown])
+    return [*standing_of(store, runs), *(one for one in others if one.known is not None)]
+
+
+def standing_of(store: Database, records: Sequence[RunRecord]) -> list[Standing]:
+    """Return *records*, in order, each with its scheduler's last answer as the store has it; nobody is asked."""
+    words = read_words(store, [record.uid for record in records])
+    standings: list[Standing] = []
+    for record in records:
+        known, said_at = words.get(record.uid, (None, None))
+        is_open = record.state in (State.PENDING, State.RUNNING) or not record.is_settled
+        has_word = is_open or (known is not None and said_at is not None and has_living_job(record, known, said_at))
+        standings.append(
+            Standing(record=record, known=known if has_word else None, said_at=said_at if has_word else None)
+        )
+    return standings

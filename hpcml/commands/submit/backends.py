@@ -1,0 +1,54 @@
+"""The submitter of each cluster's scheduler, made on first use."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.commands.machine import Machine
+from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.paths import Places
+from hpcml.schedulers.contract import Submitter
+from hpcml.schedulers.local.slots import Pool
+from hpcml.schedulers.local.submitter import LocalSubmitter
+from hpcml.schedulers.registry import open_submitter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """Finds the submitter for a cluster or a scheduler, as seen from this machine.
+
+    Submitters are made anew in each call and hold no connection: making one asks nobody.
+    """
+
+    places: Places
+    machine: Machine
+
+    def submitter_for(self, cluster: Cluster) -> Submitter:
+        """Return the submitter for the jobs of *cluster*."""
+        if cluster.scheduler is SchedulerName.local:
+            return self.this_machine(max_parallel=cluster.max_parallel)
+        return self.by_name(cluster.scheduler.name)
+
+    def this_machine(self, *, max_parallel: int | None = None) -> LocalSubmitter:
+        """Return the submitter for jobs on this machine.
+
+        It shares the machine's cores and GPUs among all runs of the user, by locks in XDG_RUNTIME_DIR or, where that is
+        not set, in the temporary folder.
+        """
+        return LocalSubmitter(
+            submissions=self.places.submissions,
+            # Locks on cores and GPUs are this machine's: a home directory may be shared with others.
+            lock_dir=Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"hpcml-{os.getuid()}",
+            pool=Pool(cores=self.machine.cores, gpus=[device.uuid for device in self.machine.gpus]),
+            max_parallel=max_parallel,
+        )
+
+    def by_name(self, scheduler: str) -> Submitter:
+        """Return the submitter for jobs of *scheduler*, slurm or pbs, where no cluster profile is at hand.
+
+        It is enough to query and cancel jobs, which need the job's ticket alone.
+        """
+        return open_submitter(scheduler, submissions=self.places.submissions)

@@ -1,0 +1,171 @@
+"""Checks that a run fits its container, and the run's plan rewritten to start inside of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hpcml.errors import ConfigError
+from hpcml.images import releases
+from hpcml.images.command import ENV_PREFIXES, PASSED_ON, RUNTIME_ENVIRONMENT, exec_argv, gpu_for, wrapped
+from hpcml.images.runtime import looks_like_an_image
+from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.model.container import Bind, Container, ContainerBuild, ContainerKind
+from hpcml.model.precision import environment
+from hpcml.model.run import Run
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import Image, Plan
+
+_RUNTIMES = ("apptainer", "singularity")
+
+
+def with_tag(container: Container, cluster: Cluster) -> Container:
+    """Return *container* with the newest tag that the cluster's GPU and driver can run, unless one was chosen.
+
+    Which release needs which driver and compute capability is in hpcml's own table (images/releases); no registry is
+    asked. A container without an image, or with a digest, is returned as it is.
+
+    Raises `ConfigError` if the chosen tag, or none that is known, can run there.
+    """
+    if container.image is None or container.digest is not None:
+        return container
+    capability, driver, limit = cluster.compute_capability, cluster.host_driver, cluster.ngc_max_release
+    if container.tag is None:
+        found = releases.newest(container.image, capability, driver, not_after=limit)
+        return replace(container, tag=found.tag)
+    if wrong := releases.check(container.image, container.tag, capability, driver, not_after=limit):
+        raise ConfigError(wrong)
+    return container
+
+
+def fitted(run: Run, machine: Cluster) -> Run:
+    """Return *run* with the tag of its image decided, or raise `ConfigError` where the container cannot be used.
+
+    *machine* is the run's cluster profile, for local runs with the GPU and driver that were found on this machine.
+    Checked are: the container runtime (on this machine), an own image or sandbox (it exists, is readable and of its
+    kind), and the vendor of the GPU. No registry is asked and nothing is built: that is done by `images.with_images`.
+    """
+    container = run.container
+    if container.kind is ContainerKind.none:
+        return run
+    if container.build is ContainerBuild.job and run.cluster.scheduler is SchedulerName.local:
+        raise ConfigError(f"container.build=job: cluster={run.cluster.name} is this one machine: set auto")
+    _check_runtime(run)
+    if container.kind is not ContainerKind.build:
+        _check_own(container)
+        return run
+    if machine.gpu_vendor == "amd" and (container.image or "").startswith("nvidia/"):
+        raise ConfigError(f"container.image={container.image} is for GPUs of NVIDIA, and {run.cluster.name} has AMD's")
+    return replace(run, container=with_tag(container, machine))
+
+
+def runtime_for(run: Run) -> str:
+    """Return the name or path of the program that starts the image: apptainer or singularity unless one is configured.
+
+    Where neither is on this machine's PATH, it is apptainer: the job may find it after loading its modules.
+    """
+    chosen = run.container.runtime or run.cluster.container_runtime
+    return chosen or next((name for name in _RUNTIMES if shutil.which(name)), _RUNTIMES[0])
+
+
+def put_inside(
+    plan: Plan, run: Run, image: Image, run_dir: RunDir, *, folder: Path, code: Path | None, packages: Sequence[Path]
+) -> Plan:
+    """Return *plan* with its command line wrapped, so that the program runs inside *image*.
+
+    *folder* is where the run was submitted to start; *code* and *packages* are the copies that it uses instead (None,
+    or empty: there are none). Bound into the container are these, the run directory, the data and the user's own binds.
+    Variables reach the program by the environment, since arguments can be read by every user of a node.
+    """
+    container, switches = run.container, environment(run.precision.name)
+    # Arguments are public: only what they must say is here, the rest goes by the environment.
+    last_word = {name: value for name, value in plan.environment.items() if name in switches or value is None}
+    argv = exec_argv(
+        image.path,
+        runtime_for(run),
+        gpu=gpu_for(container.gpu, device=plan.device, vendor=run.cluster.gpu_vendor),
+        binds=_binds(plan, run, run_dir, folder, code, packages),
+        cwd=plan.cwd,
+        options=container.options,
+        writable_tmpfs=container.writable_tmpfs,
+    )
+    return replace(
+        plan,
+        argv=[*argv, *wrapped(plan.argv, last_word, python_path=[str(run_dir.client_path), *plan.python_path])],
+        image=image,
+        env_prefixes=list(ENV_PREFIXES),
+        passed_on=list(PASSED_ON),
+        runtime_environment=dict(RUNTIME_ENVIRONMENT),
+    )
+
+
+def check_binds(plan: Plan, run: Run) -> None:
+    """Raise `ConfigError` if a bind of the user would cover a path that hpcml must bind itself."""
+    put_inside(
+        plan, run, Image(path="/image"), RunDir(Path("/run-of-hpcml")), folder=Path(plan.cwd), code=None, packages=()
+    )
+
+
+def _check_runtime(run: Run) -> None:
+    if run.cluster.scheduler is not SchedulerName.local:
+        return  # the job finds it, after its modules
+    name = runtime_for(run)
+    if shutil.which(name) is None:
+        module = run.cluster.container_module
+        hint = f"load its module first (ml {module})" if module else "load its module, or install it"
+        raise ConfigError(f"container={run.container.name}: there is no {name} on this machine: {hint}")
+
+
+def _check_own(container: Container) -> None:
+    assert container.path is not None
+    path, is_file = Path(container.path), container.kind is ContainerKind.sif
+    if not path.exists():
+        raise ConfigError(f"container.path={path} does not exist")
+    if is_file != path.is_file():
+        what, other = ("a folder", "sandbox") if is_file else ("a file", "sif")
+        raise ConfigError(f"container.path={path} is {what}: choose container={other}")
+    if not os.access(path, os.R_OK):
+        raise ConfigError(f"container.path={path} cannot be read")
+    if is_file and not looks_like_an_image(path):
+        raise ConfigError(f"container.path={path} is no image that Apptainer can start (no SIF, squashfs or ext3)")
+
+
+def _binds(
+    plan: Plan, run: Run, run_dir: RunDir, folder: Path, code: Path | None, packages: Sequence[Path]
+) -> list[Bind]:
+    """Return all binds of the run, parents before children: hpcml's, each under its path outside, and the user's.
+
+    Where the user binds the same folder in another mode (read-only or not), the user's bind counts.
+    """
+    chosen = run.container.all_binds()
+    if plan.staging is None:
+        ours = [*_seen([run_dir.path, Path(plan.cwd), folder], read_only=False)]
+    else:  # the working directory lies in the run's; what it links to is shared by all runs
+        shared = map(Path, plan.staging.shared.values())
+        ours = [*_seen([run_dir.path], read_only=False), *_seen([folder, *shared], read_only=True)]
+    if run.workload.command is None:
+        ours += _seen([Path(plan.argv[1]).parent], read_only=True)
+    elif code is not None:
+        ours += _seen([code], read_only=True)
+    ours += _seen(packages, read_only=True)
+    if run.data.path is not None:
+        ours += _seen([Path(run.data.path)], read_only=True)
+    # The same folder asked for in another mode: the user knows better, and what is written to stays so.
+    known = {(bind.source, bind.destination) for bind in chosen}
+    kept: list[Bind] = []
+    for bind in ours:
+        if (bind.source, bind.destination) not in known:
+            known.add((bind.source, bind.destination))
+            kept.append(bind)
+    return sorted([*kept, *chosen], key=lambda bind: len(Path(bind.destination).parts))
+
+
+def _seen(paths: Iterable[Path], *, read_only: bool) -> Iterator[Bind]:
+    """Yield binds of *paths* under their own names, and under those without symbolic links."""
+    for path in paths:
+        for name in dict.fromkeys((os.path.realpath(path), str(path))):
+            if name != os.sep:
+                yield Bind(source=name, destination=name, read_only=read_only)

@@ -1,0 +1,305 @@
+"""The container images of planned runs: found, built now, or built by a job, before anything is submitted."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hpcml.codec import encode
+from hpcml.commands import images
+from hpcml.commands.image_uses import claim_all
+from hpcml.commands.images import WantedImage
+from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.launch import Launched, launch
+from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.workload import Software, build_plan
+from hpcml.errors import ConfigError, ImageError
+from hpcml.images.build import BuildProgress, OnProgress
+from hpcml.images.cache import Cache, Checksums
+from hpcml.images.registry import UnreachableError
+from hpcml.model.cluster import Cluster
+from hpcml.model.container import Container, ContainerBuild, ContainerKind
+from hpcml.model.precision import Numerics, PrecisionName
+from hpcml.model.run import Data, Model, Precision, Run, Schedule, Snapshot, Workload
+from hpcml.model.strategy import Strategy, StrategyName
+from hpcml.paths import Places
+from hpcml.runs.atomic import write_text
+from hpcml.runs.manifest import Image
+from hpcml.runs.private import check_lent, make_folder
+
+_READING = BuildProgress(stage="checking")  # ten gigabytes take their time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voice:
+    """The functions that tell the user what takes time, or looks wrong.
+
+    `display` is a context for the build or the reading of one image, called with the name of its base.
+    """
+
+    display: Callable[[str], AbstractContextManager[OnProgress]]  # of the build of a base
+    warn: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provided:
+    """An image, and the job that must succeed before it can be used (None: it can be used now)."""
+
+    image: Image
+    job_id: str | None = None
+
+
+def with_images(
+    planned: Sequence[Planned], environ: Mapping[str, str], project: Path, voice: Voice, jobs: BuildJobs
+) -> list[Planned]:
+    """Return *planned*, in order, with the image of each run that wants one.
+
+    An image that is not in the cache is built now, or by a job before the runs (``container.build=job``), which then
+    depend on that job. One that is there is verified by its SHA-256. All images are claimed for this home before
+    anything is submitted, so that `hpcml images rm` keeps them.
+
+    Raises `ConfigError` for one that is not there and must not be built (``container.build=never``), and `ImageError`
+    for one that cannot be built, is damaged, or is removed by somebody at this moment.
+    """
+    checksums = Checksums(jobs.places.checksums)
+
+    def provide(item: Planned) -> Provided:
+        if item.run.container.kind is not ContainerKind.build:
+            return Provided(image=_own(item.run.container, checksums, voice))
+        wanted = images.want(item.run.container, item.run.cluster, environ, project)
+        if wanted.note:
+            voice.warn(wanted.note)
+        _refuse_unbuilt(wanted, item)
+        if wanted.found is None and item.run.container.build is ContainerBuild.job:
+            builds = jobs.job_for(wanted, item)
+            image = replace(_unbuilt(wanted), built_by=builds.run_dir.uid)
+            return Provided(image=image, job_id=builds.ticket.job_id)
+        if wanted.found is not None:
+            record = wanted.found
+            wrong = wanted.cache.verify(record, lambda path: _sha256(path, checksums, voice, wanted.definition.base))
+            if wrong:
+                raise ImageError(f"image {record.key[:12]} {wrong}: hpcml images rm {record.key[:12]}, then try again")
+            check_lent(wanted.cache.record(record.key))
+            check_lent(Path(record.path))
+        else:
+            with voice.display(wanted.definition.base) as on_progress:
+                record = images.build(wanted, environ, on_progress=on_progress)
+        return Provided(image=Image(path=record.path, sha256=record.sha256, key=record.key))
+
+    done = _each(planned, provide)
+    needed = [item.image for item in done if item.image is not None]
+    for warning in claim_all(needed, jobs.places):
+        voice.warn(warning)
+    for image in needed:  # after it was claimed: whoever removes it from now on sees that it is needed
+        if image.key is not None and image.built_by is None and Cache(Path(image.path).parent).read(image.key) is None:
+            raise ImageError(f"image {image.key[:12]} was removed at this moment: try again")
+    return done
+
+
+def foreseen(planned: Sequence[Planned], environ: Mapping[str, str], project: Path) -> tuple[list[Planned], list[str]]:
+    """Return *planned* as `with_images` would, and a line for each image; for ``hpcml run --dry-run``.
+
+    Nothing is built, and no image is read to the end. Where the registry cannot be asked, the digest of the base and
+    with it the image's name are unknown: the line says so, and the path ends in ``KEY.sif``.
+    """
+    lines: list[str] = []
+
+    def provide(item: Planned) -> Provided:
+        if item.run.container.kind is not ContainerKind.build:
+            assert item.run.container.path is not None
+            lines.append(f"image: {item.run.container.path}")
+            return Provided(image=Image(path=item.run.container.path))
+        try:
+            wanted = images.want(item.run.container, item.run.cluster, environ, project)
+        except UnreachableError as error:
+            place = images.place_of(item.run.container, item.run.cluster, environ)
+            path = str(place.folder / "KEY.sif")
+            lines.append(f"image: {path} of {place.base} ({_unknown(place)}): {error}")
+            return Provided(image=Image(path=path))
+        _refuse_unbuilt(wanted, item)
+        image = _unbuilt(wanted)
+        by = " by a job before" if item.run.container.build is ContainerBuild.job else ""
+        state = "is there" if wanted.found else f"to be built{by}"
+        note = f"; {wanted.note}" if wanted.note else ""
+        lines.append(f"image: {image.path} of {wanted.definition.base} ({state}){note}")
+        return Provided(image=replace(image, sha256=wanted.found.sha256 if wanted.found else None))
+
+    return _each(planned, provide), lines
+
+
+def _unknown(place: images.Place) -> str:
+    """Return what can be said of an image whose base is not known to the digest."""
+    count = len(place.of_this_tag)
+    others = f"{count} of that tag there, none built as it is asked for" if count else "none of that tag there"
+    return f"{others}; KEY follows from the digest of its base, which could not be asked for"
+
+
+def _each(planned: Sequence[Planned], provide: Callable[[Planned], Provided]) -> list[Planned]:
+    """Return *planned*, each run with the image that *provide* returns for it.
+
+    *provide* is called once for each distinct pair of container and cluster. Runs that want no image stay as they are.
+    """
+    known: list[tuple[tuple[Container, Cluster], Provided]] = []
+    done: list[Planned] = []
+    for item in planned:
+        if not item.wants_image:
+            done.append(item)
+            continue
+        asked = (item.run.container, item.run.cluster)
+        provided = next((found for other, found in known if other == asked), None)
+        if provided is None:
+            provided = provide(item)
+            known.append((asked, provided))
+        ready = replace(item, image=provided.image)
+        done.append(ready if provided.job_id is None else waiting_for(ready, provided.job_id))
+    return done
+
+
+def _unbuilt(wanted: WantedImage) -> Image:
+    """Return what the image will be; its SHA-256 is found beside it when the run starts."""
+    return Image(path=str(wanted.cache.image(wanted.definition.key)), key=wanted.definition.key)
+
+
+def _own(container: Container, checksums: Checksums, voice: Voice) -> Image:
+    assert container.path is not None
+    if container.kind is ContainerKind.sandbox:
+        return Image(path=container.path)
+    try:
+        return Image(path=container.path, sha256=_sha256(Path(container.path), checksums, voice, container.path))
+    except OSError as error:
+        raise ConfigError(f"container.path={container.path} cannot be read: {error.strerror}") from error
+
+
+def _sha256(path: Path, checksums: Checksums, voice: Voice, name: str) -> str:
+    """Return the SHA-256 of an image, read only if it is not the one that was read before."""
+    known = checksums.recall(path)
+    if known is not None:
+        return known
+    with voice.display(name) as on_progress:
+        on_progress(_READING)
+        return checksums.take(path)
+
+
+def _refuse_unbuilt(wanted: WantedImage, item: Planned) -> None:
+    if wanted.found is None and item.run.container.build is ContainerBuild.never:
+        chosen = [word for word in item.overrides if _says_what_to_build(word)]
+        raise ConfigError(
+            f"container.build=never: there is no image of {wanted.definition.base} as it is asked for: "
+            f"{shlex.join(['hpcml', 'build', *chosen])}"
+        )
+
+
+def _says_what_to_build(override: str) -> bool:
+    key = override.lstrip("+~").partition("=")[0]
+    in_a_run = ("build", "binds", "options", "writable_tmpfs", "gpu")
+    return key.partition(".")[0] in ("container", "cluster") and key.removeprefix("container.") not in in_a_run
+
+
+# Builds that run as jobs of their own; the runs that need the image wait for them.
+
+_EXPERIMENT = "images"  # where such runs are listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildJobs:
+    """Submits jobs that build images: one for each image and cluster, whichever runs ask for it.
+
+    `command_line` is recorded in the runs that build; `tell` gets a line for the user for each job.
+    """
+
+    places: Places
+    backends: Backends
+    command_line: Sequence[str]
+    tell: Callable[[str], None]
+    _jobs: dict[tuple[str, str], Launched] = field(default_factory=dict)
+
+    def job_for(self, wanted: WantedImage, item: Planned) -> Launched:
+        """Return the run that builds the image which *item* needs; it is submitted in the first call for that image.
+
+        Raises what `launch` raises: `ConfigError` or `SubmissionError`.
+        """
+        asked = (wanted.definition.key, item.run.cluster.name)
+        if asked not in self._jobs:
+            (launched,) = launch([_planned(wanted, item, self.places)], self.places, self.backends, self.command_line)
+            self._jobs[asked] = launched
+            self.tell(
+                f"{wanted.definition.base} is built by {launched.ticket.scheduler} job {launched.ticket.job_id}, "
+                f"run {launched.run_dir.uid}; what needs it begins afterwards"
+            )
+        return self._jobs[asked]
+
+
+def waiting_for(item: Planned, job_id: str) -> Planned:
+    """Return *item* with a dependency, so that it begins only after the job *job_id* has succeeded.
+
+    A dependency that the run has already is kept; ``afterok`` is the word of Slurm's ``--dependency`` and PBS's ``-W
+    depend``.
+    """
+    wanted, built = item.run.resources, f"afterok:{job_id}"
+    resources = replace(wanted, dependency=",".join(filter(None, [wanted.dependency, built])))
+    jobs = item.plan.dependency
+    plan = item.plan if jobs is None else replace(item.plan, dependency=",".join(filter(None, [jobs, built])))
+    return replace(item, run=replace(item.run, resources=resources), plan=plan)
+
+
+def _planned(wanted: WantedImage, item: Planned, places: Places) -> Planned:
+    run = _build_run(wanted, item.run, places)
+    software = Software(python=sys.executable, recipes=places.home, cwd=places.home)
+    plan = build_plan(run, run.profile_device(), software, cpus_per_task=run.resources.cpus_per_task)
+    return Planned(run=run, plan=replace(plan, needs_login=True), overrides=(), user_config=item.user_config)
+
+
+def _build_run(wanted: WantedImage, needs_it: Run, places: Places) -> Run:
+    """Return a run that builds: with the resources of *needs_it*, but one node, and of its GPUs at most one."""
+    resources = replace(
+        needs_it.resources,
+        nodes=1,
+        gpus_per_node=min(1, needs_it.resources.gpus_per_node or 0),
+        array_parallelism=None,
+        dependency=None,
+    )
+    return replace(
+        needs_it,
+        model=Model(name="image", recipe=None),
+        data=Data(name="custom"),
+        precision=Precision(name=PrecisionName.fp32, numerics=Numerics.auto),
+        strategy=Strategy(name=StrategyName.single),
+        container=Container(name="none"),
+        cluster=_with_module(needs_it.cluster),
+        resources=resources,
+        workload=Workload(command=shlex.join(_command(wanted, places)), cwd=str(places.home)),
+        schedule=Schedule(snapshot=Snapshot.none),
+        seed=0,
+        experiment=_EXPERIMENT,
+        name=wanted.definition.key[:12],
+        tags=[],
+    )
+
+
+def _with_module(cluster: Cluster) -> Cluster:
+    modules = [*cluster.modules, *filter(None, [cluster.container_module])]
+    return replace(cluster, modules=list(dict.fromkeys(modules)))
+
+
+def _command(wanted: WantedImage, places: Places) -> list[str]:
+    """Write the order file of a build and return the command line that carries it out.
+
+    The file holds the complete definition, with the digest of its base: by the time the job starts, the tag may mean
+    another image.
+    """
+    folder = places.builds
+    make_folder(folder, parents=True)
+    order = folder / f"{wanted.definition.key}.json"
+    words = {
+        "definition": encode(wanted.definition),
+        "images": str(wanted.cache.root),
+        "runtime": wanted.container.runtime or wanted.cluster.container_runtime,
+        "module": wanted.cluster.container_module,
+    }
+    write_text(order, json.dumps(words, indent=2))
+    return [sys.executable, "-P", "-m", "hpcml.images.job", str(order)]

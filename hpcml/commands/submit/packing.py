@@ -1,0 +1,151 @@
+"""Packing several small runs into one job, and the order of runs in it. Pure functions."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hpcml.codec import encode, flatten
+from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.workload import with_times
+from hpcml.errors import ConfigError
+from hpcml.model.cluster import SchedulerName
+from hpcml.model.run import Run, identifies
+from hpcml.runs.manifest import FORMAT, Manifest, Provenance
+from hpcml.schedulers.request import PACK_MARGIN_S, Request, request_for
+from hpcml.units import format_walltime, parse_walltime_s
+
+_SHOWN = 3  # near names of a factor that does not exist
+_NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
+
+
+def packs_of(planned: Sequence[Planned]) -> list[list[Planned]]:
+    """Return the runs of each job, or element of a job array, in the order in which they run.
+
+    Packs stand in the order of their first runs; a run with ``schedule.pack=none`` is a pack of its own. Runs share a
+    pack if they agree in their request to the scheduler and, but for the factors that ``schedule.pack`` names, in all
+    settings (``all``: in the experiment alone). A packed run has all of its walltime for itself; the job's walltime is
+    the sum.
+
+    Raises `ConfigError` for a factor that no run has, a pack without a walltime, and one whose sum the site would not
+    run.
+    """
+    packs: list[list[Planned]] = []
+    groups: dict[str, list[tuple[Request, list[Planned]]]] = {}
+    for item in planned:
+        alike = _alike(item)
+        if alike is None:
+            packs.append([item])
+            continue
+        request, known = _request(item), groups.setdefault(alike, [])
+        members = next((found for wanted, found in known if wanted == request), None)
+        if members is None:
+            members = []
+            known.append((request, members))
+            packs.append(members)
+        members.append(item)
+    return [_as_pack(pack, offset) if len(pack) > 1 else pack for offset, pack in enumerate(packs)]
+
+
+def warnings(planned: Sequence[Planned]) -> Iterator[str]:
+    """Yield a line for each factor that no job holds two values of, though the sweep does."""
+    packs = packs_of(planned)
+    for factor in sorted({factor for item in planned for factor in item.run.schedule.pack_factors}):
+        values = [
+            {_values(factor, item) for item in pack if factor in item.run.schedule.pack_factors} for pack in packs
+        ]
+        if len(set().union(*values)) > 1 and all(len(held) <= 1 for held in values):
+            yield (
+                f"schedule.pack names {factor}, and no two runs that differ in it can share a job: "
+                "they differ in something else too, or ask for other resources"
+            )
+
+
+def in_turn(items: Sequence[Planned], *, offset: int = 0) -> list[Planned]:
+    """Return *items* in blocks of one repeat and seed, each block beginning with another run than the one before.
+
+    So no configuration is always measured first, on a node that is still cold or a file system whose cache is empty.
+    *offset* is where the first block begins: with packs, in each with another run.
+    """
+    blocks: dict[tuple[int, int], list[Planned]] = {}
+    for item in items:
+        blocks.setdefault((item.repeat, item.run.seed), []).append(item)
+    ordered: list[Planned] = []
+    for number, key in enumerate(sorted(blocks)):
+        block = blocks[key]
+        first = (number + offset) % len(block)
+        ordered += block[first:] + block[:first]
+    return ordered
+
+
+def _as_pack(items: Sequence[Planned], offset: int) -> list[Planned]:
+    _refuse_too_long(items)
+    ordered = in_turn(items, offset=offset)
+    return [replace(item, plan=with_times(item.plan, item.run, is_packed=True)) for item in ordered]
+
+
+def _alike(item: Planned) -> str | None:
+    """Return as text what runs must have in common to share a pack; None for a run that is not to be packed."""
+    run = item.run
+    if run.schedule.pack == "none":
+        return None
+    schedule = encode(run.schedule)
+    if run.schedule.pack == "all":
+        return json.dumps([run.experiment, schedule])
+    settings = _settings(run)
+    free = {key for factor in run.schedule.pack_factors for key in _keys(factor, settings, run)}
+    return json.dumps([{key: value for key, value in settings.items() if key not in free}, schedule], sort_keys=True)
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in flatten(encode(run)).items() if identifies(key)}
+
+
+def _values(factor: str, item: Planned) -> str:
+    settings = _settings(item.run)
+    return json.dumps({key: settings[key] for key in _keys(factor, settings, item.run)}, sort_keys=True)
+
+
+def _keys(factor: str, settings: dict[str, Any], run: Run) -> list[str]:
+    """Return the settings that *factor* names: one (``training.batch_size``), or all of a group (``precision``).
+
+    Raises `ConfigError`, with names that are spelled alike, where there is none.
+    """
+    keys = [key for key in settings if key == factor or key.startswith(f"{factor}.")]
+    if keys:
+        return keys
+    groups = {key.partition(".")[0] for key in settings}
+    near = difflib.get_close_matches(factor, [*settings, *groups], n=_SHOWN)
+    hint = f"did you mean {' or '.join(near)}?" if near else "name settings such as precision or training.batch_size"
+    raise ConfigError(f"schedule.pack={run.schedule.pack}: no setting that tells runs apart is called {factor}: {hint}")
+
+
+def _request(item: Planned) -> Request:
+    nameless = Manifest(format=FORMAT, uid="", spec_hash="", run=item.run, plan=item.plan, provenance=_NOWHERE)
+    return request_for(nameless)
+
+
+def _refuse_too_long(items: Sequence[Planned]) -> None:
+    run, count = items[0].run, len(items)
+    site, walltime_s = run.cluster, run.resources.walltime_s
+    if site.scheduler is SchedulerName.local:
+        return
+    if walltime_s is None:
+        raise ConfigError(
+            f"schedule.pack={run.schedule.pack}: the walltime of a job is the sum of its runs': set resources.walltime"
+        )
+    total_s = count * walltime_s + PACK_MARGIN_S
+    queue_name = run.resources.partition_or_queue
+    queue = site.queues.get(queue_name or "")
+    limits = {f"cluster={site.name}": site.max_walltime}
+    if queue is not None:
+        limits[f"queue {queue_name} of cluster={site.name}"] = queue.max_walltime
+    for where, limit in limits.items():
+        if limit is not None and total_s > parse_walltime_s(limit, field="max_walltime"):
+            raise ConfigError(
+                f"schedule.pack={run.schedule.pack}: {count} runs x {run.resources.walltime} and {PACK_MARGIN_S} s are "
+                f"{format_walltime(total_s)} in one job; {where} allows {limit}"
+            )

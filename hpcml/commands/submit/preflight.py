@@ -1,0 +1,84 @@
+"""Warnings before a submission: queues, accounts, file systems, and walltimes that recorded runs needed more than."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from hpcml.commands.machine import Machine
+from hpcml.commands.submit import code, packing
+from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.queues import unknown_queue
+from hpcml.errors import StoreError
+from hpcml.model.cluster import SchedulerName
+from hpcml.paths import Places
+
+_OF_ONE_MACHINE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "zfs", "f2fs"})
+
+
+def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> list[str]:
+    """Return every warning about *planned*, each once and sorted; for ``hpcml run``, with and without ``--dry-run``.
+
+    They come from the site's profile, file systems, recorded runtimes, packing and the code. A warning stops nothing.
+    """
+    found = {text for item in planned for text in warnings(item, places)}
+    found |= set(_walltime_warnings(planned, places, machine))
+    return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned)))
+
+
+def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> Iterator[str]:
+    """Yield what recorded runs say of the walltimes; that they cannot be asked refuses nothing, and is said."""
+    if all(item.plan.stop_after_s is None for item in planned):
+        return
+    from hpcml.commands.submit import walltimes  # noqa: PLC0415 - loads the database, which few runs on this machine need
+
+    try:
+        yield from walltimes.warnings(planned, places, machine)
+    except (StoreError, OSError) as error:
+        yield f"no recorded run was asked whether the walltime will do: {error}"
+
+
+def warnings(item: Planned, places: Places) -> Iterator[str]:
+    """Yield one line for each thing that looks wrong and may yet be right; none for runs on this machine.
+
+    Looked at are the profile's status, queue, account, whole nodes, walltime, and whether HPCML_HOME, the data and the
+    working directory are on a file system that other nodes can see.
+    """
+    run = item.run
+    site, wanted = run.cluster, run.resources
+    if site.scheduler is SchedulerName.local:
+        return
+    if site.status != "active":
+        yield f"cluster={site.name} is {site.status} according to its profile"
+    if queue := unknown_queue(run):
+        yield queue
+    if wanted.account and site.account_pattern and not re.fullmatch(f"(?:{site.account_pattern})", wanted.account):
+        yield f"resources.account={wanted.account} looks like no account of {site.name} ({site.account_pattern})"
+    if site.whole_nodes and site.gpus_per_node and wanted.gpus_per_node not in (None, 0, site.gpus_per_node):
+        yield (
+            f"resources.gpus_per_node={wanted.gpus_per_node}: {site.name} gives out whole nodes, "
+            f"all {site.gpus_per_node} GPUs will be charged"
+        )
+    if wanted.walltime is None:
+        yield f"no resources.walltime: the job gets the default of {site.name}, and cannot stop in time by itself"
+    seen = {"HPCML_HOME": places.home, "data.path": run.data.path, "the working directory": item.plan.cwd}
+    for what, path in seen.items():
+        kind = None if path is None else file_system_of(Path(path))
+        if kind in _OF_ONE_MACHINE:
+            yield f"{what} ({path}) is on {kind}, a file system of this machine: do the nodes of {site.name} see it?"
+
+
+def file_system_of(path: Path) -> str | None:
+    """Return the type of the file system that holds *path*, as in /proc/mounts (ext4, nfs4, lustre ...).
+
+    A path that does not exist yet is judged by its nearest existing parent. None where no mount point is known.
+    """
+    resolved = path.absolute()
+    while not resolved.exists():
+        resolved = resolved.parent
+    resolved = resolved.resolve()
+    holders = [part for part in psutil.disk_partitions(all=True) if resolved.is_relative_to(part.mountpoint)]
+    return max(holders, key=lambda part: len(part.mountpoint)).fstype if holders else None

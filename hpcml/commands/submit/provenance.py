@@ -1,0 +1,105 @@
+"""The provenance recorded in a run's manifest: user, host, command line, software and state of the code."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+
+from hpcml import __version__
+from hpcml.paths import without_password
+from hpcml.runs.manifest import Provenance
+
+_GIT_TIMEOUT_S = 30
+_DIFF_LIMIT_BYTES = 10 << 20
+# Whatever the user's configuration says; the whole repository, wherever in it this is
+_AS_GIT_APPLY_READS_IT = (
+    *("--no-color", "--no-ext-diff", "--no-textconv", "--no-relative", "--src-prefix=a/", "--dst-prefix=b/"),
+    "--submodule=short",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """The state of the code around a folder: commit and uncommitted changes, as git reports them.
+
+    `commit` and `dirty` are None for what git cannot tell, such as outside a repository; `diff` is a patch for ``git
+    apply``, empty without changes.
+    """
+
+    commit: str | None
+    dirty: bool | None
+    diff: bytes
+    is_cut: bool = False  # the diff was too long, and is no patch any more
+
+
+NO_CODE = Code(commit=None, dirty=None, diff=b"")
+
+
+def describe_code(folder: Path) -> Code:
+    """Return commit and uncommitted changes of the repository around *folder*.
+
+    The diff is against HEAD, covers the whole repository, and has binary files in it. It is cut at 10 MiB (`is_cut`)
+    and is no patch any more then. `NO_CODE` where there is no commit, no git, or git does not answer within 30 seconds.
+    """
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return NO_CODE
+    changes = _git(folder, "status", "--porcelain") or b""
+    diff = _git(folder, "diff", "--binary", *_AS_GIT_APPLY_READS_IT, "HEAD") or b""
+    is_cut = len(diff) > _DIFF_LIMIT_BYTES
+    if is_cut:
+        diff = diff[:_DIFF_LIMIT_BYTES] + b"\n[cut by hpcml: the diff was %d bytes long]\n" % len(diff)
+    return Code(commit=commit.decode().strip(), dirty=bool(changes.strip()), diff=diff, is_cut=is_cut)
+
+
+def describe(
+    command_line: Sequence[str], folder: Path, code: Code, user_config: Sequence[str], now: datetime
+) -> Provenance:
+    """Return the provenance of runs submitted by this call: who, where, when, by which command and with which software.
+
+    Passwords in URLs of *command_line* are left out, since manifests may be shown to others. *now* carries its time
+    zone. The submission's id and size are added by `launch`.
+    """
+    return Provenance(
+        command_line=[without_password(word) for word in command_line],
+        submitted_at=now.isoformat(timespec="seconds"),
+        submitted_from=socket.gethostname(),
+        user=user_name(),
+        cwd=str(folder),
+        hpcml_version=__version__,
+        python=platform.python_version(),
+        packages=_packages(),
+        git_commit=code.commit,
+        git_dirty=code.dirty,
+        user_config=list(user_config),
+    )
+
+
+def _git(folder: Path, *words: str) -> bytes | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):  # no git here, or a repository on a dead file system
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def user_name() -> str:
+    """Return the login name of this user; "unknown" for a user id without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in many containers
+        return "unknown"
+
+
+def _packages() -> dict[str, str]:
+    found = {dist.name: dist.version for dist in metadata.distributions() if dist.name}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))

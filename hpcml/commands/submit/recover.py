@@ -1,0 +1,270 @@
+"""Recovering submissions whose process died: undone where nothing was sent, else finished; for ``hpcml sync``.
+
+Nothing is submitted twice: a run's own journals are believed first, then the scheduler, which is asked for the batch
+by its token; only what it surely does not have is sent again. Nothing is lost: what cannot be known now stays open.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from hpcml.commands.collect import opened as opened_store
+from hpcml.commands.follow import Watcher
+from hpcml.commands.submit import submission_log as intents
+from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.batches import record, tell, tell_submitted
+from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, PlannedBatch
+from hpcml.errors import ConfigError, HpcmlError, SubmissionError
+from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.model.state import State
+from hpcml.paths import Places
+from hpcml.runs.atomic import have_on_disk
+from hpcml.runs.journal import Event, read_journal
+from hpcml.runs.layout import RunDir, run_dir_of
+from hpcml.runs.manifest import read_to_execute
+from hpcml.runs.state import DECISIVE, EventName
+from hpcml.schedulers.batches import tickets_of
+from hpcml.schedulers.commands import NoAnswerError
+from hpcml.schedulers.contract import Batch, Job, Ticket
+from hpcml.schedulers.registry import require_programs
+from hpcml.store.rows import forget_run
+
+_SETTLING_S = 5.0  # the request of a client that was killed may still be on its way to the scheduler
+_LONG_AGO_S = 600.0  # no client lives so long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What `recover` did.
+
+    `finished` and `removed` count submissions: those that were completed, and those that had sent nothing and were
+    undone. `waiting` has a line for each that could not be finished now and stays for the next `hpcml sync`.
+    """
+
+    finished: int
+    removed: int
+    waiting: list[str]
+
+
+class _End(Enum):
+    FINISHED = "finished"
+    REMOVED = "removed"
+
+
+def interrupted(places: Places) -> int:
+    """Return how many submissions wait to be finished; this lists one folder and reads no file in it."""
+    return len(intents.interrupted(places.open_submissions, now=time.time()))
+
+
+def refuse_if_interrupted(places: Places) -> None:
+    """Raise `ConfigError` while a submission is interrupted: ``--missing`` could not tell which runs are under way."""
+    if interrupted(places):
+        raise ConfigError("--missing: a submission was interrupted: hpcml sync finishes it first")
+
+
+def recover(places: Places, backends: Backends) -> Recovered:
+    """Undo or finish every interrupted submission; for ``hpcml sync`` and, before new retries, ``hpcml retry``.
+
+    Each is taken over by one process, so that several may call this at once. One that was still writing run directories
+    is undone; one that was submitting is finished. An `HpcmlError`, such as a scheduler that does not answer, leaves
+    that submission as it is for the next call and is reported in `Recovered.waiting`.
+    """
+    ends: list[_End] = []
+    waiting: list[str] = []
+    for path in intents.interrupted(places.open_submissions, now=time.time()):
+        try:
+            end = _put_right(path, places, backends)
+        except HpcmlError as error:
+            submission = path.name.partition(".")[0]
+            waiting.append(f"submission {submission} cannot be finished now: {error}")
+        else:
+            ends += [end] if end else []
+    return Recovered(finished=ends.count(_End.FINISHED), removed=ends.count(_End.REMOVED), waiting=waiting)
+
+
+def start_queues_again(backends: Backends) -> list[str]:
+    """Start each queue of this machine that was killed; return a line for each, and for what cannot be started now.
+
+    The runs that wait in it get the ticket of the new queue. Without such a queue this lists one folder.
+    """
+    lines: list[str] = []
+    for token, found in backends.this_machine().start_again():
+        if isinstance(found, str):
+            lines.append(f"the local queue of {token} was killed and cannot be started again: {found}")
+            continue
+        waiting = 0
+        for source, ticket in found.tickets():
+            run_dir = run_dir_of(source)
+            try:
+                seen = Watcher(run_dir).look()
+            except (HpcmlError, FileNotFoundError) as error:  # of its journals: the others get their tickets
+                lines.append(f"whether run {run_dir.uid} waits in a queue cannot be told: {error}")
+                continue
+            if seen.state is State.PENDING:
+                intent = Intent(
+                    submission=token,
+                    host=intents.this_host(),
+                    batches=[],
+                    attempt=seen.attempt,
+                    said={"why": "its queue was killed, and started again", "by": "sync"},
+                )
+                tell_submitted(run_dir, intent, ticket, f"{token}/{ticket.array_index}" if ticket.is_shared else None)
+                waiting += 1
+        lines.append(f"a local queue was killed with {waiting} runs left, and was started again")
+    return lines
+
+
+def _put_right(path: Path, places: Places, backends: Backends) -> _End | None:
+    """Undo or finish the submission in the file *path*; None where another process is at it.
+
+    On any error it is given up again, so that the next call can try, and the error is raised.
+    """
+    taken = intents.take_over(path)
+    if taken is None:
+        return None
+    opened, phase, last_seen = taken
+    try:
+        if phase is Phase.PLANNING:
+            _undo(opened, places)
+            return _End.REMOVED
+        _finish(opened, backends, last_seen)
+    except BaseException:
+        opened.leave_to_sync()
+        raise
+    return _End.FINISHED
+
+
+def _undo(opened: OpenIntent, places: Places) -> None:
+    """Remove run directories that were never submitted, and what the store may have seen of them."""
+    gone: list[RunDir] = []
+    for run_dir in map(RunDir, map(Path, opened.intent.run_dirs)):
+        if run_dir.path.resolve().parent.parent != places.runs.resolve():
+            raise HpcmlError(f"{opened.path} is damaged: {run_dir.path} is no run of {places.runs}")
+        if _told(run_dir, 0):
+            continue  # somebody submitted its job.sh by hand
+        shutil.rmtree(run_dir.path, ignore_errors=True)
+        gone.append(run_dir)
+    with opened_store(places) as store:
+        for run_dir in gone:
+            forget_run(store, run_dir.uid)
+    opened.close()
+
+
+def _finish(opened: OpenIntent, backends: Backends, last_seen: float) -> None:
+    """Finish what *opened* was about to submit, batch by batch; *last_seen* is unix seconds.
+
+    Where the dead process was at work in the last ten minutes, its last request may still be on the way to the
+    scheduler, which is given five seconds first. More is not needed: the programs that it had started, a site's
+    wrappers with what they start too, died with it (`schedulers.guard`), and a scheduler that is busy answers those who
+    ask later, such as us, later.
+    """
+    intent = opened.intent
+    planned = {batch.token: (one, batch) for one in intent.batches if (batch := _batch_of(one))}
+    batches = [batch for _, batch in planned.values() if not _is_recorded(batch, intent)]
+    is_remote = any(_cluster(batch).scheduler is not SchedulerName.local for batch in batches)
+    if is_remote and time.time() - last_seen < _LONG_AGO_S:
+        time.sleep(_SETTLING_S)
+    written: list[Path] = []
+    for batch in batches:
+        opened.touch()
+        before = planned.get(planned[batch.token][0].after or "")
+        after_job = None if before is None else _open_job(before[1], intent)
+        written += _settle(replace(batch, after_job=after_job), intent, backends)
+    have_on_disk(written)
+    opened.close()
+
+
+def _settle(batch: Batch, intent: Intent, backends: Backends) -> list[Path]:
+    """Submit *batch* if it was not, and record what became of it; return the journals that were written.
+
+    The order decides that nothing is submitted twice: tickets in the runs' own journals, then the scheduler's answer to
+    the batch's token, then a mark of `hpcml cancel`; only what none of them knows is submitted. Raises `HpcmlError` for
+    runs of another machine, and `NoAnswerError` where the scheduler may or may not have it.
+    """
+    cluster = _cluster(batch)
+    if cluster.scheduler is SchedulerName.local and intent.host != intents.this_host():
+        raise HpcmlError(f"its runs belong to the machine {intent.host}: hpcml sync there finishes it")
+    require_programs(cluster.scheduler.name, cluster=cluster.name)
+    told = {job.run_dir.uid: _told(job.run_dir, intent.attempt) for job in batch.jobs}
+    submitter = backends.submitter_for(cluster)
+    tickets = _recorded_tickets(batch, told) or submitter.find(batch)
+    if tickets is not None:
+        return record(batch, tickets, intent, known=frozenset(uid for uid, events in told.items() if _has_job(events)))
+    left = [job for job in batch.jobs if not told[job.run_dir.uid]]
+    if len(left) < len(batch.jobs):  # it was being recorded that the scheduler refused
+        return _tell(left, intent, EventName.SUBMISSION_FAILED, "the scheduler refused the others of its job array")
+    if all(job.run_dir.cancel_mark.exists() for job in left):
+        return _tell(left, intent, EventName.CANCELLED, "cancelled before it was submitted")
+    try:
+        tickets = submitter.submit(batch)
+    except NoAnswerError:
+        raise
+    except SubmissionError as error:
+        return _tell(left, intent, EventName.SUBMISSION_FAILED, str(error))
+    return record(batch, tickets, intent)
+
+
+def _recorded_tickets(batch: Batch, told: Mapping[str, Sequence[Event]]) -> list[Ticket] | None:
+    """Return the tickets of the whole batch if the journal of one of its runs has its job; schedulers may forget."""
+    cluster = _cluster(batch)
+    if cluster.scheduler is SchedulerName.local:
+        return None  # the queue's own file tells
+    for event in (event for events in told.values() for event in events):
+        if event.name in (EventName.SUBMITTED, EventName.ATTEMPT_STARTED) and event.details.get("job_id"):
+            job_id, name = str(event.details["job_id"]), event.details.get("job_name")
+            return tickets_of(cluster.scheduler.name, batch, job_id=job_id, job_name=name)
+    return None
+
+
+def _open_job(batch: Batch, intent: Intent) -> str | None:
+    """Return the job of *batch*; None where it is none, or all of its runs are over: schedulers forget such jobs."""
+    if all(Watcher(job.run_dir).look().is_over for job in batch.jobs):
+        return None
+    tickets = _recorded_tickets(batch, {job.run_dir.uid: _told(job.run_dir, intent.attempt) for job in batch.jobs})
+    return None if tickets is None else tickets[0].job_id
+
+
+def _tell(jobs: Sequence[Job], intent: Intent, event: str, reason: str) -> list[Path]:
+    return [path for job in jobs if (path := tell(job.run_dir, intent, event, reason=reason)) is not None]
+
+
+def _is_recorded(batch: Batch, intent: Intent) -> bool:
+    return all(_has_job(_told(job.run_dir, intent.attempt)) for job in batch.jobs)
+
+
+def _has_job(told: Sequence[Event]) -> bool:
+    """Tell whether the journals say what job the run is, or that it is none; on this machine an agent cannot tell."""
+    return any(
+        event.name not in (EventName.ATTEMPT_STARTED, EventName.ATTEMPT_ENDED) or event.details.get("job_id")
+        for event in told
+    )
+
+
+def _told(run_dir: RunDir, attempt: int) -> list[Event]:
+    """Return what the journals say of the run since *attempt*: that it was queued, started, refused or ended."""
+    chunks = (read_journal(path) for path in run_dir.journal_files() if int(path.name.partition("-")[0]) >= attempt)
+    return [
+        record for chunk in chunks for record in chunk.records if isinstance(record, Event) and record.name in DECISIVE
+    ]
+
+
+def _batch_of(planned: PlannedBatch) -> Batch | None:
+    """Return the batch as it was planned, without runs that somebody removed; None if that were all."""
+    packs = [[_job(Path(source)) for source in pack if Path(source).exists()] for pack in planned.packs]
+    packs = [pack for pack in packs if pack]
+    return Batch(token=planned.token, packs=packs, at_once=planned.at_once) if packs else None
+
+
+def _job(source: Path) -> Job:
+    run_dir = run_dir_of(source)
+    retry = 0 if source == run_dir.manifest else int(source.stem)
+    return Job(run_dir=run_dir, manifest=read_to_execute(source), retry=retry)
+
+
+def _cluster(batch: Batch) -> Cluster:
+    return batch.jobs[0].manifest.run.cluster

@@ -1,0 +1,211 @@
+"""Refuses a command line of the user's own that cannot start, or would not do what it seems to say, before it queues.
+
+There is no shell between hpcml and the program. What only a shell understands would reach the program as a word, which
+would fail in the job, or do something else without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from hpcml.errors import ConfigError
+from hpcml.model.cluster import SchedulerName
+from hpcml.model.run import Run
+from hpcml.runs.manifest import Plan
+
+_OPERATORS = frozenset({"|", "||", "|&", "&&", "&", ";", ">", ">>", "<", "2>", "2>>", "2>&1", "&>", ">&2"})
+_GLUED = re.compile(r"[12&]?>>?[^>=<].*|<[^>=<][^>]*|[^;]+;", re.DOTALL)  # >log, 2>err, make; but not <eos>
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
+_HOME = re.compile(r"(?:--?[\w-]+=)?~(?:/.*)?", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Z_][A-Z0-9_]*)\})")  # not ${lr}, which a program with Hydra may take
+_TAKES_CODE = re.compile(r"-[A-Za-z]*[cems]")  # -c, -lc, -e; -m and -s take a module and standard input
+
+_WRAPPERS = frozenset(
+    {
+        *("env", "nice", "ionice", "time", "timeout", "stdbuf", "numactl", "taskset", "setsid"),
+        *("srun", "mpirun", "mpiexec", "horovodrun", "uv", "poetry", "pixi"),
+    }
+)
+_ELSEWHERE = frozenset({"-C", "--chdir", "-D", "--wdir", "-wdir", "--directory"})  # started in another folder
+_INTERPRETERS: Mapping[str, tuple[str, ...]] = {
+    "python": (".py", ".pyc"),
+    "torchrun": (".py",),
+    "deepspeed": (".py",),
+    "accelerate": (".py",),
+    "bash": (".sh", ".bash"),
+    "sh": (".sh",),
+    "zsh": (".sh", ".zsh"),
+    "Rscript": (".R", ".r"),
+    "julia": (".jl",),
+    "perl": (".pl",),
+}
+_RUNS_NONE = frozenset({"-", "--version", "--help", "--module", "-V", "-h"})
+_LOOKED_AT = 4096  # bytes of a program's beginning
+
+
+def check_startable(plan: Plan, run: Run, *, is_inside: bool) -> None:
+    """Raise `ConfigError`, with what to write instead, where *run*'s own command could not start as planned.
+
+    *is_inside*: it starts in an image, of whose files only those below the working directory are known. On a cluster
+    the PATH is that of the job, so that only paths are looked at.
+    """
+    assert run.workload.command is not None
+    for problem in _problems(plan.argv, Path(plan.cwd), run, is_inside=is_inside):
+        raise ConfigError(problem)
+
+
+def _problems(words: Sequence[str], cwd: Path, run: Run, *, is_inside: bool) -> Iterator[str]:
+    is_here = run.cluster.scheduler is SchedulerName.local
+    yield from _meant_for_a_shell(run.workload.command or "", words, is_exact=run.workload.args is not None)
+    if not is_inside and (is_here or os.sep in words[0]):
+        yield from _no_program(words, cwd, is_here=is_here)
+    yield from _no_script(words, cwd, is_inside=is_inside)
+
+
+def _meant_for_a_shell(command: str, words: Sequence[str], *, is_exact: bool) -> Iterator[str]:
+    remedy = f"write bash -c '{command}'" if "'" not in command else "give the whole line to bash -c"
+    for word in () if is_exact else _unquoted(command):
+        if word in _OPERATORS or _GLUED.fullmatch(word):
+            yield f"{word!r} in {command!r}: no shell reads this, and it would be an argument: {remedy}"
+    for word, before in zip(words, ["", *words], strict=False):
+        if _TAKES_CODE.fullmatch(before) or re.search(r"\s", word):
+            continue  # code, or a text
+        if is_exact and word in _OPERATORS and not before.startswith("-"):  # awk -F '|'
+            yield f"{word!r} would be an argument, since no shell reads this: {remedy}"
+        if _HOME.fullmatch(word):
+            told = word.replace("~", str(Path.home()), 1)
+            yield f"{word!r}: no shell is there to replace ~: write {told}"
+        for found in _VARIABLE.finditer(word):
+            name = found[1] or found[2]
+            value = os.environ.get(name)
+            write = f"it is not set here; if the job sets it, {remedy}"
+            if value is not None:
+                write = f"write {word.replace(found[0], value)}, or for the job's own value {remedy}"
+            yield f"{word!r}: no shell is there to replace {found[0]}: {write}"
+    first = PurePath(words[0]).name
+    if any(f",{start}" in word for word in words[1:] for start in (words[0], first)):
+        yield (
+            f"workload.command={command!r} is one command, whatever its commas: sweep its own flags, as in hpcml run "
+            f"-m -- {first} ... --lr 0.1,0.5, or write workload.command=choice('...','...')"
+        )
+
+
+def _unquoted(command: str) -> list[str]:
+    """Return the words of *command* in which nothing is quoted: those that a shell would read as its own."""
+    return [word for word in _QUOTED.sub("\0", command).split() if "\0" not in word]
+
+
+def _no_program(words: Sequence[str], cwd: Path, *, is_here: bool) -> Iterator[str]:
+    program = words[0]
+    if os.sep not in program:
+        if shutil.which(program) is None:
+            yield f"there is no program {program!r} here{_hint(program, cwd)}"
+        return
+    path = cwd / program
+    if not os.path.lexists(path):
+        if is_here or _is_dir(path.parent) or not PurePath(program).is_absolute():
+            yield f"there is no program {program!r} here{_hint(program, cwd)}"
+    elif _is_dir(path):
+        yield f"{program} is a folder, not a program: name the file to start"
+    elif _is_file(path) and not os.access(path, os.X_OK):
+        starter = {".py": "python ", ".sh": "bash ", ".R": "Rscript ", ".jl": "julia "}.get(path.suffix)
+        other = f", or write {starter}{program}" if starter else ""
+        yield f"{program} is there, and may not be executed: chmod +x {shlex.quote(program)}{other}"
+    elif _is_file(path):
+        yield from _no_interpreter(program, path, is_here=is_here)
+
+
+def _no_interpreter(program: str, path: Path, *, is_here: bool) -> Iterator[str]:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_LOOKED_AT)
+    except OSError:
+        return  # which may be executed all the same
+    if not head.startswith(b"#!"):
+        if b"\0" not in head:  # text; what the kernel takes for a program is not
+            starter = "python" if path.suffix == ".py" else "bash"
+            yield f"{program} does not begin with #!, so nothing says what reads it: write {starter} {program}"
+        return
+    line = head.partition(b"\n")[0][2:].decode(errors="replace")
+    if line.endswith("\r"):
+        yield f"{program} has the line ends of Windows, which its first line is read with: sed -i 's/\\r$//' {program}"
+        return
+    interpreter = next(iter(line.split()), "")
+    if is_here and not os.path.exists(interpreter):  # noqa: PTH110 - Path.exists raises where a name is too long
+        yield f"{program} is to be read by {interpreter!r}, as its first line says, which is not here: mend that line"
+
+
+def _hint(program: str, cwd: Path) -> str:
+    if re.search(r"\s", program):
+        return ": it is one word; leave out the quotes around the whole command, or write bash -c '...'"
+    if re.fullmatch(r"\+?[\w.]+=.*", program, re.DOTALL):
+        return ": settings of the run stand in front of the --"
+    if "," in program:
+        return ": the program itself is not swept; workload.command=choice('a','b') runs several"
+    if _is_file(cwd / program):
+        return f": the file of that name is started by ./{program}"
+    return ""
+
+
+def _no_script(words: Sequence[str], cwd: Path, *, is_inside: bool) -> Iterator[str]:
+    script = _script(words, cwd)
+    if script is None:
+        return
+    path = cwd / script
+    is_known = not PurePath(script).is_absolute() or (not is_inside and _is_dir(path.parent))
+    if is_known and not os.path.lexists(path):
+        yield f"{script!r} is not there, seen from {cwd}: mend its name, or start in the folder where it is"
+
+
+def _script(words: Sequence[str], cwd: Path) -> str | None:
+    """Return the file that an interpreter among *words* is told to run, if it is not certain to be there, else None."""
+    suffixes, rest = _interpreted(words)
+    before = ""
+    for word in rest:
+        if _TAKES_CODE.fullmatch(word) or word in _RUNS_NONE:
+            break
+        if not word.startswith(("-", "+")):
+            if word.endswith(suffixes):
+                return word
+            if os.path.lexists(cwd / word):
+                break
+            if not before.startswith(("-", "+")):  # else it may be the value of an option
+                return word
+        before = word
+    return None
+
+
+def _interpreted(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Return how files end that the first interpreter among *words* runs, and the words behind it; none without one."""
+    rest = list(words)
+    if PurePath(rest[0]).name in _WRAPPERS:
+        while rest and _suffixes(rest[0]) is None:
+            if rest.pop(0) in _ELSEWHERE:
+                return (), []
+    suffixes = _suffixes(rest[0]) if rest else None
+    if suffixes is None:
+        return (), []
+    if PurePath(rest[0]).name == "accelerate":
+        return suffixes, rest[2:] if rest[1:2] == ["launch"] else []
+    return suffixes, rest[1:]
+
+
+def _suffixes(word: str) -> tuple[str, ...] | None:
+    """Return how files end that the interpreter *word* runs; None where it is no interpreter that is known here."""
+    return _INTERPRETERS.get(re.sub(r"^python[\d.]*$", "python", PurePath(word).name))
+
+
+# Path's own questions raise where a name is longer than a file's may be.
+
+
+def _is_dir(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113

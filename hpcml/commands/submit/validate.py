@@ -1,0 +1,160 @@
+"""Checking composed runs against this machine or their site, and planning them; nothing is written."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hpcml.commands.machine import Machine, look_around
+from hpcml.commands.submit import packing
+from hpcml.commands.submit.account import Ask, with_accounts
+from hpcml.commands.submit.containers import check_binds, fitted
+from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.queues import refuse_impossible, routed
+from hpcml.commands.submit.startable import check_startable
+from hpcml.commands.submit.workload import Software, build_plan, check_exists, processes_per_node
+from hpcml.config.compose import Composed
+from hpcml.config.sweep.size import MOST_RUNS, check_count
+from hpcml.errors import ConfigError
+from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.model.container import ContainerKind
+from hpcml.model.precision import CPU, Device
+from hpcml.model.recipe import own_recipes
+from hpcml.model.run import Run
+from hpcml.paths import is_source_of_hpcml, resource_dir
+from hpcml.schedulers.registry import find_programs
+from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
+
+log = logging.getLogger(__name__)
+
+_MOST_DEFAULT_CORES = 8  # a small model gains nothing from more, and leaves room for a second run
+
+
+def is_importable(module: str) -> bool:
+    """Tell whether this Python, which recipes are started with, finds the top-level *module*; it is not imported."""
+    return importlib.util.find_spec(module) is not None
+
+
+def plan_points(
+    points: Sequence[Composed],
+    environ: Mapping[str, str],
+    project: Path,
+    *,
+    ask: Ask,
+    is_dry: bool,
+    most: int = MOST_RUNS,
+) -> tuple[list[Planned], Machine]:
+    """Give *points* their accounts and plan them on this machine, which is returned too.
+
+    *environ* and *project* say where accounts are configured. Where one is not known, *ask* is asked for it; if
+    *is_dry* a placeholder stands there instead. Raises `ConfigError` for the first run that cannot be planned, and for
+    more than *most*, with all repeats.
+    """
+    repeats = max((point.run.schedule.repeats for point in points), default=1)
+    check_count(sum(point.run.schedule.repeats for point in points), most, what=f"schedule.repeats={repeats}")
+    placeholder = ACCOUNT_PLACEHOLDER if is_dry else None
+    points = with_accounts(points, environ, project, ask=ask, placeholder=placeholder)
+    machine = look_around(environ)
+    return plan_all(points, machine), machine
+
+
+def plan_all(
+    points: Sequence[Composed], machine: Machine, has_module: Callable[[str], bool] = is_importable
+) -> list[Planned]:
+    """Plan every point, or raise `ConfigError` for the first that cannot run; nothing has happened then.
+
+    The order is by repeat, then by seed: precisions take turns, so that a machine that warms up or fills up meets them
+    alike. *has_module* tells whether Python can import a module by that name; recipes are refused whose framework is
+    missing. Programs and working directories are looked up relative to the current directory.
+    """
+    cwd, shipped = Path.cwd(), resource_dir("recipes")
+    if is_source_of_hpcml(cwd) and (cwd / "recipes").resolve() != shipped.resolve():
+        log.warning("this folder is another copy of hpcml; the recipes and options that count are those of %s", shipped)
+    software = Software(
+        python=sys.executable,
+        recipes=shipped,
+        own_recipes=own_recipes(cwd, shipped),
+        cwd=cwd,
+        has_module=has_module,
+    )
+    planned = sorted((_plan(point, machine, software) for point in points), key=lambda item: item.run.seed)
+    most = max((item.run.schedule.repeats for item in planned), default=0)
+    repeated = [
+        replace(item, repeat=repeat) for repeat in range(most) for item in planned if repeat < item.run.schedule.repeats
+    ]
+    packing.packs_of(repeated)  # refuses packs that would never run
+    return repeated
+
+
+def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
+    run = routed(point.run)
+    if run.data.path is not None:
+        check_exists(run.data.path)
+    cwd = Path(run.workload.cwd or software.cwd)
+    if not os.path.isdir(cwd):  # noqa: PTH112 - Path.is_dir raises where a name is longer than a file's may be
+        raise ConfigError(f"workload.cwd={cwd} is no directory")
+    refuse_impossible(run)
+    local = run.cluster.scheduler is SchedulerName.local
+    device = _local_device(run, machine) if local else run.profile_device()
+    cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
+    run = fitted(run, _as_found(run.cluster, machine, device) if local else run.cluster)
+    is_inside = run.container.kind is not ContainerKind.none
+    if not _starts_in_this_python(run):
+        software = replace(software, has_module=None)
+    plan = build_plan(run, device, software.inside if is_inside else software, cpus_per_task=cpus)
+    if is_inside:
+        check_binds(plan, run)
+    if run.workload.command is not None:
+        check_startable(plan, run, is_inside=is_inside)
+    return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config)
+
+
+def _starts_in_this_python(run: Run) -> bool:
+    """Tell whether the run will find the same Python modules as this process.
+
+    It does not where the job loads modules, runs a prelude or sets PYTHONPATH, or where it is submitted from another
+    machine than this one (no program of the scheduler is here).
+    """
+    site = run.cluster
+    adds = bool(site.modules or site.prelude) or "PYTHONPATH" in run.workload.env
+    return not adds and all(find_programs(site.scheduler.name).values())
+
+
+def _as_found(cluster: Cluster, machine: Machine, device: Device) -> Cluster:
+    """Return the profile of this machine with what is known of its GPU."""
+    if device.kind == "cpu":
+        return cluster
+    first = machine.gpus[0]
+    capability = first.compute_capability and "{}.{}".format(*first.compute_capability)
+    return replace(cluster, gpu_vendor="nvidia", gpu_compute_capability=capability, host_driver=first.driver)
+
+
+def _local_device(run: Run, machine: Machine) -> Device:
+    """Return what a local run computes on: this machine's first GPU, or the CPU; `ConfigError` for too many GPUs."""
+    wanted = run.resources.gpus_per_node
+    if wanted is not None and wanted > len(machine.gpus):
+        raise ConfigError(f"resources.gpus_per_node={wanted}: this machine shows {len(machine.gpus)}")
+    if wanted == 0 or not machine.gpus:
+        return CPU
+    first = machine.gpus[0]
+    return Device(kind="cuda", name=first.name, compute_capability=first.compute_capability)
+
+
+def _local_cpus(run: Run, machine: Machine, device: Device) -> int:
+    """Return the cores of each process of a local run: what it asks for, else a fair share, at most 8.
+
+    Raises `ConfigError` where the processes need more cores than this machine has.
+    """
+    processes = processes_per_node(run, device)
+    share = machine.cores // (processes if device.kind == "cpu" else max(len(machine.gpus), processes))
+    cpus = run.resources.cpus_per_task or max(1, min(share, _MOST_DEFAULT_CORES))
+    if cpus * processes > machine.cores:
+        raise ConfigError(
+            f"{processes} process(es) with resources.cpus_per_task={cpus}: this machine has {machine.cores} cores"
+        )
+    return cpus

@@ -1,0 +1,161 @@
+"""Repairing what was left unfinished, for ``hpcml sync``: submissions, unrecorded ends, retries, unread journals."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.commands import external_runs
+from hpcml.commands.collect import claim, collect, opened
+from hpcml.commands.retry import to_retry
+from hpcml.commands.rm import finish_removals
+from hpcml.commands.submit import recover
+from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.code_store import clear_abandoned
+from hpcml.commands.wait import Waiting, retry_all
+from hpcml.paths import Places
+from hpcml.runs.atomic import forgotten_drafts
+from hpcml.runs.layout import find_run_dirs
+from hpcml.schedulers.registry import BACKENDS
+from hpcml.store.database import Database
+from hpcml.store.ingest import IngestReport
+from hpcml.store.missing import Damage, damage, runs_below, without_directory
+from hpcml.store.query import find_runs
+
+_WATCH_PERIOD_S = 5.0
+_SHARE = 4.0  # so many times longer than looking takes is slept
+_KEPT_S = 86_400.0  # for which files of a job stay that has ended, as its run says
+_SHOWN = 3  # runs in one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synchronised:
+    """What one synchronisation did: `lines` and `warnings` are for the user.
+
+    `waiting` counts the submissions that can be finished only once their scheduler answers.
+    """
+
+    report: IngestReport
+    lines: Sequence[str]
+    warnings: Sequence[str]
+    waiting: int
+
+
+def synchronise(places: Places, backends: Backends, interval_s: float, *, is_anew: bool = False) -> Synchronised:
+    """Finish interrupted submissions and removals, then read all journals and ask the schedulers once, then retry.
+
+    Queues of this machine that were killed are started again before.
+
+    Retried are the runs that the cluster failed, as far as ``schedule.retry`` allows. Schedulers are asked only if
+    *interval_s* seconds have passed since the last question. Unfinished files of processes that were killed are removed
+    from HPCML_HOME and the run directories. *is_anew* reads every journal from its beginning, as after
+    the store was deleted. What cannot be done now is reported in `warnings`, not raised.
+    """
+    claim(places)
+    recovered = recover.recover(places, backends)
+    queues = recover.start_queues_again(backends)
+    cleared = _clear(places)
+    with opened(places) as store:
+        removed = finish_removals(places, store)
+        waiting = Waiting(store=store, places=places, backends=backends, interval_s=interval_s)
+        asked = waiting.asked()
+        collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
+        retried, _ = retry_all(waiting, to_retry(store, places))
+        cleared += _clear_files_of_jobs(places, store, time.time())
+        missing = [_in_words(damage(store)), *_gone(store, places)]
+    lines = [_counted(recovered.finished, "finished"), _counted(recovered.removed, "never began and removed")]
+    lines += [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
+    lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
+    return Synchronised(
+        report=collected.report,
+        lines=[*filter(None, lines), *queues, *retried],
+        warnings=[*recovered.waiting, *asked.problems, *filter(None, missing)],
+        waiting=len(recovered.waiting),
+    )
+
+
+def keep_synchronised(
+    places: Places, backends: Backends, interval_s: float, *, is_anew: bool = False
+) -> Iterator[Synchronised]:
+    """Synchronise every few seconds, and yield what was done each time; it ends only when the caller stops asking.
+
+    The pause is at least 5 seconds, and four times as long as the work took. *is_anew* holds for the first time alone.
+    """
+    while True:
+        began = time.monotonic()
+        yield synchronise(places, backends, interval_s, is_anew=is_anew)
+        is_anew = False
+        time.sleep(max(_WATCH_PERIOD_S, _SHARE * (time.monotonic() - began)))
+
+
+def _clear(places: Places) -> int:
+    """Remove the unfinished files that dead processes left, and return how many."""
+    count = clear_abandoned(places.code)
+    for draft in (draft for folder in [places.home, *_folders(places)] for draft in forgotten_drafts(folder)):
+        with suppress(OSError):  # somebody else was quicker, or it is not ours to remove
+            draft.unlink()
+            count += 1
+    return count
+
+
+def _clear_files_of_jobs(places: Places, store: Database, now: float) -> int:
+    """Remove what killed jobs left beside their scripts, and return how many files.
+
+    They stay for a day after the last of the job's runs has ended; the number of a job comes round again.
+    """
+    ways = [backend.files_of_jobs for backend in BACKENDS.values() if backend.files_of_jobs is not None]
+    found = [one for folder in _folders(places) for files_of_jobs in ways for one in files_of_jobs(folder)]
+    if not found:
+        return 0
+    kept = {
+        job[0]
+        for run in find_runs(store)
+        if not (run.state.is_final and run.is_settled) or (run.t_end or 0.0) > now - _KEPT_S
+        if (job := re.match(r"\d+", run.job_id or "")) is not None
+    }
+    count = 0
+    for path, number in found:
+        with suppress(OSError):
+            if number not in kept and path.lstat().st_mtime < now - _KEPT_S:
+                path.unlink()
+                count += 1
+    return count
+
+
+def _folders(places: Places) -> list[Path]:
+    """Return the folders in which processes and jobs write beside what is there."""
+    folders = [places.runs, places.submissions, *places.submissions.glob("*/")]
+    for run_dir in find_run_dirs(places.runs):
+        folders += [run_dir.path, run_dir.path / "retries"]
+    return folders
+
+
+def _counted(count: int, what: str) -> str | None:
+    return f"{count} interrupted submission{'s' if count != 1 else ''} {what}" if count else None
+
+
+def _in_words(missing: Damage) -> str | None:
+    if not missing.uids:
+        return None
+    what = f"lost records: {missing.lost_records}, unreadable lines: {missing.bad_lines}"
+    return f"{what}, in all journals of {_named(missing.uids)}"
+
+
+def _gone(store: Database, places: Places) -> Iterator[str]:
+    """Yield what there is to say of runs whose directories were not found."""
+    gone = without_directory(store, external_runs.roots(places))
+    if gone:
+        yield f"the directories of {_named(gone)} are gone: hpcml rm --gone takes them out of the store, too"
+    for folder in external_runs.folders(places):
+        if not folder.is_dir():
+            runs = len(runs_below(store, folder))
+            yield f"{folder} is not there: its {runs} runs are kept as they were; hpcml ingest --forget drops them"
+
+
+def _named(uids: Sequence[str]) -> str:
+    runs = f"{len(uids)} run{'s' if len(uids) != 1 else ''}"
+    return f"{runs} ({', '.join(uids[:_SHOWN])}{', ...' if len(uids) > _SHOWN else ''})"

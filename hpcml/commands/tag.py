@@ -1,0 +1,120 @@
+"""Tags and notes that people give to runs, for ``hpcml tag`` and ``hpcml note``; kept in the runs' journals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcml.commands.collect import collect, opened
+from hpcml.commands.selection import Selection, select
+from hpcml.commands.submit.provenance import user_name
+from hpcml.errors import HpcmlError, require
+from hpcml.model.records import RunRecord
+from hpcml.paths import Places
+from hpcml.runs.journal import USER
+from hpcml.runs.layout import RunDir
+from hpcml.store.database import Database
+from hpcml.store.ingest import ingest_run
+from hpcml.store.query import get_run
+from hpcml_client.journal import JournalWriter
+
+_LONGEST_TAG = 200  # it is a word in a list of words
+_LONGEST_NOTE = 64 << 10  # what is longer belongs into a file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagChange:
+    """A tag that a run shall have, or shall not have; `ConfigError` for an empty, long or unprintable one."""
+
+    tag: str
+    is_wanted: bool
+
+    def __post_init__(self) -> None:
+        require(self.tag != "", "a tag has a name: +paper gives it, -paper takes it away")
+        require(
+            len(self.tag) <= _LONGEST_TAG and self.tag.isprintable() and self.tag == self.tag.strip(),
+            f"{self.tag[:40]!r} is no tag: give {_LONGEST_TAG} printable characters at most, no blanks at its ends",
+        )
+
+
+def parse_change(word: str) -> TagChange:
+    """Return the change that a word of ``hpcml tag`` means; `ConfigError` where it begins with neither + nor -.
+
+    >>> parse_change("-draft")
+    TagChange(tag='draft', is_wanted=False)
+    """
+    require(word[:1] in ("+", "-"), f"{word!r} is no change of a tag: write +{word} or -{word}")
+    return TagChange(tag=word[1:], is_wanted=word[0] == "+")
+
+
+def tag(places: Places, selection: Selection, changes: Sequence[TagChange]) -> list[RunRecord]:
+    """Make *changes*, in their order, to each of the selected runs; return these as they are now.
+
+    Runs that are gone, read-only or another user's raise `ConfigError`, and nothing is written to any. Where a change
+    would change nothing, nothing is written. Raises `HpcmlError` where the disk is full.
+    """
+    with opened(places, to_write=True) as store:
+        collect(store, places)
+        chosen = select(store, selection)
+        wanted = {record.uid: _events_for(record, changes) for record in chosen}
+        run_dirs = {record.uid: _writable(record) for record in chosen if wanted[record.uid]}
+        with store.together():
+            for record in chosen:
+                if wanted[record.uid]:
+                    _tell(store, record, run_dirs[record.uid], wanted[record.uid])
+        return [get_run(store, record.uid) if wanted[record.uid] else record for record in chosen]
+
+
+def note(places: Places, reference: str, text: str) -> RunRecord:
+    """Add *text*, at most 64 Ki characters, to the notes of the run; return it as it is now.
+
+    Raises `ConfigError` for a blank or longer text and for a run that cannot be written to, and `StoreError` where
+    *reference* means no run or several.
+    """
+    require(text.strip() != "", "a note says something: hpcml note RUN 'what is to be remembered'")
+    require(len(text) <= _LONGEST_NOTE, f"a note has {_LONGEST_NOTE} characters at most, this one {len(text)}")
+    with opened(places, to_write=True) as store:
+        collect(store, places)
+        record = get_run(store, reference)
+        _tell(store, record, _writable(record), [("noted", {"text": text})])
+        return get_run(store, record.uid)
+
+
+_Told = tuple[str, dict[str, str]]
+
+
+def _events_for(record: RunRecord, changes: Sequence[TagChange]) -> list[_Told]:
+    tags, events = set(record.tags), list[_Told]()
+    for change in changes:
+        if change.is_wanted != (change.tag in tags):
+            tags ^= {change.tag}
+            events.append(("tagged" if change.is_wanted else "untagged", {"tag": change.tag}))
+    return events
+
+
+def _writable(record: RunRecord) -> RunDir:
+    """Return the run's directory, or raise `ConfigError` where its journals cannot take a tag or a note from us."""
+    run_dir = RunDir(Path(record.path))
+    require(run_dir.manifest.exists(), f"run {record.uid}: {record.path} is gone (hpcml rm {record.uid} forgets it)")
+    # what we may write into another's run, they perhaps may not read: it would be lost to them from then on
+    is_ours = run_dir.path.stat().st_uid == os.geteuid()
+    require(is_ours, f"run {record.uid}: {run_dir.path} belongs to somebody else, who alone tags it and notes things")
+    folder = run_dir.journals if run_dir.journals.exists() else run_dir.path
+    may_write = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    require(may_write, f"run {record.uid}: {folder} is read-only: nothing can be tagged or noted there")
+    return run_dir
+
+
+def _tell(store: Database, record: RunRecord, run_dir: RunDir, events: Sequence[_Told]) -> None:
+    # Attempt 0, whichever is on: this belongs to none, and must not begin one.
+    journal = JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=0, writer=USER)
+    try:
+        for name, details in events:
+            journal.event(name, {**details, "author": user_name()})
+        if journal.dropped:
+            raise HpcmlError(f"run {record.uid}: nothing could be written to {run_dir.journals}: is the disk full?")
+    finally:
+        journal.close()
+    ingest_run(store, run_dir)

@@ -1,0 +1,80 @@
+"""`hpcml best`: the best runs by a metric as table, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, RenderableType
+
+from hpcml.codec import encode
+from hpcml.model.query_results import Ranked, Ranking
+from hpcml.report.render.data import json_text
+from hpcml.report.render.rows import value_csv, value_markdown, value_table
+from hpcml.report.runs import precision_words, short_uid, title
+
+
+def ranking_table(ranking: Ranking, *, console: Console) -> RenderableType:
+    """Return a table with a line for each run, the best first; with groups, group by group.
+
+    A narrow console leaves out columns, the value never.
+    """
+    rows = [_words(each) for each in ranking.ranked]
+    return value_table(_headings(ranking), rows, console=console, dispensable=_DISPENSABLE)
+
+
+def ranking_markdown(ranking: Ranking) -> str:
+    """Return the ranking as a Markdown table, with whole uids."""
+    rows = [_words(each, each.run.uid) for each in ranking.ranked]
+    return value_markdown(_headings(ranking), rows)
+
+
+def ranking_json(ranking: Ranking) -> str:
+    """Return the ranking as one JSON object with every field.
+
+    `ranked` has an object for each run; its `group` has the values of the settings that made the groups, by name.
+    `candidates` and `without` count the runs that had a value, and those that had none.
+    """
+    fields = {key: encode(getattr(ranking, key)) for key in ("metric", "goal", "at", "candidates", "without")}
+    listed = [
+        {
+            "place": each.place,
+            "group": dict(zip(ranking.by, map(encode, each.group), strict=True)),
+            "value": each.value,
+            "step": each.step,
+            **dict(zip(_FIELDS, map(encode, _fields(each)), strict=True)),
+        }
+        for each in ranking.ranked
+    ]
+    return json_text({**fields, "by": list(ranking.by), "ranked": listed})
+
+
+def ranking_csv(ranking: Ranking) -> str:
+    """Return the ranking as CSV, one line for each run; a setting that made groups has the column ``group.KEY``."""
+    headings = ("place", *(f"group.{key}" for key in ranking.by), "metric", "value", "step", *_FIELDS)
+    rows = [(each.place, *each.group, ranking.metric, each.value, each.step, *_fields(each)) for each in ranking.ranked]
+    return value_csv(headings, rows)
+
+
+def ranking_remark(ranking: Ranking) -> str:
+    """Return one line on which metric was ranked, which way, and how many runs have it; it stands below the table."""
+    which = "the value that a run ended with" if ranking.at == "last" else "the best value that a run ever had"
+    without = f"; {ranking.without} without" if ranking.without else ""
+    return f"{ranking.candidates} runs with {ranking.metric}{without}; {ranking.goal} of {which}"
+
+
+_DISPENSABLE = ("experiment", "name", "at step", "state", "seed")
+_FIELDS = ("uid", "experiment", "name", "precision", "seed", "state")
+
+
+def _fields(each: Ranked) -> list[object]:
+    return [getattr(each.run, name) for name in _FIELDS]
+
+
+def _headings(ranking: Ranking) -> list[str]:
+    return ["", *ranking.by, "run", "experiment", "name", "precision", "seed", "state", ranking.metric, "at step"]
+
+
+def _words(each: Ranked, uid: str | None = None) -> Sequence[object]:
+    run = each.run
+    who = (uid or short_uid(run.uid), run.experiment, title(run), precision_words(run), run.seed, run.state.value)
+    return (each.place, *each.group, *who, each.value, each.step)

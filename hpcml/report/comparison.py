@@ -1,0 +1,292 @@
+"""`hpcml compare` as a document, and the section of a comparison in `hpcml report`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpcml.codec import Json, encode
+from hpcml.model.comparison import Cell, Comparison, Difference, Interval, Row
+from hpcml.report.comparison_charts import comparison_charts
+from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
+from hpcml.report.comparison_rows import RowQuantities, cell_decimals, row_quantities
+from hpcml.report.document import (
+    VERDICT_TONES,
+    Document,
+    Finding,
+    IntervalChart,
+    LevelStyle,
+    Paragraph,
+    Part,
+    Quantity,
+    Remarks,
+    Section,
+    Table,
+    Tone,
+    derived,
+    flat_line,
+    line_table,
+    report_table,
+    short_table,
+)
+from hpcml.report.text import duration, ends, p_value
+
+FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
+
+
+def comparison_document(comparison: Comparison, quantities: RowQuantities = row_quantities) -> Document:
+    """Return the document of ``hpcml compare``: for each cell a table, its costs, and remarks.
+
+    A cell has the runs that are alike in everything but the compared setting, and a row for each of its values.
+    *quantities* makes the columns, in the order of CSV; a test gives its own.
+    """
+    warning = closing(comparison)
+    told = [(cell, quantities(comparison, cell)) for cell in comparison.cells]
+    return Document(
+        introduction=introduction(comparison),
+        sections=[
+            *(_cell(comparison, cell, its) for cell, its in told),
+            *([Section(heading="", parts=[Paragraph(text=warning)])] if warning is not None else []),
+        ],
+        record=_record(comparison, told),
+        lines=[flat_line(its, row) for cell, its in told for row in cell.rows],
+    )
+
+
+def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Section:
+    below = line_table(quantities, cell.rows, [row.level for row in cell.rows])
+    known = [(row.level, row.difference) for row in cell.rows if row.difference is not None]
+    intervals = IntervalChart(
+        title=f"differences to {cell.reference} [90\u00a0%]",
+        reference=cell.reference,
+        intervals=[(name, each.value, each.ci90) for name, each in known if each.ci90 is not None],
+        margin=cell.margin,
+        levels=[row.level for row in cell.rows],
+    )
+    whole_runs = walls(cell)
+    parts: list[Part] = [short_table(quantities, cell.rows, keeps_empty=True, is_dense=True), intervals]
+    parts += [below] if below is not None else []
+    parts.append(_remarks(comparison, cell))
+    parts += [Remarks(lines=[whole_runs], terminal_only=True)] if whole_runs is not None else []
+    return Section(heading=heading(cell), parts=parts)
+
+
+def _record(comparison: Comparison, told: Sequence[tuple[Cell, Sequence[Quantity[Row]]]]) -> Mapping[str, Json]:
+    """Return the comparison's fields for JSON, with the derived quantities in its rows."""
+    record = encode(comparison)
+    for encoded, (cell, quantities) in zip(record["cells"], told, strict=True):
+        for one, row in zip(encoded["rows"], cell.rows, strict=True):
+            one.update(derived(quantities, row))
+    return {"format": FORMAT, **record}
+
+
+def comparison_section(
+    comparison: Comparison, styles: Mapping[str, LevelStyle], quantities: RowQuantities = row_quantities
+) -> Section:
+    """Return the section of a report: for each cell tables with every number, charts, and remarks.
+
+    *styles* has the style of every level, the same as in the other charts of the report. A cell has a table for each
+    subject (outcome, speed, cost, load, time to the target) of which something is known.
+    """
+    cells = [
+        Section(
+            heading=heading(cell) or "all runs",
+            parts=[
+                *_tables(comparison, cell, quantities(comparison, cell)),
+                *comparison_charts(comparison, cell, styles),
+                _remarks(comparison, cell),
+            ],
+        )
+        for cell in comparison.cells
+    ]
+    return Section(heading=f"Comparison by {comparison.by}", sections=cells)
+
+
+def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Iterator[Table]:
+    """Yield a report's tables of *cell*; after the first only those that are not empty."""
+
+    def table(section: str, caption: str, rows: Sequence[Row]) -> Table:
+        chosen = [quantity for quantity in quantities if quantity.section in (NAME, section)]
+        return report_table(caption, chosen, rows)
+
+    margin = "no margin was fixed" if cell.margin is None else f"margin {cell.margin:g}"
+    yield table(OUTCOME, f"{comparison.metric} against {cell.reference}; {margin}", cell.rows)
+    if any(row.speed or row.score is not None for row in cell.rows):
+        yield table(SPEED, f"Speed in steady state; speed-up against {cell.reference}", cell.rows)
+    costs = [row for row in cell.rows if row.cost is not None]
+    loads = [row for row in cell.rows if row.load is not None]
+    for each in (
+        table(COST, "Cost of whole runs, GPU boards only, medians over seeds", costs),
+        table(LOAD, "Load of one device, medians over seeds", loads),
+    ):
+        if len(each.columns) > 1:
+            yield each
+    races = [row for row in cell.rows if row.to_target is not None]
+    targets = [row.to_target.target for row in races if row.to_target is not None]
+    if targets:
+        caption = f"Time until {comparison.metric} first reached {targets[0]:g}; runs that never did are counted"
+        yield table(TARGET, caption, races)
+
+
+def _remarks(comparison: Comparison, cell: Cell) -> Remarks:
+    lines = list(remarks(cell, comparison))
+    tones: list[Tone] = ["bad" if line.startswith("CONFOUNDED") else "plain" for line in lines]
+    return Remarks(lines=lines, tones=tones)
+
+
+def findings_of(comparison: Comparison) -> Iterator[Finding]:
+    """Yield a conclusion for each row but the reference, cell by cell.
+
+    A conclusion says the verdict, the difference with its 90 % interval, and the ratios of speed, energy and time to
+    the target that are known; confounders and flags of the row are its doubts.
+    """
+    for cell in comparison.cells:
+        for row in cell.rows:
+            if row.verdict != "reference":
+                yield _finding(comparison, cell, row)
+
+
+def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
+    said = [_metric(comparison, cell, row), *_ratios(cell, row)]
+    doubts = [f"CONFOUNDED by {each.kind} {each}" for each in cell.confounders]
+    return Finding(
+        verdict=row.verdict,
+        tone=VERDICT_TONES.get(row.verdict, "plain"),
+        about=f"{row.level} against {cell.reference} · {heading(cell)}",
+        text="; ".join(said) + ".",
+        doubts=[*doubts, *row.flags],
+    )
+
+
+def _metric(comparison: Comparison, cell: Cell, row: Row) -> str:
+    if row.difference is None:
+        return f"no difference in {comparison.metric} can be told: {_counts(row)}"
+    decimals = cell_decimals(cell)
+    difference = row.difference
+    interval = "" if difference.ci90 is None else f" {ends(difference.ci90, decimals, signed=True)} (90 %)"
+    margin = "" if cell.margin is None else f", margin {cell.margin:g}"
+    return f"difference in {comparison.metric} {difference.value:+.{decimals}f}{interval}{margin}, {_counts(row)}"
+
+
+def _counts(row: Row) -> str:
+    return f"n = {row.n_ok}" if row.n_ok == row.n_selected else f"{row.n_ok} of {row.n_selected} runs count"
+
+
+def _ratios(cell: Cell, row: Row) -> Iterator[str]:
+    if row.speed and row.speed.speedup is not None:
+        yield f"{_times(row.speed.speedup, row.speed.speedup_ci95)} times as fast as {cell.reference}"
+    if row.cost and row.cost.energy_ratio is not None:
+        yield f"{_times(row.cost.energy_ratio, row.cost.energy_ratio_ci95)} times its energy per sample"
+    if row.to_target and row.to_target.ratio is not None:
+        reached = f"reached {row.to_target.target:g} in {row.to_target.reached} of {row.to_target.n} runs"
+        yield f"{_times(row.to_target.ratio, row.to_target.ratio_ci95)} times its time to the target ({reached})"
+
+
+def _times(value: float, interval: Interval | None) -> str:
+    return f"{value:.2f}" + ("" if interval is None else f" {ends(interval, 2)}")
+
+
+def heading(cell: Cell) -> str:
+    """Return the settings that all runs of *cell* have in common, in one line; "" where there are none."""
+    parts = [f"{group} {name}" for group, name in cell.where.items() if name not in ("not set", "none")]
+    if cell.batch_size is not None and "training.batch_size" not in cell.where:
+        parts.append(f"batch size {cell.batch_size}")
+    if cell.device is not None:
+        parts.append(f"device {cell.device}")
+    return " · ".join(parts)
+
+
+def introduction(comparison: Comparison) -> str:
+    """Return a sentence with the compared setting, the metric and its direction."""
+    way = "higher" if comparison.goal == "max" else "lower"
+    guess = ", guessed from its name: say --goal if that is wrong" if comparison.goal_source == "metric name" else ""
+    return f"{comparison.n_runs} runs by {comparison.by} · {comparison.metric}: last value, {way} is better{guess}"
+
+
+def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
+    """Yield what is needed to read the table of *cell*, one line each, the most important first.
+
+    These are: confounders, flags of rows, the margin and its source, the intervals, how the runs were paired, sources
+    of the numbers, the steps that count for speed, and the runs that do not count.
+    """
+    for confounder in cell.confounders:
+        yield f"CONFOUNDED by {confounder.kind} {confounder}"
+    yield from cell.remarks
+    for row in cell.rows:
+        for flag in row.flags:
+            yield f"{row.level}: {flag}"
+    if any(row.n_ok for row in cell.rows):  # the margin is that of the runs that count
+        yield _margin(cell, comparison.metric)
+    yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
+    for row in cell.rows:
+        if row.difference is not None:
+            yield f"{row.level}: {_pairing(row, row.difference)}"
+    yield from _sources(cell, comparison)
+    if cell.steady_from_step is not None:
+        yield f"step times: medians over steps {cell.steady_from_step} to {cell.steady_to_step} of every run"
+    for note in cell.notes:
+        yield f"note: {note}"
+    for run in cell.excluded:
+        yield f"not counted: {run.uid} ({run.level}): {run.reason}"
+
+
+def walls(cell: Cell) -> str | None:
+    """Return the wall times of the rows in one line, for a table without a column for them.
+
+    They are medians over the seeds that count. None where none is known.
+    """
+    known = [(row.level, row.speed.wall_s) for row in cell.rows if row.speed and row.speed.wall_s is not None]
+    times = ", ".join(f"{level} {duration(wall_s)}" for level, wall_s in known)
+    return f"wall time of whole runs, start-up and validation included (medians): {times}" if known else None
+
+
+def closing(comparison: Comparison) -> str | None:
+    """Return a sentence on whether the numbers are adjusted for the number of rows; None for a single row."""
+    if comparison.n_tests > 1:
+        return (
+            f"m = {comparison.n_tests} rows were tested: verdicts hold after Holm's adjustment over all of them; "
+            "the intervals are each row's own"
+        )
+    n = comparison.n_comparisons
+    return f"{n} comparisons: the intervals are not adjusted for their number" if n > 1 else None
+
+
+def _margin(cell: Cell, metric: str) -> str:
+    if cell.margin is None:
+        return f"no margin was fixed beforehand for {metric} (objective.margin): no verdict on equivalence"
+    source = "fixed in the configuration" if cell.margin_source == "config" else "given on the command line, afterwards"
+    return f"margin {cell.margin:g} in {metric}, {source}"
+
+
+def _pairing(row: Row, difference: Difference) -> str:
+    if difference.ci90 is None:
+        return "one seed in an arm: no interval, and one run each cannot show it"
+    how = "paired by seed" if difference.paired else "unpaired"
+    rho = f", rho {difference.rho:+.2f}" if difference.rho is not None else ""
+    p = f", p of TOST {p_value(difference.p_tost)}" if difference.p_tost is not None else ""
+    if p_value(row.p_adjusted) != p_value(difference.p_tost) and row.p_adjusted is not None:
+        p += f" (after Holm {p_value(row.p_adjusted)})"
+    chance = f", P(not worse by the margin) {row.p_not_worse:.2f}" if row.p_not_worse is not None else ""
+    return how + rho + p + chance
+
+
+def _sources(cell: Cell, comparison: Comparison) -> Iterator[str]:
+    """Yield the sources of the numbers in the table: target, energy, CO2 and peaks."""
+    races = [row.to_target for row in cell.rows if row.to_target is not None]
+    if races:
+        source = "fixed in the configuration" if cell.target_source == "config" else "given on the command line"
+        budgets = [race.budget_s for race in races if race.budget_s is not None]
+        restricted = f"; restricted means are up to {duration(budgets[0])}" if budgets else ""
+        yield f"target {races[0].target:g} in {comparison.metric}, {source}{restricted}; who broke off never got there"
+        bases = {race.energy_basis for race in races if race.energy_basis is not None}
+        if "share of time" in bases:
+            yield "energy to the target: of the run's energy, by the share of its time"
+    costs = [row.cost for row in cell.rows if row.cost is not None]
+    methods = {(c.energy_method or "method not recorded", c.energy_scope or "scope not recorded") for c in costs if c.n}
+    if methods:
+        said = "; ".join(f"{method}, of the {scope}" for method, scope in sorted(methods))
+        yield f"energy: of the GPUs' boards alone ({said}), medians over seeds of whole runs"
+    for source in sorted({cost.co2_source for cost in costs if cost.co2_source is not None}):
+        yield f"CO2: of that energy, {source}"
+    bases_of_peaks = {row.load.peak_basis for row in cell.rows if row.load is not None and row.load.peak_basis}
+    if bases_of_peaks:
+        yield f"peak: dense, of one GPU in the measured precision ({', '.join(sorted(bases_of_peaks))})"

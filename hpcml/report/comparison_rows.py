@@ -1,0 +1,324 @@
+"""Quantities of a comparison's rows, in the order of the columns in CSV.
+
+`hpcml.report.comparison` makes all tables from them: those of ``hpcml compare`` in every format, and those of a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from hpcml.model.comparison import Cell, Comparison, Row, Speed
+from hpcml.model.precision import Numerics
+from hpcml.report.comparison_costs import (
+    FIRST,
+    NAME,
+    NBSP,
+    OUTCOME,
+    SPEED,
+    cost_quantities,
+    hidden,
+    load_quantities,
+    to_target_quantities,
+)
+from hpcml.report.document import (
+    NOTHING,
+    VERDICT_TONES,
+    Entry,
+    Quantity,
+    Short,
+    Value,
+    between,
+    figure,
+    fixed,
+    span,
+    words,
+)
+from hpcml.report.text import decimals_for, duration, ends, number, p_value
+
+RowQuantities = Callable[[Comparison, Cell], Sequence[Quantity[Row]]]
+_GROUPS = ("model", "data", "strategy", "layout", "cluster", "container")
+
+
+def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
+    """Return the quantities of the rows of *cell*; metric values have as many decimals as their spread supports.
+
+    Their order is that of the columns in CSV, which programs may rely on: new ones are added, none changes its name. A
+    new column of all formats is one more `Quantity` here, or in `hpcml.report.comparison_costs`.
+    """
+    return [
+        *_context(comparison, cell),
+        *_counts(comparison),
+        *_outcome(comparison, cell),
+        *_speed(),
+        *cost_quantities(),
+        *load_quantities(),
+        *to_target_quantities(),
+        Quantity(
+            key="score_s",
+            heading="score (MLPerf)",
+            value=lambda row: row.score,
+            section=SPEED,
+            short=Short(as_line=True, order=FIRST, write=lambda row: words(duration(row.score))),
+        ),
+        hidden("flags", lambda row: "; ".join(row.flags)),
+        hidden("confounders", lambda _: "; ".join(map(str, cell.confounders))),
+    ]
+
+
+def cell_decimals(cell: Cell) -> int:
+    """Return the decimals of all metric values in *cell*: two digits of the smallest spread that is not zero.
+
+    So all rows have the same number of decimals. The rule is that of `hpcml.report.text.decimals_for`.
+    """
+    spreads = [row.sd for row in cell.rows if row.sd]
+    values = [abs(row.mean) for row in cell.rows if row.mean]
+    return decimals_for(min(spreads, default=None), max(values, default=None))
+
+
+def _context(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
+    """Return what is the same for all rows of a cell, for programs that read CSV line by line."""
+    others = "; ".join(f"{key}={value}" for key, value in cell.where.items() if key not in _GROUPS)
+    return [
+        hidden("by", lambda _: comparison.by),
+        *(hidden(group, partial(lambda value, _: value, cell.where.get(group))) for group in _GROUPS),
+        hidden("cell", lambda _: others),
+        hidden("device", lambda _: cell.device),
+        hidden("batch_size", lambda _: cell.batch_size),
+    ]
+
+
+def _counts(comparison: Comparison) -> list[Quantity[Row]]:
+    return [
+        Quantity(key="level", heading=comparison.by, kind="text", value=lambda row: row.level, section=NAME, order=-9,
+                 short=Short(terminal=comparison.by.rpartition(".")[2])),
+        Quantity(key="numerics", heading="numerics", kind="text", value=lambda row: row.numerics, section=OUTCOME,
+                 order=-1, short=None),
+        Quantity(
+            key="precision_effective",
+            heading="effective precision",
+            kind="text",
+            value=lambda row: ";".join(row.precision_effective),
+            write=lambda row: words(", ".join(row.precision_effective)),
+            section=OUTCOME,
+            order=-2,
+            short=Short(heading="effective"),
+        ),
+        Quantity(
+            key="n_ok",
+            heading="n",
+            value=lambda row: row.n_ok,
+            section=OUTCOME,
+            short=Short(write=_of_selected, is_number=False, wrap="narrow"),
+        ),
+        Quantity(key="n_failed", heading="failed", value=lambda row: row.n_failed, section=OUTCOME, short=None),
+        Quantity(key="n_nan", heading="NaN", value=lambda row: row.n_nan, section=OUTCOME, short=None),
+        Quantity(key="n_without_metric", heading="no metric", value=lambda row: row.n_without_metric, section=OUTCOME,
+                 write=lambda row: figure(row.n_without_metric or None), short=None),
+        Quantity(key="n_incomplete", heading="incomplete", value=lambda row: row.n_incomplete, section=OUTCOME,
+                 write=lambda row: figure(row.n_incomplete or None), short=None),
+        Quantity(key="n_unfinished", heading="unfinished", value=lambda row: row.n_unfinished, section=OUTCOME,
+                 write=lambda row: figure(row.n_unfinished or None), short=None),
+        hidden("seeds", lambda row: ";".join(map(str, row.seeds))),
+    ]  # fmt: skip
+
+
+def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
+    decimals, metric = cell_decimals(cell), comparison.metric
+    return [
+        hidden("metric", lambda _: metric),
+        Quantity(
+            key="mean",
+            heading=f"{metric}, mean",
+            value=lambda row: row.mean,
+            write=lambda row: fixed(row.mean, decimals),
+            section=OUTCOME,
+            short=Short(heading=f"{metric} ± 95 %", terminal=metric, write=partial(_mean, decimals=decimals),
+                        is_number=False, wrap="narrow"),
+        ),
+        Quantity(key="sd", heading="sd", value=lambda row: row.sd, write=lambda row: fixed(row.sd, decimals + 1),
+                 section=OUTCOME, order=1, short=None),
+        Quantity(key="mean_ci95", heading="95 % interval", kind="interval", value=lambda row: row.mean_ci95,
+                 write=lambda row: between(row.mean_ci95, decimals), section=OUTCOME, short=None),
+        hidden("reference", lambda _: cell.reference),
+        Quantity(
+            key="difference",
+            heading=f"difference to {cell.reference}",
+            value=lambda row: row.difference.value if row.difference else None,
+            write=lambda row: fixed(row.difference.value, decimals, signed=True) if row.difference else NOTHING,
+            section=OUTCOME,
+            order=2,
+            short=Short(
+                heading=f"difference to {cell.reference} [90 %]",
+                terminal=f"vs {cell.reference} [90{NBSP}%]",
+                write=partial(_difference, decimals=decimals),
+                is_number=False,
+                wrap="narrow",
+            ),
+        ),
+        Quantity(
+            key="difference_ci90",
+            heading="90 % interval",
+            kind="interval",
+            value=lambda row: row.difference.ci90 if row.difference else None,
+            write=lambda row: between(row.difference.ci90, decimals, signed=True) if row.difference else NOTHING,
+            section=OUTCOME,
+            order=2,
+            short=None,
+        ),
+        *_tests(cell),
+    ]  # fmt: skip
+
+
+def _tests(cell: Cell) -> list[Quantity[Row]]:
+    return [
+        Quantity(key="paired", heading="pairing", kind="text", write=_pairing, section=OUTCOME, order=2, short=None,
+                 value=lambda row: row.difference.paired if row.difference else None),
+        hidden("rho", lambda row: row.difference.rho if row.difference else None),
+        hidden("margin", lambda _: cell.margin),
+        hidden("margin_source", lambda _: cell.margin_source),
+        Quantity(
+            key="p_tost",
+            heading="p (TOST)",
+            value=_p_tost,
+            write=lambda row: _p(_p_tost(row)),
+            section=OUTCOME,
+            order=2,
+            short=Short(on_terminal=False),
+        ),
+        Quantity(key="p_adjusted", heading="p, Holm", value=lambda row: row.p_adjusted, section=OUTCOME, order=2,
+                 write=lambda row: _p(row.p_adjusted), short=None),
+        Quantity(key="p_not_worse", heading="P(not worse)", value=lambda row: row.p_not_worse, section=OUTCOME,
+                 write=lambda row: fixed(row.p_not_worse, 2), order=2, short=None),
+        Quantity(
+            key="verdict",
+            heading="verdict",
+            kind="text",
+            value=lambda row: row.verdict,
+            write=lambda row: words(row.verdict, VERDICT_TONES.get(row.verdict, "plain")),
+            section=OUTCOME,
+            order=-3,
+            short=Short(wrap="never"),
+        ),
+    ]  # fmt: skip
+
+
+def _speed() -> list[Quantity[Row]]:
+    def of(read: Callable[[Speed], Value]) -> Callable[[Row], Value]:
+        return lambda row: read(row.speed) if row.speed else None
+
+    def short(read: Callable[[Speed], str]) -> Callable[[Row], Entry]:
+        """Write what is read, or in its place why there is no speed."""
+        return lambda row: words(read(row.speed) if row.speed else _no_speed(row))
+
+    return [
+        Quantity(heading="no speed because", kind="text", value=_why_no_speed, section=SPEED, short=None),
+        Quantity(
+            key="step_ms",
+            heading="step",
+            unit="ms",
+            value=of(lambda speed: speed.step_ms),
+            section=SPEED,
+            short=Short(heading="step ms", write=short(lambda speed: number(speed.step_ms)), wrap="narrow"),
+        ),
+        Quantity(heading="5 % of steps below", unit="ms", value=of(lambda speed: speed.step_ms_p5), section=SPEED,
+                 short=None),
+        Quantity(heading="5 % of steps above", unit="ms", value=of(lambda speed: speed.step_ms_p95), section=SPEED,
+                 short=None),
+        Quantity(
+            key="samples_per_s",
+            heading="samples",
+            unit="1/s",
+            value=of(lambda speed: speed.samples_per_s),
+            section=SPEED,
+            short=Short(heading="samples/s", write=short(lambda speed: number(speed.samples_per_s)), wrap="narrow"),
+        ),
+        Quantity(
+            key="speedup",
+            heading="speed-up",
+            value=of(lambda speed: speed.speedup),
+            write=_speedup,
+            section=SPEED,
+            short=Short(heading="speed-up [95 %]", terminal=f"speed-up [95{NBSP}%]", write=_short_speedup,
+                        is_number=False, wrap="narrow"),
+        ),
+        Quantity(key="speedup_ci95", heading="95 % interval", kind="interval", section=SPEED, short=None,
+                 value=of(lambda speed: speed.speedup_ci95)),
+        Quantity(heading="pairing", kind="text", value=of(lambda speed: _paired(speed.speedup_paired)), section=SPEED,
+                 short=None),
+        Quantity(heading="seeds", value=of(lambda speed: speed.n), section=SPEED, short=None),
+        Quantity(
+            key="wall_s",
+            heading="whole run",
+            value=of(lambda speed: speed.wall_s),
+            write=lambda row: span(row.speed.wall_s) if row.speed else NOTHING,
+            section=SPEED,
+            short=Short(heading="wall time", write=short(lambda speed: duration(speed.wall_s)), on_terminal=False),
+        ),
+    ]  # fmt: skip
+
+
+def _of_selected(row: Row) -> Entry:
+    return words(row.n_ok if row.n_ok == row.n_selected else f"{row.n_ok}/{row.n_selected}")
+
+
+def _mean(row: Row, *, decimals: int) -> Entry:
+    """Return the mean with half of its 95 % interval behind ±."""
+    half = None if row.mean_ci95 is None else (row.mean_ci95.high - row.mean_ci95.low) / 2
+    return Entry(
+        text="" if row.mean is None else f"{row.mean:.{decimals}f}",
+        interval="" if half is None else f"± {half:.{decimals}f}",
+    )
+
+
+def _difference(row: Row, *, decimals: int) -> Entry:
+    if row.difference is None:
+        return NOTHING
+    interval = ends(row.difference.ci90, decimals, signed=True)
+    return Entry(text=f"{row.difference.value:+.{decimals}f}", interval=interval)
+
+
+def _pairing(row: Row) -> Entry:
+    if row.difference is None:
+        return NOTHING
+    rho = "" if row.difference.rho is None else f", rho {row.difference.rho:+.2f}"
+    return Entry(text=f"{'by seed' if row.difference.paired else 'none'}{rho}")
+
+
+def _paired(is_paired: bool | None) -> str | None:  # noqa: FBT001 - a value of the table
+    return None if is_paired is None else "by seed" if is_paired else "none"
+
+
+def _p_tost(row: Row) -> float | None:
+    return row.difference.p_tost if row.difference else None
+
+
+def _p(value: float | None) -> Entry:
+    return NOTHING if value is None else Entry(text=p_value(value), order=value)
+
+
+def _no_speed(row: Row) -> str:
+    """Return why a row has no speed, in one word: its numerics, where they are not native."""
+    return row.numerics if row.numerics not in (None, Numerics.native.name) else ""
+
+
+def _why_no_speed(row: Row) -> str | None:
+    if row.speed is not None:
+        return None
+    return "no run counts" if row.numerics is None else f"{row.numerics}, not {Numerics.native.name}"
+
+
+def _speedup(row: Row) -> Entry:
+    if row.speed is None or row.speed.step_ms is None:
+        return NOTHING
+    return Entry(text="1", order=1.0) if row.verdict == "reference" else fixed(row.speed.speedup, 2)
+
+
+def _short_speedup(row: Row) -> Entry:
+    if row.speed is None:
+        return words(_no_speed(row))
+    if row.verdict == "reference":
+        text = "" if row.speed.step_ms is None else "1"
+    else:
+        text = "" if row.speed.speedup is None else f"{row.speed.speedup:.2f}"
+    return Entry(text=text, interval=ends(row.speed.speedup_ci95, 2))

@@ -1,0 +1,273 @@
+"""`hpcml runs`: runs as table, Markdown, CSV and JSON; also short texts about one run that other commands use."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hpcml.codec import Json, encode
+from hpcml.model.precision import Numerics
+from hpcml.model.record_keys import MEASURED, begun_at, value_of
+from hpcml.model.records import MetricSummary, RunRecord, spell_job
+from hpcml.model.state import State
+from hpcml.report.render.data import csv_text, json_ready, json_text
+from hpcml.report.render.markdown import markdown_table, safe_markdown
+from hpcml.report.text import duration, number, safe
+
+
+def short_uid(uid: str) -> str:
+    """Return the part of *uid* that people type: what follows its date and time.
+
+    >>> short_uid("20261122-181500-a1b2c3")
+    'a1b2c3'
+    """
+    return uid.rpartition("-")[2]
+
+
+def title(run: RunRecord) -> str:
+    """Return the run's name, else its model's, else ""."""
+    return run.name or str(run.params.get("model.name") or "")
+
+
+def tags_line(run: RunRecord) -> str:
+    """Return one line with the uid and the tags of the run."""
+    return safe(f"{run.uid}  {', '.join(run.tags) or 'no tags'}")
+
+
+def precision_words(run: RunRecord) -> str:
+    """Return the precision asked for; also the measured one and the numerics, where they differ from that.
+
+    For example ``tf32``, ``tf32 -> fp32`` or ``bf16 (emulated)``.
+    """
+    differs = run.precision_effective not in (None, run.precision)
+    measured = f" -> {run.precision_effective}" if differs else ""
+    return f"{run.precision}{measured}{'' if is_native(run) else f' ({run.numerics})'}"
+
+
+def key_metric(run: RunRecord, metric: str | None) -> tuple[str, float | None]:
+    """Return name and last value of *metric*, by default the run's objective; nan where the value is not finite.
+
+    The value is None where the run has no such metric, the name "" where it has no objective either.
+    """
+    name = metric or str(run.params.get("objective.metric") or "")
+    summary = run.metrics.get(name)
+    return name, None if summary is None else last_value(summary)
+
+
+def last_value(summary: MetricSummary) -> float | None:
+    """Return the last value, nan where it is known not to be finite; None where there is none."""
+    return math.nan if summary.last is None and summary.n_nonfinite else summary.last
+
+
+def metric_words(value: float | None) -> str:
+    """Return a metric's value as text, "NaN" for nan, "" for None."""
+    return "NaN" if value is not None and not math.isfinite(value) else number(value)
+
+
+def submitted_at(run: RunRecord) -> float | None:
+    """Return when the run was submitted, else when it started, in unix seconds; None where neither is known."""
+    return begun_at(run.submitted_at, run.t_start)
+
+
+def is_native(run: RunRecord) -> bool:
+    """Whether all arithmetic of the run was native, so that its times say something about its precision."""
+    return run.numerics == Numerics.native.name
+
+
+def job_words(run: RunRecord) -> str:
+    """Return the id of the run's job as its scheduler writes it, and whether several runs share the job.
+
+    For example ``slurm 4711_3``, ``pbs 4711[3].server (shared)``; "-" stands for a job that is not known yet.
+    """
+    job = "-" if run.job_id is None else spell_job(run.job_id, run.array_index)
+    return f"{run.scheduler} {job}{' (shared)' * run.is_shared}"
+
+
+def keys_in(columns: str | None) -> list[str]:
+    """Return the keys of a list like ``uid,state,val_accuracy``; [] for None.
+
+    >>> keys_in("uid, state,")
+    ['uid', 'state']
+    """
+    return [key.strip() for key in (columns or "").split(",") if key.strip()]
+
+
+def rows_of(runs: Sequence[RunRecord], keys: Sequence[str], *, now: float) -> list[list[Any]]:
+    """Return the values of each run under *keys*; *now* is in unix seconds, for the age. None where a run has none."""
+    return [[value_of(run, key, now=now) for key in keys] for run in runs]
+
+
+_HEADINGS = ("run", "experiment", "name", "precision", "seed", "state", "cause", "", "wall", "age")
+_EXPERIMENT, _NAME, _PRECISION, _SEED, _STATE, _CAUSE, _METRIC, _WALL, _AGE = range(1, len(_HEADINGS))
+_RIGHT = (_SEED, _METRIC, _WALL, _AGE)
+_CUT = {_PRECISION: 19, _NAME: 10, _EXPERIMENT: 8}  # may end in an ellipsis, but not before so many characters
+_METRIC_TITLE = 12  # of its title so much is kept, of its values all
+_DISPENSABLE = (
+    _AGE,
+    _WALL,
+    _EXPERIMENT,
+    _NAME,
+    _SEED,
+    _CAUSE,
+    _METRIC,
+)  # left out where there is no room, in this order
+_STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
+
+
+def runs_table(runs: Sequence[RunRecord], *, console: Console, now: float, metric: str | None = None) -> Table:
+    """Return a table with a line for each of *runs*, in their order; *metric* is by default each run's objective.
+
+    *now* is in unix seconds; an age counts from submission. In a narrow console names are cut and columns left out.
+    """
+    show_uid = _uid_words(runs)
+    headings = [safe(heading) for heading in _headings(runs, metric)]
+    rows = [[safe(word) for word in _words(run, now, metric, show_uid)] for run in runs]
+    widths, gap = _lay_out(headings, rows, console.width)
+    # SIMPLE_HEAD brings one column of space along
+    drawn, padding = (box.SIMPLE_HEAD, gap - 1) if console.is_terminal else (None, gap)
+    table = Table(box=drawn, padding=(0, padding, 0, 0), pad_edge=False, show_edge=False)
+    for column, width in widths.items():
+        justify: Literal["right", "left"] = "right" if column in _RIGHT else "left"
+        table.add_column(Text(headings[column]), justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+    for run, words in zip(runs, rows, strict=True):
+        styles = {_STATE: _STYLES.get(run.state, "red")}
+        table.add_row(*(Text(words[column], style=styles.get(column, "")) for column in widths))
+    return table
+
+
+def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> tuple[dict[int, int], int]:
+    """Return the columns that fit, with their widths, and the space between them."""
+    of_words = [max((cell_len(row[column]) for row in rows), default=0) for column in range(len(headings))]
+    whole = {
+        column: max(cell_len(heading), of_words[column])
+        for column, heading in enumerate(headings)
+        if column != _CAUSE or of_words[column]  # only where something failed
+    }
+    if sum(whole.values()) + 2 * (len(whole) - 1) <= available:
+        return whole, 2
+    widths = {column: min(width, _CUT.get(column, width)) for column, width in whole.items()}
+    widths[_METRIC] = max(of_words[_METRIC], min(whole[_METRIC], _METRIC_TITLE))
+
+    def spare() -> int:
+        return available - sum(widths.values()) - (len(widths) - 1)
+
+    for column in _DISPENSABLE:
+        if spare() < 0:
+            widths.pop(column, None)
+    for _ in range(spare()):
+        if cut := [column for column in (*_CUT, _METRIC) if widths.get(column, whole[column]) < whole[column]]:
+            widths[min(cut, key=widths.__getitem__)] += 1
+    return widths, 1
+
+
+def runs_markdown(runs: Sequence[RunRecord], *, now: float, metric: str | None = None) -> str:
+    """Return the table as Markdown, with whole uids."""
+    headings = [safe_markdown(heading) for heading in _headings(runs, metric)]
+    rows = [[safe_markdown(word) for word in _words(run, now, metric, str)] for run in runs]
+    return "\n".join([*markdown_table(headings, rows, right=_RIGHT), ""])
+
+
+def runs_json(runs: Sequence[RunRecord]) -> str:
+    """Return a JSON list with everything known of each run; keys are the fields of `RunRecord`, and `incomplete`.
+
+    Values that are not known are null, values that are not finite are texts.
+    """
+    return json_text([record_json(run) for run in runs])
+
+
+def runs_csv(runs: Sequence[RunRecord]) -> str:
+    """Return a line of CSV for each run: identity, outcome, every setting and fact, last values, usage."""
+    return csv_text(*run_columns(runs))
+
+
+def run_columns(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]]]:
+    """Return headings, and each run's values under them; lists as JSON, None where a run has no value.
+
+    First come the fields of the record, then the settings of all runs under their own names, ``facts.*``, ``metrics.*``
+    (last values, nan where they are not finite), ``usage.*`` and ``work.*``; each part but the first is sorted by name
+    or in the order of its record. `hpcml.api` makes its frames of it.
+    """
+    plain: tuple[str, ...] = ("uid", "experiment", "name", "state", "cause", "reason", "exit_code", "attempt")
+    plain = (*plain, "scheduler", "job_id", "submission", "incomplete")
+    more = ("submitted_at", "t_start", "t_end", "wall_s", "precision_effective", "numerics", "git_commit", "git_dirty")
+    settings = sorted({key for run in runs for key in run.params} - {"experiment", "name"})
+    facts = sorted({key for run in runs for key in run.facts})
+    metrics = sorted({key for run in runs for key in run.metrics})
+    measured = [
+        (space, name)
+        for space, names in MEASURED.items()
+        for name in names
+        if any(_measured(run, space, name) is not None for run in runs)
+    ]
+    rows = []
+    for run in runs:
+        now = {**run.params, "tags": list(run.tags)}  # the tags that it has now
+        values: list[object] = [encode(getattr(run, key)) for key in (*plain, *more)]
+        values += [_field(now.get(key)) for key in settings] + [_field(run.facts.get(key)) for key in facts]
+        values += [key_metric(run, key)[1] for key in metrics]
+        values += [_measured(run, space, name) for space, name in measured]
+        rows.append(values)
+    headings = [*plain, *more, *settings, *(f"facts.{key}" for key in facts), *(f"metrics.{key}" for key in metrics)]
+    return [*headings, *(f"{space}.{name}" for space, name in measured)], rows
+
+
+def record_json(run: RunRecord) -> Json:
+    """Return *run* as JSON values."""
+    return json_ready(
+        {
+            **encode(run),
+            **{key: encode(dict(getattr(run, key))) for key in ("params", "facts", "metrics")},
+            "incomplete": run.incomplete,
+        }
+    )
+
+
+def _measured(run: RunRecord, space: str, name: str) -> object:
+    record = getattr(run, space)
+    return None if record is None else getattr(record, name)
+
+
+def _field(value: object) -> object:
+    return json.dumps(value, sort_keys=True, default=str) if isinstance(value, list | tuple | dict) else value
+
+
+def _headings(runs: Sequence[RunRecord], metric: str | None) -> list[str]:
+    metrics = {key_metric(run, metric)[0] for run in runs}
+    headings = list(_HEADINGS)
+    headings[_METRIC] = metrics.pop() or "metric" if len(metrics) == 1 else "metric"
+    return headings
+
+
+def cause_words(run: RunRecord) -> str:
+    """Return why the run ended without success, or that its records are incomplete; empty where neither is so."""
+    return run.cause or ("incomplete" if run.incomplete else "")
+
+
+def _words(run: RunRecord, now: float, metric: str | None, show_uid: Callable[[str], str]) -> list[str]:
+    since = submitted_at(run)
+    return [
+        show_uid(run.uid),
+        run.experiment,
+        title(run),
+        precision_words(run),
+        str(run.seed),
+        run.state.value,
+        cause_words(run),
+        metric_words(key_metric(run, metric)[1]),
+        duration(run.wall_s),
+        "" if since is None else duration(max(0.0, now - since)),
+    ]
+
+
+def _uid_words(runs: Sequence[RunRecord]) -> Callable[[str], str]:
+    """Return how uids are shown: their ends where these differ, else whole."""
+    is_unique = len({short_uid(run.uid) for run in runs}) == len({run.uid for run in runs})
+    return short_uid if is_unique else str

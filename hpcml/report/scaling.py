@@ -1,0 +1,335 @@
+"""`hpcml scaling` as a document, and the section of a scaling study in `hpcml report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from hpcml.codec import encode
+from hpcml.model.comparison import Interval
+from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
+from hpcml.report.charts import NEUTRAL, level_styles, titled
+from hpcml.report.document import (
+    Chart,
+    Document,
+    Entry,
+    Quantity,
+    Remarks,
+    Section,
+    Short,
+    Table,
+    Tone,
+    Trace,
+    Value,
+    View,
+    between,
+    derived,
+    fixed,
+    flat_line,
+    report_table,
+    share,
+    short_table,
+    words,
+)
+from hpcml.report.text import number
+from hpcml.report.text_charts import bar
+
+FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
+_REPORT = "report"
+_BAR_WIDTH = 10
+
+
+def scaling_document(scaling: Scaling) -> Document:
+    """Return the document of ``hpcml scaling``: for each cell a table and conclusions, then those over all cells.
+
+    A cell has the runs that are alike but for the number of devices, and a line for each number. Speed-up and
+    efficiency are against the reference of the cell; the efficiency of perfect scaling is 1.
+    """
+    wheres = list(dict.fromkeys(key for cell in scaling.cells for key in cell.where))
+    told = [(cell, _quantities(cell, wheres)) for cell in scaling.cells]
+    said = [*scaling.pays_from, *scaling.remarks]
+    strong: list[Tone] = ["strong"] * len(scaling.pays_from)
+    plain: list[Tone] = ["plain"] * len(scaling.remarks)
+    record = encode(scaling)
+    for encoded, (cell, quantities) in zip(record["cells"], told, strict=True):
+        for one, point in zip(encoded["points"], cell.points, strict=True):
+            one.update(derived(quantities, point))
+    return Document(
+        introduction=f"{scaling.n_runs} runs over {scaling.over} · against the reference by seed, 95 % intervals by t "
+        "on logarithms",
+        sections=[
+            *(
+                Section(heading=_heading(cell), parts=[short_table(its, cell.points), _remarks(cell)])
+                for cell, its in told
+            ),
+            *([Section(heading="", parts=[Remarks(lines=said, tones=[*strong, *plain])])] if said else []),
+        ],
+        record={"format": FORMAT, **record},
+        lines=[flat_line(its, point) for cell, its in told for point in cell.points],
+    )
+
+
+def scaling_section(scaling: Scaling) -> Section:
+    """Return the section of a report: the conclusions, then a chart and a table for each cell.
+
+    The table has every number of devices, also those whose runs have no speed.
+    """
+    said = [*scaling.pays_from, *scaling.remarks]
+    parts = [Remarks(lines=said)] if said else []
+    return Section(
+        heading=f"Scaling over {scaling.over}", parts=parts, sections=[_cell(cell) for cell in scaling.cells]
+    )
+
+
+def _heading(cell: ScalingCell) -> str:
+    kind = "strong scaling: one batch for all" if cell.kind == "strong" else "weak scaling: the batch grows"
+    parts = [f"{key} {value}" for key, value in cell.where.items() if value not in ("not set", "none")]
+    return " · ".join([kind, *parts, *([f"device {cell.device}"] if cell.device else [])])
+
+
+def _remarks(cell: ScalingCell) -> Remarks:
+    """Return the conclusions, then what is needed to read the table of *cell*, the most important first."""
+    lines = list(_doubts(cell))
+    tones: list[Tone] = ["bad" if line.startswith("CONFOUNDED") else "faint" for line in lines]
+    concluded: list[Tone] = ["conclusion"] * len(cell.sentences)
+    return Remarks(lines=[*cell.sentences, *lines], tones=[*concluded, *tones])
+
+
+def _doubts(cell: ScalingCell) -> Iterator[str]:
+    for confounder in cell.confounders:
+        yield f"CONFOUNDED by {confounder.kind} {confounder}"
+    yield from cell.remarks
+    for point in cell.points:
+        for flag in point.flags:
+            yield f"{point.devices}: {flag}"
+    if cell.steady_from_step is not None:
+        yield f"step times: medians over steps {cell.steady_from_step} to {cell.steady_to_step} of every run"
+    for note in cell.notes:
+        yield f"note: {note}"
+    for run in cell.excluded:
+        yield f"no speed: {run.uid} ({run.level}): {run.reason}"
+
+
+def _quantities(cell: ScalingCell, wheres: Sequence[str]) -> list[Quantity[ScalingPoint]]:
+    """Return the quantities of each number of devices, in the order of the columns in CSV."""
+    fit = cell.fit
+    return [
+        _hidden("kind", lambda _: cell.kind),
+        _hidden("over", lambda _: cell.over),
+        *(_hidden(key, partial(lambda value, _: value, cell.where.get(key))) for key in wheres),
+        _hidden("device", lambda _: cell.device),
+        _hidden("reference", lambda _: cell.reference),
+        *_counts(cell),
+        *_speeds(cell),
+        *_costs(),
+        _hidden("serial_share", lambda _: fit.share if fit else None),
+        Quantity(key="serial_share_ci95", kind="interval", value=lambda _: fit.ci95 if fit else None, short=None),
+        _hidden("no_help_beyond", lambda _: cell.no_help_beyond),
+        Quantity(key="flags", heading="remarks", kind="text", value=lambda point: "; ".join(point.flags),
+                 section=_REPORT, order=9, short=None),
+        _hidden("confounders", lambda _: "; ".join(map(str, cell.confounders))),
+    ]  # fmt: skip
+
+
+def _counts(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
+    def of_ended(point: ScalingPoint) -> Entry:
+        ended = point.n + point.n_failed + point.n_unfinished
+        return words(point.n if point.n == ended else f"{point.n}/{ended}")
+
+    return [
+        Quantity(key="devices", heading=cell.over, value=lambda point: point.devices, section=_REPORT, order=-9,
+                 short=Short()),
+        Quantity(key="n", heading="seeds", value=lambda point: point.n, section=_REPORT, order=8,
+                 short=Short(heading="n", write=of_ended, is_number=False)),
+        Quantity(key="n_failed", heading="failed", value=lambda point: point.n_failed, section=_REPORT, order=8,
+                 short=None),
+        _hidden("n_unfinished", lambda point: point.n_unfinished),
+        Quantity(key="batch_size", heading="batch size", value=lambda point: point.batch_size, section=_REPORT,
+                 order=4, short=Short(heading="batch", spare=4)),
+    ]  # fmt: skip
+
+
+def _speeds(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
+    def against(text: str, write: Callable[[ScalingPoint], str]) -> Callable[[ScalingPoint], Entry]:
+        """Write *text* for the reference itself."""
+        return lambda point: words(text if point.devices == cell.reference else write(point))
+
+    def used(point: ScalingPoint) -> Entry:
+        efficiency = 1.0 if point.devices == cell.reference else point.efficiency
+        return Entry(text=bar(efficiency, width=_BAR_WIDTH, is_plain=False), order=efficiency)
+
+    return [
+        Quantity(key="step_ms", heading="step", unit="ms", value=lambda point: point.step_ms, section=_REPORT, order=2,
+                 short=Short(heading="step ms")),
+        Quantity(key="samples_per_s", heading="samples", unit="1/s", value=lambda point: point.samples_per_s,
+                 section=_REPORT, order=2, short=Short(heading="samples/s")),
+        Quantity(
+            key="speedup",
+            heading="speed-up",
+            value=lambda point: point.speedup,
+            write=lambda point: fixed(point.speedup, 2),
+            section=_REPORT,
+            order=1,
+            short=Short(
+                heading="speed-up [95 %]",
+                write=against("1", lambda point: _estimate(point.speedup, point.speedup_ci95)),
+            ),
+        ),
+        _interval("speedup_ci95", lambda point: point.speedup_ci95, order=1),
+        _hidden("paired", lambda point: point.paired),
+        Quantity(
+            key="efficiency",
+            heading="efficiency",
+            unit="%",
+            value=lambda point: point.efficiency,
+            write=lambda point: share(point.efficiency),
+            section=_REPORT,
+            order=1,
+            short=Short(
+                heading="efficiency [95 %]",
+                write=against("100 %", lambda point: _percent(point.efficiency, point.efficiency_ci95)),
+            ),
+        ),
+        Quantity(key="efficiency_ci95", kind="interval", value=lambda point: point.efficiency_ci95, short=None),
+        Quantity(heading="used", kind="bar", short=Short(write=used, spare=8)),
+        Quantity(
+            key="gain",
+            heading="gain over the next smaller",
+            unit="ratio",
+            value=lambda point: point.gain,
+            write=lambda point: fixed(point.gain, 2),
+            section=_REPORT,
+            order=3,
+            short=Short(
+                heading="gain [95 %]", write=lambda point: words(_change(point.gain, point.gain_ci95)), spare=7
+            ),
+        ),
+        _interval("gain_ci95", lambda point: point.gain_ci95, order=3),
+        Quantity(
+            key="cost",
+            heading="device-hours per sample",
+            unit="ratio",
+            value=lambda point: point.cost,
+            write=lambda point: fixed(point.cost, 2),
+            section=_REPORT,
+            order=5,
+            short=Short(heading="cost", write=against("1", lambda point: _estimate(point.cost, None)), spare=5),
+        ),
+    ]  # fmt: skip
+
+
+def _costs() -> list[Quantity[ScalingPoint]]:
+    return [
+        Quantity(key="gpu_hours", heading="GPU-hours", value=lambda point: point.gpu_hours, section=_REPORT, order=5,
+                 short=Short(heading="GPU-h", write=lambda point: words(number(point.gpu_hours, 3)), order=2,
+                             spare=1)),
+        Quantity(key="energy_kj", heading="energy", unit="kJ", value=lambda point: point.energy_kj, section=_REPORT,
+                 order=5, short=Short(heading="kJ", write=lambda point: words(number(point.energy_kj, 3)), order=2,
+                                      spare=2)),
+        Quantity(key="energy_per_sample_j", value=lambda point: point.energy_per_sample_j,
+                 short=Short(heading="J/sample", write=lambda point: words(number(point.energy_per_sample_j, 3)),
+                             order=2, spare=3)),
+        Quantity(
+            key="communication_share",
+            heading="communication",
+            unit="%",
+            value=lambda point: point.communication_share,
+            write=lambda point: share(point.communication_share),
+            section=_REPORT,
+            order=6,
+            short=Short(
+                heading="comm.", write=lambda point: words(_percent(point.communication_share, None)), order=1, spare=6
+            ),
+        ),
+    ]  # fmt: skip
+
+
+def _hidden(key: str, value: Callable[[ScalingPoint], Value]) -> Quantity[ScalingPoint]:
+    """Return a quantity for CSV and JSON alone: people find it above or below the table."""
+    return Quantity(key=key, kind="text", value=value, short=None)
+
+
+def _interval(key: str, value: Callable[[ScalingPoint], Interval | None], *, order: int) -> Quantity[ScalingPoint]:
+    return Quantity(
+        key=key,
+        heading="95 % interval",
+        kind="interval",
+        value=value,
+        write=lambda point: between(value(point), 2),
+        section=_REPORT,
+        order=order,
+        short=None,
+    )
+
+
+def _estimate(value: float | None, interval: Interval | None) -> str:
+    if value is None:
+        return ""
+    ends = "" if interval is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
+    return f"{value:.2f}{ends}"
+
+
+def _percent(value: float | None, interval: Interval | None) -> str:
+    if value is None:
+        return ""
+    ends = "" if interval is None else f" [{interval.low * 100:.0f}, {interval.high * 100:.0f}]"
+    return f"{value * 100:.0f} %{ends}"
+
+
+def _change(ratio: float | None, interval: Interval | None) -> str:
+    if ratio is None:
+        return ""
+    ends = "" if interval is None else f" [{(interval.low - 1) * 100:+.1f}, {(interval.high - 1) * 100:+.1f}]"
+    return f"{(ratio - 1) * 100:+.1f} %{ends}"
+
+
+def _cell(cell: ScalingCell) -> Section:
+    where = " · ".join(f"{key} {name}" for key, name in cell.where.items() if name not in ("not set", "none"))
+    lines = [*cell.sentences, *cell.remarks, *(f"CONFOUNDED by {each.kind} {each}" for each in cell.confounders)]
+    chosen = [each for each in _quantities(cell, []) if each.section == _REPORT]
+    table = report_table(f"{cell.kind} scaling over {cell.over}", chosen, cell.points, keeps_empty=True)
+    charts = [_speedup(cell, table)] if sum(point.speedup is not None for point in cell.points) > 1 else []
+    return Section(heading=f"{cell.kind} scaling · {where}", parts=[Remarks(lines=lines), *charts, table])
+
+
+def _speedup(cell: ScalingCell, table: Table) -> Chart:
+    measured = [(point.devices, point.speedup, point) for point in cell.points if point.speedup is not None]
+    devices, base = [at for at, _, _ in measured], cell.reference or measured[0][0]
+    colour = level_styles(["measured"])["measured"].colour
+    ends = [point.speedup_ci95 for _, _, point in measured]
+    whiskers = {
+        "type": "data",
+        "symmetric": False,
+        "array": [0 if ci is None else ci.high - value for (_, value, _), ci in zip(measured, ends, strict=True)],
+        "arrayminus": [0 if ci is None else value - ci.low for (_, value, _), ci in zip(measured, ends, strict=True)],
+        "color": colour,
+    }
+    ideal = {
+        "type": "scatter",
+        "mode": "lines",
+        "y": [at / base for at in devices],
+        "line": {"dash": "dash", "color": NEUTRAL},
+        "hovertemplate": "ideal: %{y:.3g}",
+        "name": "",
+    }
+    line = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "y": [value for _, value, _ in measured],
+        "error_y": whiskers,
+        "line": {"color": colour, "width": 2},
+        "marker": {"size": 10, "color": colour},
+        "hovertemplate": f"%{{x}} {cell.over}: %{{y:.3g}}",
+        "name": "",
+    }
+    ticks = {"type": "log", "tickvals": devices, "ticktext": [str(at) for at in devices]}
+    return Chart(
+        title="Speed-up",
+        described=f"Speed-up against {base} {cell.over} with 95 % intervals; dashed: as many times as fast as there "
+        f"are {cell.over}. {'; '.join(f'{at}: {value:.3g}' for at, value, _ in measured)}.",
+        traces=[Trace(level=None, drawn=ideal, xs={"x": devices}), Trace(level=None, drawn=line, xs={"x": devices})],
+        views=[View(key="x", label=cell.over, title=cell.over)],
+        layout={"xaxis": titled(cell.over, **ticks), "yaxis": titled("speed-up", **ticks)},
+        numbers=Table(caption=table.caption, columns=table.columns[:5], rows=[row[:5] for row in table.rows]),
+        repeats_a_table=True,
+    )

@@ -1,0 +1,308 @@
+"""`hpcml show`: everything known of one run, with its attempts, events and timelines, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hpcml.codec import encode
+from hpcml.model.own_program import says_nothing
+from hpcml.model.precision import Numerics
+from hpcml.model.query_results import Timeline
+from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
+from hpcml.model.state import State
+from hpcml.report.files import written_words
+from hpcml.report.render.data import json_ready, json_text
+from hpcml.report.runs import is_native, job_words, last_value, metric_words, record_json, title
+from hpcml.report.telemetry import timelines_table, usage_words, work_words
+from hpcml.report.text import duration, number, safe
+from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, told_by
+
+
+def run_details(
+    run: RunRecord,
+    events: Sequence[StoredEvent],
+    *,
+    console: Console,
+    zone: tzinfo | None = None,
+    word: tuple[Known, float] | None = None,
+    code: str | None = None,
+    timelines: Sequence[Timeline] = (),
+) -> RenderableType:
+    """Return everything about *run*; times are shown in *zone*, by default this machine's.
+
+    *word* is the scheduler's last report of the job and its time (unix seconds), *code* the folder with the run's code,
+    *timelines* the telemetry of its GPUs. Attempts are read from *events*. Sections of which nothing is known are left
+    out, and of a user's own program the settings that only recipes read, where nobody chose them.
+    """
+    parts: list[RenderableType] = [Text(safe(f"{run.uid}  {title(run)}".rstrip()), style="bold")]
+    parts += [_pairs({**dict(_outcome(run)), "code": code, **_files(run, events), "scheduler said": _said(word, zone)})]
+    if run.notes:
+        parts += [_title("notes"), _indent(_notes(run.notes, zone))]
+    parts += _section("missing", dict(_missing(run)))
+    parts += _section("precision", dict(_precision(run)))
+    parts += _section("times", dict(_times(run, zone)))
+    attempts = attempts_of(events)
+    if any(attempt.number for attempt in attempts) or any(attempt.checkpoints for attempt in attempts):
+        parts += [_title("attempts"), _indent(_attempts(attempts, console))]
+    if run.metrics:
+        parts += [_title("metrics"), _indent(_metrics(run, console))]
+    parts += _used(run, timelines)
+    parts += _section("facts", dict(sorted(run.facts.items())))
+    chosen = {key: value for key, value in sorted(run.params.items()) if not says_nothing(run.params, key)}
+    parts += _section("settings", chosen)
+    if events:
+        parts += [_title("events"), _indent(_events(events))]
+    return Group(*parts)
+
+
+def run_details_json(
+    run: RunRecord,
+    events: Sequence[StoredEvent],
+    *,
+    word: tuple[Known, float] | None = None,
+    code: str | None = None,
+    timelines: Sequence[Timeline] = (),
+) -> str:
+    """Return the run, its attempts, its timelines and its events as one JSON object.
+
+    It has the fields of `RunRecord`, and `code`, `scheduler_said`, `attempts`, `timelines` and `events`. The time of
+    the scheduler's report, `said_at`, is in unix seconds.
+    """
+    listed = [json_ready({**encode(event), "details": encode(dict(event.details))}) for event in events]
+    attempts = [
+        json_ready({**encode(one), "hosts": list(one.hosts), "checkpoints": list(one.checkpoints)})
+        for one in attempts_of(events)
+    ]
+    said = None if word is None else {**encode(word[0]), "said_at": word[1]}
+    if said is not None:
+        del said["used"]  # which the event of the end tells
+    sampled = [encode(timeline) for timeline in timelines]
+    more = {"code": code, "scheduler_said": said, "attempts": attempts, "timelines": sampled, "events": listed}
+    return json_text({**record_json(run), **more})
+
+
+def _used(run: RunRecord, timelines: Sequence[Timeline]) -> Iterator[RenderableType]:
+    drawn = timelines_table(timelines)
+    if run.usage is not None or drawn is not None:
+        yield from _section("usage", dict(usage_words(run.usage)) if run.usage is not None else {}) or [_title("usage")]
+    if drawn is not None:
+        yield _indent(drawn)
+    if run.work is not None:
+        yield from _section("work", dict(work_words(run.work)))
+
+
+def _outcome(run: RunRecord) -> Iterator[tuple[str, object]]:
+    yield "state", run.state.value + ("" if run.is_settled else "  (its scheduler has not said why)")
+    yield "cause", run.cause
+    yield "reason", run.reason
+    yield "exit code", run.exit_code
+    yield "experiment", run.experiment
+    yield "seed", run.seed
+    yield "tags", ", ".join(run.tags) or None
+    yield "scheduler", run.scheduler
+    yield "job", None if run.job_id is None else job_words(run).partition(" ")[2]
+    yield "attempt", run.attempt
+    yield "submission", run.submission
+    yield "directory", run.path
+    yield "git commit", None if run.git_commit is None else f"{run.git_commit}{' + changes' * bool(run.git_dirty)}"
+
+
+def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
+    """Return what was written in the working directory, by the last event that tells it, and what changed beside it."""
+    told = sorted((event for event in events if event.name == EventName.FILES_WRITTEN), key=lambda event: event.attempt)
+    found = counted(told[-1].details) if told else None
+    touched = {str(path) for event in events if event.name == "shared_changed" for path in _list(event.details)}
+    return {
+        "files": f"{written_words(*found)}: hpcml files {run.uid}" if found and found[0] else None,
+        "changed outside": f"{', '.join(sorted(touched))} (shared by runs, and changed while this one ran)"
+        if touched
+        else None,
+    }
+
+
+def _list(details: Mapping[str, object]) -> list[object]:
+    paths = details.get("paths")
+    return paths if isinstance(paths, list) else []
+
+
+def _missing(run: RunRecord) -> Iterator[tuple[str, object]]:
+    yield "incomplete", run.incomplete
+    yield "lost records", run.lost_records or None
+    yield "unreadable lines", run.bad_lines or None
+
+
+def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
+    yield "requested", run.precision
+    differs = run.precision_effective is not None and run.precision_effective != run.precision
+    yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
+    is_told = run.numerics in Numerics.__members__
+    doubts = [
+        "" if is_told else "the program did not report how it computed: ",
+        "its times say nothing about this precision",
+    ]
+    yield "numerics", run.numerics if is_native(run) else f"{run.numerics}  ({''.join(doubts)})"
+
+
+def _times(run: RunRecord, zone: tzinfo | None) -> Iterator[tuple[str, object]]:
+    yield "submitted", run.submitted_at
+    for name, moment in (("started", run.t_start), ("ended", run.t_end)):
+        yield name, None if moment is None else _moment(moment, zone)
+    yield "wall time", duration(run.wall_s) or None
+
+
+def _said(word: tuple[Known, float] | None, zone: tzinfo | None) -> str | None:
+    if word is None:
+        return None
+    known, at = word
+    reason = f" ({known.reason})" if known.reason else ""
+    start = f", expected to start {known.expected_start}" if known.expected_start else ""
+    return f"{known.raw}{reason}{start}, at {_moment(at, zone)}"
+
+
+def _moment(at: float, zone: tzinfo | None) -> str:
+    return datetime.fromtimestamp(at, tz=zone).astimezone(zone).isoformat(sep=" ", timespec="seconds")
+
+
+def _attempts(attempts: Sequence[Attempt], console: Console) -> Table:
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    for heading in ("attempt", "began", "lasted", "host", "job", "state", "checkpoints", "why"):
+        table.add_column(heading, overflow="fold")
+    for one in attempts:
+        lasted = None if one.began_s is None or one.ended_s is None else one.ended_s - one.began_s
+        steps = list(map(str, one.checkpoints))
+        shown = [*steps[:1], "...", *steps[-1:]] if len(steps) > 3 else steps
+        cells = (
+            str(one.number),
+            "" if one.began_s is None else f"{one.began_s:.1f}s",
+            duration(lasted),
+            ", ".join(one.hosts),
+            one.job or "",
+            one.state.value,
+            " ".join(shown),
+            "; ".join(filter(None, [one.queued, one.why])),
+        )
+        table.add_row(*(Text(safe(cell)) for cell in cells))
+    return table
+
+
+def _metrics(run: RunRecord, console: Console) -> Table:
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    table.add_column("metric", overflow="fold")
+    for heading in ("last", "at step", "min", "at step", "max", "at step", "n", "not finite"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for name, summary in sorted(run.metrics.items()):
+        words = [safe(name), metric_words(last_value(summary)), summary.last_step, number(summary.min)]
+        words += [summary.min_step, number(summary.max), summary.max_step, summary.n, summary.n_nonfinite or None]
+        table.add_row(*(Text("" if word is None else str(word)) for word in words))
+    return table
+
+
+def _events(events: Sequence[StoredEvent]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for event in sorted(events, key=lambda event: event.t_s):
+        details = ", ".join(f"{key}={_value(value)}" for key, value in event.details.items())
+        when = f"{event.t_s:.1f}s"
+        table.add_row(*(Text(safe(word)) for word in (when, f"{event.attempt}/{event.writer}", event.name, details)))
+    return table
+
+
+def _notes(notes: Sequence[Note], zone: tzinfo | None) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold", style="dim")
+    table.add_column(overflow="fold")
+    for note in notes:
+        table.add_row(*(Text(safe(word)) for word in (_moment(note.at, zone), note.author, note.text)))
+    return table
+
+
+def _section(name: str, pairs: Mapping[str, object]) -> list[RenderableType]:
+    return [_title(name), _pairs(pairs)] if any(value is not None for value in pairs.values()) else []
+
+
+def _pairs(pairs: Mapping[str, object]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for key, value in pairs.items():
+        if value is not None:
+            table.add_row(Text(safe(key)), Text(safe(_value(value))))
+    return _indent(table)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(encode(value), default=str)
+
+
+def _title(name: str) -> Text:
+    return Text(f"\n{name}", style="bold")
+
+
+def _indent(renderable: RenderableType) -> Padding:
+    return Padding(renderable, (0, 0, 0, 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt; times are seconds on the run's own clock, None where they were not recorded."""
+
+    number: int
+    queued: str | None  # why it was queued: None for the first
+    began_s: float | None
+    ended_s: float | None
+    hosts: Sequence[str]
+    job: str | None
+    state: State
+    why: str | None
+    checkpoints: Sequence[int]  # the steps of those it left
+
+
+def attempts_of(events: Sequence[StoredEvent]) -> list[Attempt]:
+    """Return the attempts found in *events*, in their order."""
+    fold = RunFold.of(map(told_by, events))
+    return [_attempt(one, fold.state_of(one)) for one in fold]
+
+
+def _attempt(told: AttemptFold, state: State) -> Attempt:
+    reasons = (submission.reason for submission in told.submissions)
+    return Attempt(
+        number=told.number,
+        queued=next((reason for reason in reasons if reason), None),
+        began_s=_seconds(told.began_ms),
+        ended_s=_seconds(told.ended_ms),
+        hosts=tuple(told.hosts),
+        job=_job(told.jobs[-1].details) if told.jobs else None,
+        state=state,
+        why=_why(told, state),
+        checkpoints=tuple(told.checkpoint_steps),
+    )
+
+
+def _job(details: Mapping[str, object]) -> str:
+    index = details.get("array_index")
+    return spell_job(str(details["job_id"]), index if isinstance(index, int) else None)
+
+
+def _why(told: AttemptFold, state: State) -> str | None:
+    if state is not told.state:
+        return "its end was not recorded"
+    if told.decision is None or told.decision.name == EventName.SUBMITTED:
+        return None  # it waits, and `queued` says why
+    return told.decision.reason
+
+
+def _seconds(at_ms: int | None) -> float | None:
+    return None if at_ms is None else at_ms / 1000

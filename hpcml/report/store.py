@@ -1,0 +1,119 @@
+"""`hpcml store`, `hpcml rm` and `hpcml import`: what was found or done, in lines and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from hpcml.model.records import RunRecord
+from hpcml.report.render.data import json_text
+from hpcml.report.runs import title
+from hpcml.report.text import safe, size
+
+
+class KeptStore(Protocol):
+    """A store and its size, as `hpcml store` shows it."""
+
+    @property
+    def name(self) -> str:
+        """The path or URL."""
+
+    @property
+    def used(self) -> str:
+        """Where it is and how it is used."""
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of its file; None for a server."""
+
+    @property
+    def runs(self) -> int:
+        """The number of runs."""
+
+    @property
+    def points(self) -> int:
+        """The number of metric values."""
+
+
+class RewrittenStore(Protocol):
+    """A store whose file was made anew."""
+
+    @property
+    def name(self) -> str:
+        """The path."""
+
+    @property
+    def before(self) -> int:
+        """The size before, in bytes."""
+
+    @property
+    def after(self) -> int:
+        """The size afterwards, in bytes."""
+
+    @property
+    def removed(self) -> Sequence[Path]:
+        """The backups that were deleted with it."""
+
+
+def kept_lines(kept: KeptStore) -> Iterator[str]:
+    """Yield a line for each property of the store."""
+    yield safe(kept.name)
+    yield f"  {safe(kept.used)}"
+    room = "" if kept.size_bytes is None else f", {size(kept.size_bytes)}"
+    yield f"  {_counted(kept.runs, 'run')}, {_counted(kept.points, 'point')}{room}"
+
+
+def kept_json(kept: KeptStore) -> str:
+    """Return one JSON object; its keys do not change between versions. `size_bytes` is null for a server."""
+    told = {name: getattr(kept, name) for name in ("name", "used", "size_bytes", "runs", "points")}
+    return json_text(told)
+
+
+def check_lines(name: str, problems: Sequence[str]) -> Iterator[str]:
+    """Yield each problem and what to do about them, or a line that there is none; *name* is the store's."""
+    yield from (safe(problem) for problem in problems)
+    if problems:
+        yield f"{_counted(len(problems), 'fault')} in {safe(name)}: delete it, and hpcml sync makes it anew"
+    else:
+        yield f"nothing is wrong with {safe(name)}"
+
+
+def rewritten_lines(done: RewrittenStore) -> Iterator[str]:
+    """Yield a line with both sizes, and one for each deleted backup."""
+    yield from (f"removed {safe(path)}" for path in done.removed)
+    yield f"{safe(done.name)}: {size(done.before)}, now {size(done.after)}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def run_line(record: RunRecord, size_bytes: int | None, *, is_gone: bool) -> str:
+    """Return one line on a run and its size; *size_bytes* None means that only the store forgets it.
+
+    *is_gone* says whether the directory of the run is there no more; the line says then what stays.
+    """
+    stays = "its directory is gone" if is_gone else f"its files stay in {record.path}"
+    words = (record.uid, record.experiment, title(record), record.state.value)
+    return safe("  ".join(filter(None, (*words, stays if size_bytes is None else size(size_bytes)))))
+
+
+def code_line(path: str, size_bytes: int) -> str:
+    """Return one line on a copy of code and its size."""
+    return safe(f"{path}  {size(size_bytes)}")
+
+
+def import_lines(
+    *, created: int, updated: int, unchanged: int, own: int, points: int, remarks: Mapping[str, int]
+) -> tuple[str, list[str]]:
+    """Return the sum of an import in one line, and a line for each thing that could not be taken over as it was.
+
+    *remarks* has the number of runs that each remark is about; *own* is the number of runs that hpcml itself had
+    exported.
+    """
+    parts = [f"{created} runs imported", f"{updated} with news", f"{unchanged} unchanged"]
+    if own:
+        parts.append(f"{own} that hpcml exported and has")
+    line = f"{', '.join(parts)}; {points} points"
+    return line, [f"{safe(remark)}{f' ({count} runs)' if count > 1 else ''}" for remark, count in remarks.items()]

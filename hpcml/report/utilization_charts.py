@@ -1,0 +1,177 @@
+"""Charts of utilization: achieved rates beside peaks, and the roofline of memory bandwidth and arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcml.codec import Json
+from hpcml.model.utilization import Attained
+from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, titled
+from hpcml.report.document import (
+    Chart,
+    LevelStyle,
+    Table,
+    Trace,
+    View,
+    figure,
+    number_column,
+    text_column,
+    words,
+)
+
+_MARGIN = 4.0  # of a chart of roofs: times further than the outermost point or ridge
+_AXIS = "FLOP for each byte of memory traffic"
+
+
+def attained_name(each: Attained) -> str:
+    """Return a name that distinguishes *each* from the others in a chart."""
+    model = each.where.get("model")
+    return f"{model} · {each.precision}" if model else each.precision
+
+
+def achieved_chart(known: Sequence[Attained]) -> Chart:
+    """Return achieved rate and peak in TFLOP/s of one device, of the cells that have both.
+
+    The peak is the outlined bar, the achieved rate the filled one in it. *known* must not be empty.
+    """
+    names = [drawn_text(attained_name(each)) for each in known]
+    styles = level_styles([each.precision for each in known])
+    peak = {
+        "type": "bar",
+        "orientation": "h",
+        "y": names,
+        "width": 0.8,
+        "marker": {"color": "rgba(128,128,128,0.15)", "line": {"color": NEUTRAL, "width": 1.5}},
+        "hovertemplate": "peak: %{x:.4g} TFLOP/s",
+        "name": "",
+    }
+    achieved = {
+        "type": "bar",
+        "orientation": "h",
+        "y": names,
+        "width": 0.5,
+        "marker": {"color": [styles[each.precision].colour for each in known]},
+        "hovertemplate": "achieved: %{x:.4g} TFLOP/s",
+        "name": "",
+    }
+    table = Table(
+        caption="TFLOP/s of one device",
+        columns=[text_column("runs"), number_column("achieved", "TFLOP/s"), number_column("peak", "TFLOP/s")],
+        rows=[[words(attained_name(each)), figure(each.achieved_tflops), figure(each.peak_tflops)] for each in known],
+    )
+    spoken = "; ".join(f"{attained_name(each)}: {each.achieved_tflops:.3g} of {each.peak_tflops:.4g}" for each in known)
+    return Chart(
+        title="Achieved and peak",
+        described=f"TFLOP/s of one device: filled what was achieved, outlined the peak of that precision. {spoken}.",
+        traces=[
+            Trace(level=None, drawn=peak, xs={"x": [each.peak_tflops for each in known]}),
+            Trace(level=None, drawn=achieved, xs={"x": [each.achieved_tflops for each in known]}),
+        ],
+        views=[View(key="x", label="TFLOP/s", title="TFLOP/s of one device")],
+        layout={
+            "barmode": "overlay",
+            "xaxis": titled("TFLOP/s of one device", rangemode="tozero"),
+            "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
+        },
+        numbers=table,
+        height_px=110 + 44 * len(known),
+        repeats_a_table=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BelowRoofs:
+    """A cell whose memory traffic was measured, with both roofs of its device."""
+
+    name: str
+    precision: str
+    intensity: float
+    achieved_tflops: float
+    peak_tflops: float
+    bandwidth_gbs: float
+
+    @property
+    def ridge(self) -> float:
+        """The intensity in FLOP/byte above which arithmetic is the lower roof."""
+        return self.peak_tflops * 1000 / self.bandwidth_gbs
+
+    @property
+    def roof_tflops(self) -> float:
+        """The lower of both roofs at the cell's intensity."""
+        return min(self.peak_tflops, self.intensity * self.bandwidth_gbs / 1000)
+
+
+def roofline_chart(attained: Sequence[Attained]) -> Chart | None:
+    """Return the roofline (S. Williams et al., Commun. ACM 52, 2009) of the cells with measured memory traffic.
+
+    Both axes are logarithmic: FLOP for each byte of memory traffic, and TFLOP/s of one device. Each device and
+    precision has a roof, the lower of bandwidth times intensity and of the peak; each cell is a point below it. None
+    where no cell has all four numbers.
+    """
+    points = [point for point in map(_point, attained) if point is not None]
+    if not points:
+        return None
+    where = [x for point in points for x in (point.intensity, point.ridge)]
+    ends = (min(where) / _MARGIN, max(where) * _MARGIN)
+    roofs = {(point.peak_tflops, point.bandwidth_gbs): point for point in points}
+    styles = level_styles([point.precision for point in points])
+    spoken = [f"{p.name}: {p.achieved_tflops:.3g} TFLOP/s at {p.intensity:.3g} FLOP/byte" for p in points]
+    columns = [text_column("runs"), number_column("intensity", "FLOP/byte")]
+    columns += [number_column("achieved", "TFLOP/s"), number_column("lower roof", "TFLOP/s")]
+    rows = [[words(p.name), *map(figure, (p.intensity, p.achieved_tflops, p.roof_tflops))] for p in points]
+    return Chart(
+        title="Roofs",
+        described="The lower roof, of memory or of arithmetic, of each device and precision, and the runs below it. "
+        f"{'; '.join(spoken)}.",
+        traces=[*(_roof(point, ends) for point in roofs.values()), *(_dot(p, styles[p.precision]) for p in points)],
+        views=[View(key="x", label=_AXIS, title=_AXIS)],
+        layout={
+            "xaxis": titled(_AXIS, type="log", dtick=1),
+            "yaxis": titled("TFLOP/s of one device", type="log", dtick=1),
+        },
+        numbers=Table(caption="Memory traffic and rate of one device", columns=columns, rows=rows),
+        repeats_a_table=True,
+    )
+
+
+def _point(each: Attained) -> _BelowRoofs | None:
+    """Return the point of a cell below its roofs; None where one of the four numbers is not known."""
+    intensity, achieved = each.intensity_flop_per_byte, each.achieved_tflops
+    if not intensity or not achieved or not each.peak_tflops or not each.bandwidth_gbs:
+        return None
+    return _BelowRoofs(
+        name=attained_name(each),
+        precision=each.precision,
+        intensity=intensity,
+        achieved_tflops=achieved,
+        peak_tflops=each.peak_tflops,
+        bandwidth_gbs=each.bandwidth_gbs,
+    )
+
+
+def _dot(point: _BelowRoofs, style: LevelStyle) -> Trace:
+    drawn: dict[str, Json] = {
+        "type": "scatter",
+        "mode": "markers+text",
+        "text": [drawn_text(point.name)],
+        "textposition": "bottom center",
+        "y": [point.achieved_tflops],
+        "marker": {"color": style.colour, "symbol": style.marker, "size": 12},
+        "hovertemplate": f"{drawn_text(point.name)}: %{{y:.4g}} TFLOP/s",
+        "name": "",
+    }
+    return Trace(level=None, drawn=drawn, xs={"x": [point.intensity]})
+
+
+def _roof(point: _BelowRoofs, ends: tuple[float, float]) -> Trace:
+    """Return the line of a roof: it rises with the bandwidth up to the ridge, and is flat from there on."""
+    drawn: dict[str, Json] = {
+        "type": "scatter",
+        "mode": "lines",
+        "y": [ends[0] * point.bandwidth_gbs / 1000, point.peak_tflops, point.peak_tflops],
+        "line": {"color": NEUTRAL, "width": 2},
+        "hovertemplate": f"roof: {point.peak_tflops:g} TFLOP/s, {point.bandwidth_gbs:g} GB/s",
+        "name": "",
+    }
+    return Trace(level=None, drawn=drawn, xs={"x": [ends[0], point.ridge, ends[1]]})
