@@ -1,12 +1,18 @@
 # make demo: install into .venv and run the main job on this machine
 # make test: install what the tests need and run them all
+# make test-full: the same tests with more examples and more kills, each command in a Python of its own
+# make gpu-check: everything that only a GPU can show, with a PYTHON that has torch for CUDA; nothing is downloaded
+# make gpu-check-wheels: download what it needs besides, to be carried to a machine without a network
 
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 INPUTS := pyproject.toml constraints.txt
+WHEELS ?= gpu-check-wheels
+GPU_CHECK := gpu-check
+GPU_CHECK_OPTIONS ?=
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-full lint docs clean gpu-check
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hpcml run -m precision=fp32,tf32,amp seed=0,1,2 experiment=demo
@@ -14,6 +20,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test lint
 	$(VENV)/bin/python -m pytest -n auto --dist loadgroup --durations=10
+
+test-full: export HPCML_TESTS := full
+test-full: test
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
@@ -23,8 +32,16 @@ lint: $(VENV)/.test
 docs: $(VENV)/.test
 	$(VENV)/bin/sphinx-build -nW --keep-going -b html docs docs/_build/html
 
+gpu-check: export PYTHONPATH := $(abspath $(GPU_CHECK)/site):$(CURDIR)
+gpu-check: $(wildcard $(WHEELS))
+	$(if $<,$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(GPU_CHECK)/site $</*.whl)
+	$(PYTHON) benchmarks/gpu_check.py --out $(GPU_CHECK) $(GPU_CHECK_OPTIONS)
+
+gpu-check-wheels:
+	$(PYTHON) benchmarks/gpu_check_wheels.py $@
+
 clean:
-	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(GPU_CHECK) docs/_build .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

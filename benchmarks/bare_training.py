@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from hpcml_client.recipe_task import Task
-from hpcml_client.torch_recipe import Recipe
+from hpcml_train.task import Task
+from hpcml_train.torch.recipe import Recipe
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 

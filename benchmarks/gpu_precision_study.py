@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,10 +28,30 @@ import torch
 from hpcml_command import Hpcml
 from scipy.stats import t as student
 
-from hpcml import hardware
-from hpcml.precision import PrecisionName
+from hpcml.model import hardware
+from hpcml.model.precision import PrecisionName
 
 PRECISIONS = ("fp32", "tf32", "amp_fp16", "amp_bf16")
+
+
+# title of a column -> what `rows` calls it
+COLUMNS = {
+    "model": "model",
+    "precision": "precision",
+    "measured": "measured",
+    "n": "n",
+    "result": "result",
+    "step ms": "step_ms",
+    "samples/s": "samples_per_s",
+    "speed-up (95 %)": "speedup",
+    "TFLOP/s": "tflops",
+    "MFU": "mfu",
+    "W": "power_w",
+    "J a sample": "energy_per_sample_j",
+    "peak MiB": "peak_memory_mb",
+    "error of a product": "error_matmul",
+    "of a convolution": "error_conv",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +60,8 @@ class Workload:
 
     name: str  # of the experiment, too
     settings: Sequence[str]
+    precisions: Sequence[str] = PRECISIONS
+    seeds: int | None = None  # None: as many as the study's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +80,7 @@ def steps(count: int) -> tuple[str, str]:
 
 
 ON_GPU = Study(
-    settings=("devices=gpus_1",),
+    settings=("devices=gpus_1", "training.deterministic=false"),  # what torch does for it keeps the host busy
     seeds=3,
     workloads=(
         Workload(
@@ -66,7 +88,11 @@ ON_GPU = Study(
             settings=("model=resnet50", "model.options.image_size=224", "training.batch_size=64", *steps(200)),
         ),
         Workload(name="transformer", settings=("model=transformer_base", *steps(200))),
-        Workload(name="gemm", settings=("model=gemm", "model.options.sizes=[1024,2048,4096,8192,16384]")),
+        Workload(
+            name="gemm",
+            settings=("model=gemm", "model.options.sizes=[1024,2048,4096,8192,16384]"),
+            precisions=("fp64", *PRECISIONS),
+        ),
     ),
     watched=Workload(
         name="sampler",
@@ -90,39 +116,54 @@ ON_CPU = Study(
 )
 
 
-def run(hpcml: Hpcml, study: Study) -> None:
-    """Run all; the arms of a seed follow each other, so that what drifts is in all of them."""
-    arms = f"precision={','.join(PRECISIONS)}"
-    for workload in study.workloads:
-        for seed in range(study.seeds):
+def run(hpcml: Hpcml, study: Study, *, until_s: float = math.inf) -> None:
+    """Run all; the arms of a seed follow each other, so that what drifts is in all of them.
+
+    A seed after the first is begun only if it will have ended at *until_s* (monotonic), each part taking as long as in
+    the first.
+    """
+    took_s: dict[str, float] = {}
+    for seed in range(study.seeds):
+        due = [workload for workload in study.workloads if workload.seeds is None or seed < workload.seeds]
+        if seed and time.monotonic() + sum(took_s[workload.name] for workload in due) > until_s:
+            break
+        for workload in due:
+            began_s = time.monotonic()
+            arms = f"precision={','.join(workload.precisions)}"
             hpcml.sweep(*study.settings, *workload.settings, f"experiment={workload.name}", arms, f"seed={seed}")
+            took_s[workload.name] = time.monotonic() - began_s
     for seed in range(study.watched_seeds):
         arms = "telemetry.enabled=" + ("true,false" if seed % 2 else "false,true")
         words = (*study.settings, *study.watched.settings, f"experiment={study.watched.name}")
         hpcml.sweep(*words, arms, f"seed={seed}")
 
 
-def rows(hpcml: Hpcml, workload: Workload) -> Iterator[str]:
-    """Yield a line of the table for each precision."""
+def rows(hpcml: Hpcml, workload: Workload) -> Iterator[dict[str, Any]]:
+    """Yield a row for each precision; what is not known is None."""
     answer = hpcml.asked("compare", "--experiment", workload.name, "--by", "precision")
     for cell in answer["cells"]:
         for row in cell["rows"]:
             speed, load, cost = (row[part] or {} for part in ("speed", "load", "cost"))  # gemm takes no steps
-            yield line(
-                cell["where"]["model"],
-                row["level"],
-                "/".join(row["precision_effective"]) + ("" if row["numerics"] == "native" else f", {row['numerics']}"),
-                row["n_ok"],
-                "" if row["mean"] is None else f"{answer['metric']} {row['mean']:.4g}",
-                speed.get("step_ms"),
-                speed.get("samples_per_s"),
-                with_interval(speed.get("speedup"), speed.get("speedup_ci95")),
-                *attained(hpcml, answer["metric"], row),
-                load.get("mean_power_w"),
-                cost.get("energy_per_sample_j"),
-                load.get("peak_memory_mb"),
-                *probe(hpcml, workload, row["level"]),
-            )
+            tflops, mfu = attained(hpcml, answer["metric"], row)
+            error_matmul, error_conv = probe(hpcml, workload, row["level"])
+            yield {
+                "model": cell["where"]["model"],
+                "precision": row["level"],
+                "measured": "/".join(row["precision_effective"])
+                + ("" if row["numerics"] == "native" else f", {row['numerics']}"),
+                "n": row["n_ok"],
+                "result": None if row["mean"] is None else f"{answer['metric']} {row['mean']:.4g}",
+                "step_ms": speed.get("step_ms"),
+                "samples_per_s": speed.get("samples_per_s"),
+                "speedup": with_interval(speed.get("speedup"), speed.get("speedup_ci95")),
+                "tflops": tflops,
+                "mfu": mfu,
+                "power_w": load.get("mean_power_w"),
+                "energy_per_sample_j": cost.get("energy_per_sample_j"),
+                "peak_memory_mb": load.get("peak_memory_mb"),
+                "error_matmul": error_matmul,
+                "error_conv": error_conv,
+            }
 
 
 def attained(hpcml: Hpcml, metric: str, row: Mapping[str, Any]) -> tuple[float | None, float | None]:
@@ -141,6 +182,12 @@ def attained(hpcml: Hpcml, metric: str, row: Mapping[str, Any]) -> tuple[float |
 def line(*cells: object) -> str:
     words = ("" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells)
     return f"| {' | '.join(words)} |"
+
+
+def table(found: Iterable[Mapping[str, Any]], columns: Mapping[str, str] = COLUMNS) -> str:
+    """Return *found* as a table of Markdown; *columns* are titles and what the rows call them."""
+    head = [line(*columns), f"|{'---|' * len(columns)}"]
+    return "\n".join([*head, *(line(*(row.get(name) for name in columns.values())) for row in found)])
 
 
 def with_interval(value: float | None, between: Mapping[str, float] | None) -> str | None:
@@ -195,13 +242,7 @@ def machine(hpcml: Hpcml) -> str:
 
 def write_up(hpcml: Hpcml, study: Study) -> None:
     print(f"{datetime.now(UTC):%Y-%m-%d}, {machine(hpcml)}\n")
-    print(
-        "| model | precision | measured | n | result | step ms | samples/s | speed-up (95 %) | TFLOP/s | MFU | W "
-        "| J a sample | peak MiB | error of a product | of a convolution |"
-    )
-    print("|---|---|---|" + "---:|" * 12)
-    for workload in study.workloads:
-        print("\n".join(rows(hpcml, workload)))
+    print(table(row for workload in study.workloads for row in rows(hpcml, workload)))
     print("\n| step with the sampler over the step without | n | ratio (95 %) |\n|---|---:|---:|")
     print("\n".join(sampler_rows(hpcml, study.watched)))
     print(f"\n{hpcml.said('peak', '--where', 'model!=gemm', '--md')}")

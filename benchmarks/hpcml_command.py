@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_COMMAND = "from hpcml.cli.main import main; main()"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hpcml:
@@ -29,8 +31,8 @@ class Hpcml:
         return self._call(*words, stdout=subprocess.PIPE)
 
     def _call(self, *words: str, stdout: int, may_be: tuple[int, ...] = (0,)) -> str:
-        command = [str(Path(sys.executable).with_name("hpcml")), "--home", str(self.home), *words]
+        command = [sys.executable, "-c", _COMMAND, "--home", str(self.home), *words]  # also where nothing is installed
         done = subprocess.run(command, check=False, stdout=stdout, text=True)
         if done.returncode not in may_be:
-            raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}")
+            raise SystemExit(f"hpcml {' '.join(words)} ended with status {done.returncode}")
         return done.stdout

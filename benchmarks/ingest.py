@@ -20,12 +20,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcml.records import Known
-from hpcml.states import State
-from hpcml.store.engine import open_store
+from hpcml.model.records import Known
+from hpcml.model.state import State
 from hpcml.store.ingest import ingest_all
-from hpcml.store.polls import keep_words, read_words
-from hpcml.store.queries import open_runs
+from hpcml.store.opening import open_store
+from hpcml.store.query import open_runs
+from hpcml.store.scheduler_polls import keep_words, read_words
 from hpcml_client.journal import JournalWriter
 
 RUNS, STEPS, METRICS = 100, 600, 5

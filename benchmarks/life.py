@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.cluster.slurm.account import Account, prepare
 from tests.cluster.slurm.cluster import Cluster, missing
-from tests.slurm import as_user
+from tests.schedulers.slurm import as_user
 
 RUNS = 1000
 WATCHED_S = 240
@@ -68,7 +68,7 @@ def command(account: Account, *words: str) -> list[str]:
 
 
 def submit(account: Account, folder: Path, *words: str) -> None:
-    conf = account.sources / "tests" / "slurm" / "conf"
+    conf = account.sources / "tests" / "schedulers" / "slurm" / "conf"
     run = command(account, "run", "--config-dir", str(conf), "cluster=testslurm", *words, "--detach")
     done = account.run(run, cwd=folder, environ={"HPCML_HOME": str(folder / "home")})
     if done.returncode != 0:

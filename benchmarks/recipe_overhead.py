@@ -41,8 +41,8 @@ from bare_training import import_recipe, make, train
 from scipy.stats import t as student
 
 import hpcml_client
-from hpcml.journal import Metrics, read_journal
-from hpcml_client.recipe_task import Task
+from hpcml.runs.journal import Metrics, read_journal
+from hpcml_train.task import Task
 
 GOAL = 1.01
 WARM_UP_BLOCKS = 3

@@ -24,17 +24,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scipy import stats
 
-from hpcml.agent.summary import NodeSummary
-from hpcml.journal import Metrics, read_journal
+from hpcml.agent.telemetry.summary import NodeSummary
+from hpcml.runs.journal import Metrics, read_journal
 
 GPUS = 8
 FAKE = Path(__file__).resolve().parent.parent / "tests" / "cluster" / "nvml" / "fake_nvml.c"
+EFFECT_HEAD = "| steps with the sampler over steps without | ratio - 1 | 95 % interval | median |\n|---|---:|---:|---:|"
 WORK = 100_000  # additions of a step: a few milliseconds
 
 
@@ -47,14 +50,28 @@ def build(folder: Path) -> Path:
     return library
 
 
+def faking(library: Path, **variables: str) -> dict[str, str]:
+    """Return the environment in which *library* is NVML."""
+    return {**os.environ, "HPCML_NVML_LIBRARY": str(library), "FAKE_NVML_GPUS": str(GPUS), **variables}
+
+
 @contextmanager
 def sampling(
-    folder: Path, library: Path, interval_s: float, **variables: str
+    folder: Path, interval_s: float, environ: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """Have a sampler run; yield it and its file."""
-    argv = [sys.executable, "-P", "-m", "hpcml.agent.sampler", str(folder), "--run", "benchmark", "--attempt", "0"]
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "hpcml.agent.telemetry.sampler",
+        str(folder),
+        "--run",
+        "benchmark",
+        "--attempt",
+        "0",
+    ]
     argv += ["--node", "0", "--agent", str(os.getpid()), "--interval-s", str(interval_s)]
-    environ = {**os.environ, "HPCML_NVML_LIBRARY": str(library), "FAKE_NVML_GPUS": str(GPUS), **variables}
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
         said, control = process.stdout, process.stdin
         if said is None or control is None:
@@ -65,18 +82,47 @@ def sampling(
         process.wait()
 
 
-def cost(folder: Path, library: Path, interval_s: float, seconds: float) -> None:
-    with sampling(folder, library, interval_s) as (_, file):
-        time.sleep(seconds)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a sampler took."""
+
+    cpu_share: float  # of one core
+    tick_median_us: float
+    tick_p99_us: float
+    tick_kib: float
+
+
+def cost_of(file: Path) -> Cost:
+    """Return what the sampler that wrote *file* took, but for its first sample."""
     ticks = [record.values for record in read_journal(file).records if isinstance(record, Metrics)]
     wall_s = ticks[-1]["host.at_s"] - ticks[0]["host.at_s"]
-    cpu_s = ticks[-1]["sampler.cpu_s"] - ticks[0]["sampler.cpu_s"]
     took_us = sorted(tick["sampler.tick_us"] for tick in ticks[1:])
-    bytes_per_tick = file.stat().st_size / len(ticks)
-    print(
-        f"| {interval_s:g} | {cpu_s / wall_s:.2%} | {statistics.median(took_us):.0f} "
-        f"| {took_us[int(0.99 * len(took_us))]:.0f} | {bytes_per_tick / 1024:.1f} |"
+    return Cost(
+        cpu_share=(ticks[-1]["sampler.cpu_s"] - ticks[0]["sampler.cpu_s"]) / wall_s,
+        tick_median_us=statistics.median(took_us),
+        tick_p99_us=took_us[int(0.99 * len(took_us))],
+        tick_kib=file.stat().st_size / len(ticks) / 1024,
     )
+
+
+def cost(folder: Path, library: Path, interval_s: float, seconds: float) -> None:
+    with sampling(folder, interval_s, faking(library)) as (_, file):
+        time.sleep(seconds)
+    found = cost_of(file)
+    print(
+        f"| {interval_s:g} | {found.cpu_share:.2%} | {found.tick_median_us:.0f} "
+        f"| {found.tick_p99_us:.0f} | {found.tick_kib:.1f} |"
+    )
+
+
+def summed_up(file: Path) -> Mapping[str, Any]:
+    """Return what the agent would say of a program that ran as long as the sampler that wrote *file*."""
+    records = read_journal(file).records
+    first, *_, last = [record.values["host.at_s"] for record in records if isinstance(record, Metrics)]
+    summary = NodeSummary(first)
+    summary.end(last)
+    summary.add(records)
+    return summary.details()
 
 
 def integration(folder: Path, library: Path, seconds: float) -> None:
@@ -90,48 +136,87 @@ def integration(folder: Path, library: Path, seconds: float) -> None:
     }
     config = folder / "gpus.txt"
     config.write_text("".join(f"gpu\n{wave}{kind}" for kind in kinds.values()), encoding="ascii")
-    with sampling(folder, library, 1.0, FAKE_NVML_CONFIG=str(config)) as (_, file):
+    with sampling(folder, 1.0, faking(library, FAKE_NVML_CONFIG=str(config))) as (_, file):
         time.sleep(seconds)
-    records = read_journal(file).records
-    first, *_, last = [record.values["host.at_s"] for record in records if isinstance(record, Metrics)]
-    summary = NodeSummary(first)
-    summary.end(last)
-    summary.add(records)
-    found = summary.details()
+    found = summed_up(file)
     for number, kind in enumerate(kinds):
         error, energy_j = found[f"gpu{number}_energy_disagreement"], found[f"gpu{number}_energy_counter_j"]
         print(f"| {kind} | {energy_j:.0f} | {error:+.3%} |")
 
 
-def step_s(seconds: float) -> tuple[float, float, float]:
-    """Return what a step takes in a window of *seconds*: mean and median by the clock, mean of CPU time."""
+def count_up() -> None:
+    """Do a step of fixed work on the CPU."""
+    sum(range(WORK))
+
+
+def step_s(seconds: float, step: Callable[[], object]) -> tuple[float, float, float]:
+    """Return what *step* takes in a window of *seconds*: mean and median by the clock, mean of CPU time."""
     began, began_cpu = time.perf_counter(), time.thread_time()
     ends = [began]
     while ends[-1] < began + seconds:
-        sum(range(WORK))
+        step()
         ends.append(time.perf_counter())
     steps = [end - begin for begin, end in itertools.pairwise(ends)]
     return statistics.mean(steps), statistics.median(steps), (time.thread_time() - began_cpu) / len(steps)
 
 
-def effect(folder: Path, library: Path, interval_s: float, blocks: int, seconds: float) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What the sampler does to a step: mean of the ratio less 1 over the blocks, its 95 % interval, and the median."""
+
+    of: str
+    interval_s: float
+    blocks: int
+    window_s: float
+    mean: float
+    low: float
+    high: float
+    median: float
+
+
+def effect(
+    folder: Path,
+    environ: Mapping[str, str],
+    interval_s: float,
+    *,
+    blocks: int,
+    seconds: float,
+    step: Callable[[], object] = count_up,
+) -> list[Effect]:
+    """Return what a sampler does to *step*, by the clock and in CPU time."""
     logs: dict[str, list[float]] = {"mean step by the clock": [], "median step by the clock": [], "CPU time": []}
-    with sampling(folder, library, interval_s) as (sampler, _):
+    with sampling(folder, interval_s, environ) as (sampler, _):
         for block in range(blocks):
             sums = [0.0] * len(logs)
             for runs in (True, False, False, True) if block % 2 else (False, True, True, False):
                 sampler.send_signal(signal.SIGCONT if runs else signal.SIGSTOP)
-                for at, took_s in enumerate(step_s(seconds)):
+                for at, took_s in enumerate(step_s(seconds, step)):
                     sums[at] += math.log(took_s) / (2 if runs else -2)
             for values, value in zip(logs.values(), sums, strict=True):
                 values.append(value)
         sampler.send_signal(signal.SIGCONT)
+    found = []
     for name, values in logs.items():
         mean = statistics.mean(values)
-        half = stats.t.ppf(0.975, blocks - 1) * statistics.stdev(values) / math.sqrt(blocks)
-        low, high, middle = (math.expm1(value) for value in (mean - half, mean + half, statistics.median(values)))
-        title = f"{1 / interval_s:g} Hz, {name}, {blocks} blocks of 4 x {seconds:g} s"
-        print(f"| {title} | {math.expm1(mean):+.2%} | {low:+.2%} to {high:+.2%} | {middle:+.2%} |", flush=True)
+        half = float(stats.t.ppf(0.975, blocks - 1)) * statistics.stdev(values) / math.sqrt(blocks)
+        found.append(
+            Effect(
+                of=name,
+                interval_s=interval_s,
+                blocks=blocks,
+                window_s=seconds,
+                mean=math.expm1(mean),
+                low=math.expm1(mean - half),
+                high=math.expm1(mean + half),
+                median=math.expm1(statistics.median(values)),
+            )
+        )
+    return found
+
+
+def effect_line(found: Effect) -> str:
+    title = f"{1 / found.interval_s:g} Hz, {found.of}, {found.blocks} blocks of 4 x {found.window_s:g} s"
+    return f"| {title} | {found.mean:+.2%} | {found.low:+.2%} to {found.high:+.2%} | {found.median:+.2%} |"
 
 
 def own_cost(folder: Path, library: Path, seconds: float) -> None:
@@ -157,10 +242,16 @@ def main() -> None:
         library = build(folder)
         if not options.effect_only:
             own_cost(folder, library, options.seconds)
-        print("| steps with the sampler over steps without | ratio - 1 | 95 % interval | median |")
-        print("|---|---:|---:|---:|")
+        print(EFFECT_HEAD)
         for number, interval_s in enumerate((1.0, 0.1)):
-            effect(folder / f"effect{number}", library, interval_s, options.blocks, options.window_seconds)
+            for found in effect(
+                folder / f"effect{number}",
+                faking(library),
+                interval_s,
+                blocks=options.blocks,
+                seconds=options.window_seconds,
+            ):
+                print(effect_line(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from hpcml.store.engine import open_store
 from hpcml.store.ingest import ingest_all
+from hpcml.store.opening import open_store
 from hpcml_client.journal import JournalWriter
 
 RUNS, STEPS, SETTINGS = 10_000, 20, 100

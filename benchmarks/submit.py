@@ -35,8 +35,8 @@ import sys
 import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
-from hpcml.config.schema import mutable_twin
-from hpcml.spec import Run
+from hpcml.config.compose import mutable_twin
+from hpcml.model.run import Run
 
 ConfigStore.instance().store(name="run_schema", node=OmegaConf.structured(mutable_twin(Run)))
 
@@ -51,7 +51,7 @@ task()
 def ours_s(account: Account, points: int) -> float:
     """Return the wall seconds of the whole command; the array is held and cancelled afterwards."""
     folder = account.new_folder()
-    conf = account.sources / "tests" / "slurm" / "conf"
+    conf = account.sources / "tests" / "schedulers" / "slurm" / "conf"
     words = ["run", "-m", "--config-dir", str(conf), "cluster=testslurm", f"seed=range({points})"]
     words += ["workload.command=true", "resources.extra_directives=[--hold]", "--detach"]
     started = time.perf_counter()
