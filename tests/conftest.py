@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from hpcml.config.compose import compose_from_cli
-from hpcml.manifest import Provenance
-from hpcml.spec import Run
-from hpcml.store.engine import open_store
+from hpcml.model.run import Run
+from hpcml.runs.manifest import Provenance
+from hpcml.store.opening import open_store
 from tests.cluster.postgres.server import Server, missing, running
+from tests.composing import compose_run
+from tests.effort import times
 
 ComposeOne = Callable[..., Run]
 EMPTY_STORE = "empty_store"  # a database to copy
@@ -32,6 +34,10 @@ _OF_ONE_PROCESS = (
     *("recipes", "test_tensorflow_precision.py", "test_jax_precision.py"),
     *("test_tensorflow_work.py", "test_jax_training.py"),
 )
+
+
+settings.register_profile("hpcml", max_examples=times(50, 200))  # of a test that says no number
+settings.load_profile("hpcml")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -59,8 +65,7 @@ def compose_one(tmp_path: Path) -> ComposeOne:
     """Compose one run from overrides, as the command line would."""
 
     def compose(*overrides: str) -> Run:
-        (point,) = compose_from_cli(overrides, project=tmp_path)
-        return point.run
+        return compose_run(overrides, tmp_path)
 
     return compose
 

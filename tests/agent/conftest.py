@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
 
-from hpcml.manifest import FORMAT, Manifest, write_manifest
-from hpcml.precision import CPU, Device
-from hpcml.rundir import RunDir
-from hpcml.spec import spec_hash
-from hpcml.workload import Software, build_plan
+from hpcml.commands.submit.workload import Software, build_plan
+from hpcml.model.precision import CPU, Device
+from hpcml.model.run import spec_hash
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import FORMAT, Manifest, write_manifest
 from tests.agent.node import MakeRun
 from tests.agent.nvml_in_python import FakeLibrary
 from tests.cluster.nvml.building import build_library
@@ -31,7 +32,7 @@ def make_run(compose_one: ComposeOne, tmp_path: Path) -> MakeRun:
         *overrides: str,
         uid: str = "20261121-083015-222abcde",
         device: Device = CPU,
-        **changes: int | None,
+        **changes: Any,  # noqa: ANN401 - of whatever part of a plan
     ) -> RunDir:
         run = compose_one("workload.command=replaced", *overrides)
         software = Software(python=sys.executable, recipes=tmp_path, cwd=tmp_path)
@@ -47,7 +48,7 @@ def make_run(compose_one: ComposeOne, tmp_path: Path) -> MakeRun:
             uid=uid,
             spec_hash=spec_hash(run),
             run=run,
-            plan=replace(plan, **changes),  # type: ignore[arg-type]
+            plan=replace(plan, **changes),
             provenance=origin,
         )
         write_manifest(run_dir.manifest, manifest)

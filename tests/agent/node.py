@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcml.journal import Event, read_journal
-from hpcml.rundir import RunDir
+from hpcml.runs.journal import Event, read_journal
+from hpcml.runs.layout import RunDir
 
 LEAVES_ONCE = "import os, sys; sys.exit(75 if os.environ['HPCML_ATTEMPT'] == '0' else 0)"
 LEAVES = "raise SystemExit(75)"

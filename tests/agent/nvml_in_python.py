@@ -54,6 +54,7 @@ _DEFAULTS: dict[str, str] = {
     "lost_after_s": "-1",
     "throttle_share": "0.25",
     "tensor_percent": "37",
+    "dram_percent": "52",
     "nvlinks": "18",
     "nvlink_to": "-1",
     "ancestor": "50",
@@ -321,7 +322,7 @@ def _sample(library: FakeLibrary, device: Device, *words: Word) -> int:
 def _compare(library: FakeLibrary, asked: Word) -> int:
     assert library.sampled is not None
     tensor = library.sampled.real("tensor_percent")
-    values = {2: 88.0, 5: tensor, 7: tensor, 10: 52.0}
+    values = {2: 88.0, 5: tensor, 7: tensor, 10: library.sampled.real("dram_percent")}
     for metric in asked._obj.metrics[: asked._obj.numMetrics]:
         metric.nvmlReturn, metric.value = OK, values.get(metric.metricId, 0.0)
     return OK

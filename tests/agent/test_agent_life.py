@@ -127,11 +127,39 @@ def test_without_a_queue_it_is_a_timeout_that_names_the_way_on(make_run: MakeRun
 def test_the_agent_of_another_node_leaves_the_requeue_to_the_first(make_run: MakeRun, requeue: Requeue) -> None:
     run_dir = make_run(LEAVES, *ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
 
+    agent(str(run_dir.path), HPCML_NODE_RANK="0", SLURM_JOB_ID="1")
     done = agent(str(run_dir.path), HPCML_REQUEUE=requeue("true"), HPCML_NODE_RANK="1", SLURM_JOB_ID="1")
 
     assert done.returncode == 0
-    assert told(run_dir, "attempt_ended")[0]["checkpointed"] is True
+    assert [end["checkpointed"] for end in told(run_dir, "attempt_ended")] == [True, True]
     assert told(run_dir, "submitted") == []
+
+
+@pytest.mark.parametrize(("steps", "attempts"), [("7 7 7", 3), ("7 8 8 8", 4), ("7 7 8 8", 5), ("", 5)])
+def test_a_run_that_comes_no_further_is_queued_again_no_more(
+    make_run: MakeRun, requeue: Requeue, steps: str, attempts: int
+) -> None:
+    code = f"""
+import os, hpcml_client
+run, steps = hpcml_client.connect(), {[int(step) for step in steps.split()]}
+attempt = int(os.environ["HPCML_ATTEMPT"])
+if steps:
+    run.event("checkpoint", path="/x/c", step=steps[min(attempt, len(steps) - 1)])
+os._exit(75 if attempt < 4 else 0)
+"""
+    run_dir = make_run(code, "schedule.max_requeues=9")
+    command = requeue('echo \'{"scheduler": "pbs", "job_id": "12.srv"}\'')
+
+    statuses = []
+    while not statuses or statuses[-1] == 75:
+        statuses.append(agent(str(run_dir.path), HPCML_REQUEUE=command).returncode)
+
+    assert len(statuses) == attempts
+    end = told(run_dir, "attempt_ended")[-1]
+    if attempts < 5:
+        assert end["state"] == "TIMEOUT"
+        reason = f"it comes no further: the last three attempts ended at step {steps[-1]} or before"
+        assert reason in end["reason"]
 
 
 @pytest.mark.parametrize(("reported", "words"), [(True, "; its last checkpoint is 7"), (False, "")])
@@ -158,6 +186,23 @@ def test_a_signal_from_outside_is_for_the_scheduler_to_explain(make_run: MakeRun
     (end,) = told(run_dir, "attempt_interrupted")
     assert (end["state"], end["signal"], end["checkpointed"]) == ("CANCELLED", signal.SIGTERM, False)
     assert told(run_dir, "attempt_ended") == []
+
+
+def test_the_end_is_written_first_since_pbs_kills_before_the_grace_is_over(make_run: MakeRun) -> None:
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS
+    run_dir = make_run(deaf, *ON_SLURM)
+    process = start_agent(str(run_dir.path), SLURM_JOB_ID="4711")
+    wait_for(lambda: began(run_dir), "the program")
+
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: bool(told(run_dir, "attempt_ending")), "the end")
+    process.kill()
+
+    process.wait(300)
+    (end,) = told(run_dir, "attempt_ending")
+    assert (end["state"], end["reason"], end["exit_code"]) == ("CANCELLED", "cancelled by SIGTERM", None)
+    assert end["wall_s"] > 0
+    assert told(run_dir, "attempt_interrupted") == []
 
 
 def test_a_checkpoint_left_on_preemption_is_kept_in_mind_and_not_queued_by_us(make_run: MakeRun) -> None:
@@ -292,6 +337,19 @@ def test_the_ranks_find_what_torchrun_would_set(make_run: MakeRun) -> None:
     ]
     assert {found[0] for found in seen} == {"cn1"}
     assert {tuple(found[8:]) for found in seen} == {("testslurm", None)}
+
+
+TWO_NODES = ("strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
+
+
+@pytest.mark.parametrize(("first", "found"), [("jwb0001", "jwb0001i"), ("cn1.site.org", "cn1i.site.org")])
+def test_ranks_meet_at_the_name_that_a_node_has_on_the_fast_network(make_run: MakeRun, first: str, found: str) -> None:
+    code = "import os; print(os.environ['MASTER_ADDR'])"
+    run_dir = make_run(code, *ON_SLURM, "cluster.rendezvous_suffix=i", *TWO_NODES)
+
+    agent(str(run_dir.path), SLURM_NODEID="0", SLURM_JOB_ID="7", HPCML_REQUEUE="false", HPCML_MASTER_ADDR=first)
+
+    assert run_dir.stdout(0, 0).read_text().strip() == found
 
 
 def test_a_rank_whose_connections_broke_off_is_not_the_cause(make_run: MakeRun) -> None:

@@ -1,7 +1,6 @@
 import pytest
 
-from hpcml.agent.devices import SHARED, find_gpus, visible_gpus
-from hpcml.agent.gpu import Gpu, gpu_facts
+from hpcml.agent.telemetry.gpus import SHARED, Gpu, find_gpus, gpu_facts, visible_gpus
 
 
 def gpu(uuid: str, **more: object) -> Gpu:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpcml.agent.energy import COUNTER_STALE_S, EnergyMeter, PowerIntegral
+from hpcml.agent.telemetry.energy import COUNTER_STALE_S, EnergyMeter, PowerIntegral
 
 
 def wave(at_s: float) -> float:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.agent.host_reader import HostReader
-from hpcml.agent.job_group import JobGroup, find_job_group
-from hpcml.agent.pace import Pace
+from hpcml.agent.telemetry.backoff import Backoff
+from hpcml.agent.telemetry.host import HostReader, JobGroup, find_job_group
 
 
 def test_the_tree_of_processes_has_what_ended_children_used() -> None:
@@ -127,7 +126,7 @@ def test_a_group_that_is_not_the_jobs_is_not_taken_for_it(tmp_path: Path, line: 
 
 
 def test_a_slow_call_backs_off_to_one_in_sixty_four_and_comes_back_at_once() -> None:
-    pace = Pace()
+    pace = Backoff()
     used = []
     for tick in range(200):
         if pace.is_due():

@@ -5,9 +5,9 @@ import time
 
 import psutil
 
-from hpcml.agent.devices import Found
-from hpcml.agent.machine_reader import MachineReader
-from hpcml.agent.node_reader import NodeReader
+from hpcml.agent.telemetry.gpus import FoundGpus
+from hpcml.agent.telemetry.host import MachineReader
+from hpcml.agent.telemetry.node import NodeReader
 
 
 def test_time_and_memory_are_those_of_all_processes() -> None:
@@ -21,7 +21,7 @@ def test_time_and_memory_are_those_of_all_processes() -> None:
 
 
 def test_it_stands_where_the_host_of_a_run_does() -> None:
-    node = NodeReader(found=Found(gpus=(), source="none"), host=MachineReader(), tell=lambda *_: None)
+    node = NodeReader(found=FoundGpus(gpus=(), source="none"), host=MachineReader(), tell=lambda *_: None)
 
     values = node.read()
 

@@ -24,7 +24,67 @@ def test_the_program_sees_its_run_and_none_of_what_must_not_be_set(make_run: Mak
     seen = json.loads(run_dir.stdout(0, 0).read_text())
     assert "NVIDIA_TF32_OVERRIDE" not in seen
     assert seen["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] == "1"
-    assert (seen["MINE"], seen["HPCML_RUN_ID"], seen["RANK"], seen["WORLD_SIZE"]) == ("1", run_dir.uid, "0", "1")
+    assert (seen["MINE"], seen["HPCML_RUN_ID"]) == ("1", run_dir.uid)
+
+
+OF_RANKS = {
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+}
+AROUND = {  # what the shell, the step of a job and MPI may have set around the agent
+    **dict.fromkeys(OF_RANKS | {"TORCHELASTIC_USE_AGENT_STORE"}, "7"),
+    **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"), "7"),
+    "PMI_RANK": "7",
+    "PMI_SIZE": "9",
+    "PMIX_RANK": "7",
+    "OMPI_COMM_WORLD_SIZE": "9",
+    "SLURM_JOB_NODELIST": "cn1",
+}
+SAYS = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def test_one_process_of_a_program_of_ones_own_is_told_of_no_others(make_run: MakeRun) -> None:
+    run_dir = make_run(SAYS)
+
+    agent(str(run_dir.path), **AROUND)
+
+    seen = json.loads(run_dir.stdout(0, 0).read_text())
+    assert AROUND.keys() & seen.keys() == {"SLURM_JOB_NODELIST"}
+
+
+def test_what_the_user_sets_for_one_process_reaches_it(make_run: MakeRun) -> None:
+    run_dir = make_run(SAYS, "workload.env.RANK='-1'", "workload.env.PYTHONPATH=/mine")
+
+    agent(str(run_dir.path), PYTHONPATH="/theirs")
+
+    seen = json.loads(run_dir.stdout(0, 0).read_text())
+    assert (seen["RANK"], seen["PYTHONPATH"].rpartition(":")[2]) == ("-1", "/mine")
+
+
+def test_several_processes_of_a_program_find_all_that_torchrun_sets_and_slurms_words_agree(make_run: MakeRun) -> None:
+    run_dir = make_run(SAYS, "strategy=ddp", "strategy.processes_per_node=2")
+
+    agent(str(run_dir.path), SLURM_JOB_ID="5", **AROUND)
+
+    seen = [json.loads(run_dir.stdout(0, rank).read_text()) for rank in (0, 1)]
+    assert seen[0].keys() >= OF_RANKS
+    assert not seen[0].keys() & {"TORCHELASTIC_USE_AGENT_STORE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"}
+    assert [(one["RANK"], one["ROLE_RANK"], one["SLURM_PROCID"], one["SLURM_LOCALID"]) for one in seen] == [
+        ("0", "0", "0", "0"),
+        ("1", "1", "1", "1"),
+    ]
+    assert {(one["WORLD_SIZE"], one["SLURM_NTASKS"], one["SLURM_NTASKS_PER_NODE"]) for one in seen} == {("2",) * 3}
+    assert {one["TORCHELASTIC_RUN_ID"] for one in seen} == {run_dir.uid}
+
+
+def test_a_launcher_finds_what_the_scheduler_gave_and_nothing_of_torchruns(make_run: MakeRun) -> None:
+    run_dir = make_run(SAYS, "workload.command=torchrun train.py")
+
+    agent(str(run_dir.path), **AROUND)
+
+    seen = json.loads(run_dir.stdout(0, 0).read_text())
+    assert not seen.keys() & OF_RANKS
+    assert (seen["SLURM_NTASKS"], seen["PMI_SIZE"]) == ("7", "9")
 
 
 def test_the_ranks_of_one_node_find_each_other(make_run: MakeRun) -> None:
@@ -38,8 +98,8 @@ def test_the_ranks_of_one_node_find_each_other(make_run: MakeRun) -> None:
     assert first[1:] == second[1:]
 
 
-def test_each_start_is_another_attempt(make_run: MakeRun) -> None:
-    run_dir = make_run("pass")
+def test_each_start_after_a_failure_is_another_attempt(make_run: MakeRun) -> None:
+    run_dir = make_run("raise SystemExit(1)")
 
     agent(str(run_dir.path))
     agent(str(run_dir.path))

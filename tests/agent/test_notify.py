@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpcml.agent.notify import record_end
-from hpcml.rundir import RunDir
-from hpcml.states import State
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
 from tests.agent.node import MakeRun, agent, start_agent, told
-from tests.words.receiver import SECRET, Server, serving
+from tests.agent.receiver import SECRET, Server, serving
 
 
 @pytest.fixture

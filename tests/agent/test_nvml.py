@@ -7,11 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpcml.agent.gpu import Gpu
-from hpcml.agent.nvml.inventory import list_gpus, shown_gpus
+from hpcml.agent.nvml.inventory import list_gpus, shown_gpus, topology_facts
 from hpcml.agent.nvml.reader import GpuLostError, GpuReader
 from hpcml.agent.nvml.session import started
-from hpcml.agent.nvml.topology import topology_facts
+from hpcml.agent.telemetry.gpus import Gpu
 
 Nvml = Callable[..., dict[str, str]]
 
@@ -84,6 +83,17 @@ def test_one_reading_has_everything_that_the_gpu_has(either_nvml: Nvml) -> None:
     assert reader.throttle_from == "counters"
     assert not [name for name in values if name.startswith("throttled_")]
     assert reader.refused == {}
+
+
+def test_an_activity_that_is_no_number_is_not_there(either_nvml: Nvml) -> None:
+    either_nvml("gpu\ndram_percent nan")
+    with readers() as (reader,):
+        reader.read(time.monotonic())
+        time.sleep(0.12)
+        values = reader.read(time.monotonic())
+
+    assert "dram_percent" not in values
+    assert values["tensor_percent"] == 37.0
 
 
 def test_reasons_for_lower_clocks_that_no_driver_counts_are_sampled(either_nvml: Nvml) -> None:

@@ -1,10 +1,12 @@
 """Runs that share a job: each as itself, one after the other, in one agent."""
 
 import json
+import re
 import signal
+import sys
 from pathlib import Path
 
-from hpcml.rundir import RunDir
+from hpcml.runs.layout import RunDir
 from tests.agent.node import (
     COUNTS,
     LEAVES_ONCE,
@@ -110,3 +112,46 @@ def test_the_queue_of_this_machine_brings_a_run_of_a_pack_back_in_the_same_pack(
 
     assert [end["state"] for end in told(runs[0], "attempt_ended")] == ["TIMEOUT", "COMPLETED"]
     assert (tmp_path / "ran").read_text() == "b "
+
+
+def test_a_run_of_a_shared_job_is_stopped_before_the_job_is_where_that_ends_earlier_than_planned(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    """The scheduler says now that the job has 20 s, of which some 16 are left for the second run."""
+    lasts = "import time; time.sleep(3)"
+    runs = [make_run(lasts, *ON_SLURM, "resources.walltime=10s", "workload.stop_grace=5", uid="a")]
+    runs.append(make_run(WAITS, *ON_SLURM, "resources.walltime=10m", uid="b"))
+    ask = f'{sys.executable} -c "print(\'{{\\"limit_s\\": 20}}\')"'
+
+    done = agent("--batch", batch(tmp_path, runs), SLURM_JOB_ID="5", HPCML_TIME_LIMIT=ask)
+
+    assert done.returncode == 143
+    assert [told(run, "attempt_ended")[0]["state"] for run in runs] == ["COMPLETED", "TIMEOUT"]
+    (limit,) = told(runs[1], "time_limit")
+    left_s = limit["limit_s"]
+    assert (8 <= left_s <= 17, limit["before_s"]) == (True, 600)
+    stop_s = left_s - left_s // 2
+    assert (
+        told(runs[1], "attempt_ended")[0]["reason"]
+        == f"walltime of {left_s} s reached but for the last {left_s - stop_s} s"
+    )
+    assert told(runs[0], "time_limit") == []
+
+
+def test_where_one_node_fails_in_a_run_of_a_shared_job_the_others_end_it_and_the_next_begins(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    nodes = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
+    fails = make_run("import os, sys, time; sys.exit(5) if os.environ['RANK'] == '0' else time.sleep(600)", *nodes)
+    follows = make_run("pass", *nodes, uid="b")
+    words = ("--batch", batch(tmp_path, [fails, follows]))
+
+    agents = [start_agent(*words, SLURM_NODEID=node, SLURM_JOB_ID="7") for node in ("0", "1")]
+    for process in agents:
+        process.communicate(timeout=300)
+
+    first, other = sorted(told(fails, "attempt_ended"), key=lambda end: end["wall_s"])
+    assert (first["state"], first["exit_code"]) == ("FAILED", 5)
+    assert other["state"] == "FAILED"
+    assert re.fullmatch(r"node 0 \(.*\) ended first: .*", other["reason"])
+    assert [end["state"] for end in told(follows, "attempt_ended")] == ["COMPLETED"] * 2

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpcml.journal import Event, Metrics, read_journal
-from hpcml.rundir import RunDir
+from hpcml.runs.journal import Event, Metrics, read_journal
+from hpcml.runs.layout import RunDir
 from tests.agent.node import is_gone, wait_for
 
 Nvml = Callable[..., dict[str, str]]
@@ -63,7 +63,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
     began: list[Started] = []
 
     def begin(*words: str, interval_s: float = 0.1) -> Started:
-        argv = [sys.executable, "-P", "-m", "hpcml.agent.sampler", str(tmp_path), "--run", "r", "--attempt", "0"]
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "hpcml.agent.telemetry.sampler",
+            str(tmp_path),
+            "--run",
+            "r",
+            "--attempt",
+            "0",
+        ]
         argv += ["--node", "0", "--agent", str(os.getpid()), "--interval-s", str(interval_s), *words]
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         began.append(Started(process, RunDir(tmp_path)))
@@ -147,7 +157,7 @@ def test_a_gpu_that_others_compute_on_is_shared(nvml: Nvml, start: Start) -> Non
     sampler.hear()
 
     (about,) = sampler.events("devices")[0]["gpus"]
-    assert (about["scope"], about["scope_reason"]) == ("shared", "1 other processes computed on it when the run began")
+    assert (about["scope"], about["scope_reason"]) == ("shared", "other processes computed on it when the run began: 1")
 
 
 def test_a_gpu_that_falls_off_the_bus_is_told_and_the_others_are_read_on(nvml: Nvml, start: Start) -> None:
@@ -282,7 +292,8 @@ def test_it_ends_when_its_input_ends(nvml: Nvml, start: Start) -> None:
 
 _AGENT = """
 import os, subprocess, sys
-words = [sys.executable, "-P", "-m", "hpcml.agent.sampler", sys.argv[1], "--run", "r", "--attempt", "0", "--node", "0"]
+sampler = [sys.executable, "-P", "-m", "hpcml.agent.telemetry.sampler"]
+words = [*sampler, sys.argv[1], "--run", "r", "--attempt", "0", "--node", "0"]
 sampler = subprocess.Popen([*words, "--agent", str(os.getpid())], stdin=int(sys.argv[2]), stdout=subprocess.PIPE)
 sampler.stdout.readline()
 print(sampler.pid, flush=True)

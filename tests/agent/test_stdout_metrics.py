@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.agent.stdout_metrics import Picked, StdoutScanner
-from hpcml.spec import MetricRule
+from hpcml.model.run import MetricRule
 
 LOSS = MetricRule(pattern=r"step (?P<step>\d+) loss[ =](?P<value>\S+)", name="loss")
 

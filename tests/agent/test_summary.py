@@ -1,5 +1,5 @@
-from hpcml.agent.summary import NodeSummary
-from hpcml.journal import Event, Metrics
+from hpcml.agent.telemetry.summary import NodeSummary
+from hpcml.runs.journal import Event, Metrics
 
 ABOUT = {"mapping": "CUDA_VISIBLE_DEVICES", "gpus": [{"gpu": "gpu0", "uuid": "GPU-1", "scope": "gpu", "board": None}]}
 

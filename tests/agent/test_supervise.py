@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from hpcml.agent.inbox import Inbox
 from hpcml.agent.outcome import Outcome
-from hpcml.agent.supervise import Limits, Rank, supervise
-from hpcml.states import State
+from hpcml.agent.signals import Inbox
+from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
+from hpcml.agent.time_limit import Deadlines, TimeLimit
+from hpcml.model.state import State
 
 Told = list[tuple[str, dict[str, Any]]]
 Supervise = Callable[..., Outcome]
@@ -34,7 +35,9 @@ def run_ranks(tmp_path: Path, told: Told) -> Supervise:
         warn_after_s: float | None = None,
         notice_s: float = 20.0,
         grace_s: float = 5.0,
+        margin_s: float = 0.0,
         is_unwanted: Callable[[], bool] = lambda: False,
+        time_limit: TimeLimit | None = None,
     ) -> Outcome:
         ranks = [
             Rank(
@@ -51,9 +54,16 @@ def run_ranks(tmp_path: Path, told: Told) -> Supervise:
             return supervise(
                 ranks,
                 inbox,
-                Limits(stop_after_s=walltime_s, warn_after_s=warn_after_s, notice_s=notice_s, grace_s=grace_s),
+                Limits(
+                    stop_after_s=walltime_s,
+                    margin_s=margin_s,
+                    warn_after_s=warn_after_s,
+                    notice_s=notice_s,
+                    grace_s=grace_s,
+                ),
                 tell=lambda name, **details: told.append((name, details)),
                 is_unwanted=is_unwanted,
+                job=JobHooks() if time_limit is None else JobHooks(time_limit=time_limit),
             )
 
     return run
@@ -135,6 +145,15 @@ def test_the_walltime_ends_a_workload_that_hangs(run_ranks: Supervise) -> None:
     assert outcome.wall_s < 10
 
 
+def test_one_that_is_ended_before_its_walltime_is_told_the_walltime_that_was_asked_for(
+    run_ranks: Supervise, told: Told
+) -> None:
+    outcome = run_ranks(SLEEP, walltime_s=1.5, warn_after_s=0.5, margin_s=60.0)
+
+    assert outcome.reason == "walltime of 61.5 s reached but for the last 60 s"
+    assert [details["reason"] for name, details in told if name == "warned"] == ["walltime in 61 s"]
+
+
 def test_a_workload_that_ignores_the_end_of_its_walltime_is_killed(run_ranks: Supervise, told: Told) -> None:
     outcome = run_ranks(DEAF + SLEEP, walltime_s=0.5, grace_s=0.5)
 
@@ -161,6 +180,17 @@ def test_a_request_to_end_is_passed_on_and_recorded_as_cancelled(
 
     assert (outcome.state, outcome.signal) == (State.CANCELLED, signal.SIGTERM)
     assert ("signal", {"signal": "SIGTERM", "reason": "received and passed on"}) in told
+
+
+def test_a_signal_that_finds_the_walltime_long_over_is_the_walltimes(run_ranks: Supervise, tmp_path: Path) -> None:
+    """An agent that was stopped (SIGSTOP) hears of it by the scheduler's SIGCONT and SIGTERM."""
+    sender = signal_when_ready(tmp_path, signal.SIGTERM, pauses_s=(3.0,))
+    stopped = iter([4.0])
+
+    outcome = run_ranks(READY + SLEEP, walltime_s=2.5, is_unwanted=lambda: time.sleep(next(stopped, 0.0)) is not None)
+    sender.join()
+
+    assert (outcome.state, outcome.reason) == (State.TIMEOUT, "walltime of 2.5 s reached")
 
 
 def test_a_user_signal_reaches_the_workload_and_ends_nothing(run_ranks: Supervise, tmp_path: Path) -> None:
@@ -362,3 +392,48 @@ def test_a_workload_that_nobody_wants_any_more_is_cancelled(run_ranks: Supervise
 
     assert (outcome.state, outcome.reason, outcome.interrupted) == (State.CANCELLED, "cancelled", False)
     assert outcome.wall_s < 10
+
+
+class Changing:
+    """A time limit that another answer is given of each time it is asked for; the last one stays."""
+
+    ask_ahead_s = 0.5
+
+    def __init__(self, *answers: Deadlines | None) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    def ask(self) -> None:
+        self.asked += 1
+
+    def deadlines(self) -> Deadlines | None:
+        return self.answers[min(self.asked, len(self.answers)) - 1]
+
+
+def test_a_limit_that_was_raised_is_heard_of_before_the_workload_is_stopped(run_ranks: Supervise) -> None:
+    limit = Changing(None, Deadlines(stop_after_s=60, margin_s=0, warn_after_s=50))
+
+    outcome = run_ranks("import time; time.sleep(4)", walltime_s=2.0, time_limit=limit)
+
+    assert outcome.state is State.COMPLETED
+    assert limit.asked == 2
+
+
+def test_a_limit_that_was_lowered_is_heard_of_at_the_start(run_ranks: Supervise, told: Told) -> None:
+    catches = "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\nfor _ in range(600): time.sleep(0.1)"
+
+    limit = Changing(Deadlines(stop_after_s=3, margin_s=57, warn_after_s=2))
+
+    outcome = run_ranks("import time\n" + catches, walltime_s=600.0, margin_s=60.0, time_limit=limit)
+
+    assert (outcome.state, outcome.reason) == (State.TIMEOUT, "walltime of 60 s reached but for the last 57 s")
+    assert [name for name, _ in told].count("warned") == 1
+
+
+def test_a_silent_scheduler_leaves_the_limit_as_planned(run_ranks: Supervise) -> None:
+    limit = Changing(None)
+
+    outcome = run_ranks(SLEEP, walltime_s=2.0, time_limit=limit)
+
+    assert (outcome.state, outcome.reason) == (State.TIMEOUT, "walltime of 2 s reached")
+    assert limit.asked == 2

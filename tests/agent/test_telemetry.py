@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpcml.precision import Device
-from hpcml.rundir import RunDir
+from hpcml.model.precision import Device
+from hpcml.runs.layout import RunDir
 from tests.agent.node import MakeRun, agent, began, start_agent, told, wait_for
 
 Nvml = Callable[..., dict[str, str]]

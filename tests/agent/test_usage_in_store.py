@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.store.engine import open_store
 from hpcml.store.ingest import ingest_all
-from hpcml.store.queries import get_run
-from hpcml.store.timelines import timelines
+from hpcml.store.opening import open_store
+from hpcml.store.query import get_run
+from hpcml.store.telemetry import timelines
 from tests.agent.node import MakeRun, agent, told
 from tests.agent.test_telemetry import FAST, H100, WORKS
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from hpcml.records import MetricSummary, Point, RunRecord
-from hpcml.states import State
+from hpcml.model.records import MetricSummary, Point, RunRecord
+from hpcml.model.state import State
 
 PARAMS: dict[str, Any] = {
     "model.name": "digits_cnn",

@@ -9,8 +9,8 @@ from typing import Any
 
 from recorded_runs import run
 
-from hpcml.analysis.scaling_arms import StepCurves
-from hpcml.records import Point, RunRecord
+from hpcml.analysis.scaling.points import StepCurves
+from hpcml.model.records import Point, RunRecord
 
 STEPS = 40
 

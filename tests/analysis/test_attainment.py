@@ -7,13 +7,13 @@ import pytest
 from recorded_runs import run
 from scaling_runs import STEPS, constant
 
-from hpcml.analysis import attainment_limits
-from hpcml.analysis.attainment import attain
-from hpcml.analysis.attainment_limits import Signs, find_limits
-from hpcml.analysis.scaling_arms import StepCurves
-from hpcml.attainment import Attainment
+from hpcml.analysis.scaling.points import StepCurves
+from hpcml.analysis.utilization import limits
+from hpcml.analysis.utilization.limits import Signs, find_limits
+from hpcml.analysis.utilization.study import attain
 from hpcml.errors import ComparisonError
-from hpcml.records import MetricSummary, RunRecord, Usage, Work
+from hpcml.model.records import MetricSummary, RunRecord, Usage, Work
+from hpcml.model.utilization import Attainment
 
 A100 = {"gpu_model": "NVIDIA A100-SXM4-40GB"}
 STEP_S = 0.1
@@ -118,12 +118,12 @@ def test_what_others_published_of_the_same_kind_of_gpu_stands_beside_and_changes
 
 
 RULES = {
-    "data_share": (attainment_limits.WAITING, "waits for input"),
-    "communication_share": (attainment_limits.COMMUNICATION, "communication takes"),
-    "throttled_power_share": (attainment_limits.THROTTLED, "the power limit lowers"),
-    "throttled_thermal_share": (attainment_limits.THROTTLED, "heat lowers"),
-    "skipped_share": (attainment_limits.SKIPPED, "loss scaling throws away"),
-    "dram_percent": (attainment_limits.DRAM_FROM, "the memory's bandwidth"),
+    "data_share": (limits.WAITING, "waits for input"),
+    "communication_share": (limits.COMMUNICATION, "communication takes"),
+    "throttled_power_share": (limits.THROTTLED, "the power limit lowers"),
+    "throttled_thermal_share": (limits.THROTTLED, "heat lowers"),
+    "skipped_share": (limits.SKIPPED, "loss scaling throws away"),
+    "dram_percent": (limits.DRAM_FROM, "the memory's bandwidth"),
 }
 
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from hpcml.analysis.bands import band
-from hpcml.analysis.energy_track import energy_at
-from hpcml.answers import Span, Timeline
-from hpcml.records import Point
+from hpcml.analysis.compare.to_target import energy_at
+from hpcml.analysis.statistics import band
+from hpcml.model.query_results import TelemetrySpan, Timeline
+from hpcml.model.records import Point
 
 
 def test_a_band_is_the_mean_with_students_interval_at_each_place() -> None:
@@ -68,10 +68,14 @@ def test_a_mean_never_leaves_its_tracks(values: list[list[float]]) -> None:
 
 
 def gpu(*joules: float | None, device: str = "gpu0") -> Timeline:
-    names = [field for field in Span.__dataclass_fields__ if field not in ("t_s", "samples", "covered_s", "energy_j")]
+    names = [
+        field
+        for field in TelemetrySpan.__dataclass_fields__
+        if field not in ("t_s", "samples", "covered_s", "energy_j")
+    ]
     rest = dict.fromkeys(names)
     spans = [
-        Span(t_s=10.0 * at, samples=10, covered_s=10.0, energy_j=joule, **rest)  # type: ignore[arg-type]
+        TelemetrySpan(t_s=10.0 * at, samples=10, covered_s=10.0, energy_j=joule, **rest)  # type: ignore[arg-type]
         for at, joule in enumerate(joules)
     ]
     return Timeline(attempt=1, node=0, host="node7", device=device, uuid=None, spans=spans)

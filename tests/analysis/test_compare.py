@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_runs import arm, curve, curves, run, summary
 
-from hpcml.analysis.compare import compare
-from hpcml.comparison import Cell, Comparison, Row
+from hpcml.analysis.compare.comparison import compare
 from hpcml.errors import ComparisonError
-from hpcml.records import RunRecord
-from hpcml.states import State
+from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
+from hpcml.model.records import RunRecord
+from hpcml.model.state import State
 
 FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
 AMP = [0.909, 0.912, 0.909, 0.911, 0.910]
@@ -121,7 +121,7 @@ def test_without_a_margin_fixed_beforehand_there_is_no_verdict() -> None:
 
 
 def test_a_margin_from_the_command_line_is_marked_as_such() -> None:
-    cell = only_cell(compare(two_arms(), {}, margin=0.0001))
+    cell = only_cell(compare(two_arms(), {}, ComparisonRequest(margin=0.0001)))
 
     assert (cell.margin, cell.margin_source) == (0.0001, "command line")
     assert cell.rows[1].verdict != "equivalent"
@@ -130,7 +130,7 @@ def test_a_margin_from_the_command_line_is_marked_as_such() -> None:
 @pytest.mark.parametrize("margin", [0.0, -0.1, math.nan, math.inf])
 def test_a_margin_must_be_positive(margin: float) -> None:
     with pytest.raises(ComparisonError, match="must be positive"):
-        compare(two_arms(), {}, margin=margin)
+        compare(two_arms(), {}, ComparisonRequest(margin=margin))
 
 
 def test_runs_that_do_not_count_are_counted_and_listed() -> None:
@@ -139,19 +139,26 @@ def test_runs_that_do_not_count_are_counted_and_listed() -> None:
         run("amp_bf16", 5, None, state=State.FAILED, reason="CUDA out of memory"),
         run("amp_bf16", 6, None, state=State.RUNNING),
         run("amp_bf16", 7, metrics={"loss": summary("loss", 0.1)}),
+        replace(run("amp_bf16", 8, 0.2), reason="the journal has no end"),
+        replace(run("amp_bf16", 9, 0.2), lost_records=3),
     ]
 
     cell = only_cell(compare(runs, {}))
 
     row = cell.rows[1]
     assert (row.n_ok, row.n_failed, row.n_nan, row.n_without_metric, row.n_unfinished) == (4, 1, 1, 1, 1)
+    assert (row.n_incomplete, row.n_selected) == (2, 10)
+    assert row.seeds == (0, 2, 3, 4)
     assert {(e.uid.rpartition("-")[2], e.reason) for e in cell.excluded} == {
         ("amp_bf16s1", "val_accuracy ended non-finite"),
         ("amp_bf16s5", "FAILED: CUDA out of memory"),
         ("amp_bf16s6", "RUNNING"),
         ("amp_bf16s7", "val_accuracy was never recorded"),
+        ("amp_bf16s8", "incomplete: the journal has no end"),
+        ("amp_bf16s9", "incomplete: 3 records were lost, 0 lines are unreadable"),
     }
-    assert any("lucky selection" in flag for flag in row.flags)
+    assert "5 of 9 ended runs do not count: the rest may be a lucky selection" in row.flags
+    assert "records may be missing of 2 runs, which do not count: the journal has no end" in row.flags
 
 
 def test_a_level_without_any_run_that_counts_keeps_its_row() -> None:
@@ -211,11 +218,11 @@ def test_lower_is_better_where_the_goal_says_so() -> None:
 def test_a_configured_margin_does_not_serve_another_metric() -> None:
     runs = [replace(r, metrics={**r.metrics, "val_loss": summary("val_loss", 0.3)}) for r in two_arms()]
 
-    comparison = compare(runs, {}, metric="val_loss")
+    comparison = compare(runs, {}, ComparisonRequest(metric="val_loss"))
 
     assert (comparison.goal, comparison.goal_source) == ("min", "metric name")
     assert only_cell(comparison).margin is None
-    assert compare(runs, {}, metric="val_loss", goal="max").goal_source == "command line"
+    assert compare(runs, {}, ComparisonRequest(metric="val_loss", goal="max")).goal_source == "command line"
 
 
 def test_every_combination_of_the_other_groups_is_a_cell_of_its_own() -> None:
@@ -243,7 +250,7 @@ def test_any_setting_can_be_the_factor(by: str) -> None:
     runs = [run(uid=f"{v}-{seed}", seed=seed, params={key: v}) for v in values for seed in range(3)]
     same_step_time = {r.uid: curve(0.02, seed=i) for i, r in enumerate(runs)}
 
-    row = only_cell(compare(runs, same_step_time, by=by)).rows[1]
+    row = only_cell(compare(runs, same_step_time, ComparisonRequest(by=by))).rows[1]
 
     assert row.level == str(values[1])
     assert row.speed is not None
@@ -253,7 +260,7 @@ def test_any_setting_can_be_the_factor(by: str) -> None:
 def test_numbers_are_ordered_by_size_and_the_smallest_is_the_reference() -> None:
     runs = [run(uid=f"{v}", params={"training.batch_size": v}) for v in (128, 64, 1024)]
 
-    cell = only_cell(compare(runs, {}, by="training.batch_size"))
+    cell = only_cell(compare(runs, {}, ComparisonRequest(by="training.batch_size")))
 
     assert [row.level for row in cell.rows] == ["64", "128", "1024"]
 
@@ -320,7 +327,7 @@ def test_a_loss_that_was_not_finite_on_the_way_is_flagged_and_the_run_counts(nam
 )
 def test_an_unknown_factor_is_refused_with_what_may_have_been_meant(by: str, hint: str) -> None:
     with pytest.raises(ComparisonError, match=hint):
-        compare(two_arms(), {}, by=by)
+        compare(two_arms(), {}, ComparisonRequest(by=by))
 
 
 def test_what_cannot_be_compared_is_refused_with_a_reason() -> None:
@@ -331,19 +338,21 @@ def test_what_cannot_be_compared_is_refused_with_a_reason() -> None:
     with pytest.raises(ComparisonError, match=r"none of the 2 runs is COMPLETED \(1 FAILED, 1 RUNNING\)"):
         compare([run("fp32", state=State.FAILED), run("tf32", state=State.RUNNING)], {})
     with pytest.raises(ComparisonError, match="reference fp64 is none of fp32, amp_bf16"):
-        compare(two_arms(), {}, reference="fp64")
+        compare(two_arms(), {}, ComparisonRequest(reference="fp64"))
     with pytest.raises(ComparisonError, match="reference amp_fp16 is none of fp32, amp_bf16"):
-        compare(two_arms(), {}, reference="amp")
+        compare(two_arms(), {}, ComparisonRequest(reference="amp"))
     with pytest.raises(ComparisonError, match="did you mean val_accuracy"):
-        compare(two_arms(), {}, metric="val_acuracy")
+        compare(two_arms(), {}, ComparisonRequest(metric="val_acuracy"))
     with pytest.raises(ComparisonError, match="choose max or min"):
-        compare(two_arms(), {}, goal="up")
+        compare(two_arms(), {}, ComparisonRequest(goal="up"))
 
 
 def test_a_reference_may_be_named_as_it_was_launched() -> None:
     runs = arm("fp32", FP32) + arm("amp_fp16", AMP)
 
-    assert compare(runs, {}, reference="amp") == compare(runs, {}, reference="amp_fp16")
+    assert compare(runs, {}, ComparisonRequest(reference="amp")) == compare(
+        runs, {}, ComparisonRequest(reference="amp_fp16")
+    )
 
 
 def test_levels_that_never_share_a_cell_are_refused() -> None:
@@ -380,7 +389,7 @@ def test_swapping_reference_and_arm_mirrors_difference_and_speed(fp32: list[floa
     times = curves(runs, STEP_S)
 
     there = row_of(compare(runs, times), "amp_bf16")
-    back = row_of(compare(runs, times, reference="amp_bf16"), "fp32")
+    back = row_of(compare(runs, times, ComparisonRequest(reference="amp_bf16")), "fp32")
 
     assert there.difference is not None
     assert back.difference is not None
@@ -399,7 +408,7 @@ def test_swapping_reference_and_arm_mirrors_difference_and_speed(fp32: list[floa
 def test_equivalent_is_only_said_where_the_interval_lies_inside_the_margin(
     fp32: list[float], amp: list[float], margin: float
 ) -> None:
-    row = row_of(compare(two_arms(fp32, amp), {}, margin=margin), "amp_bf16")
+    row = row_of(compare(two_arms(fp32, amp), {}, ComparisonRequest(margin=margin)), "amp_bf16")
 
     assert row.difference is not None
     interval = row.difference.ci90

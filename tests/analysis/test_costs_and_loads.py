@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from recorded_runs import arm, curves, run, summary
 
-from hpcml.analysis.attained import attained, samples_per_step
-from hpcml.analysis.compare import compare
+from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.steady import SteadyState, Window
-from hpcml.comparison import Cost, Load, Row
-from hpcml.records import Point, RunRecord, Usage, Work
+from hpcml.analysis.utilization.rates import attained, samples_per_step
+from hpcml.model.comparison import ComparisonRequest, Cost, Load, Row
+from hpcml.model.records import Point, RunRecord, Usage, Work
 
 VALUES = [0.910, 0.913, 0.908, 0.912, 0.911]
 STEP_S = {"fp32": 0.020, "tf32": 0.010}
@@ -32,7 +32,7 @@ def measured(precision: str, energy_share: float = 1.0, **usage: Any) -> list[Ru
 
 
 def rows_of(runs: list[RunRecord], **more: Any) -> tuple[Row, ...]:  # noqa: ANN401
-    return compare(runs, curves(runs, STEP_S), **more).cells[0].rows
+    return compare(runs, curves(runs, STEP_S), ComparisonRequest(**more)).cells[0].rows
 
 
 def cost_of(row: Row) -> Cost:

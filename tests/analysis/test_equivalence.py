@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+import importlib
 import math
 import random
-import warnings
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from statsmodels_said import said
 
-from hpcml.analysis.equivalence import correlation, mean, paired, ratio, sd, verdict, welch
-from hpcml.comparison import Interval
+from hpcml.analysis.statistics import correlation, mean, paired, ratio, sd, verdict, welch
+from hpcml.model.comparison import Interval
 
 FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
 AMP = [0.905, 0.909, 0.907, 0.911, 0.906]
@@ -19,13 +20,13 @@ margins = st.floats(min_value=1e-6, max_value=1e6)
 
 
 def statsmodels_p(name: str, arm: list[float], reference: list[float], margin: float) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own dependencies
-        from statsmodels.stats import weightstats  # noqa: PLC0415 - an oracle for the tests, slow to import
-
+    def ask() -> list[float]:
+        test = getattr(importlib.import_module("statsmodels.stats.weightstats"), name)
         options = {"usevar": "unequal"} if name == "ttost_ind" else {}
-        test = getattr(weightstats, name)
-        return float(test(np.asarray(arm), np.asarray(reference), -margin, margin, **options)[0])
+        return [test(np.asarray(arm), np.asarray(reference), -margin, margin, **options)[0]]
+
+    (p,) = said(f"{name} of {arm} and {reference} within {margin}", ask)
+    return p
 
 
 @pytest.mark.parametrize("margin", [0.002, 0.005, 0.01])

@@ -7,8 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from hpcml.analysis.equivalence import Contrast, p_not_worse, paired, ratio, verdict, welch
-from hpcml.analysis.holm import adjust, find_claims, verdict_of
+from hpcml.analysis.statistics import (
+    Contrast,
+    adjust,
+    find_claims,
+    p_not_worse,
+    paired,
+    ratio,
+    verdict,
+    verdict_of,
+    welch,
+)
 
 TRIALS = 2000
 LIMIT = 0.05 + 3 * math.sqrt(0.05 * 0.95 / TRIALS)  # three Monte-Carlo standard errors above 5 %

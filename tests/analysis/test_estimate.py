@@ -10,12 +10,10 @@ import pytest
 from recorded_runs import FACTS, PARAMS
 from recorded_runs import run as recorded
 
-from hpcml.analysis.estimate import estimate, suggest_walltime_s
-from hpcml.analysis.pace import evaluations_of, find_pace
-from hpcml.analysis.precedents import find_precedents
-from hpcml.planning import Estimate, Forecast, Wanted
-from hpcml.records import Point, RunRecord, Usage
-from hpcml.states import State
+from hpcml.analysis.planning.duration import estimate, evaluations_of, find_pace, find_precedents, suggest_walltime_s
+from hpcml.model.planning import Estimate, Forecast, Wanted
+from hpcml.model.records import Point, RunRecord, Usage
+from hpcml.model.state import State
 
 Curves = dict[str, tuple[list[Point], list[Point]]]
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from recorded_runs import FACTS, arm, run
 
-from hpcml.analysis.compare import compare
-from hpcml.analysis.factor import natural
+from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.factor import natural
 from hpcml.errors import ComparisonError
-from hpcml.records import RunRecord, Usage
-from hpcml.states import State
+from hpcml.model.comparison import ComparisonRequest
+from hpcml.model.records import RunRecord, Usage
+from hpcml.model.state import State
 
 VALUES = [0.90, 0.91, 0.92]
 
@@ -53,7 +54,9 @@ def test_a_setting_that_is_the_same_everywhere_is_in_no_cells_name() -> None:
 
 
 def test_a_setting_may_be_mixed_by_name_and_is_then_a_confounder() -> None:
-    cell = compare(arms(params={"training.batch_size": 128}), {}, allow=["training.batch_size"]).cells[0]
+    cell = compare(
+        arms(params={"training.batch_size": 128}), {}, ComparisonRequest(allow=("training.batch_size",))
+    ).cells[0]
 
     assert [(d.key, d.kind) for d in cell.confounders] == [("training.batch_size", "setting")]
     assert cell.rows[1].difference is not None
@@ -63,15 +66,18 @@ def test_allowing_one_fact_allows_no_other() -> None:
     runs = arms(facts={"gpu_driver": "580", "torch": "2.12"})
 
     with pytest.raises(ComparisonError, match="torch") as caught:
-        compare(runs, {}, allow=["driver"])
+        compare(runs, {}, ComparisonRequest(allow=("driver",)))
 
     assert "gpu_driver" not in str(caught.value)
-    assert [d.key for d in compare(runs, {}, allow=["driver", "torch"]).cells[0].confounders] == ["gpu_driver", "torch"]
+    assert [d.key for d in compare(runs, {}, ComparisonRequest(allow=("driver", "torch"))).cells[0].confounders] == [
+        "gpu_driver",
+        "torch",
+    ]
 
 
 def test_a_word_that_allows_nothing_is_refused() -> None:
     with pytest.raises(ComparisonError, match=r"allow=drivr: .*did you mean driver"):
-        compare(arms(), {}, allow=["drivr"])
+        compare(arms(), {}, ComparisonRequest(allow=("drivr",)))
 
 
 @pytest.mark.parametrize(
@@ -112,10 +118,13 @@ def test_several_settings_may_change_together() -> None:
     few = [run(uid=f"a{s}", seed=s, params={"resources.gpus_per_node": 1}) for s in range(3)]
     many = [run(uid=f"b{s}", seed=s, params={"resources.gpus_per_node": 4, "resources.nodes": 2}) for s in range(3)]
 
-    cell = compare(few + many, {}, by="devices").cells[0]
+    cell = compare(few + many, {}, ComparisonRequest(by="devices")).cells[0]
 
     assert [row.level for row in cell.rows] == ["1 x 1", "2 x 4"]
-    assert compare(few + many, {}, by="resources.nodes,resources.gpus_per_node").cells[0].rows == cell.rows
+    assert (
+        compare(few + many, {}, ComparisonRequest(by="resources.nodes,resources.gpus_per_node")).cells[0].rows
+        == cell.rows
+    )
 
 
 def test_the_tag_of_a_container_goes_with_the_software_in_it() -> None:
@@ -127,7 +136,7 @@ def test_the_tag_of_a_container_goes_with_the_software_in_it() -> None:
         for r in here
     ]
 
-    cell = compare(here + there, {}, by="container.tag").cells[0]
+    cell = compare(here + there, {}, ComparisonRequest(by="container.tag")).cells[0]
 
     assert [row.level for row in cell.rows] == ["25.01", "25.06"]
     assert [note.key for note in cell.notes] == ["torch", "image_sha256"]
@@ -159,7 +168,9 @@ def test_a_fact_that_only_some_runs_recorded_is_a_difference() -> None:
 
 
 def test_mixing_can_be_allowed_and_is_listed_as_a_confounder() -> None:
-    cell = compare(arms(params={"training.batch_size": 128}, facts={"torch": "2.12"}), {}, allow_mixed=True).cells[0]
+    cell = compare(
+        arms(params={"training.batch_size": 128}, facts={"torch": "2.12"}), {}, ComparisonRequest(allow_mixed=True)
+    ).cells[0]
 
     assert [(d.key, d.kind) for d in cell.confounders] == [("training.batch_size", "setting"), ("torch", "fact")]
     assert cell.batch_size is None
@@ -224,7 +235,7 @@ def test_comparing_clusters_means_comparing_their_hardware() -> None:
         for r in here
     ]
 
-    cell = compare(here + there, {}, by="cluster").cells[0]
+    cell = compare(here + there, {}, ComparisonRequest(by="cluster")).cells[0]
 
     assert [row.level for row in cell.rows] == ["karolina", "lumi"]
     assert [d.key for d in cell.notes] == ["data.path", "gpu_model", "cpu_model"]
@@ -238,4 +249,4 @@ def test_two_kinds_of_hardware_within_one_level_are_refused_even_then() -> None:
     runs[0] = replace(runs[0], facts={**runs[0].facts, "gpu_model": "V100"})
 
     with pytest.raises(ComparisonError, match="gpu_model"):
-        compare(runs, {}, by="cluster")
+        compare(runs, {}, ComparisonRequest(by="cluster"))

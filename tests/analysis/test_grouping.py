@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from hpcml.analysis.compare import compare
-from hpcml.analysis.grouping import group_runs
-from hpcml.states import State
+from hpcml.analysis.compare.cells import group_runs
+from hpcml.analysis.compare.comparison import compare
+from hpcml.model.state import State
 from tests.analysis.recorded_runs import arm, run
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from recorded_runs import run
 
-from hpcml.analysis.compare import compare
-from hpcml.records import RunRecord
+from hpcml.analysis.compare.comparison import compare
+from hpcml.model.records import RunRecord
 
 BEGAN = 1_800_000_000.0
 

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import importlib
 import math
-import warnings
 
 import numpy as np
 import pytest
 from scipy import stats
+from statsmodels_said import said
 
-from hpcml.analysis import equivalence
-from hpcml.analysis.power import MOST_SEEDS, pooled, seeds_needed, trial
-from hpcml.planning import WantedVerdict
+from hpcml.analysis import statistics
+from hpcml.analysis.planning.seeds import MOST_SEEDS, pooled, seeds_needed, trial
+from hpcml.model.planning import WantedVerdict
 
 # Simulated in a study made before this code: docs/statistics.md.
 WELCH = {
@@ -51,8 +52,8 @@ def test_the_power_is_how_often_the_comparison_itself_says_so(
     draws = np.random.default_rng(n).normal(size=(2500, 2, n))
     said = []
     for ones, others in draws:
-        contrast = equivalence.paired(ones, others) if paired else equivalence.welch(ones, others)
-        said.append(equivalence.verdict(contrast.interval(0.90), margin, higher_is_better=True))
+        contrast = statistics.paired(ones, others) if paired else statistics.welch(ones, others)
+        said.append(statistics.verdict(contrast.interval(0.90), margin, higher_is_better=True))
     # "better" is non-inferior too, and may be equivalent: it is said where the whole interval lies above 0
     enough = {"equivalent"} if verdict == "equivalent" else {"equivalent", "non-inferior", "better"}
 
@@ -64,12 +65,11 @@ def test_the_power_is_how_often_the_comparison_itself_says_so(
 
 @pytest.mark.parametrize("n", [2, 5, 30])
 def test_one_sided_power_of_pairs_is_the_noncentral_t_of_statsmodels(n: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own dependencies
-        from statsmodels.stats import power  # noqa: PLC0415 - an oracle for the tests, slow to import
+    def ask() -> list[float]:
+        power = importlib.import_module("statsmodels.stats.power").TTestPower()
+        return [power.power(effect_size=0.7, nobs=n, alpha=0.05, alternative="larger")]
 
-        known = power.TTestPower().power(effect_size=0.7, nobs=n, alpha=0.05, alternative="larger")
-
+    (known,) = said(f"power of {n} pairs", ask)
     assert trial(n, paired=True).power(0.7, "non-inferior") == pytest.approx(known, abs=1e-3)
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_runs import arm, curves
 
-from hpcml.analysis.compare import compare
-from hpcml.comparison import Row, Speed
+from hpcml.analysis.compare.comparison import compare
 from hpcml.errors import ComparisonError
+from hpcml.model.comparison import ComparisonRequest, Row, Speed
 
 VALUES = [0.910, 0.913, 0.908, 0.912, 0.911]
 STEP_S = {"fp32": 0.02, "tf32": 0.5, "fp8_e4m3": 0.7}
@@ -36,7 +36,7 @@ def test_an_emulated_arm_has_accuracy_and_no_speed() -> None:
 def test_against_an_emulated_reference_there_is_no_speed_up() -> None:
     runs = arm("fp32", VALUES) + arm("tf32", VALUES, numerics="emulated")
 
-    cell = compare(runs, curves(runs, STEP_S), reference="tf32").cells[0]
+    cell = compare(runs, curves(runs, STEP_S), ComparisonRequest(reference="tf32")).cells[0]
 
     row = row_of("fp32", cell.rows)
     assert row.speed is not None
@@ -120,7 +120,7 @@ def test_no_speed_ever_comes_from_a_run_that_was_not_native(
             for r in runs
         ]
 
-    cell = compare(runs, curves(runs, STEP_S), by=by, reference=reference).cells[0]
+    cell = compare(runs, curves(runs, STEP_S), ComparisonRequest(by=by, reference=reference)).cells[0]
 
     for row, kinds in ((row_of("fp32", cell.rows), first), (row_of("tf32", cell.rows), second)):
         assert (row.speed is None) == (set(kinds) != {"native"})
@@ -150,7 +150,7 @@ def test_an_arm_that_was_not_what_was_asked_for_gets_no_verdict(level: str) -> N
     runs = arm("fp32", VALUES) + arm("tf32", VALUES)
     runs = [replace(run, precision_effective="bf16") if run.precision == level else run for run in runs]
 
-    row = compare(runs, {}, margin=0.5).cells[0].rows[1]
+    row = compare(runs, {}, ComparisonRequest(margin=0.5)).cells[0].rows[1]
 
     assert row.verdict == "not as requested"
 
@@ -161,7 +161,7 @@ def test_mixed_effective_precisions_within_a_row_are_flagged() -> None:
 
     with pytest.raises(ComparisonError, match=r"precision_effective: .*mixed"):
         compare(runs, {})
-    row = compare(runs, {}, allow=["precision_effective"]).cells[0].rows[1]
+    row = compare(runs, {}, ComparisonRequest(allow=("precision_effective",))).cells[0].rows[1]
 
     assert len(row.precision_effective) == 2
     assert any(flag.startswith("mixed effective precisions") for flag in row.flags)

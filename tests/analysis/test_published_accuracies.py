@@ -11,11 +11,12 @@ from dataclasses import replace
 import pytest
 from recorded_runs import run, summary
 
-from hpcml.analysis.compare import compare
-from hpcml.analysis.equivalence import correlation, paired, welch
-from hpcml.analysis.objective import find_yardstick
-from hpcml.records import RunRecord
-from hpcml.report.comparison_text import comparison_text
+from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.objective import find_yardstick
+from hpcml.analysis.statistics import correlation, paired, welch
+from hpcml.model.records import RunRecord
+from hpcml.report.comparison import comparison_document
+from hpcml.report.render.terminal import as_text
 
 TOP1 = {
     "RN18": (70.43, 70.58),
@@ -70,7 +71,7 @@ def test_one_training_each_shows_nothing_for_any_network() -> None:
         assert row.difference is not None
         assert row.difference.ci90 is None
         assert "n=1: indicative only" in row.flags
-    assert comparison_text(comparison, width=200).count("one run each cannot show it") == 24
+    assert as_text(comparison_document(comparison), width=200).count("one run each cannot show it") == 24
 
 
 def test_over_all_networks_as_pairs_tf32_is_equivalent_as_the_slides_conclude() -> None:

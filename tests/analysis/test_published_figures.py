@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpcml import hardware
-from hpcml.analysis.published import matrix_gflops, published_figures, published_for
-from hpcml.attainment import Published
+from hpcml.analysis.utilization.published import matrix_gflops, published_figures, published_for
+from hpcml.model import hardware
+from hpcml.model.utilization import Published
 
 MATRICES = [each for each in published_figures() if each.operations is not None]
 

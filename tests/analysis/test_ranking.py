@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from recorded_runs import run as recorded
 
-from hpcml.analysis.contrast import contrast
 from hpcml.analysis.ranking import rank
-from hpcml.answers import Ranking
+from hpcml.analysis.run_diff import contrast
 from hpcml.errors import ComparisonError
-from hpcml.records import MetricSummary, RunRecord, Usage
-from hpcml.states import State
+from hpcml.model.query_results import Ranking
+from hpcml.model.records import MetricSummary, RunRecord, Usage
+from hpcml.model.state import State
 
 NOW = 1_795_000_000.0
 
@@ -105,6 +105,11 @@ def test_what_was_measured_beside_runs_ranks_them_where_it_is_said_which_way() -
 def test_a_metric_that_nobody_recorded_is_refused() -> None:
     with pytest.raises(ComparisonError, match="accuracy"):
         best([run("a", 0.7)], metric="acuracy")
+
+
+def test_without_a_run_there_is_nothing_to_judge_by() -> None:
+    with pytest.raises(ComparisonError, match="no runs to judge: none matches the selection"):
+        best([])
 
 
 def test_two_runs_are_told_apart_by_settings_environment_and_outcome() -> None:

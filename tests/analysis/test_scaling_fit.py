@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scaling_runs import amdahl, gustafson
 
-from hpcml.analysis.scaling_fit import fit_serial_share
-from hpcml.scaling import Kind
+from hpcml.analysis.scaling.fit import fit_serial_share
+from hpcml.model.scaling import Kind
 
 GPUS = (1, 2, 4, 8)
 REPLICATIONS = 1500

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from scaling_runs import Sweep, amdahl, constant, gustafson
 
-from hpcml.analysis.scaling import Question, study_scaling
-from hpcml.analysis.scaling_counts import Over, one_or_many
+from hpcml.analysis.scaling.cells import Over, one_or_many
+from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.errors import ComparisonError
-from hpcml.records import Usage, Work
-from hpcml.scaling import Scaling, ScalingCell, ScalingPoint
-from hpcml.states import State
+from hpcml.model.records import Usage, Work
+from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
+from hpcml.model.state import State
 
 
-def study(sweep: Sweep, question: Question | None = None) -> Scaling:
-    return study_scaling(sweep.runs, sweep.curves, question or Question())
+def study(sweep: Sweep, question: ScalingRequest | None = None) -> Scaling:
+    return study_scaling(sweep.runs, sweep.curves, question or ScalingRequest())
 
 
 def only(scaling: Scaling) -> ScalingCell:
@@ -159,11 +159,11 @@ def test_other_hardware_is_a_confounder_that_can_be_allowed_by_name() -> None:
 
     with pytest.raises(ComparisonError, match=r"differ in more than the number of GPUs:(?s:.*)gpu_model: A100"):
         study(sweep)
-    allowed = only(study(sweep, Question(allow=["gpu_model"])))
+    allowed = only(study(sweep, ScalingRequest(allow=["gpu_model"])))
     assert [confounder.key for confounder in allowed.confounders] == ["gpu_model"]
     with pytest.raises(ComparisonError, match="gpu_model"):
-        study(sweep, Question(allow=["threads"]))
-    assert only(study(sweep, Question(allow_mixed=True))).confounders
+        study(sweep, ScalingRequest(allow=["threads"]))
+    assert only(study(sweep, ScalingRequest(allow_mixed=True))).confounders
 
 
 def test_settings_make_cells_and_the_answer_over_them_says_from_where_on_devices_pay() -> None:
@@ -171,7 +171,7 @@ def test_settings_make_cells_and_the_answer_over_them_says_from_where_on_devices
     for batch, share in ((64, 0.9), (256, 0.6), (1024, 0.05)):
         sweep.law(amdahl(share, one_s=batch / 1000), gpus=(1, 2, 4), batch=lambda _, size=batch: size)  # type: ignore[misc]
 
-    scaling = study(sweep, Question(kind="strong"))
+    scaling = study(sweep, ScalingRequest(kind="strong"))
 
     assert [cell.where["batch size"] for cell in scaling.cells] == ["64", "256", "1024"]
     two, four = scaling.pays_from
@@ -209,12 +209,12 @@ def test_one_seed_shows_nothing_and_three_are_indicative() -> None:
 def test_the_reference_can_be_chosen_and_one_that_is_not_there_is_refused() -> None:
     sweep = Sweep().law(amdahl(0.1))
 
-    cell = only(study(sweep, Question(reference=2)))
+    cell = only(study(sweep, ScalingRequest(reference=2)))
 
     assert cell.reference == 2
     assert (points(cell)[1].efficiency or 0) > 1
     with pytest.raises(ComparisonError, match="reference 16: no cell has a speed on it; choose 1, 2, 4, 8"):
-        study(sweep, Question(reference=16))
+        study(sweep, ScalingRequest(reference=16))
 
 
 def test_the_order_of_the_runs_does_not_matter() -> None:
@@ -241,12 +241,12 @@ def test_nodes_threads_and_processes_are_counted_too() -> None:
             several = {**cpu, "strategy.name": "ddp" if number > 1 else "single", "strategy.processes_per_node": number}
             processes.add(1, 0.1 / number, seed=seed, params=several, facts={"device": "cpu", "threads": 1})
 
-    assert only(study(nodes, Question(over=Over.nodes))).over == "nodes"
+    assert only(study(nodes, ScalingRequest(over=Over.nodes))).over == "nodes"
     assert study(nodes).over == "GPUs"  # of 4 and 8
     assert study(threads).over == "CPU threads"
     assert study(processes).over == "processes"
     with pytest.raises(ComparisonError, match="none of the 6 runs says on how many GPUs it ran; --over threads"):
-        study(threads, Question(over=Over.gpus))
+        study(threads, ScalingRequest(over=Over.gpus))
 
 
 def test_where_nothing_scales_the_line_says_what_to_launch() -> None:
@@ -275,7 +275,7 @@ def test_what_a_program_says_of_itself_is_held_against_what_was_configured() -> 
         for seed in range(2):
             sweep.add(gpus, 0.1, seed=seed, work=Work(devices=1, samples=64 if gpus == 1 else 128))
 
-    found = points(only(study(sweep, Question(kind="strong"))))
+    found = points(only(study(sweep, ScalingRequest(kind="strong"))))
 
     assert "the program says that it used 1, not 2" in found[2].flags
     assert any("the 64 that were configured: the program's number counts" in flag for flag in found[2].flags)
@@ -332,7 +332,7 @@ def test_two_batches_that_happen_to_fit_are_no_weak_scaling_and_three_numbers_ar
         grid.law(amdahl(0.1), gpus=(1, 2, 4), batch=lambda _, size=batch: size)  # type: ignore[misc]
 
     assert {cell.kind for cell in study(pair).cells} == {"strong"}
-    assert {cell.kind for cell in study(pair, Question(kind="weak")).cells} == {"weak"}
+    assert {cell.kind for cell in study(pair, ScalingRequest(kind="weak")).cells} == {"weak"}
     assert [len(cell.points) for cell in study(grid).cells if cell.kind == "weak"] == [3]
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from recorded_runs import arm, run
 
-from hpcml.analysis.seed_plan import COLUMNS, plan_seeds
+from hpcml.analysis.planning.seeds import COLUMNS, plan_seeds
 from hpcml.errors import ComparisonError
-from hpcml.planning import PowerPlan
-from hpcml.records import RunRecord
-from hpcml.states import State
+from hpcml.model.planning import PowerPlan
+from hpcml.model.records import RunRecord
+from hpcml.model.state import State
 
 FP32, TF32 = (0.90, 0.92, 0.91, 0.93), (0.901, 0.919, 0.912, 0.931)
 

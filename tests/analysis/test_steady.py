@@ -5,7 +5,7 @@ import math
 from recorded_runs import curve
 
 from hpcml.analysis.steady import MIN_STEPS, Window, common_window, find_window, steady_state
-from hpcml.records import Point
+from hpcml.model.records import Point
 
 
 def points(values: list[float], *, first_step: int = 1) -> list[Point]:

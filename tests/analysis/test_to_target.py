@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 import pytest
 from recorded_runs import arm, run, summary
 
-from hpcml.analysis.compare import compare
-from hpcml.answers import Span, Timeline
-from hpcml.comparison import Comparison, Row, ToTarget
+from hpcml.analysis.compare.comparison import compare
 from hpcml.errors import ComparisonError
-from hpcml.records import Point, RunRecord, Usage
-from hpcml.states import State
+from hpcml.model.comparison import Comparison, ComparisonRequest, Row, ToTarget
+from hpcml.model.query_results import TelemetrySpan, Timeline
+from hpcml.model.records import Point, RunRecord, Usage
+from hpcml.model.state import State
 
 VALUES = [0.90, 0.91, 0.92, 0.93, 0.91]
 
@@ -28,7 +28,7 @@ def compared(
 ) -> Comparison:
     """Compare *runs*, which reach 0.9 at *times*, by precision and seed."""
     curves = {r.uid: climb(times[r.precision][r.seed]) for r in runs if r.uid and r.seed < len(times[r.precision])}
-    return compare(runs, {}, target=target, score=score, more_curves={"val_accuracy": curves})
+    return compare(runs, {}, ComparisonRequest(target=target, score=score), more_curves={"val_accuracy": curves})
 
 
 def race_of(row: Row) -> ToTarget:
@@ -122,10 +122,10 @@ def test_runs_that_disagree_on_the_target_are_asked_for_one() -> None:
 
 def spans(*energies_j: float) -> list[Timeline]:
     nothing = dict.fromkeys(
-        field.name for field in fields(Span) if field.name not in ("t_s", "samples", "covered_s", "energy_j")
+        field.name for field in fields(TelemetrySpan) if field.name not in ("t_s", "samples", "covered_s", "energy_j")
     )
     listed = [
-        Span(t_s=10.0 * at, samples=10, covered_s=10.0, energy_j=energy, **nothing)
+        TelemetrySpan(t_s=10.0 * at, samples=10, covered_s=10.0, energy_j=energy, **nothing)
         for at, energy in enumerate(energies_j)
     ]
     return [Timeline(attempt=1, node=0, host="n1", device="gpu0", uuid=None, spans=listed)]
@@ -137,7 +137,9 @@ def test_energy_to_the_target_is_the_sampled_one_else_the_share_of_time() -> Non
     curves = {r.uid: climb(20.0) for r in runs}
     timelines = {r.uid: spans(3000.0, 1000.0, 500.0) for r in runs if r.precision == "tf32"}
 
-    cell = compare(runs, {}, target=0.9, more_curves={"val_accuracy": curves}, timelines=timelines).cells[0]
+    cell = compare(
+        runs, {}, ComparisonRequest(target=0.9), more_curves={"val_accuracy": curves}, timelines=timelines
+    ).cells[0]
 
     shared, sampled = (race_of(row) for row in cell.rows)
     assert (shared.energy_basis, sampled.energy_basis) == ("share of time", "samples")
@@ -177,9 +179,9 @@ def test_a_score_without_a_target_is_refused() -> None:
     runs = arm("fp32", VALUES) + arm("tf32", VALUES)
 
     with pytest.raises(ComparisonError, match="give --target"):
-        compare(runs, {}, score="mlperf")
+        compare(runs, {}, ComparisonRequest(score="mlperf"))
     with pytest.raises(ComparisonError, match="score=fast: choose mlperf"):
-        compare(runs, {}, score="fast")
+        compare(runs, {}, ComparisonRequest(score="fast"))
 
 
 def test_times_of_a_run_that_waited_in_the_queue_again_are_flagged() -> None:

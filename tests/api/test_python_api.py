@@ -11,9 +11,9 @@ import pytest
 import hpcml
 from hpcml.api import Store
 from hpcml.errors import ConfigError, HpcmlError, StoreError
-from hpcml.precision import PrecisionName
-from hpcml.records import Point
-from hpcml.spec import Precision
+from hpcml.model.precision import PrecisionName
+from hpcml.model.records import Point
+from hpcml.model.run import Precision
 from tests.store.building import T0, Journal, make_run_dir
 
 UIDS = {letter: f"20260528-202640-{letter * 8}" for letter in "abc"}

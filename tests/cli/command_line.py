@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HPCML = [sys.executable, "-c", "from hpcml.cli.main import main; main()"]
+from tests import warm
+
+CODE = "from hpcml.cli.main import main; main()"
+HPCML = [sys.executable, "-c", CODE]
 
 
 @dataclass(frozen=True)
@@ -22,25 +25,10 @@ class Hpcml:
     cwd: Path
 
     def __call__(self, *words: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*HPCML, *words],
-            env={**self.environ, **variables},
-            cwd=self.cwd,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        return warm.run(CODE, *words, environ={**self.environ, **variables}, cwd=self.cwd, timeout_s=timeout_s)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*HPCML, *words],
-            env=self.environ,
-            cwd=self.cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *words: str) -> warm.Process:
+        return warm.start(CODE, *words, environ=self.environ, cwd=self.cwd)
 
     def runs(self) -> list[dict[str, Any]]:
         done = self("runs", "--json")
@@ -54,9 +42,12 @@ class Hpcml:
         return Path(self.environ["HPCML_HOME"])
 
 
+_TYPED_IN = "import json, os; os.chdir(json.load(open(os.environ['HPCML_CONFIG']))['provenance']['cwd'])"
+
+
 def program(code: str, *words: Sequence[str]) -> str:
-    """Return the override that makes *code* the user's program."""
-    return f"workload.command={shlex.join([sys.executable, '-c', code, *map(str, words)])}"
+    """Return the override that makes *code* the user's program; its signs to the test are where that typed it."""
+    return f"workload.command={shlex.join([sys.executable, '-c', f'{_TYPED_IN}{chr(10)}{code}', *map(str, words)])}"
 
 
 def said_in_one_line(done: subprocess.CompletedProcess[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcml.rundir import RunDir
+from hpcml.runs.layout import RunDir
 from tests.cli.command_line import HPCML, Hpcml, program, said_in_one_line
 from tests.cli.test_run import SLEEPS, wait_for, wait_until_ended
 from tests.cli.test_wait import submit

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.cli.command_line import Hpcml, program, said_in_one_line
@@ -20,6 +21,36 @@ def test_missing_runs_only_what_is_neither_done_nor_under_way(hpcml: Hpcml) -> N
     states = sorted((run["params"]["seed"], run["state"]) for run in hpcml.runs())
     assert states == [(0, "COMPLETED"), (0, "FAILED"), (1, "COMPLETED"), (2, "COMPLETED")]
     assert "nothing to submit" in hpcml(*sweep, "--missing").stdout
+
+
+def test_of_several_that_submit_what_is_missing_at_once_one_submits_each_run(hpcml: Hpcml) -> None:
+    sweep = ("run", "-m", program("pass"), "seed=range(8)", "--missing", "--detach")
+
+    several = [hpcml.start(*sweep) for _ in range(3)]
+    told = [one.communicate(timeout=300) for one in several]
+
+    assert [one.returncode for one in several] == [0, 0, 0], told
+    assert sorted(run["params"]["seed"] for run in hpcml.runs()) == list(range(8))
+    assert sum("nothing to submit" in out for out, _ in told) == 2
+
+
+def test_what_is_missing_is_submitted_though_who_did_it_before_died(hpcml: Hpcml) -> None:
+    locks = hpcml.home / "submissions" / "locks"
+    dying = f"""
+import os
+from pathlib import Path
+from hpcml.runs.lock import try_lock
+try_lock(Path({str(locks)!r}), "deciding")
+os._exit(1)
+"""
+    subprocess.run([sys.executable, "-c", dying], check=False)
+    assert locks.is_dir()
+
+    done = hpcml("run", program("pass"), "--missing", "--detach")
+
+    assert done.returncode == 0, done.stderr
+    assert "waiting" not in done.stderr
+    assert len(hpcml.runs()) == 1
 
 
 def test_a_repeat_is_named_and_run_again_as_a_replicate(hpcml: Hpcml) -> None:
@@ -78,6 +109,9 @@ def test_status_lists_what_has_not_ended(hpcml: Hpcml) -> None:
 
     (entry,) = json.loads(hpcml("status", "--json").stdout)
     assert (entry["uid"], entry["state"], entry["scheduler"]) == (uid, "RUNNING", "local")
+    (entry,) = json.loads(hpcml("status", "--experiment", "default", "--json").stdout)
+    assert entry["uid"] == uid
+    assert "no runs match" in hpcml("status", "--experiment", "another").stderr
 
     hpcml("cancel", uid, "-y")
     wait_until_ended(hpcml, 1)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpcml.journal import events, read_journal
-from hpcml.rundir import RunDir
+from hpcml.runs.journal import events, read_journal
+from hpcml.runs.layout import RunDir
 from tests.cli.command_line import Hpcml, program
 from tests.cli.test_run import SLEEPS, wait_for
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.precision import PrecisionName
-from hpcml.spec import Precision
+from hpcml.model.precision import PrecisionName
+from hpcml.model.run import Precision
 from tests.cli.command_line import HPCML, Hpcml, said_in_one_line
 from tests.store.building import T0, Journal, make_run_dir
 

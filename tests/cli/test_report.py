@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.precision import PrecisionName
-from hpcml.spec import Precision
+from hpcml.model.precision import PrecisionName
+from hpcml.model.run import Precision
 from tests.cli.command_line import Hpcml, program, said_in_one_line
 from tests.store.building import Journal, make_run_dir
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcml.journal import Event, read_journal
-from hpcml.rundir import RunDir
+from hpcml.runs.journal import Event, read_journal
+from hpcml.runs.layout import RunDir
 from tests.cli.command_line import Hpcml, program, said_in_one_line
 from tests.cli.terminal import OnTerminal
 from tests.cli.test_run import SLEEPS, wait_for
@@ -57,15 +58,16 @@ def test_a_program_that_failed_is_not_tried_unless_somebody_means_it(hpcml: Hpcm
 
 
 def test_a_run_that_had_started_waits_for_no_other_job_again(hpcml: Hpcml) -> None:
-    hpcml("run", program(FAILS_ONCE.format(code=3)), "resources.dependency=afterok:1")
-    run = the_run(hpcml)
+    hpcml("run", program("pass"), "experiment=before")
+    hpcml("run", program(FAILS_ONCE.format(code=3)), "resources.dependency=afterok:before")
+    before, run = hpcml.runs()
 
     meant = hpcml("retry", run["uid"], "--cause", "program", "-y")
 
     assert meant.returncode == 0, meant.stderr
     assert hpcml("wait", run["uid"]).returncode == 0
     said = [json.loads(path.read_text()) for path in (Path(run["path"]) / f for f in ("run.json", "retries/1.json"))]
-    assert [words["run"]["resources"]["dependency"] for words in said] == ["afterok:1", None]
+    assert [words["run"]["resources"]["dependency"] for words in said] == [f"afterok:{before['uid']}", None]
 
 
 def test_more_time_is_written_down_beside_the_run_which_stays_as_it_was(hpcml: Hpcml) -> None:
@@ -178,6 +180,20 @@ def test_two_who_retry_at_once_queue_one_attempt(hpcml: Hpcml) -> None:
     assert the_run(hpcml)["attempt"] == len(submissions(the_run(hpcml)))
 
 
+def test_a_run_that_went_on_after_all_is_not_retried(hpcml: Hpcml) -> None:
+    hpcml("run", program("raise SystemExit(3)"))
+    run = the_run(hpcml)
+    asked = OnTerminal(hpcml, "retry", "--cause", "program")
+    asked.until("Retry 1 run?")
+    subprocess.run(["bash", str(RunDir(Path(run["path"])).script)], env=hpcml.environ, check=False, timeout=300)
+
+    asked.type("y\n")
+    asked.end()
+
+    assert the_run(hpcml)["attempt"] == 1
+    assert submissions(the_run(hpcml)) == []
+
+
 def test_a_retry_is_asked_for_at_a_terminal(hpcml: Hpcml) -> None:
     hpcml("run", program("raise SystemExit(3)"))
     asked = OnTerminal(hpcml, "retry", "--cause", "program")
@@ -211,3 +227,19 @@ def test_nothing_is_tried_by_itself_unless_that_is_allowed(hpcml: Hpcml) -> None
 
     run = the_run(hpcml)
     assert (run["state"], run["cause"], run["attempt"]) == ("FAILED", "communication", 0)
+
+
+def test_an_experiment_repeats_nothing_that_was_done_under_another_id(hpcml: Hpcml) -> None:
+    words = (program(FAILS_ONCE.format(code=1)), "experiment=study")
+    assert hpcml("run", *words).returncode == 1
+    assert hpcml("run", *words, "--missing").returncode == 0
+    failed, done = hpcml.runs()
+    assert (failed["state"], done["state"]) == ("FAILED", "COMPLETED")
+
+    for more in ((), ("--cause", "program")):
+        left = hpcml("retry", "--experiment", "study", *more, "-y")
+
+        assert f"its configuration was run again as {done['uid']}, which is COMPLETED" in left.stdout
+        assert left.stdout.count("\n") == 1
+    assert len(submissions(failed)) == 0
+    assert hpcml("retry", failed["uid"], "--cause", "program", "-y").returncode == 0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.journal import Event, read_journal
-from hpcml.manifest import read_manifest
-from hpcml.rundir import RunDir
+from hpcml.runs.journal import Event, read_journal
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import read_manifest
 from tests.cli.command_line import Hpcml, program, said_in_one_line
 
 REPORTS = """
@@ -74,9 +74,14 @@ def test_a_run_directory_says_everything_and_is_private(hpcml: Hpcml) -> None:
 def test_a_run_can_be_started_again_by_hand(hpcml: Hpcml) -> None:
     hpcml("run", program(REPORTS))
     (run,) = hpcml.runs()
+    argv = ["bash", str(RunDir(Path(run["path"])).script)]
 
-    subprocess.run(["bash", str(RunDir(Path(run["path"])).script)], env=hpcml.environ, check=True, timeout=60)
+    left = subprocess.run(argv, env=hpcml.environ, check=True, timeout=300, capture_output=True, text=True)
+    assert f"run {run['uid']} is left alone: attempt 0 has COMPLETED" in left.stderr
+    (same,) = hpcml.runs()
+    assert (same["state"], same["attempt"]) == ("COMPLETED", 0)
 
+    subprocess.run(argv, env={**hpcml.environ, "HPCML_RUN_AGAIN": "1"}, check=True, timeout=300)
     (again,) = hpcml.runs()
     assert (again["state"], again["attempt"]) == ("COMPLETED", 1)
     assert again["metrics"]["loss"]["n"] == 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.rundir import RunDir
+from hpcml.runs.atomic import draft_of
+from hpcml.runs.layout import RunDir
+from hpcml.runs.liveness import ProcessIdentity, boot_id
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.store.building import Journal, make_run_dir
 
@@ -183,3 +186,51 @@ def test_a_watch_tells_what_comes_and_ends_with_ctrl_c(hpcml: Hpcml, runs: Path)
 
     assert (rest, watching.returncode) == ("", 130)
     assert said.strip() == "hpcml: interrupted"
+
+
+def test_sync_removes_what_killed_writers_left(hpcml: Hpcml, runs: Path) -> None:
+    run_dir = a_run(runs)
+    (hpcml.home / "submissions" / "open").mkdir(parents=True)
+    places = [run_dir.path / "run.json", hpcml.home / "config.yaml", hpcml.home / "submissions" / "open" / "x.json"]
+    dead = ProcessIdentity(host=socket.gethostname(), boot_id=boot_id(), pid=2**22 + 1)
+    left = [path.with_name(f".{path.name}.0123abcd-{dead.place}-{dead.pid}") for path in places]
+    ours = draft_of(run_dir.path / "run.json")
+    for path in (*left, ours):
+        path.touch()
+    for path in left:  # where its table of processes cannot be seen from here, an hour has to pass
+        os.utime(path, (0, 0))
+
+    done = hpcml("sync")
+
+    assert "3 unfinished files of killed processes removed" in done.stdout.splitlines()
+    assert not any(path.exists() for path in left)
+    assert ours.exists()
+
+
+def test_sync_removes_what_killed_jobs_left_a_day_after_their_runs_have_ended(hpcml: Hpcml, runs: Path) -> None:
+    long_ago, now = (1e9, 1e9), (2e10, 2e10)
+    ended, running = make_run_dir(runs, UID), make_run_dir(runs, OTHER)
+    for run_dir, job_id in ((ended, "13.pbs01"), (running, "14[].pbs01")):
+        Journal(run_dir, writer="launch").event("submitted", scheduler="pbs", job_id=job_id, array_index=2)
+    Journal(ended, writer="agent").event("attempt_ended", 9.0, state="COMPLETED", exit_code=0, wall_s=8.5)
+    batch, copies = hpcml.home / "submissions" / "20260528-202640-aa", hpcml.home / "code"
+    for folder in (batch, copies / ".new-old" / "src", copies / ".new-fresh"):
+        folder.mkdir(parents=True)
+    old = [ended.path / "job.sh.13.pbs01.1", ended.path / "job.sh.13.pbs01.left.4711", batch / "job.sh.9[3].pbs01.end"]
+    kept = [
+        running.path / "job.sh.14[2].pbs01.1",
+        batch / "job.sh.14[2].pbs01.1",
+        ended.path / "job.sh",
+        batch / "job.sh.9",
+    ]
+    fresh = batch / "job.sh.9[3].pbs01.2"
+    for path in (*old, *kept, fresh):
+        path.touch()
+        os.utime(path, now if path == fresh else long_ago)
+    os.utime(copies / ".new-old", long_ago)
+
+    done = hpcml("sync")
+
+    assert "4 unfinished files of killed processes removed" in done.stdout.splitlines(), done
+    assert not any(path.exists() for path in (*old, copies / ".new-old"))
+    assert all(path.exists() for path in (*kept, fresh, copies / ".new-fresh"))

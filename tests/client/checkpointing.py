@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import hpcml_client
-from hpcml.journal import Event, read_journal
+from hpcml.runs.journal import Event, read_journal
 
 
 def connect(run_dir: Path, attempt: int = 0, **environ: str) -> hpcml_client.Client:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hpcml_client
-from hpcml.journal import Event, Metrics, read_journal
+from hpcml.runs.journal import CLOSED, Event, Metrics, is_cut_short, read_journal
 
 
 def _connect(run_dir: Path, **environ: str) -> hpcml_client.Client:
@@ -19,7 +19,9 @@ def _connect(run_dir: Path, **environ: str) -> hpcml_client.Client:
 
 
 def _records(run_dir: Path) -> list[Metrics | Event]:
-    return [record for path in sorted((run_dir / "journal").iterdir()) for record in read_journal(path).records]
+    """Return what was reported, without the record that ends each journal."""
+    found = [record for path in sorted((run_dir / "journal").iterdir()) for record in read_journal(path).records]
+    return [record for record in found if not isinstance(record, Event) or record.name != CLOSED]
 
 
 def test_a_script_started_by_hand_gets_a_client_that_writes_nothing(
@@ -148,6 +150,10 @@ def test_a_configuration_that_cannot_be_read_is_an_error(tmp_path: Path, content
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "9"}, (3, 4, 1)),
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}, (5, 8, 1)),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, (1, 2, 1)),
+        (
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"},
+            (1, 2, 0),
+        ),
         ({"PMI_RANK": "2", "PMI_SIZE": "3"}, (2, 3, 0)),
         ({"WORLD_SIZE": "4"}, (0, 1, 0)),
     ],
@@ -182,6 +188,7 @@ def test_the_journal_is_whole_when_the_program_ends_without_closing_it(tmp_path:
 
     assert done.returncode == 3
     assert len(_records(tmp_path)) == 1
+    assert not any(map(is_cut_short, (tmp_path / "journal").iterdir()))
 
 
 def test_an_unknown_framework_is_refused() -> None:

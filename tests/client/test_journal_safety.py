@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.journal import Event, Metrics, read_journal
+from hpcml.runs.journal import Event, Metrics, read_journal
 from hpcml_client.client import Client
 from hpcml_client.journal import JournalWriter
 

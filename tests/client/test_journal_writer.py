@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcml.journal import Event, Metrics, parse_chunk, read_journal
+from hpcml.runs.journal import Event, Metrics, parse_chunk, read_journal
 from hpcml_client.journal import VERSION, JournalWriter
 
 _values = st.dictionaries(st.text(min_size=1), st.floats(), min_size=1, max_size=4)
@@ -283,7 +283,8 @@ def test_writing_begins_once_the_directory_can_be_made(tmp_path: Path) -> None:
     clock = [0.0]
     (tmp_path / "journal").write_text("")
     journal = JournalWriter(str(tmp_path / "journal"), run="r", attempt=0, writer="agent", now=lambda: clock[0])
-    journal.event("lost")
+    journal.metrics(1, {"lost": 1.0})
+    journal.event("waits")
     (tmp_path / "journal").unlink()
 
     clock[0] = 6.0
@@ -292,8 +293,9 @@ def test_writing_begins_once_the_directory_can_be_made(tmp_path: Path) -> None:
 
     records = read_journal(Path(journal.path or "")).records
     assert [(record.seq, record.name) for record in records if isinstance(record, Event)] == [
-        (1, "kept"),
-        (2, "journal_gap"),
+        (1, "waits"),
+        (2, "kept"),
+        (3, "journal_gap"),
     ]
 
 

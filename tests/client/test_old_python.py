@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpcml_client
-from hpcml.journal import Event, Metrics, read_journal
+from hpcml.runs.journal import Event, Metrics, read_journal
 
 _PACKAGE = Path(hpcml_client.__file__).parent
 _SCRIPT = """
@@ -22,30 +22,19 @@ with hpcml_client.connect() as run:
     checkpoints = run.checkpoints(every_steps=2)
     assert checkpoints.due(2) and checkpoints.save(2, lambda path: pathlib.Path(path).write_text("state"))
     assert checkpoints.latest().step == 2 and pathlib.Path(checkpoints.latest()).read_text() == "state"
-    from hpcml_client import datasets
-    images = datasets.Images(pixels=bytes(16), labels=bytes(4), height=2, width=2, largest=16)
-    assert [len(part) for part in datasets.split(images, 0.25)] == [3, 1]
-    from hpcml_client import recipe_start, step_clock
-    from hpcml_client.recipe_task import Task
-    task = Task.from_config({"run": {"training": {"accumulate": 2}}})
-    assert task.part_size(1) == 32 and task.choose("model", ["net"]) == "net"
-    clock = step_clock.StepClock(lambda: None)
-    with clock.step():
-        pass
-    assert clock.step_time_s >= 0
-foreign = {name.partition(".")[0] for name in sys.modules} & {"torch", "numpy", "hpcml", "sklearn", "tensorflow"}
+foreign = {name.partition(".")[0] for name in sys.modules} & {"torch", "numpy", "hpcml", "hpcml_train", "sklearn"}
 assert not foreign, foreign
 """
 
 
-def _find_python38() -> str | None:
+def find_python38() -> str | None:
     # pyenv's versions first: its python3.8 on PATH is a shim that may lead nowhere
     known = [*map(str, (Path.home() / ".pyenv" / "versions").glob("3.8.*/bin/python")), shutil.which("python3.8")]
     return next((path for path in known if path), None)
 
 
 def test_the_client_runs_on_python_3_8_with_nothing_but_the_standard_library(tmp_path: Path) -> None:
-    python = _find_python38()
+    python = find_python38()
     if python is None:
         pytest.skip("no python3.8 on this machine")
     env = {"PYTHONPATH": str(_PACKAGE.parent), "HPCML_RUN_DIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -55,11 +44,11 @@ def test_the_client_runs_on_python_3_8_with_nothing_but_the_standard_library(tmp
     (path,) = (tmp_path / "journal").iterdir()
     chunk = read_journal(path)
     assert chunk.header is not None
-    assert [type(record) for record in chunk.records] == [Metrics, Event, Event]
+    assert [type(record) for record in chunk.records] == [Metrics, Event, Event, Event]
 
 
 def test_every_module_compiles_on_python_3_8() -> None:
-    python = _find_python38()
+    python = find_python38()
     if python is None:
         pytest.skip("no python3.8 on this machine")
     script = "import ast, sys; [ast.parse(open(name, encoding='utf-8').read(), name) for name in sys.argv[1:]]"
@@ -72,4 +61,4 @@ def test_importing_the_client_imports_no_framework_and_no_hpcml() -> None:
 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert not {"torch", "numpy", "hpcml", "sklearn", "tensorflow"} & set(done.stdout.split())
+    assert not {"torch", "numpy", "hpcml", "hpcml_train", "sklearn", "tensorflow"} & set(done.stdout.split())

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hpcml.config.command_line import arrange
 from hpcml.config.compose import compose_from_cli
-from hpcml.config.words import arrange
 from hpcml.errors import ConfigError
-from hpcml.precision import PrecisionName
-from hpcml.resources import resource_dir
-from hpcml.strategy import KINDS, Processes
+from hpcml.model.precision import PrecisionName
+from hpcml.model.strategy import KINDS, Processes
+from hpcml.paths import resource_dir
+from tests.effort import times
 
 CONF = resource_dir("conf")
 
@@ -175,7 +176,7 @@ def test_a_command_may_use_other_settings(tmp_path: Path) -> None:
         lambda t: f"x{t}x"
     )
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(10, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_command_arrives_as_it_was_typed(tmp_path: Path, command: str) -> None:
     (point,) = compose_from_cli([f"workload.command={command}"], project=tmp_path)
 

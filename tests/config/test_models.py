@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.config.choices import list_models
 from hpcml.config.compose import compose_from_cli
-from hpcml.config.models import list_models
 from hpcml.errors import ConfigError
 
 

@@ -4,7 +4,6 @@ from string import Formatter
 
 import pytest
 
-from hpcml.cluster import Cluster, Queue, Resources, SchedulerName
 from hpcml.config.compose import compose_from_cli
 from hpcml.config.profiles import (
     Profile,
@@ -16,8 +15,9 @@ from hpcml.config.profiles import (
     write_profile,
 )
 from hpcml.errors import ConfigError
-from hpcml.quantities import parse_memory_mb, parse_walltime_s
-from hpcml.resources import resource_dir
+from hpcml.model.cluster import Cluster, Queue, Resources, SchedulerName
+from hpcml.paths import resource_dir
+from hpcml.units import parse_memory_mb, parse_walltime_s
 from tests.conftest import ComposeOne
 
 FOLDER = resource_dir("conf") / "cluster"
@@ -37,9 +37,9 @@ ACCOUNTS = {  # as the sites' own pages and their users write them
 }
 
 
-@pytest.fixture(params=SITES)
-def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Profile:
-    return get_profile(request.param, tmp_path)
+@pytest.fixture(params=SITES, scope="module")  # read once, for all the questions
+def profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    return get_profile(request.param, tmp_path_factory.mktemp("project"))
 
 
 def first_comment(path: Path) -> str:
@@ -282,3 +282,8 @@ def test_a_profile_built_on_another_is_listed_by_the_word_to_type(tmp_path: Path
     found = {profile.cluster.name: profile.resources.partition for profile in list_profiles(tmp_path)}
 
     assert (found["mine"], found["karolina"]) == ("qgpu_exp", "qgpu")
+
+
+def test_where_nodes_have_another_name_on_the_fast_network_the_profile_says_its_ending(tmp_path: Path) -> None:
+    assert get_profile("juwels_booster", tmp_path).cluster.rendezvous_suffix == "i"
+    assert get_profile("karolina", tmp_path).cluster.rendezvous_suffix == ""

@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 import pytest
 
-from hpcml.agent.gpu import Gpu
+from hpcml.agent.telemetry.gpus import Gpu
 from hpcml.cli.main import cli
+from hpcml.commands.machine import Machine
+from hpcml.commands.new import new_study
+from hpcml.commands.submit.validate import plan_all
+from hpcml.config.choices import what_then
 from hpcml.config.compose import compose_from_cli
-from hpcml.config.studies import what_then
 from hpcml.errors import ConfigError
-from hpcml.operations.machine import Machine
-from hpcml.operations.plan import plan_all
-from hpcml.operations.scaffold import new_study
-from hpcml.resources import resource_dir
+from hpcml.paths import resource_dir
 
 STUDIES = sorted((resource_dir("conf") / "study").glob("*.yaml"))
 DEVICES = sorted((resource_dir("conf") / "devices").glob("*.yaml"))

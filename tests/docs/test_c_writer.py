@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pages import commands_of, files_of, on_path
 
-from hpcml.journal import Metrics, read_journal
+from hpcml.runs.journal import Metrics, read_journal
 
 
 def test_the_c_writer_writes_a_journal_that_hpcml_reads(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:

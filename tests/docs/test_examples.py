@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pages import Shown, commands_of, files_of, on_path
 
-from hpcml.journal import Event, Metrics, read_journal
+from hpcml.runs.journal import Event, Metrics, read_journal
 
 
 @pytest.fixture
@@ -56,6 +56,15 @@ def test_the_python_example_works_by_hand(place: Path, hpcml_environ: dict[str, 
     type_in(Shown(command="python fit.py", lines=()), place, hpcml_environ)
 
     assert not Path(hpcml_environ["HPCML_HOME"]).exists()
+
+
+def test_a_sweep_of_a_programs_own_flags_is_compared_as_the_page_says(
+    place: Path, hpcml_environ: dict[str, str]
+) -> None:
+    commands = commands_of("your-own-program.md")
+
+    type_in(commands["flags"], place, hpcml_environ)
+    type_in(commands["by-flag"], place, hpcml_environ)
 
 
 def test_rules_pick_metrics_as_the_page_says(place: Path, hpcml_environ: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from tests.cluster.apptainer.registry import PATH, Registry, make_base, missing,
 from tests.cluster.slurm.account import Account, prepare
 from tests.cluster.slurm.cluster import Cluster
 from tests.images.user import ImageUser
-from tests.slurm.conftest import lock
+from tests.schedulers.slurm.conftest import lock
 
 _ROOT = Path("/srv/hpcml-images")
 
@@ -61,6 +61,7 @@ def closed_registry(tmp_path_factory: pytest.TempPathFactory, base_layout: Path)
 def user(account: Account) -> Iterator[ImageUser]:
     """The user with an empty folder and no images."""
     folder = account.new_folder()
+    account.run(["mkdir", "me"], cwd=folder)
     found = ImageUser(account=account, folder=folder, environ={"PATH": f"{account.python.parent}:{PATH}"})
     yield found
     found.end_all()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcml.container import Bind
+from hpcml.model.container import Bind
 from tests.cluster.apptainer.registry import PATH
 from tests.cluster.slurm.account import USER, Account
 from tests.images.user import LONGEST_S

@@ -100,6 +100,24 @@ def test_a_build_that_is_killed_at_any_moment_leaves_no_broken_image(user: Image
     await_silence(user)
 
 
+def test_a_build_goes_on_where_a_killed_one_left_a_torn_index_of_its_downloads(
+    user: ImageUser, registry: Registry
+) -> None:
+    words = user.build_words(registry)
+    assert user("build", *words).returncode == 0
+    cache = Cache(user.images)
+    cache.remove(*[image.key for image in cache.records()])
+    torn = [path for path in cache.layers.rglob("*.json") if path.stat().st_size]
+    assert torn
+    for path in torn:
+        path.write_text("", encoding="utf-8")
+
+    done = user("build", *words)
+
+    assert done.returncode == 0, done.stderr
+    assert cache.verify(*cache.records()) is None
+
+
 def test_a_build_does_not_outlive_the_process_that_began_it(user: ImageUser, registry: Registry) -> None:
     builder = user.start("build", *user.build_words(registry, "container.post=['sleep 60']"))
     await_command(user, "sleep 60")

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import ConfigError, ImageError
-from hpcml.image import ImageRecord, key_of
 from hpcml.images.cache import Cache, locate, remove_tree, sha256_of
-from hpcml.lease import Lock, try_lock
+from hpcml.model.image import ImageRecord, key_of
+from hpcml.runs.liveness import ProcessIdentity
+from hpcml.runs.lock import Lock, try_lock
 
 TEXT, DIGEST = "Bootstrap: docker\nFrom: x\n", f"sha256:{'ab' * 32}"
 
@@ -123,7 +124,7 @@ def test_what_a_dead_build_left_is_known_from_what_a_living_one_makes(tmp_path: 
     cache.building(living).mkdir()
     cache.image(living).touch()
     code = (
-        "from pathlib import Path; from hpcml.images.cache import Cache; from hpcml.lease import try_lock; "
+        "from pathlib import Path; from hpcml.images.cache import Cache; from hpcml.runs.lock import try_lock; "
         f"cache = Cache(Path({str(tmp_path)!r})); try_lock(cache.locks, {dead!r}); cache.building({dead!r}).mkdir(); "
         f"cache.image({dead!r}).touch(); print(cache.building({dead!r}))"
     )
@@ -178,7 +179,7 @@ def test_the_home_is_never_taken_silently(environ: dict[str, str], site: str | N
 def test_what_a_process_had_for_a_moment_when_it_was_killed_is_cleaned_up(tmp_path: Path) -> None:
     cache, record = filled(tmp_path)
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    host, pid = os.uname().nodename, int(dead.stdout)
+    host, pid = ProcessIdentity.of_this_process().place, int(dead.stdout)
     forgotten = [f".{record.key}.json-{host}-{pid}", f".{record.key}.def-{host}-{pid}", f".probe-{host}-{pid}"]
     others = [f".probe-{host}-{os.getpid()}", ".probe-elsewhere-1", ".of-the-user"]
     for name in (*forgotten, *others):

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.images import checksums
-from hpcml.images.cache import sha256_of
-from hpcml.images.checksums import Checksums
+from hpcml.images import cache
+from hpcml.images.cache import Checksums, sha256_of
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_a_torn_memory_is_none(memory: Checksums, image: Path, words: str) -> No
 
 def test_where_nothing_can_be_remembered_files_are_read(image: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    memory = checksums.Checksums(tmp_path / "file" / "memory", young_s=-1e9)
+    memory = cache.Checksums(tmp_path / "file" / "memory", young_s=-1e9)
 
     assert memory.take(image) == sha256_of(image)
     assert memory.recall(image) is None

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.commands.image_uses import claim_all
 from hpcml.errors import ImageError
-from hpcml.image import ImageRecord
 from hpcml.images import inventory
 from hpcml.images.cache import Cache
-from hpcml.images.claims import claim, claims_in
-from hpcml.manifest import Image
-from hpcml.operations.image_uses import claim_all
-from hpcml.places import Places
+from hpcml.images.inventory import claim, claims_in
+from hpcml.model.image import ImageRecord
+from hpcml.paths import Places
+from hpcml.runs.manifest import Image
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.images.test_cache import TEXT, filled
 from tests.images.test_uses import run_of

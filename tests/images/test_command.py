@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcml.container import Bind, ContainerGpu
 from hpcml.errors import ConfigError
 from hpcml.images.command import (
     exec_argv,
@@ -15,6 +14,7 @@ from hpcml.images.command import (
     prefixed,
     wrapped,
 )
+from hpcml.model.container import Bind, ContainerGpu
 from tests.images.inside import bind
 
 

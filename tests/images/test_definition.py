@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.container import Container, ContainerKind
 from hpcml.errors import ConfigError
-from hpcml.image import Definition
 from hpcml.images.definition import define
-from hpcml.resources import resource_dir
+from hpcml.model.container import Container, ContainerKind
+from hpcml.model.image import Definition
+from hpcml.paths import resource_dir
 
 DIGEST = f"sha256:{'ab' * 32}"
 PYTORCH = Container(

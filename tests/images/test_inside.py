@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.container import Bind, ContainerGpu
 from hpcml.images.command import (
     RUNTIME_ENVIRONMENT,
     exec_argv,
     prefixed,
     wrapped,
 )
-from hpcml.journal import Metrics, read_journal
-from hpcml.precision import PrecisionName, environment
+from hpcml.model.container import Bind, ContainerGpu
+from hpcml.model.precision import PrecisionName, environment
+from hpcml.runs.journal import Metrics, read_journal
 from tests.cluster.slurm.account import USER, Account
 from tests.images.inside import (
     OF_THE_IMAGE,

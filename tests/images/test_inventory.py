@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import ImageError
-from hpcml.image import ImageUse
 from hpcml.images import inventory
 from hpcml.images.cache import Cache
-from hpcml.lease import Lock, try_lock
+from hpcml.model.image import ImageUse
+from hpcml.runs.lock import Lock, try_lock
 from tests.images.test_cache import TEXT, filled
 
 DAY_S = 86_400.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.image import LOGIN_VARIABLES, without_login
+from hpcml.model.image import LOGIN_VARIABLES, without_login
 from tests.cli.command_line import Hpcml
 
 SECRET = "nvapi-not-for-jobs-4711"  # noqa: S105 - made up

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from hpcml.images.cache import Cache
-from hpcml.images.checksums import Checksums
-from hpcml.images.claims import claim
+from hpcml.images.cache import Cache, Checksums
+from hpcml.images.inventory import claim
 from tests.cluster.apptainer.registry import PATH, Registry
 from tests.cluster.slurm.account import USER, Account
 from tests.images.inside import OF_THE_IMAGE, definition, make_tree
@@ -150,7 +149,7 @@ def test_the_program_finds_hpcmls_switches_its_client_and_its_way(
     said = json.loads((folder / "logs" / "0-rank0.out").read_text())
     assert [said[name] for name in SWITCHES] == ["0", "0"]
     assert said["image"]
-    assert said["RANK"] == "0"
+    assert said["RANK"] is None  # of one process nothing is said
     assert said["HPCML_RUN_ID"] == found["uid"]
     assert said["OF_THE_HOST"] is None
     assert said["HPCML_REQUEUE"] is None
@@ -248,15 +247,17 @@ def test_a_folder_is_an_image_too_and_every_rank_finds_its_place(user: ImageUser
 
 
 @pytest.mark.parametrize("snapshot", ["copy", "none"])
-def test_the_code_that_was_kept_runs_and_what_git_ignores_is_where_it_was(
+def test_in_an_image_a_run_writes_into_its_own_copy_and_reads_what_is_shared(
     user: ImageUser, image: Path, snapshot: str
 ) -> None:
     project = user.folder / "hpcml-project"
     user.account.run(["git", "init", "-q", str(project)], cwd=user.folder)
+    user.account.run(["mkdir", "data"], cwd=project)
     for name, text in {
-        ".gitignore": "large\n",
-        "large": "of the project\n",
-        "look.sh": f"pwd; cat {project}/large\n",
+        ".gitignore": "small\ndata\n",
+        "small": "yours\n",
+        "data/numbers": "42\n",
+        "look.sh": "pwd; cat small data/numbers; echo own > small; echo x > data/new && echo written || echo refused\n",
     }.items():
         write(user, f"hpcml-project/{name}", text)
     words = [f"workload.cwd={project}", "workload.command=sh look.sh", f"schedule.snapshot={snapshot}"]
@@ -264,10 +265,12 @@ def test_the_code_that_was_kept_runs_and_what_git_ignores_is_where_it_was(
     found = run(user, image, [], *words)
 
     assert found["state"] == "COMPLETED", found["said"]
-    where, said = (Path(found["path"]) / "logs" / "0-rank0.out").read_text().splitlines()
-    assert (Path(where) == project) == (snapshot == "none")
-    assert (Path(where) / "look.sh").exists()
-    assert said == "of the project"
+    where, *said = (Path(found["path"]) / "logs" / "0-rank0.out").read_text().splitlines()
+    is_own = snapshot == "copy"
+    assert Path(where) == (Path(found["path"]) / "work" / "hpcml-project" if is_own else project)
+    assert said == ["yours", "42", "refused" if is_own else "written"]
+    assert (Path(where) / "small").read_text() == "own\n"
+    assert (project / "small").read_text() == ("yours\n" if is_own else "own\n")
 
 
 def test_an_image_that_was_changed_is_not_used(user: ImageUser, registry: Registry) -> None:
@@ -320,7 +323,9 @@ def test_an_image_that_runs_of_a_closed_home_may_need_is_removed_by_force_only(
     closed = tmp_path / "of root"
     closed.mkdir(mode=0o700)
     (closed / "runs").mkdir()
-    claim(Cache(user.images), listed["key"], closed, at=time.time())
+    cache = Cache(user.images)
+    claim(cache, listed["key"], closed, at=time.time())
+    cache.claims.chmod(0o755)  # as in a folder that several share
 
     refused = user("images", "rm", "-y", listed["key"])
     forced = user("images", "rm", "-y", "--force", listed["key"])
@@ -328,6 +333,23 @@ def test_an_image_that_runs_of_a_closed_home_may_need_is_removed_by_force_only(
     assert refused.returncode == 4
     assert f"may be needed by runs of {closed} (user root), which cannot be read" in one_line(refused)
     assert user.listed() == [], forced.stderr
+
+
+@pytest.mark.parametrize("what", ["uses", "uses/*.json"])
+def test_a_claim_that_cannot_be_read_counts(user: ImageUser, registry: Registry, tmp_path: Path, what: str) -> None:
+    assert user.build(registry).returncode == 0
+    (listed,) = user.listed()
+    cache = Cache(user.images)
+    claim(cache, listed["key"], tmp_path, at=time.time())
+    cache.claims.chmod(0o755)
+    (closed,) = user.images.glob(what)
+    closed.chmod(0o700 if closed.is_dir() else 0o600)
+
+    refused = user("images", "rm", "-y", listed["key"])
+
+    assert refused.returncode == 4
+    assert f"may be needed by runs of {closed} (user root), which cannot be read" in one_line(refused)
+    assert [image["key"] for image in user.listed()] == [listed["key"]]
 
 
 def test_a_retry_says_that_its_image_is_gone(user: ImageUser, registry: Registry) -> None:
@@ -355,6 +377,7 @@ def test_every_run_of_the_page_would_be_submitted(user: ImageUser, image: Path, 
     words = [re.sub(r"/scratch/me/.*", lambda match: places[match[0]], word) for word in shlex.split(line)]
     if "+container=ngc_pytorch" in words:  # of which there is one release here
         words += [f"container.registry={registry.url}", "container.tag=24.12-py3"]
+    write(user, "train.py", "")
 
     done = user(*words, *([] if "-n" in words else ["-n"]))
 

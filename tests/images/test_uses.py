@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.cluster import Cluster, SchedulerName
+from hpcml.model.cluster import Cluster, SchedulerName
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.images.test_cache import filled
 from tests.store.building import Journal, make_run_dir

@@ -31,7 +31,7 @@ class ImageUser:
 
     def variables(self, **more: str) -> dict[str, str]:
         places = {"HPCML_HOME": str(self.folder / "hpcml"), "HPCML_IMAGES": str(self.images)}
-        return {**self.environ, **places, "HOME": str(self.folder), **more}
+        return {**self.environ, **places, "HOME": str(self.folder / "me"), **more}
 
     def __call__(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         done = self.account.run(

@@ -239,7 +239,7 @@ def runs_in(mlruns: Path) -> int:
 
 
 def test_a_second_export_at_the_same_time_is_refused(hpcml: Hpcml) -> None:
-    from hpcml.lease import Lock, try_lock  # noqa: PLC0415
+    from hpcml.runs.lock import Lock, try_lock  # noqa: PLC0415
 
     folder = hpcml.home / "exports"
     folder.mkdir()

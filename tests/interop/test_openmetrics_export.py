@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcml.interop.openmetrics_text import write_openmetrics
-from hpcml.records import MetricSummary, RunRecord
+from hpcml.interop.openmetrics_export import write_openmetrics
+from hpcml.model.records import MetricSummary, RunRecord
 from tests.cli.command_line import Hpcml, said_in_one_line
+from tests.effort import times
 from tests.interop.exchanging import EVIL, ODD, OPEN, PLAIN, real
 from tests.report.report_values import run, summary
 from tests.store.building import T0
@@ -70,7 +71,7 @@ def test_a_file_is_replaced_whole_and_no_run_is_an_answer(hpcml: Hpcml) -> None:
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=times(30, 100))
 @given(
     st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True),
     st.text(),

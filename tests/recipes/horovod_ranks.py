@@ -11,8 +11,9 @@ from pathlib import Path
 from strategy_ranks import TASK, Shapes, Stopped, run
 from torch import nn
 
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.torch_arithmetic import Arithmetic
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
 
 CASES = {
     "plain": (TASK, "fp64"),

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from image_runs import Recorded, _free_port, finish, read_rank0
 
-from hpcml.precision import CPU, Numerics, PrecisionName, decide_numerics
+from hpcml.model.precision import CPU, Numerics, PrecisionName, decide_numerics
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -26,8 +26,9 @@ warnings.simplefilter("error")
 sys.path.insert(0, sys.argv[1])
 import training
 from hpcml_client import connect
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.datasets import DatasetError
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.errors import DatasetError
 said = []
 for job in json.load(sys.stdin):
     with connect(job["environ"]) as run:

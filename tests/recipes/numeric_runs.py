@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 from image_runs import Recorded, read_rank0
 
-from hpcml.precision import CPU, Numerics, PrecisionName, decide_numerics
-from hpcml.recipe import read_recipe
+from hpcml.model.precision import CPU, Numerics, PrecisionName, decide_numerics
+from hpcml.model.recipe import read_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 _DRIVER = Path(__file__).with_name("recipe_driver.py")

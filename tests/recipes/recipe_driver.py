@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcml_client import Client, connect
-from hpcml_client.recipe_task import Task
+from hpcml_train.task import Task
 
 
 def signal_after(run: Client, step: int) -> None:

@@ -18,7 +18,7 @@ import torch
 from strategy_ranks import LEFT_AFTER, Interrupted, run
 from torch import nn
 
-from hpcml_client.recipe_task import Task
+from hpcml_train.task import Task
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 TEXT = "".join(f"{n} squared is {n * n} and twice {n} is {2 * n}.\n" for n in range(300))

@@ -20,10 +20,11 @@ from torch import nn
 from torch.nn import functional
 
 import hpcml_client
-from hpcml_client.recipe_task import RecipeError, Task
-from hpcml_client.torch_arithmetic import Arithmetic
-from hpcml_client.torch_recipe import Recipe
-from hpcml_client.torch_training import train
+from hpcml_train.errors import RecipeError
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.training import train
 
 STEPS, LEFT_AFTER = 6, 4
 TASK = Task(steps=STEPS, batch_size=8, eval_every=STEPS, learning_rate=1e-2, microbatches=4)

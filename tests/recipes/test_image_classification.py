@@ -15,9 +15,9 @@ pytest.importorskip("sklearn")
 
 from image_runs import RECIPE, Recorded, config_of, finish, read_rank0, run_whole, start, start_ranks
 
-from hpcml.causes import ended_because
-from hpcml.journal import Event, read_journal
-from hpcml.precision import effective_precision
+from hpcml.model.failure_causes import ended_because
+from hpcml.runs.journal import Event, read_journal
+from hpcml_train.precision.formats import name_precision
 
 pytestmark = pytest.mark.torch
 
@@ -38,7 +38,7 @@ def test_each_step_and_each_evaluation_is_reported(fp32: Recorded) -> None:
 
 
 def test_the_events_say_what_was_trained_with_what(fp32: Recorded) -> None:
-    assert set(fp32.events) == {"framework", "precision", "training", "work", "memory", "final"}
+    assert set(fp32.events) == {"framework", "precision", "training", "work", "memory", "final", "closed"}
     assert fp32.events["framework"]["threads"] == 1
     assert fp32.events["training"] == {
         "steps": 30,
@@ -98,7 +98,7 @@ def test_a_precision_follows_fp32_as_closely_as_its_bits_allow(
 
     probe = recorded.events["precision"]
     differences = [abs(a - b) / b for a, b in zip(recorded.series("loss"), fp32.series("loss"), strict=True)]
-    assert effective_precision(probe["products"], probe["parameters"]) == precision
+    assert name_precision(probe["products"], probe["parameters"]) == precision
     assert differences[0] < first
     assert 0 < max(differences[:10]) < early  # of one loss alone it may be zero by chance
     assert recorded.series("val_accuracy")[-1] > 0.6
@@ -130,7 +130,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert together.events["work"] == {**alone.events["work"], "devices": 2}
     (second,) = (tmp_path / "two" / "journal").glob("*-rank1.jsonl")
     events = [record for record in read_journal(second).records if isinstance(record, Event)]
-    assert [event.name for event in events] == ["framework", "precision", "memory"]
+    assert [event.name for event in events] == ["framework", "precision", "memory", "closed"]
     assert len(events) == len(read_journal(second).records)
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime")
 from vision_runs import Done, Job, load_module, run_jobs
 
 from hpcml.config.compose import compose_from_cli
-from hpcml.precision import effective_precision
+from hpcml_train.precision.formats import name_precision
 from tests.cli.command_line import Hpcml, said_in_one_line
 
 pytestmark = pytest.mark.torch
@@ -73,7 +73,7 @@ def test_fewer_bits_make_smaller_files(done: Done) -> None:
 def test_what_a_session_computes_in_is_measured(done: Done) -> None:
     for name, precision in (("fp32", "fp32"), ("fp16", "fp16"), ("int8", "fp32")):
         probe = done.recorded(name).events["precision"]
-        assert effective_precision(probe["products"], probe["parameters"]) == precision
+        assert name_precision(probe["products"], probe["parameters"]) == precision
         assert probe["numerics"] == ("emulated" if name == "fp16" else "native")
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from image_runs import Recorded
 from numeric_runs import ROOT, config_of, last, load, run_all, run_interrupted
 
-from hpcml.recipe import read_recipe
+from hpcml.model.recipe import read_recipe
 from tests.cli.command_line import Hpcml
 
 pytestmark = pytest.mark.torch

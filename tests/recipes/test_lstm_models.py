@@ -13,10 +13,10 @@ pytest.importorskip("torch")
 import torch
 from language_runs import RECIPES, load, options_of
 
-from hpcml.recipe import read_recipe
-from hpcml_client.recipe_task import RecipeError
-from hpcml_client.torch_emulation import emulate
-from hpcml_client.torch_work import count_step
+from hpcml.model.recipe import read_recipe
+from hpcml_train.errors import RecipeError
+from hpcml_train.torch.emulation import emulate
+from hpcml_train.torch.flops import count_step
 
 pytestmark = pytest.mark.torch
 models = load("lstm", "models")

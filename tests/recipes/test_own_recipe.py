@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.commands.new import new_recipe
+from hpcml.commands.submit import code
+from hpcml.commands.submit.code import foreseen, keep_code
+from hpcml.commands.submit.containers import put_inside
 from hpcml.errors import ConfigError
-from hpcml.manifest import Image
-from hpcml.operations import work_tree
-from hpcml.operations.containers import put_inside
-from hpcml.operations.scaffold import new_recipe
-from hpcml.operations.snapshot import foreseen, keep_code
-from hpcml.places import Places
-from hpcml.rundir import RunDir
+from hpcml.paths import Places
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import Image
 from tests.cli.command_line import Hpcml, said_in_one_line
-from tests.operations.planning import planned_for
+from tests.commands.planning import planned_for
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def test_on_a_cluster_it_is_copied_and_seen_in_its_image(tmp_path: Path) -> None
     (item,) = planned_for(tmp_path, "model=mine", "+cluster=karolina", "resources.account=OPEN-1-1")
     places = Places(home=tmp_path / "home", store_url="sqlite://")
 
-    kept = keep_code(places, {})(item)
     run_dir = RunDir(places.runs / "default" / "RUN")
+    kept = keep_code(places, {})(item, run_dir)
     inside = put_inside(
-        kept.plan, item.run, Image(path="/a.sif"), run_dir, folder=tmp_path, code=kept.code, client=kept.client
+        kept.plan, item.run, Image(path="/a.sif"), run_dir, folder=tmp_path, code=kept.code, packages=kept.packages
     )
 
     assert kept.code is not None
@@ -67,7 +67,7 @@ def test_on_a_cluster_it_is_copied_and_seen_in_its_image(tmp_path: Path) -> None
 def test_a_recipe_with_its_data_inside_is_refused(tmp_path: Path) -> None:
     new_recipe("mine", tmp_path)
     with (tmp_path / "recipes" / "mine" / "pictures.npz").open("wb") as file:
-        file.truncate(work_tree.MOST_BYTES)  # without a byte on the disk
+        file.truncate(code.MOST_BYTES)  # without a byte on the disk
     (item,) = planned_for(tmp_path, "model=mine")
 
     with pytest.raises(ConfigError, match=r"recipes/mine is too large to be copied .*data.path"):

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from image_runs import _free_port, finish, read_rank0
 from recipe_ranks import CASES, RECIPES, RESUMED, STEPS
 
-from hpcml.recipe import read_recipe
+from hpcml.model.recipe import read_recipe
 from tests.cli.command_line import Hpcml
 
 pytestmark = pytest.mark.torch

@@ -14,7 +14,7 @@ from PIL import Image
 from vision_runs import Done, Job, run_jobs
 
 from hpcml.config.compose import compose_from_cli
-from hpcml.precision import effective_precision
+from hpcml_train.precision.formats import name_precision
 from tests.cli.command_line import Hpcml
 
 pytestmark = pytest.mark.torch
@@ -72,7 +72,7 @@ def test_every_precision_trains_and_is_what_it_is_called(done: Done) -> None:
     for precision in PRECISIONS:
         recorded = done.recorded(precision)
         probe = recorded.events["precision"]
-        assert effective_precision(probe["products"], probe["parameters"]) == precision
+        assert name_precision(probe["products"], probe["parameters"]) == precision
         assert len(recorded.series("step_time_s")) == 2
         assert recorded.events["training"]["validation_samples"] == 0
         assert recorded.series("val_accuracy") == []

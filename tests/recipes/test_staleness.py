@@ -14,7 +14,7 @@ import torch
 from image_runs import Recorded
 from numeric_runs import config_of, defaults_agree, last, load, run_all, run_interrupted
 
-from hpcml.precision import PrecisionName
+from hpcml.model.precision import PrecisionName
 from tests.cli.command_line import Hpcml, said_in_one_line
 
 pytestmark = pytest.mark.torch

@@ -17,10 +17,10 @@ pytest.importorskip("sklearn")
 from image_runs import _free_port, config_of, finish, read_rank0, run_whole, start, start_ranks
 from torch import nn
 
-from hpcml_client.recipe_task import RecipeError
-from hpcml_client.torch_pipeline import bubble_fraction
-from hpcml_client.torch_stages import cut, parameters, shared
-from hpcml_client.torch_strategies import nccl_environment
+from hpcml_train.errors import RecipeError
+from hpcml_train.torch.pipeline import bubble_fraction
+from hpcml_train.torch.stages import cut, parameters, shared
+from hpcml_train.torch.strategies import nccl_environment
 
 pytestmark = pytest.mark.torch
 PROGRAM = Path(__file__).with_name("strategy_ranks.py")

@@ -16,7 +16,7 @@ import pytest
 from image_runs import Recorded, config_of, read_rank0
 from numeric_runs import load
 
-from hpcml.precision import effective_precision
+from hpcml_train.precision.formats import name_precision
 
 pytest.importorskip("sklearn")
 
@@ -81,7 +81,7 @@ def _weights(recorded: Recorded) -> str:
 def test_it_reports_what_the_torch_half_reports(recorded: dict[str, Recorded]) -> None:
     run = recorded["fp32"]
 
-    assert set(run.events) == {"framework", "precision", "training", "work", "memory", "final"}
+    assert set(run.events) == {"framework", "precision", "training", "work", "memory", "final", "closed"}
     assert [record.step for record in run.metrics] == list(range(1, STEPS + 1))
     assert set(run.metrics[0].values) == {"loss", "step_time_s", "data_time_s"}
     assert [record.step for record in run.metrics if "val_accuracy" in record.values] == [3, 6]
@@ -96,7 +96,7 @@ def test_it_reports_what_the_torch_half_reports(recorded: dict[str, Recorded]) -
 
 def test_it_counts_the_operations_that_torch_counts(recorded: dict[str, Recorded]) -> None:
     torch = pytest.importorskip("torch")
-    count_step = importlib.import_module("hpcml_client.torch_work").count_step
+    count_step = importlib.import_module("hpcml_train.torch.flops").count_step
     models = load("image_classification", "models").MODELS
     batch = (torch.zeros(64, 1, 28, 28), torch.zeros(64, dtype=torch.long))
     counted = {
@@ -145,7 +145,7 @@ def test_a_precision_begins_with_the_same_weights_and_follows_fp32(
 
     probe = run.events["precision"]
     differences = [abs(a - b) / b for a, b in zip(run.series("loss"), fp32.series("loss"), strict=True)]
-    assert effective_precision(probe["products"], probe["parameters"]) == precision
+    assert name_precision(probe["products"], probe["parameters"]) == precision
     assert differences[0] < first
     assert 0 < max(differences) < later
 

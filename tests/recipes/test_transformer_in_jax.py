@@ -16,7 +16,7 @@ import pytest
 from image_runs import Recorded
 from numeric_runs import ROOT, config_of, run_all, run_interrupted
 
-from hpcml.precision import effective_precision
+from hpcml_train.precision.formats import name_precision
 from tests.cli.command_line import Hpcml, said_in_one_line
 
 pytestmark = [
@@ -38,9 +38,9 @@ import json, os, sys
 sys.path.insert(0, sys.argv[1])
 import jax_models, torch, training
 from hpcml_client import connect
-from hpcml_client.recipe_task import Task
-from hpcml_client.torch_training import sample_orders
-from hpcml_client.torch_work import count_step
+from hpcml_train.task import Task
+from hpcml_train.torch.training import sample_orders
+from hpcml_train.torch.flops import count_step
 told = {}
 for run_dir in sys.argv[2:]:
     with connect({"HPCML_RUN_DIR": run_dir + "-torch", "HPCML_CONFIG": run_dir + "/run.json"}) as run:
@@ -147,7 +147,7 @@ def test_each_precision_begins_where_fp32_does_and_learns(runs: dict[str, Record
     exact, found = runs["fp32"], runs[precision]
 
     probe, losses = found.events["precision"], found.series("loss")
-    assert effective_precision(probe["products"], probe["parameters"]) == precision
+    assert name_precision(probe["products"], probe["parameters"]) == precision
     assert losses[0] == pytest.approx(exact.series("loss")[0], rel=PRECISIONS[precision])
     assert losses[0] == pytest.approx(math.log(257), rel=0.02)  # it knows nothing yet
     assert losses[-1] < losses[0] - 0.5
@@ -157,7 +157,7 @@ def test_each_precision_begins_where_fp32_does_and_learns(runs: dict[str, Record
 def test_it_reports_what_the_torch_half_reports(runs: dict[str, Recorded]) -> None:
     found = runs["fp32"]
 
-    assert set(found.events) == {"framework", "precision", "training", "work", "memory", "final"}
+    assert set(found.events) == {"framework", "precision", "training", "work", "memory", "final", "closed"}
     assert [record.step for record in found.metrics] == list(range(1, STEPS + 1))
     assert set(found.metrics[0].values) == {"loss", "step_time_s", "data_time_s"}
     assert [record.step for record in found.metrics if "val_loss" in record.values] == [3, 6]

@@ -11,7 +11,7 @@ import torch
 from vision_runs import Done, Job, load_module, run_jobs
 
 from hpcml.config.compose import compose_from_cli
-from hpcml.precision import effective_precision
+from hpcml_train.precision.formats import name_precision
 from tests.cli.command_line import Hpcml
 
 pytestmark = pytest.mark.torch
@@ -60,7 +60,7 @@ def test_every_precision_trains_and_is_what_it_is_called(done: Done) -> None:
     for precision in PRECISIONS:
         recorded = done.recorded(precision)
         probe = recorded.events["precision"]
-        assert effective_precision(probe["products"], probe["parameters"]) == precision
+        assert name_precision(probe["products"], probe["parameters"]) == precision
         assert len(recorded.series("step_time_s")) == 2
         assert 0 <= recorded.series("val_mean_iou")[-1] <= 1
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_client import torch_emulation
+from hpcml_train.torch import emulation as torch_emulation
 
 pytestmark = pytest.mark.torch
 

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 from image_runs import Recorded
 from language_runs import Job, train_all
 
-from hpcml.precision import effective_precision
+from hpcml_train.precision.formats import name_precision
 from tests.cli.command_line import Hpcml
 
 pytestmark = pytest.mark.torch
@@ -71,7 +71,7 @@ def test_each_precision_follows_fp32(folder: Path, precision: str) -> None:
     exact, found = recorded(folder, "fp32"), recorded(folder, precision)
 
     probe = found.events["precision"]
-    assert effective_precision(probe["products"], probe["parameters"]) == precision
+    assert name_precision(probe["products"], probe["parameters"]) == precision
     assert found.series("loss")[-1] == pytest.approx(exact.series("loss")[-1], rel=PRECISIONS[precision] or 1e-12)
     assert math.isfinite(found.series("val_loss")[-1])
     assert (found.events["final"] == exact.events["final"]) == (precision == "fp32")

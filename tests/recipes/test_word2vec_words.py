@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 from language_runs import RECIPES, load, options_of
 
-from hpcml.recipe import read_recipe
+from hpcml.model.recipe import read_recipe
 
 pytestmark = pytest.mark.torch
 words = load("word2vec", "words")

@@ -22,8 +22,9 @@ RECIPES = ROOT / "recipes"
 _SCRIPT = """
 import importlib, json, os, signal, sys
 from hpcml_client import connect
-from hpcml_client.datasets import DatasetError
-from hpcml_client.recipe_task import RecipeError, Task, TrainingFailed
+from hpcml_train.errors import DatasetError
+from hpcml_train.errors import RecipeError, TrainingFailed
+from hpcml_train.task import Task
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 recipe, jobs = sys.argv[1], json.load(sys.stdin)
 sys.path.insert(0, recipe)

@@ -6,13 +6,13 @@ import math
 import random
 from typing import Any
 
-from hpcml.answers import Curves, Span, Timeline
-from hpcml.attainment import Attained, Attainment, Published
-from hpcml.comparison import Cost, Load, ToTarget
-from hpcml.publication import Band, Group, GroupCurves, Level, Origin, Publication
-from hpcml.records import Point, RunRecord, Usage
-from hpcml.scaling import Scaling, ScalingCell, ScalingPoint, SerialShare
-from hpcml.states import State
+from hpcml.model.comparison import Cost, Load, ToTarget
+from hpcml.model.publication import Band, GroupCurves, Level, Origin, Publication, ReportGroup
+from hpcml.model.query_results import Curves, TelemetrySpan, Timeline
+from hpcml.model.records import Point, RunRecord, Usage
+from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint, SerialShare
+from hpcml.model.state import State
+from hpcml.model.utilization import Attained, Attainment, Published
 from tests.report.report_values import ci, comparison, difference, row, run, speed, summary
 
 HOSTILE = (
@@ -162,7 +162,7 @@ def timeline(at: int, device: str = "gpu0") -> Timeline:
         "cpu_s": None,
     }
     spans = [
-        Span(
+        TelemetrySpan(
             t_s=10.0 * step,
             mean_power_w=300 + 20 * math.sin(step / 3 + at),
             util_percent=95 + 3 * math.cos(step + at),
@@ -256,7 +256,7 @@ def publication(
     found = {each.uid: curve(at, points=points) for at, each in enumerate(runs)}
     uids = {level: tuple(each.uid for each in runs if each.precision == level) for level in levels}
     counted = {level: tuple(u for u in uids[level] if u != runs[-1].uid) or uids[level] for level in levels}
-    group = Group(
+    group = ReportGroup(
         where={"model": "digits_cnn", "data": "digits", "cluster": "karolina"},
         levels=tuple(Level(name=level, uids=uids[level], counted=counted[level]) for level in levels),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hpcml.comparison import Cell, Comparison, Difference, Discrepancy, Excluded, Interval, Occurrence, Row, Speed
-from hpcml.records import MetricSummary, RunRecord, StoredEvent
-from hpcml.states import State
+from hpcml.model.comparison import Cell, Comparison, Difference, Discrepancy, Excluded, Interval, Occurrence, Row, Speed
+from hpcml.model.records import MetricSummary, RunRecord, StoredEvent
+from hpcml.model.state import State
 
 EVIL = "a[bold]b\x1b[31m\nc|d\r\u202e"  # markup, an escape sequence, line breaks, a table's bar, reversed writing
 
@@ -40,6 +40,7 @@ def row(level: str, mean: float | None, **fields: Any) -> Row:  # noqa: ANN401
         "n_failed": 0,
         "n_nan": 0,
         "n_without_metric": 0,
+        "n_incomplete": 0,
         "n_unfinished": 0,
         "seeds": (0, 1, 2, 3, 4),
         "mean": mean,

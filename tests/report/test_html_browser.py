@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from rendered import report_page
 
-from hpcml.report.html.page import report_page
 from tests.report.publication_values import HOSTILE, full_comparison, publication, runs_of
 from tests.report.report_values import comparison, row, speed
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from rendered import report_page
 
-from hpcml.comparison import Discrepancy, Occurrence
-from hpcml.report.html.page import is_report_page, report_page
+from hpcml.model.comparison import Discrepancy, Occurrence
+from hpcml.report.render.html.page import is_report_page
 from tests.report.publication_values import HOSTILE, LEVELS, full_comparison, publication, runs_of
 from tests.report.report_values import row
 

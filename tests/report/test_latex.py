@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rendered import comparison_latex
 from report_values import comparison
 
-from hpcml.comparison import Discrepancy, Occurrence
-from hpcml.report.comparison_latex import comparison_latex
-from hpcml.report.latex import escaped, tabular
-from hpcml.report.plain_text import safe
+from hpcml.model.comparison import Discrepancy, Occurrence
+from hpcml.report.render.latex import escaped, tabular
+from hpcml.report.text import safe
 from tests.report.publication_values import cost, load
 
 HOSTILE = "\\input{/etc/passwd} 100% a_b & #1 $x$ ~ ^ {} -- '' ]] [x] \\\\ `\"<>|*"

@@ -9,10 +9,10 @@ import pytest
 from report_values import EVIL
 from rich.console import Console
 
-from hpcml.comparison import Interval
-from hpcml.planning import Design, Estimate, Forecast, PowerCell, PowerPlan, Spread, Total, Wanted
-from hpcml.report.estimate_table import estimate_csv, estimate_json, estimate_markdown, estimate_table
-from hpcml.report.power_table import power_json, power_markdown, power_table
+from hpcml.model.comparison import Interval
+from hpcml.model.planning import Design, Estimate, Forecast, PowerCell, PowerPlan, Spread, Total, Wanted
+from hpcml.report.estimate import estimate_csv, estimate_json, estimate_markdown, estimate_table
+from hpcml.report.plan import power_json, power_markdown, power_table
 
 
 def wanted(name: str = "precision=fp32", **fields: Any) -> Wanted:  # noqa: ANN401

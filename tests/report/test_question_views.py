@@ -9,12 +9,13 @@ import pytest
 from report_values import EVIL, run, summary
 from rich.console import Console, RenderableType
 
-from hpcml.answers import Contrast, Curves, Differences, Ranked, Ranking, Rows
-from hpcml.records import Point
-from hpcml.report import curves_table, differences_table, query_table, ranking_table
-from hpcml.report.runs_columns import keys_in, rows_of
-from hpcml.report.sparkline import axes, sparkline
-from hpcml.report.value_table import value_csv, value_json, value_markdown, value_table, value_words
+from hpcml.model.query_results import Curves, Ranked, Ranking, RunDiff, RunDiffEntry, SqlRows
+from hpcml.model.records import Point
+from hpcml.report import best, diff, query
+from hpcml.report import curves as curve_views
+from hpcml.report.render.rows import value_csv, value_json, value_markdown, value_table, value_words
+from hpcml.report.runs import keys_in, rows_of
+from hpcml.report.text_charts import axes, sparkline
 
 
 def console(width: int = 100) -> Console:
@@ -91,26 +92,26 @@ def test_texts_from_users_stay_in_their_line(standing: bool) -> None:  # noqa: F
 
 
 def test_a_row_too_wide_for_the_terminal_stands_as_a_block_and_a_long_text_is_cut_in_a_line() -> None:
-    wide = Rows(columns=("uid", "words", "nothing"), rows=[("u1", "w" * 70, None), ("u2", "short", None)])
+    wide = SqlRows(columns=("uid", "words", "nothing"), rows=[("u1", "w" * 70, None), ("u2", "short", None)])
 
-    assert printed(query_table.rows_table(wide, console=console(30)), 30)[:3] == [
+    assert printed(query.rows_table(wide, console=console(30)), 30)[:3] == [
         "row 1",
         "uid    u1",
         f"words  {'w' * 23}",
     ]
-    lines = printed(query_table.rows_table(wide, console=console(80)), 80)
+    lines = printed(query.rows_table(wide, console=console(80)), 80)
     assert lines[1] == f"u1   {'w' * 59}…"
-    assert printed(query_table.rows_table(wide, console=console(100)), 100)[1] == f"u1   {'w' * 70}"
-    assert "w" * 70 in query_table.rows_csv(wide)
+    assert printed(query.rows_table(wide, console=console(100)), 100)[1] == f"u1   {'w' * 70}"
+    assert "w" * 70 in query.rows_csv(wide)
 
 
 def test_a_terminal_gets_no_more_rows_than_it_can_show_and_programs_get_all() -> None:
-    many = Rows(columns=("n",), rows=[(n,) for n in range(1500)])
+    many = SqlRows(columns=("n",), rows=[(n,) for n in range(1500)])
 
-    assert len(printed(query_table.rows_table(many, console=console()))) == 1001
-    assert query_table.rows_remark(many) == "500 more rows: --csv, --json and --md give all"
-    assert len(json.loads(query_table.rows_json(many))) == 1500
-    assert query_table.rows_remark(Rows(columns=("n",), rows=[])) is None
+    assert len(printed(query.rows_table(many, console=console()))) == 1001
+    assert query.rows_remark(many) == "500 more rows: --csv, --json and --md give all"
+    assert len(json.loads(query.rows_json(many))) == 1500
+    assert query.rows_remark(SqlRows(columns=("n",), rows=[])) is None
 
 
 @pytest.mark.parametrize(
@@ -146,29 +147,29 @@ def curves() -> Curves:
 
 
 def test_curves_are_drawn_and_their_points_told() -> None:
-    lines = printed(curves_table.curves_table(curves(), console=console()))
+    lines = printed(curve_views.curves_table(curves(), console=console()))
 
     assert lines[0].split() == ["run", "name", "precision", "seed", "loss", "first", "last", "min", "max"]
     assert lines[1].startswith("aaaaaa")
     assert "█" in lines[1]
     assert "nan" in lines[2]
     assert len(lines) == 3
-    told = json.loads(curves_table.curves_json(curves()))
+    told = json.loads(curve_views.curves_json(curves()))
     assert told["metric"] == "loss"
     assert told["curves"][1] == {
         "uid": "20260528-202640-bbbbbb",
         "points": [{"step": 0, "t_s": 0.0, "value": 4.0}, {"step": 1, "t_s": 0.5, "value": "nan"}],
     }
-    assert curves_table.curves_csv(curves()).splitlines()[:2] == [
+    assert curve_views.curves_csv(curves()).splitlines()[:2] == [
         "uid,step,t_s,loss",
         "20260528-202640-aaaaaa,0,0.0,4.0",
     ]
-    assert len(curves_table.curves_markdown(curves()).splitlines()) == 4
+    assert len(curve_views.curves_markdown(curves()).splitlines()) == 4
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_width_folds_a_curve_that_has_room(width: int) -> None:
-    assert len(printed(curves_table.curves_table(curves(), console=console(width)), width)) == 3 or width < 80
+    assert len(printed(curve_views.curves_table(curves(), console=console(width)), width)) == 3 or width < 80
 
 
 def test_thinned_curves_keep_their_ends_and_only_points_that_were_there() -> None:
@@ -190,33 +191,33 @@ def ranking() -> Ranking:
 
 
 def test_a_ranking_reads_in_every_form() -> None:
-    lines = printed(ranking_table.ranking_table(ranking(), console=console(140)), 140)
+    lines = printed(best.ranking_table(ranking(), console=console(140)), 140)
 
     assert lines[0].split()[:4] == ["model", "note", "run", "experiment"]
     assert lines[1].split()[:3] == ["1", "cnn", "aaaaaa"]
-    assert ranking_table.ranking_remark(ranking()).startswith("3 runs with val_accuracy; 2 without; max of the value")
-    told = json.loads(ranking_table.ranking_json(ranking()))
+    assert best.ranking_remark(ranking()).startswith("3 runs with val_accuracy; 2 without; max of the value")
+    told = json.loads(best.ranking_json(ranking()))
     assert (told["by"], told["candidates"]) == (["model", "note"], 3)
     assert told["ranked"][0]["group"] == {"model": "cnn", "note": None}
-    (line,) = csv.DictReader(io.StringIO(ranking_table.ranking_csv(ranking())))
+    (line,) = csv.DictReader(io.StringIO(best.ranking_csv(ranking())))
     assert (line["group.model"], line["value"], line["uid"]) == ("cnn", "0.95", "20260528-202640-aaaaaa")
-    assert "20260528-202640-aaaaaa" in ranking_table.ranking_markdown(ranking())
+    assert "20260528-202640-aaaaaa" in best.ranking_markdown(ranking())
 
 
 def test_differences_read_in_every_form() -> None:
     first, second = run(uid="20260528-202640-aaaaaa"), run(uid="20260528-202640-bbbbbb", name=EVIL)
     contrasts = [
-        Contrast(section="settings", key="seed", first=1, second=2),
-        Contrast(section="outcome", key="wall_s", first=90.0, second=None),
+        RunDiffEntry(section="settings", key="seed", first=1, second=2),
+        RunDiffEntry(section="outcome", key="wall_s", first=90.0, second=None),
     ]
-    differences = Differences(first=first, second=second, contrasts=contrasts, alike=7)
+    differences = RunDiff(first=first, second=second, contrasts=contrasts, alike=7)
 
-    text = "\n".join(printed(differences_table.differences_table(differences, console=console())))
+    text = "\n".join(printed(diff.differences_table(differences, console=console())))
 
     assert text.index("settings") < text.index("seed") < text.index("outcome") < text.index("1m30s")
     assert text.endswith("7 more are alike")
     assert "environment" not in text
-    assert json.loads(differences_table.differences_json(differences)) == {
+    assert json.loads(diff.differences_json(differences)) == {
         "first": first.uid,
         "second": second.uid,
         "alike": 7,
@@ -224,10 +225,10 @@ def test_differences_read_in_every_form() -> None:
         "environment": {},
         "outcome": {"wall_s": [90.0, None]},
     }
-    assert differences_table.differences_csv(differences).splitlines()[2] == "outcome,wall_s,90.0,"
-    assert differences_table.differences_markdown(differences).count("\n") == 4
-    same = Differences(first=first, second=first, contrasts=[], alike=7)
-    assert printed(differences_table.differences_table(same, console=console())) == ["the two do not differ"]
+    assert diff.differences_csv(differences).splitlines()[2] == "outcome,wall_s,90.0,"
+    assert diff.differences_markdown(differences).count("\n") == 4
+    same = RunDiff(first=first, second=first, contrasts=[], alike=7)
+    assert printed(diff.differences_table(same, console=console())) == ["the two do not differ"]
 
 
 def test_columns_are_what_was_asked_for() -> None:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.cluster import Cluster, SchedulerName
 from hpcml.errors import ConfigError
+from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.model.state import State
 from hpcml.schedulers import batches
-from hpcml.schedulers.pbs_answers import JobId, parse_list
+from hpcml.schedulers.contract import Batch, Job
+from hpcml.schedulers.pbs.answers import JobId, parse_list
 from hpcml.schedulers.request import request_for, request_for_pack
-from hpcml.schedulers.slurm import SlurmSubmitter
-from hpcml.schedulers.submitter import Batch, Job
-from hpcml.states import State
-from tests.pbs.runs import write_job
+from hpcml.schedulers.slurm.submitter import SlurmSubmitter
+from tests.schedulers.pbs.runs import write_job
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_launcher_that_nobody_knows_is_refused() -> None:
 
 
 def test_a_list_of_pbs_is_read_though_names_are_cut_and_lines_are_torn() -> None:
-    text = (Path(__file__).parents[1] / "pbs" / "captures" / "qstat-u.txt").read_text()
+    text = (Path(__file__).parent / "pbs" / "captures" / "qstat-u.txt").read_text()
     more = (
         "12345678.pbs-m* hpcuser  qnvidia* default.2*    --    1   1    --  00:10 Q   -- \n"
         "77[].pbs01      hpcuser  qgpu     sweep.2*      --    1   1    --  00:10 B   -- \n"

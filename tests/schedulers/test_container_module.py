@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from hpcml.container import Container, ContainerKind
+from hpcml.model.container import Container, ContainerKind
 from hpcml.schedulers.batches import own_batch
-from hpcml.schedulers.slurm import SlurmSubmitter
-from hpcml.schedulers.submitter import Job
+from hpcml.schedulers.contract import Job
+from hpcml.schedulers.slurm.submitter import SlurmSubmitter
 from tests.schedulers.test_batches import jobs_of
 
 

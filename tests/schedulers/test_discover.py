@@ -4,10 +4,12 @@ from datetime import date
 
 import pytest
 
-from hpcml.cluster import Queue, SchedulerName
 from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.cluster import Queue, SchedulerName
 from hpcml.schedulers.commands import Answer, NoAnswerError
-from hpcml.schedulers.discover import Found, ask_scheduler, describe, pbs_site, slurm_site
+from hpcml.schedulers.discover import Found, ask_scheduler, describe
+from hpcml.schedulers.pbs.site import pbs_site
+from hpcml.schedulers.slurm.site import slurm_site
 
 TODAY = date(2026, 11, 21)
 # sinfo -h -e -o "%P|%a|%l|%L|%h|%D|%c|%m|%G" of Slurm 22.05.8
@@ -259,3 +261,29 @@ def test_a_scheduler_that_is_down_is_quoted() -> None:
 def test_an_answer_that_is_no_json_is_no_answer() -> None:
     with pytest.raises(NoAnswerError, match="gave no JSON"):
         of_pbs(queues='{"Queue": {')
+
+
+def pbs_queues(**limits: str) -> str:
+    said = {
+        name: {"enabled": "True", "started": "True", "resources_max": {"ngpus": most} if most else {}}
+        for name, most in limits.items()
+    }
+    return json.dumps({"Queue": said})
+
+
+def test_a_queue_of_pbs_whose_jobs_may_have_no_gpu_is_one_for_cpus() -> None:
+    found = of_pbs(
+        queues=pbs_queues(qcpu="0", qany=""), server=json.dumps({"Server": {"s": {"default_queue": "qcpu"}}})
+    )
+
+    assert (found.cluster.queues["qcpu"].gpus, found.cluster.queues["qany"].gpus) == (False, None)
+    assert (found.resources.partition, found.resources.gpus_per_node) == ("qcpu", 0)
+    assert (found.cluster.gpus_per_node, found.cluster.gpu_queue) == (0, None)
+    assert found.cluster.notes == []
+
+
+def test_the_servers_limit_is_that_of_each_queue_without_its_own() -> None:
+    server = json.dumps({"Server": {"s": {"resources_max": {"ngpus": 0}}}})
+    found = of_pbs(queues=pbs_queues(qcpu="", qgpu="8"), server=server)
+
+    assert (found.cluster.queues["qcpu"].gpus, found.cluster.queues["qgpu"].gpus) == (False, None)

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.cluster import SchedulerName
+from hpcml.commands.machine import Machine
+from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
-from hpcml.manifest import FORMAT, Manifest
-from hpcml.operations.machine import Machine
-from hpcml.operations.plan import plan_all
-from hpcml.resources import resource_dir
-from hpcml.rundir import RunDir
+from hpcml.model.cluster import SchedulerName
+from hpcml.model.run import spec_hash
+from hpcml.paths import resource_dir
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import FORMAT, Manifest
 from hpcml.schedulers.batches import own_batch
-from hpcml.schedulers.pbs import PbsSubmitter
-from hpcml.schedulers.slurm import SlurmSubmitter
-from hpcml.schedulers.submitter import Job, Submitter
-from hpcml.spec import spec_hash
+from hpcml.schedulers.contract import Job, Submitter
+from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.slurm.submitter import SlurmSubmitter
 from tests.conftest import ORIGIN
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,12 +11,10 @@ from typing import Any
 from sqlalchemy import Connection, Table
 from sqlalchemy.schema import DropTable
 
-from hpcml.manifest import Manifest, Plan, Provenance, write_manifest
-from hpcml.precision import Numerics, PrecisionName
-from hpcml.rundir import RunDir
-from hpcml.spec import (
+from hpcml.model.container import Container
+from hpcml.model.precision import Numerics, PrecisionName
+from hpcml.model.run import (
     Cluster,
-    Container,
     Data,
     Layout,
     LayoutName,
@@ -30,10 +28,13 @@ from hpcml.spec import (
     Workload,
     spec_hash,
 )
-from hpcml.store.engine import Store
-from hpcml.store.tables import BUCKET, DEVICE, RUN_USAGE, RUN_WORK, SAMPLER
+from hpcml.model.strategy import Strategy, StrategyName
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import Manifest, Plan, Provenance, write_manifest
+from hpcml.runs.private import make_home
+from hpcml.store.database import Database
+from hpcml.store.schema import BUCKET, DEVICE, RUN_USAGE, RUN_WORK, SAMPLER
 from hpcml.store.views import drop_views
-from hpcml.strategy import Strategy, StrategyName
 
 T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
 
@@ -63,6 +64,8 @@ def make_run_dir(
     """Write down a run that differs from `A_RUN` by *changes*."""
     run = replace(A_RUN, **changes)
     run_dir = RunDir(root / run.experiment / uid)
+    if root.name == "runs":
+        make_home(root.parent)
     run_dir.journals.mkdir(parents=True)
     plan = Plan(
         numerics=planned,
@@ -124,7 +127,7 @@ class Journal:
         self.write(json.dumps({"k": "e", "s": self._seq, "t": t_s, "n": name, "d": details}) + "\n")
 
 
-def contents(store: Store) -> dict[str, list[tuple[Any, ...]]]:
+def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything in the store, without the numbers that depend on the order of arrival."""
     queries = {
         "run": "SELECT uid, path, experiment, name, spec_hash, seed, precision, precision_effective, numerics,"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.store.engine import Store, open_store
+from hpcml.store.database import Database
+from hpcml.store.opening import open_store
 from tests.cluster.postgres.server import Server
 
 
@@ -24,7 +25,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def store(store_url: str) -> Iterator[Store]:
+def store(store_url: str) -> Iterator[Database]:
     """An empty store."""
     store = open_store(store_url)
     yield store

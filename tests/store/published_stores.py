@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from hpcml.lease import Patience
-from hpcml.store.placement import placement_of
-from hpcml.store.published import PublishedStore
+from hpcml.runs.lock import Patience
+from hpcml.store.sqlite.location import placement_of
+from hpcml.store.sqlite.published import PublishedStore
 
 QUICK = Patience(heartbeat_s=0.1, silence_s=1.0, poll_s=0.02)
 

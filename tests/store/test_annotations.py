@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcml.store.annotations import fold_notes, fold_tags
-from hpcml.store.engine import Store, open_store
-from hpcml.store.fold import Happening, JournalStart
+from hpcml.store.database import Database
+from hpcml.store.facts import Happening, JournalStart, fold_notes, fold_tags
 from hpcml.store.ingest import ingest_all
-from hpcml.store.intake import storable
-from hpcml.store.queries import get_run
+from hpcml.store.opening import open_store
+from hpcml.store.parse import storable
+from hpcml.store.query import get_run
 from tests.store.building import T0, Journal, contents, make_run_dir
 
 UID = "20260528-202640-aaaaaaaa"
 
 
 @pytest.fixture
-def other_store(tmp_path: Path) -> Iterator[Store]:
+def other_store(tmp_path: Path) -> Iterator[Database]:
     other = open_store(str(tmp_path / "other.db"))
     yield other
     other.close()
@@ -62,7 +62,7 @@ def test_what_says_nothing_is_passed_over(details: dict[str, Any]) -> None:
     assert fold_notes([said(name, **details) for name in ("tagged", "untagged", "noted")]) == []
 
 
-def test_a_program_may_tag_its_run_and_note_things(store: Store, runs: Path) -> None:
+def test_a_program_may_tag_its_run_and_note_things(store: Database, runs: Path) -> None:
     run_dir = make_run_dir(runs, UID, tags=["first"])
     rank0 = Journal(run_dir)
     rank0.event("tagged", 1.0, tag="diverged")
@@ -77,7 +77,7 @@ def test_a_program_may_tag_its_run_and_note_things(store: Store, runs: Path) -> 
     ]
 
 
-def test_what_comes_bit_by_bit_is_what_comes_at_once(store: Store, runs: Path, other_store: Store) -> None:
+def test_what_comes_bit_by_bit_is_what_comes_at_once(store: Database, runs: Path, other_store: Database) -> None:
     run_dir = make_run_dir(runs, UID, tags=["first"])
     Journal(run_dir, writer="agent").event("attempt_started")
     for at, (name, details) in enumerate(
@@ -97,7 +97,7 @@ HOSTILE = ["'); DROP TABLE run; --", "<script>", "\ud800 half", "a\0b", "x" * 10
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_any_text_is_kept_as_text(store: Store, runs: Path, text: str) -> None:
+def test_any_text_is_kept_as_text(store: Database, runs: Path, text: str) -> None:
     run_dir = make_run_dir(runs, UID)
     Journal(run_dir, writer="user", attempt=0).event("noted", text=text, author=text)
     Journal(run_dir, writer="user", attempt=0, t0=T0 + 1).event("tagged", tag=text)
@@ -109,7 +109,7 @@ def test_any_text_is_kept_as_text(store: Store, runs: Path, text: str) -> None:
     assert (record.tags, [(note.author, note.text) for note in record.notes]) == ((kept,), [(kept, kept)])
 
 
-def test_what_is_said_moves_neither_the_clock_nor_the_attempt(store: Store, runs: Path) -> None:
+def test_what_is_said_moves_neither_the_clock_nor_the_attempt(store: Database, runs: Path) -> None:
     run_dir = make_run_dir(runs, UID)
     Journal(run_dir, writer="user", attempt=7, t0=T0 - 1000).event("tagged", tag="x")
 

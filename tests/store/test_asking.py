@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.answers import Rows
 from hpcml.errors import StoreError
-from hpcml.store.asking import ask
-from hpcml.store.engine import Store, open_store
+from hpcml.model.query_results import SqlRows
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.loading import COLUMNS
-from hpcml.store.queries import curve, find_runs
+from hpcml.store.opening import open_store
+from hpcml.store.query import curve, find_runs
+from hpcml.store.sql import ask
 from hpcml.store.views import VIEWS
 from tests.store.building import T0, Journal, contents, make_run_dir, take_back_to_0004
 
@@ -32,7 +33,7 @@ TEXTS = [
 
 
 @pytest.fixture
-def asked(store: Store, runs: Path) -> Store:
+def asked(store: Database, runs: Path) -> Database:
     """A run of two attempts whose writers repeat steps, with every kind of value, and another that only waits."""
     run_dir = make_run_dir(runs, UID, name="first", tags=["paper", "b"], seed=7)
     agent = Journal(run_dir, writer="agent")
@@ -52,11 +53,11 @@ def asked(store: Store, runs: Path) -> Store:
     return store
 
 
-def rows(store: Store, sql: str) -> list[tuple[object, ...]]:
+def rows(store: Database, sql: str) -> list[tuple[object, ...]]:
     return [tuple(row) for row in ask(store, sql, limit_s=300).rows]
 
 
-def test_runs_are_what_records_say(asked: Store) -> None:
+def test_runs_are_what_records_say(asked: Database) -> None:
     answer = ask(asked, "SELECT * FROM runs ORDER BY uid", limit_s=300)
 
     assert set(answer.columns) <= set(COLUMNS) == set(answer.columns) | {"is_shared"}
@@ -64,7 +65,7 @@ def test_runs_are_what_records_say(asked: Store) -> None:
         assert record == {key: getattr(run, key) for key in answer.columns}
 
 
-def test_settings_and_facts_are_texts_and_numbers(asked: Store) -> None:
+def test_settings_and_facts_are_texts_and_numbers(asked: Database) -> None:
     def facts(*keys: str) -> list[tuple[object, ...]]:
         wanted = ", ".join(f"'{key}'" for key in keys)
         return rows(asked, f"SELECT value, number FROM facts WHERE key IN ({wanted}) ORDER BY key")  # noqa: S608
@@ -81,7 +82,7 @@ def test_settings_and_facts_are_texts_and_numbers(asked: Store) -> None:
     assert rows(asked, f"SELECT value FROM params WHERE key = 'precision.name' AND uid = '{UID}'") == [("tf32",)]  # noqa: S608
 
 
-def test_points_are_the_curve_and_metrics_its_summary(asked: Store) -> None:
+def test_points_are_the_curve_and_metrics_its_summary(asked: Database) -> None:
     for metric in ("loss", "odd"):
         came = rows(asked, f"SELECT step, t_s, value FROM points WHERE metric = '{metric}' ORDER BY step")  # noqa: S608
         points = [(p.step, p.t_s, None if math.isnan(p.value) else p.value) for p in curve(asked, UID, metric)]
@@ -99,7 +100,7 @@ def test_points_are_the_curve_and_metrics_its_summary(asked: Store) -> None:
     ]
 
 
-def test_the_rest_of_what_is_known_can_be_asked_for(asked: Store) -> None:
+def test_the_rest_of_what_is_known_can_be_asked_for(asked: Database) -> None:
     assert rows(asked, "SELECT uid, tag FROM tags ORDER BY tag") == [(UID, "b"), (UID, "paper")]
     assert rows(asked, "SELECT t_s, attempt, writer, details FROM events WHERE name = 'note'") == [
         (102.0, 2, "rank0", '{"text": "gone on"}')
@@ -109,13 +110,13 @@ def test_the_rest_of_what_is_known_can_be_asked_for(asked: Store) -> None:
     assert rows(asked, "SELECT sum(n), avg(min_step) + 0.5 FROM metrics WHERE metric = 'loss'") == [(4, 3.5)]
 
 
-def test_every_view_has_the_columns_it_is_documented_with(asked: Store) -> None:
+def test_every_view_has_the_columns_it_is_documented_with(asked: Database) -> None:
     for name, (_, columns, _) in VIEWS.items():
         assert ask(asked, f"SELECT * FROM {name}", limit_s=300).columns == list(columns)  # noqa: S608
 
 
-def test_columns_of_one_name_are_told_apart(asked: Store) -> None:
-    assert ask(asked, "SELECT 1 AS a, 2 AS a, 3 AS b, 4 AS a", limit_s=300) == Rows(
+def test_columns_of_one_name_are_told_apart(asked: Database) -> None:
+    assert ask(asked, "SELECT 1 AS a, 2 AS a, 3 AS b, 4 AS a", limit_s=300) == SqlRows(
         columns=["a", "a:1", "b", "a:2"], rows=[(1, 2, 3, 4)]
     )
     assert rows(asked, "SELECT '50%' WHERE 'ab' LIKE 'a%' -- a % is nothing special") == [("50%",)]
@@ -132,7 +133,7 @@ WRITING = [
 
 
 @pytest.mark.parametrize("sql", WRITING)
-def test_nothing_can_be_written(asked: Store, sql: str) -> None:
+def test_nothing_can_be_written(asked: Database, sql: str) -> None:
     before = contents(asked)
 
     with pytest.raises(StoreError, match="the store is only read from here: write SELECT"):
@@ -143,7 +144,7 @@ def test_nothing_can_be_written(asked: Store, sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1; DELETE FROM run", "COMMIT; DROP TABLE run_tag", "SELECT 1;;SELECT 2"])
-def test_only_one_statement_is_taken(asked: Store, sql: str) -> None:
+def test_only_one_statement_is_taken(asked: Database, sql: str) -> None:
     before = contents(asked)
 
     with pytest.raises(StoreError, match="query: "):
@@ -164,13 +165,13 @@ def test_only_one_statement_is_taken(asked: Store, sql: str) -> None:
         ("SELECT 1/", "syntax error|incomplete input"),
     ],
 )  # fmt: skip
-def test_a_slip_is_said_in_one_line(asked: Store, sql: str, says: str) -> None:
+def test_a_slip_is_said_in_one_line(asked: Database, sql: str, says: str) -> None:
     with pytest.raises(StoreError, match=says) as refusal:
         ask(asked, sql, limit_s=300)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_question_that_takes_too_long_is_given_up(asked: Store) -> None:
+def test_a_question_that_takes_too_long_is_given_up(asked: Database) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
 
     with pytest.raises(StoreError, match=r"no answer within 0.2 s: .*--timeout"):

@@ -4,11 +4,12 @@ import json
 import random
 from pathlib import Path
 
-from hpcml.rundir import RunDir
-from hpcml.states import State
-from hpcml.store.engine import Store, open_store
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
-from hpcml.store.queries import curve, find_runs, get_run
+from hpcml.store.opening import open_store
+from hpcml.store.query import curve, find_runs, get_run
 from tests.store.building import T0, Journal, contents, make_run_dir
 from tests.store.test_ingest import UID, a_finished_run, fresh
 
@@ -38,7 +39,7 @@ def a_run_of_three_attempts(root: Path, uid: str = UID) -> RunDir:
     return run_dir
 
 
-def test_a_run_of_several_attempts_is_one_run_with_one_clock(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_a_run_of_several_attempts_is_one_run_with_one_clock(store: Database, runs: Path, tmp_path: Path) -> None:
     run_dir = a_run_of_three_attempts(runs)
     ingest_all(store, runs)
     running = get_run(store, UID)
@@ -58,7 +59,7 @@ def test_a_run_of_several_attempts_is_one_run_with_one_clock(store: Store, runs:
 
 
 def test_a_store_made_anew_gives_the_answers_of_one_that_heard_the_news_in_any_order(
-    store: Store, runs: Path, tmp_path: Path
+    store: Database, runs: Path, tmp_path: Path
 ) -> None:
     a_finished_run(runs, UID[:-1] + "b")
     run_dir = a_run_of_three_attempts(runs)
@@ -79,7 +80,7 @@ def test_a_store_made_anew_gives_the_answers_of_one_that_heard_the_news_in_any_o
 
 
 def test_journals_of_several_attempts_that_arrive_line_by_line_give_the_same_store(
-    store: Store, runs: Path, tmp_path: Path
+    store: Database, runs: Path, tmp_path: Path
 ) -> None:
     rng = random.Random(4)  # noqa: S311
     run_dir = a_run_of_three_attempts(runs)

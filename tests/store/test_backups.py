@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.store.backups import backups_of, thin_out
-from hpcml.store.engine import open_store
+from hpcml.store.admin import back_up
 from hpcml.store.ingest import ingest_all
-from hpcml.store.maintenance import back_up
-from hpcml.store.sqlite_path import Header
+from hpcml.store.opening import open_store
+from hpcml.store.sqlite.file import backups_of, thin_out
+from hpcml.store.sqlite.location import SqliteHeader
 from tests.store.building import contents
 from tests.store.test_engine import lines_until_opened, open_in, read_line, start_opener
 from tests.store.test_ingest import a_finished_run, fresh
@@ -118,6 +118,20 @@ def test_without_room_for_a_backup_there_is_no_upgrade(old_store: Path, tmp_path
         assert revision_in(path) != "0001"
 
 
+def test_what_a_killed_copy_left_is_no_backup_and_costs_none(old_store: Path) -> None:
+    whole = [old_store.with_name(f"store.db.backup-0000-2020010{day}-000000") for day in (1, 2)]
+    left = [old_store.with_name(f"store.db.backup-0001-20200109-000000.unfinished{end}") for end in ("", "-journal")]
+    for day, file in enumerate((*whole, *left), start=1):
+        file.touch()
+        os.utime(file, (day, day))
+
+    open_store(str(old_store)).close()
+
+    assert set(whole) < set(backups_of(old_store))
+    assert len(backups_of(old_store)) == 3
+    assert not set(left) & set(backups_of(old_store))
+
+
 def test_an_upgrade_keeps_two_older_backups_besides_its_own(old_store: Path) -> None:
     for day in range(1, 5):
         older = old_store.with_name(f"store.db.backup-0000-2020010{day}-000000")
@@ -192,8 +206,8 @@ def test_a_person_may_copy_the_store_while_it_is_written(tmp_path: Path, runs: P
 
         written = back_up(open_store(str(tmp_path / "store.db")), tmp_path / "copy.db")
 
-    assert Header.of(written).publication == 0
-    assert not Header.of(written).has_wal
+    assert SqliteHeader.of(written).publication == 0
+    assert not SqliteHeader.of(written).has_wal
     assert contents(open_store(str(written), "direct")) == fresh(tmp_path, runs)
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcml.journal import Event, Metrics
-from hpcml.store.buckets import Bucket, Buckets
+from hpcml.runs.journal import Event, Metrics
+from hpcml.store.telemetry import Bucket, Buckets
 
 Record = Metrics | Event
 

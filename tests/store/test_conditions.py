@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcml.errors import StoreError
-from hpcml.precision import ALIASES, PrecisionName
-from hpcml.store.conditions import Condition, Either, Every, Negated, meeting, parse_condition
-from hpcml.store.filters import Filter
+from hpcml.model.precision import ALIASES, PrecisionName
+from hpcml.store.conditions import Condition, Either, Every, Filter, Negated, meeting, parse_condition
 
 NOW = datetime.fromisoformat("2026-11-21T12:00:00+00:00")
 RUNS: dict[str, dict[int, Any]] = {

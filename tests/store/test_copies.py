@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.rundir import RunDir
-from hpcml.store.engine import Store, open_store
+from hpcml.runs.layout import RunDir
+from hpcml.store.database import Database
 from hpcml.store.ingest import IngestReport, ingest_all
-from hpcml.store.queries import curve, get_run
+from hpcml.store.opening import open_store
+from hpcml.store.query import curve, get_run
 from tests.store.building import T0, Journal, contents, make_run_dir
 
 UID = "20260528-202640-aaaaaa"
@@ -35,7 +36,7 @@ def own(tmp_path: Path) -> RunDir:
     return run_dir
 
 
-def losses(store: Store) -> list[float]:
+def losses(store: Database) -> list[float]:
     return [point.value for point in curve(store, UID, "loss")]
 
 
@@ -76,7 +77,7 @@ def test_in_one_root_the_one_in_its_own_place_counts_then_the_older(own: RunDir,
     assert (path, values, len(problems)) == (str(own.path), [0.0], 2)
 
 
-def test_the_copy_takes_over_once_the_other_is_removed(own: RunDir, store: Store, tmp_path: Path) -> None:
+def test_the_copy_takes_over_once_the_other_is_removed(own: RunDir, store: Database, tmp_path: Path) -> None:
     copy = copied(own, tmp_path / "other" / "default" / UID, loss=1.0)
     roots = [tmp_path / "own", tmp_path / "other"]
     ingest_all(store, *roots)
@@ -93,7 +94,7 @@ def test_the_copy_takes_over_once_the_other_is_removed(own: RunDir, store: Store
 
 
 @pytest.mark.usefixtures("own")
-def test_one_folder_by_two_names_is_no_copy(store: Store, tmp_path: Path) -> None:
+def test_one_folder_by_two_names_is_no_copy(store: Database, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "own")
 
     reports = [ingest_all(store, tmp_path / name) for name in ("own", "link", "own")]
@@ -102,7 +103,7 @@ def test_one_folder_by_two_names_is_no_copy(store: Store, tmp_path: Path) -> Non
     assert losses(store) == [0.0]
 
 
-def test_a_folder_of_another_name_is_the_run_that_it_says(own: RunDir, store: Store, tmp_path: Path) -> None:
+def test_a_folder_of_another_name_is_the_run_that_it_says(own: RunDir, store: Database, tmp_path: Path) -> None:
     second = Journal(own, writer="rank7", t0=T0 + 1)
     second.metrics(1, loss=7.0)
     text = second.path.read_text()

@@ -12,11 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from hpcml.rundir import RunDir
-from hpcml.store.engine import Store, open_store
+from hpcml.runs.layout import RunDir
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
-from hpcml.store.queries import get_run
+from hpcml.store.opening import open_store
+from hpcml.store.query import get_run
 from hpcml_client.journal import JournalWriter
+from tests.effort import times
 from tests.store.building import make_run_dir
 
 UID = "20260528-202640-aaaaaa"
@@ -66,7 +68,7 @@ def points_in(lines: list[bytes]) -> dict[tuple[str, int], float]:
     return {(name, one["i"]): value for one in records if one.get("k") == "m" for name, value in one["v"].items()}
 
 
-def points_of(store: Store) -> dict[tuple[str, int], float | None]:
+def points_of(store: Database) -> dict[tuple[str, int], float | None]:
     query = (
         "SELECT name, step, value FROM point JOIN series ON series.id = series_id JOIN metric ON metric.id = metric_id"
     )
@@ -74,7 +76,7 @@ def points_of(store: Store) -> dict[tuple[str, int], float | None]:
         return {(name, step): value for name, step, value in connection.execute(text(query))}
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(25, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages=st.lists(_damage, min_size=1, max_size=4), batch_bytes=st.sampled_from([500, 8 << 20]))
 def test_every_line_that_was_left_alone_is_in_the_store_and_the_others_are_counted(
     tmp_path: Path, whole: Path, damages: list[tuple[str, float, int | bytes]], batch_bytes: int
@@ -106,7 +108,7 @@ def test_every_line_that_was_left_alone_is_in_the_store_and_the_others_are_count
         assert run.lost_records + run.bad_lines > 0 or found == written or not is_noticeable
 
 
-def test_zeroed_pages_in_the_middle_cost_their_lines_alone(store: Store, whole: Path, tmp_path: Path) -> None:
+def test_zeroed_pages_in_the_middle_cost_their_lines_alone(store: Database, whole: Path, tmp_path: Path) -> None:
     content = whole.read_bytes()
     at = content.index(b'{"s":20,')
     behind = content.index(b'{"s":30,') + 10
@@ -120,7 +122,7 @@ def test_zeroed_pages_in_the_middle_cost_their_lines_alone(store: Store, whole: 
 
 
 def test_a_journal_without_its_first_page_is_read_by_the_header_that_stands_further_on(
-    store: Store, whole: Path, tmp_path: Path
+    store: Database, whole: Path, tmp_path: Path
 ) -> None:
     content = whole.read_bytes()
     whole.write_bytes(b"\0" * 1000 + content[1000:])
@@ -137,7 +139,7 @@ def test_a_journal_without_its_first_page_is_read_by_the_header_that_stands_furt
     assert run.metrics["accuracy"].n == STEPS - lost
 
 
-def test_another_runs_journal_is_not_taken_for_a_damaged_one(store: Store, whole: Path, tmp_path: Path) -> None:
+def test_another_runs_journal_is_not_taken_for_a_damaged_one(store: Database, whole: Path, tmp_path: Path) -> None:
     content = whole.read_bytes().replace(UID.encode(), b"20260528-202640-bbbbbb")
     (whole.parent / "0-other-1-rank0.jsonl").write_bytes(b"\0\n" + content)
 

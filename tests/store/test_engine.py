@@ -4,8 +4,6 @@ import os
 import random
 import sqlite3
 import stat
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,17 +15,20 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from hpcml.errors import StoreError
-from hpcml.store.engine import Store, open_store
-from hpcml.store.tables import METADATA, REVISION
+from hpcml.store.database import Database
+from hpcml.store.opening import open_store
+from hpcml.store.schema import METADATA, REVISION
 from hpcml.store.upgrade import alembic_config
+from tests import warm
 from tests.store.rights import somebody_without_rights
+from tests.warm import Process
 
 OPENER = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 logging.getLogger("alembic").setLevel(logging.ERROR)
 import hpcml.store.upgrade
-from hpcml.store.engine import open_store
+from hpcml.store.opening import open_store
 print("ready", flush=True)
 for line in sys.stdin:
     with open_store(line.strip()).reading() as connection:
@@ -53,7 +54,7 @@ def test_path_and_url_mean_the_same_store(tmp_path: Path) -> None:
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix == ".db") == [".db", ".db"]
 
 
-def test_tables_and_migrations_agree(store: Store) -> None:
+def test_tables_and_migrations_agree(store: Database) -> None:
     with store.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
     assert ScriptDirectory.from_config(alembic_config()).get_current_head() == REVISION
@@ -75,12 +76,12 @@ def test_of_sixteen_simultaneous_first_users_all_succeed_and_one_migrates(tmp_pa
     assert [user.returncode for user in users] == [0] * 16
 
 
-def read_line(process: subprocess.Popen[str]) -> str:
+def read_line(process: Process) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def lines_until_opened(process: subprocess.Popen[str]) -> Iterator[str]:
+def lines_until_opened(process: Process) -> Iterator[str]:
     while (line := read_line(process)) != "opened":
         assert line, "the process died"
         yield line
@@ -102,17 +103,11 @@ def test_a_first_user_killed_at_any_point_leaves_nothing_that_stops_the_next(tmp
             assert connection.exec_driver_sql("SELECT count(*) FROM run_param").scalar() == 0
 
 
-def start_opener(**variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", OPENER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **variables},
-    )
+def start_opener(**variables: str) -> Process:
+    return warm.start(OPENER, environ={**os.environ, **variables}, stderr=None)
 
 
-def open_in(process: subprocess.Popen[str], path: Path) -> None:
+def open_in(process: Process, path: Path) -> None:
     assert process.stdin is not None
     process.stdin.write(f"{path}\n")
     process.stdin.flush()

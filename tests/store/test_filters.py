@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.store.conditions import parse_condition
-from hpcml.store.filters import Filter, meets, sorted_by
+from hpcml.store.conditions import Filter, meets, parse_condition, sorted_by
 
 NOW = datetime.fromisoformat("2026-11-21T12:00:00+01:00")
 

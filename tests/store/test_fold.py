@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcml.causes import Cause
-from hpcml.states import DECISIVE, State
-from hpcml.store.fold import Happening, JournalStart, RunFacts, fold
+from hpcml.model.failure_causes import Cause
+from hpcml.model.state import State
+from hpcml.runs.state import DECISIVE
+from hpcml.store.facts import Happening, JournalStart, RunFacts, fold
 
 LAUNCH = JournalStart(file="0-login1-launch.jsonl", writer="launch", attempt=1, t0=100.0)
 AGENT = JournalStart(file="1-node7-agent.jsonl", writer="agent", attempt=1, t0=200.0)

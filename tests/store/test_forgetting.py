@@ -5,13 +5,14 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from hpcml.records import Known
-from hpcml.states import State
-from hpcml.store.engine import Store, open_store
-from hpcml.store.forgetting import forget_run
+from hpcml.model.records import Known
+from hpcml.model.state import State
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
-from hpcml.store.polls import keep_words, read_words
-from hpcml.store.tables import METADATA
+from hpcml.store.opening import open_store
+from hpcml.store.rows import forget_run
+from hpcml.store.scheduler_polls import keep_words, read_words
+from hpcml.store.schema import METADATA
 from tests.store.building import Journal, contents
 from tests.store.test_ingest import UID, a_finished_run, fresh
 
@@ -19,7 +20,7 @@ OTHER = UID[:-1] + "z"
 
 
 def test_nothing_of_a_forgotten_run_stays_and_the_others_are_as_before(
-    store: Store, runs: Path, tmp_path: Path
+    store: Database, runs: Path, tmp_path: Path
 ) -> None:
     a_finished_run(runs, OTHER)
     gone = a_finished_run(runs)
@@ -36,7 +37,7 @@ def test_nothing_of_a_forgotten_run_stays_and_the_others_are_as_before(
     assert not forget_run(store, UID)  # another hpcml may have been faster
 
 
-def test_a_run_is_forgotten_once_more_known_if_its_directory_is_still_there(store: Store, runs: Path) -> None:
+def test_a_run_is_forgotten_once_more_known_if_its_directory_is_still_there(store: Database, runs: Path) -> None:
     a_finished_run(runs)
     ingest_all(store, runs)
     before = contents(store)
@@ -47,7 +48,7 @@ def test_a_run_is_forgotten_once_more_known_if_its_directory_is_still_there(stor
     assert contents(store) == before
 
 
-def rows_by_table(store: Store) -> dict[str, int]:
+def rows_by_table(store: Database) -> dict[str, int]:
     with store.reading() as connection:
         return {
             name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())

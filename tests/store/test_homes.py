@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.states import State
-from hpcml.store.engine import Store, open_store
-from hpcml.store.homes import home_of, mark, mark_of
+from hpcml.model.state import State
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.missing import runs_below, without_directory
-from hpcml.store.queries import get_run, open_runs
+from hpcml.store.opening import open_store
+from hpcml.store.origin import home_of, mark, mark_of
+from hpcml.store.query import get_run, open_runs
 from tests.store.building import Journal, contents, make_run_dir
 from tests.store.test_ingest import UID, a_finished_run, fresh
 
@@ -21,7 +22,7 @@ HERS, HIS = UID[:-1] + "h", UID[:-1] + "s"
 
 
 @pytest.fixture
-def shared(store: Store) -> Store:
+def shared(store: Database) -> Database:
     """A store that several users fill."""
     if not store.is_shared:
         pytest.skip("a file is one user's")
@@ -39,7 +40,9 @@ def test_a_mark_is_made_once_by_however_many_and_stays(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     assert mark(runs) is None  # no folder, and none is made
     runs.mkdir()
-    program = "import sys; from pathlib import Path; from hpcml.store.homes import mark; print(mark(Path(sys.argv[1])))"
+    program = (
+        "import sys; from pathlib import Path; from hpcml.store.origin import mark; print(mark(Path(sys.argv[1])))"
+    )
 
     makers = [
         subprocess.Popen([sys.executable, "-c", program, str(runs)], stdout=subprocess.PIPE, text=True)
@@ -56,7 +59,7 @@ def test_a_mark_is_made_once_by_however_many_and_stays(tmp_path: Path) -> None:
     assert mark_of(tmp_path / "moved") is None
 
 
-def test_a_copy_of_another_home_takes_nothing_over_however_often_it_is_read(shared: Store, tmp_path: Path) -> None:
+def test_a_copy_of_another_home_takes_nothing_over_however_often_it_is_read(shared: Database, tmp_path: Path) -> None:
     """Hers lies on another host: its path means nothing here."""
     hers, his = a_home(tmp_path / "hers" / "runs"), a_home(tmp_path / "his" / "runs")
     a_finished_run(hers)
@@ -76,7 +79,7 @@ def test_a_copy_of_another_home_takes_nothing_over_however_often_it_is_read(shar
     assert contents(shared) == before == fresh(tmp_path, hers)
 
 
-def test_a_home_that_moved_is_read_on_where_it_is_now(shared: Store, tmp_path: Path) -> None:
+def test_a_home_that_moved_is_read_on_where_it_is_now(shared: Database, tmp_path: Path) -> None:
     hers = a_home(tmp_path / "hers" / "runs")
     a_finished_run(hers)
     ingest_all(shared, hers)
@@ -87,7 +90,7 @@ def test_a_home_that_moved_is_read_on_where_it_is_now(shared: Store, tmp_path: P
     assert contents(shared) == fresh(tmp_path, now)
 
 
-def test_one_path_on_two_hosts_is_two_places(shared: Store, tmp_path: Path) -> None:
+def test_one_path_on_two_hosts_is_two_places(shared: Database, tmp_path: Path) -> None:
     here = tmp_path / "home" / "runs"
     for uid, other in ((HERS, "host a"), (HIS, "host b")):
         runs = a_home(here)

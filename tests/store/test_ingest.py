@@ -12,13 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcml.errors import HpcmlError
-from hpcml.precision import Numerics
-from hpcml.rundir import RunDir
-from hpcml.spec import Model, Workload
-from hpcml.states import State
-from hpcml.store.engine import Store, open_store
+from hpcml.model.precision import Numerics
+from hpcml.model.run import Model, Workload
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
+from hpcml.store.database import Database
 from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
-from hpcml.store.queries import curve, events, find_runs, get_run
+from hpcml.store.opening import open_store
+from hpcml.store.query import curve, events, find_runs, get_run
+from tests.effort import times
 from tests.store.building import T0, Journal, contents, make_run_dir
 
 UID = "20260528-202640-aaaaaa"
@@ -52,7 +54,7 @@ def fresh(tmp_path: Path, root: Path) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
-def test_a_run_directory_becomes_a_record(store: Store, runs: Path) -> None:
+def test_a_run_directory_becomes_a_record(store: Database, runs: Path) -> None:
     run_dir = a_finished_run(runs)
 
     report = ingest_all(store, runs)
@@ -79,7 +81,7 @@ def test_a_run_directory_becomes_a_record(store: Store, runs: Path) -> None:
     assert accuracy.mean == pytest.approx(0.475)
 
 
-def test_a_job_of_an_array_keeps_its_index(store: Store, runs: Path) -> None:
+def test_a_job_of_an_array_keeps_its_index(store: Database, runs: Path) -> None:
     launch = Journal(make_run_dir(runs), writer="launch")
     launch.event("submitted", scheduler="slurm", job_id="77", array_index=3)
     ingest_all(store, runs)
@@ -104,7 +106,7 @@ OWN_PROGRAM: dict[str, Any] = {
     ],
 )
 def test_nobody_vouches_for_the_emulation_of_a_program_that_reports_none(
-    store: Store, runs: Path, planned: Numerics, changes: dict[str, Any], numerics: str
+    store: Database, runs: Path, planned: Numerics, changes: dict[str, Any], numerics: str
 ) -> None:
     run_dir = make_run_dir(runs, planned=planned, **changes)
     ingest_all(store, runs)
@@ -116,7 +118,7 @@ def test_nobody_vouches_for_the_emulation_of_a_program_that_reports_none(
 
 
 @pytest.mark.parametrize("reported", ["emulated", "native"])
-def test_the_numerics_that_a_users_program_reports_are_taken(store: Store, runs: Path, reported: str) -> None:
+def test_the_numerics_that_a_users_program_reports_are_taken(store: Database, runs: Path, reported: str) -> None:
     run_dir = make_run_dir(runs, planned=Numerics.emulated, **OWN_PROGRAM)
     Journal(run_dir).event("precision", numerics=reported, products={"matmul": "tf32"}, parameters="float32")
     ingest_all(store, runs)
@@ -124,7 +126,7 @@ def test_the_numerics_that_a_users_program_reports_are_taken(store: Store, runs:
     assert get_run(store, UID).numerics == reported
 
 
-def test_points_and_events_are_on_the_runs_own_clock(store: Store, runs: Path) -> None:
+def test_points_and_events_are_on_the_runs_own_clock(store: Database, runs: Path) -> None:
     a_finished_run(runs)
     ingest_all(store, runs)
 
@@ -135,7 +137,7 @@ def test_points_and_events_are_on_the_runs_own_clock(store: Store, runs: Path) -
     assert [(event.t_s, event.writer) for event in told if event.name == "note"] == [(4.5, "rank0")]
 
 
-def test_ingesting_again_changes_nothing(store: Store, runs: Path) -> None:
+def test_ingesting_again_changes_nothing(store: Database, runs: Path) -> None:
     a_finished_run(runs)
     ingest_all(store, runs)
     before = contents(store)
@@ -144,7 +146,7 @@ def test_ingesting_again_changes_nothing(store: Store, runs: Path) -> None:
     assert contents(store) == before
 
 
-def test_an_unchanged_run_is_not_opened(store: Store, runs: Path) -> None:
+def test_an_unchanged_run_is_not_opened(store: Database, runs: Path) -> None:
     run_dir = a_finished_run(runs)
     ingest_all(store, runs)
     size, modified = run_dir.manifest.stat().st_size, run_dir.manifest.stat().st_mtime_ns
@@ -154,7 +156,7 @@ def test_an_unchanged_run_is_not_opened(store: Store, runs: Path) -> None:
     assert ingest_all(store, runs) == IngestReport(runs=1)
 
 
-def test_a_changed_run_json_is_read_again(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_a_changed_run_json_is_read_again(store: Database, runs: Path, tmp_path: Path) -> None:
     run_dir = a_finished_run(runs)
     ingest_all(store, runs)
     raw = json.loads(run_dir.manifest.read_text())
@@ -168,7 +170,7 @@ def test_a_changed_run_json_is_read_again(store: Store, runs: Path, tmp_path: Pa
 
 
 def test_an_agent_that_is_heard_of_late_moves_the_clock_and_nothing_else(
-    store: Store, runs: Path, tmp_path: Path
+    store: Database, runs: Path, tmp_path: Path
 ) -> None:
     run_dir = make_run_dir(runs)
     Journal(run_dir, writer="launch", t0=T0 + 0.1234567)
@@ -184,7 +186,7 @@ def test_an_agent_that_is_heard_of_late_moves_the_clock_and_nothing_else(
     assert contents(store) == fresh(tmp_path, runs)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(8, 30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.floats(0, 1), min_size=1, max_size=4), batch_bytes=st.sampled_from([1, 300, 8 << 20]))
 def test_journals_cut_at_any_byte_and_completed_give_the_same_store(
     tmp_path: Path, cuts: list[float], batch_bytes: int
@@ -206,7 +208,7 @@ def test_journals_cut_at_any_byte_and_completed_give_the_same_store(
         path.unlink()
 
 
-def test_a_torn_tail_longer_than_a_batch_holds_up_no_other_journal(store: Store, runs: Path) -> None:
+def test_a_torn_tail_longer_than_a_batch_holds_up_no_other_journal(store: Database, runs: Path) -> None:
     run_dir = make_run_dir(runs)
     agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir)
     agent.write('{"k": "e", "d": "' + "x" * 5000)
@@ -219,7 +221,7 @@ def test_a_torn_tail_longer_than_a_batch_holds_up_no_other_journal(store: Store,
     assert ingest_all(store, runs, batch_bytes=100) == IngestReport(runs=1, new_points=1, bad_lines=1)
 
 
-def test_bad_lines_are_counted_once_and_nothing_around_them_is_lost(store: Store, runs: Path) -> None:
+def test_bad_lines_are_counted_once_and_nothing_around_them_is_lost(store: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs))
     journal.metrics(1, loss=1.0)
     journal.write("\0" * 100 + "\n" + '{"k": "m", "s": 1, "t": NaN, "i": 7, "v": {"loss": 1}}\n')
@@ -232,7 +234,7 @@ def test_bad_lines_are_counted_once_and_nothing_around_them_is_lost(store: Store
     assert [point.step for point in curve(store, UID, "loss")] == [1, 2]
 
 
-def test_nan_and_infinities_come_back_as_they_were(store: Store, runs: Path) -> None:
+def test_nan_and_infinities_come_back_as_they_were(store: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs))
     for step, value in enumerate([1.0, math.nan, math.inf, -math.inf, 3.0, math.nan]):
         journal.metrics(step, loss=value)
@@ -244,7 +246,7 @@ def test_nan_and_infinities_come_back_as_they_were(store: Store, runs: Path) -> 
     assert (summary.first, summary.min, summary.max, summary.mean) == (1.0, 1.0, 3.0, 2.0)
 
 
-def test_the_last_value_of_a_step_counts(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_the_last_value_of_a_step_counts(store: Database, runs: Path, tmp_path: Path) -> None:
     journal = Journal(make_run_dir(runs))
     journal.metrics(1, loss=9.0)
     journal.metrics(1, loss=8.0)
@@ -260,7 +262,7 @@ def test_the_last_value_of_a_step_counts(store: Store, runs: Path, tmp_path: Pat
 
 
 def test_a_requeued_run_has_one_curve_of_which_the_later_attempt_has_the_last_word(
-    store: Store, runs: Path, tmp_path: Path
+    store: Database, runs: Path, tmp_path: Path
 ) -> None:
     run_dir = make_run_dir(runs)
     first = Journal(run_dir, attempt=1)
@@ -280,7 +282,9 @@ def test_a_requeued_run_has_one_curve_of_which_the_later_attempt_has_the_last_wo
 
 
 @pytest.mark.parametrize("change", ["shorter", "another", "gone"])
-def test_a_journal_that_is_no_continuation_is_read_anew(store: Store, runs: Path, tmp_path: Path, change: str) -> None:
+def test_a_journal_that_is_no_continuation_is_read_anew(
+    store: Database, runs: Path, tmp_path: Path, change: str
+) -> None:
     run_dir = a_finished_run(runs)
     ingest_all(store, runs)
     path = run_dir.journals / "1-node7-rank0.jsonl"
@@ -299,7 +303,7 @@ def test_a_journal_that_is_no_continuation_is_read_anew(store: Store, runs: Path
 
 
 def test_deleting_the_store_and_ingesting_again_gives_the_same_answers(
-    store: Store, runs: Path, tmp_path: Path
+    store: Database, runs: Path, tmp_path: Path
 ) -> None:
     for name in "abc":
         a_finished_run(runs, UID[:-1] + name)
@@ -314,7 +318,7 @@ def test_deleting_the_store_and_ingesting_again_gives_the_same_answers(
     assert find_runs(again) == before
 
 
-def test_an_unreadable_run_is_a_line_of_the_report_and_the_others_go_in(store: Store, runs: Path) -> None:
+def test_an_unreadable_run_is_a_line_of_the_report_and_the_others_go_in(store: Database, runs: Path) -> None:
     a_finished_run(runs)
     for name, text in {"torn": '{"uid": "x', "list": "[]", "empty": "{}"}.items():
         folder = runs / "default" / name
@@ -341,7 +345,7 @@ def test_an_unreadable_run_is_a_line_of_the_report_and_the_others_go_in(store: S
         ),
     ],
 )
-def test_a_foreign_journal_is_left_out_and_said(store: Store, runs: Path, header: str, problem: str) -> None:
+def test_a_foreign_journal_is_left_out_and_said(store: Database, runs: Path, header: str, problem: str) -> None:
     run_dir = a_finished_run(runs)
     (run_dir.journals / "9-foreign.jsonl").write_text(header + "\n" + "x" * 500)
 
@@ -351,7 +355,7 @@ def test_a_foreign_journal_is_left_out_and_said(store: Store, runs: Path, header
     assert problem in report.problems[0]
 
 
-def test_a_moved_run_is_found_again_and_a_copied_one_refused(store: Store, runs: Path) -> None:
+def test_a_moved_run_is_found_again_and_a_copied_one_refused(store: Database, runs: Path) -> None:
     run_dir = a_finished_run(runs)
     ingest_all(store, runs)
     shutil.move(runs / "default", runs / "moved")
@@ -368,5 +372,5 @@ def test_a_moved_run_is_found_again_and_a_copied_one_refused(store: Store, runs:
     assert not run_dir.path.exists()
 
 
-def test_an_empty_root_is_no_problem(store: Store, tmp_path: Path) -> None:
+def test_an_empty_root_is_no_problem(store: Database, tmp_path: Path) -> None:
     assert ingest_all(store, tmp_path / "absent") == IngestReport()

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.store import ingest, summaries
-from hpcml.store.engine import Store
+from hpcml.store import ingest
+from hpcml.store import ingest as part_summaries
+from hpcml.store.database import Database
 from hpcml.store.ingest import IngestReport, ingest_all
-from hpcml.store.queries import curve, get_run
+from hpcml.store.query import curve, get_run
 from hpcml_client.journal import JournalWriter
 from tests.store.building import Journal, contents, make_run_dir
 from tests.store.test_ingest import fresh
@@ -29,18 +30,18 @@ def ranks(runs: Path, *, count: int, steps: int) -> None:
 def read_whole(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Each curve that is read from its beginning."""
     found: list[int] = []
-    really = summaries._read_curve
+    really = part_summaries._read_curve
 
     def note(connection, run_id, metric_id):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
         found.append(metric_id)
         return really(connection, run_id, metric_id)
 
-    monkeypatch.setattr(summaries, "_read_curve", note)
+    monkeypatch.setattr(part_summaries, "_read_curve", note)
     return found
 
 
 def test_a_curve_of_many_writers_is_summed_up_once_and_not_for_each_stretch(
-    store: Store, runs: Path, tmp_path: Path, read_whole: list[int]
+    store: Database, runs: Path, tmp_path: Path, read_whole: list[int]
 ) -> None:
     ranks(runs, count=4, steps=200)
 
@@ -54,7 +55,7 @@ def test_a_curve_of_many_writers_is_summed_up_once_and_not_for_each_stretch(
 
 @pytest.mark.parametrize("stretches", [1, 3, 20, 40])
 def test_a_reader_killed_between_two_stretches_leaves_nothing_wrong(
-    store: Store, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretches: int
+    store: Database, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretches: int
 ) -> None:
     ranks(runs, count=3, steps=200)
     done = 0
@@ -81,7 +82,7 @@ def test_a_reader_killed_between_two_stretches_leaves_nothing_wrong(
     assert contents(store) == fresh(tmp_path, runs)
 
 
-def test_a_run_with_a_million_points_is_whole(runs: Path, store: Store) -> None:
+def test_a_run_with_a_million_points_is_whole(runs: Path, store: Database) -> None:
     run_dir = make_run_dir(runs)
     for rank in range(2):
         with JournalWriter.open(str(run_dir.journals), run=UID, writer=f"rank{rank}") as journal:

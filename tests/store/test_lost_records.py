@@ -9,11 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from hpcml.rundir import find_run_dirs
-from hpcml.store.engine import Store, open_store
+from hpcml.runs.layout import find_run_dirs
+from hpcml.store.database import Database
 from hpcml.store.ingest import IngestReport, ingest_all
 from hpcml.store.missing import damage, without_directory
-from hpcml.store.queries import curve, get_run
+from hpcml.store.opening import open_store
+from hpcml.store.query import curve, get_run
+from tests.effort import times
 from tests.store.building import T0, Journal, contents, make_run_dir
 
 UID = "20260528-202640-aaaaaa"
@@ -23,11 +25,11 @@ def line(seq: int) -> str:
     return f'{{"s":{seq},"t":0.5,"k":"m","i":{seq},"v":{{"loss":{seq}}}}}\n'
 
 
-def lost_of(store: Store) -> int:
+def lost_of(store: Database) -> int:
     return get_run(store, UID).lost_records
 
 
-def test_a_hole_in_the_numbers_is_so_many_lost_records(store: Store, runs: Path) -> None:
+def test_a_hole_in_the_numbers_is_so_many_lost_records(store: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs))
     for seq in (0, 1, 5, 6, 9):
         journal.write(line(seq))
@@ -37,7 +39,7 @@ def test_a_hole_in_the_numbers_is_so_many_lost_records(store: Store, runs: Path)
     assert (lost_of(store), get_run(store, UID).bad_lines) == (5, 0)
 
 
-def test_a_hole_between_two_times_of_reading_is_seen(store: Store, runs: Path) -> None:
+def test_a_hole_between_two_times_of_reading_is_seen(store: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs))
     journal.write(line(0))
     ingest_all(store, runs)
@@ -47,7 +49,7 @@ def test_a_hole_between_two_times_of_reading_is_seen(store: Store, runs: Path) -
     assert lost_of(store) == 3
 
 
-def test_the_event_that_tells_of_a_gap_does_not_count_it_again(store: Store, runs: Path) -> None:
+def test_the_event_that_tells_of_a_gap_does_not_count_it_again(store: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs))
     journal.write(line(0) + line(8))
     journal.write('{"s":9,"t":0.6,"k":"e","n":"journal_gap","d":{"dropped":7}}\n')
@@ -56,14 +58,14 @@ def test_the_event_that_tells_of_a_gap_does_not_count_it_again(store: Store, run
     assert lost_of(store) == 7
 
 
-def test_what_was_lost_before_the_first_record_is_lost(store: Store, runs: Path) -> None:
+def test_what_was_lost_before_the_first_record_is_lost(store: Database, runs: Path) -> None:
     Journal(make_run_dir(runs)).write(line(3))
     ingest_all(store, runs)
 
     assert lost_of(store) == 3
 
 
-def test_a_number_taken_a_moment_too_early_is_no_loss(store: Store, runs: Path) -> None:
+def test_a_number_taken_a_moment_too_early_is_no_loss(store: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs))
     journal.write(line(0) + line(2))  # a signal handler wrote in the middle of record 1
     before = ingest_all(store, runs).lost_records
@@ -72,7 +74,7 @@ def test_a_number_taken_a_moment_too_early_is_no_loss(store: Store, runs: Path) 
     assert (before, ingest_all(store, runs).lost_records, lost_of(store)) == (1, -1, 0)
 
 
-def test_a_number_that_was_damaged_itself_makes_no_thousand_lost_records(store: Store, runs: Path) -> None:
+def test_a_number_that_was_damaged_itself_makes_no_thousand_lost_records(store: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs))
     journal.write("".join(map(line, (0, 1, 2, 9003, 4, 5))))
     ingest_all(store, runs)
@@ -80,7 +82,7 @@ def test_a_number_that_was_damaged_itself_makes_no_thousand_lost_records(store: 
     assert lost_of(store) == 0
 
 
-def test_damage_of_all_runs_is_summed_and_the_runs_are_named(store: Store, runs: Path) -> None:
+def test_damage_of_all_runs_is_summed_and_the_runs_are_named(store: Database, runs: Path) -> None:
     for name in "abc":
         run_dir = make_run_dir(runs, UID[:-1] + name)
         for rank in range(2):
@@ -94,7 +96,9 @@ def test_damage_of_all_runs_is_summed_and_the_runs_are_named(store: Store, runs:
     assert (get_run(store, UID[:-1] + "b").bad_lines, get_run(store, UID).lost_records) == (0, 4)
 
 
-def test_runs_whose_directories_are_gone_are_found_and_a_disk_that_is_away_is_not(store: Store, tmp_path: Path) -> None:
+def test_runs_whose_directories_are_gone_are_found_and_a_disk_that_is_away_is_not(
+    store: Database, tmp_path: Path
+) -> None:
     here, away = tmp_path / "here", tmp_path / "away"
     made = [make_run_dir(here, UID), make_run_dir(here, UID[:-1] + "b"), make_run_dir(away, UID[:-1] + "c")]
     ingest_all(store, here, away)
@@ -106,7 +110,7 @@ def test_runs_whose_directories_are_gone_are_found_and_a_disk_that_is_away_is_no
     assert without_directory(store, [here, away]) == [UID[:-1] + "b"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(12, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kept=st.sets(st.integers(0, 60), min_size=1),
     cuts=st.lists(st.floats(0, 1), max_size=4),
@@ -134,7 +138,7 @@ def test_however_it_is_read_the_same_records_are_lost(
     store.close()
 
 
-def test_the_journals_are_numbered_as_their_values_are_preferred(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_the_journals_are_numbered_as_their_values_are_preferred(store: Database, runs: Path, tmp_path: Path) -> None:
     run_dir = make_run_dir(runs)
     Journal(run_dir, writer="agent", attempt=1).metrics(0, loss=1.0)
     Journal(run_dir, writer="rank0", attempt=0, t0=T0 + 900).metrics(0, loss=2.0)  # its clock was ahead
@@ -159,7 +163,7 @@ def test_the_journals_are_numbered_as_their_values_are_preferred(store: Store, r
 
 
 @pytest.mark.parametrize("is_anew", [False, True])
-def test_reading_anew_finds_what_was_changed_without_a_trace(store: Store, runs: Path, *, is_anew: bool) -> None:
+def test_reading_anew_finds_what_was_changed_without_a_trace(store: Database, runs: Path, *, is_anew: bool) -> None:
     journal = Journal(make_run_dir(runs))
     journal.metrics(0, loss=1.5)
     ingest_all(store, runs)
@@ -171,7 +175,7 @@ def test_reading_anew_finds_what_was_changed_without_a_trace(store: Store, runs:
     assert curve(store, UID, "loss")[0].value == (2.5 if is_anew else 1.5)
 
 
-def test_reading_anew_changes_nothing_else(store: Store, runs: Path) -> None:
+def test_reading_anew_changes_nothing_else(store: Database, runs: Path) -> None:
     for name in "ab":
         journal = Journal(make_run_dir(runs, UID[:-1] + name, tags=["first"]))
         journal.metrics(0, loss=1.5)

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.rundir import RunDir
-from hpcml.store.engine import Store, open_store
+from hpcml.runs.layout import RunDir
+from hpcml.store.admin import compact, counts, faults, size_of, torn_parts, vacuum
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
-from hpcml.store.maintenance import compact, counts, faults, size_of, torn_parts, vacuum
+from hpcml.store.opening import open_store
 from tests.store.building import contents
 from tests.store.test_ingest import UID, a_finished_run, fresh
 from tests.store.test_many_ingesters import make_journals, write_some
 
 
 @pytest.fixture(params=["direct", "published"])
-def file_store(request: pytest.FixtureRequest, tmp_path: Path, runs: Path) -> Store:
+def file_store(request: pytest.FixtureRequest, tmp_path: Path, runs: Path) -> Database:
     """A store in a file, with a run in it."""
     a_finished_run(runs)
     store = open_store(str(tmp_path / "store.db"), request.param)
@@ -26,12 +27,12 @@ def file_store(request: pytest.FixtureRequest, tmp_path: Path, runs: Path) -> St
     return store
 
 
-def test_there_is_nothing_wrong_with_a_store_that_is_as_it_was_made(file_store: Store) -> None:
+def test_there_is_nothing_wrong_with_a_store_that_is_as_it_was_made(file_store: Database) -> None:
     assert torn_parts(file_store.name) == []
     assert list(faults(file_store)) == []
 
 
-def test_every_kind_of_store_is_looked_over(store: Store, runs: Path) -> None:
+def test_every_kind_of_store_is_looked_over(store: Database, runs: Path) -> None:
     a_finished_run(runs)
     ingest_all(store, runs)
     assert list(faults(store)) == []
@@ -44,7 +45,7 @@ def test_every_kind_of_store_is_looked_over(store: Store, runs: Path) -> None:
     assert any("is gone" in line for line in faults(store))
 
 
-def test_what_contradicts_itself_is_told(file_store: Store) -> None:
+def test_what_contradicts_itself_is_told(file_store: Database) -> None:
     broken = sqlite3.connect(file_store.name)  # without foreign keys, and past every lease
     broken.execute("DELETE FROM series")
     broken.execute("INSERT INTO metric (name) VALUES ('nobody''s')")
@@ -60,7 +61,7 @@ def test_what_contradicts_itself_is_told(file_store: Store) -> None:
     assert torn_parts(file_store.name) == []
 
 
-def test_journals_that_shrank_or_went_are_told(file_store: Store, runs: Path) -> None:
+def test_journals_that_shrank_or_went_are_told(file_store: Database, runs: Path) -> None:
     first, second, *_ = RunDir(runs / "default" / UID).journal_files()
     os.truncate(first, 10)
     second.unlink()
@@ -71,13 +72,13 @@ def test_journals_that_shrank_or_went_are_told(file_store: Store, runs: Path) ->
     assert sum(str(second) in line and "is gone" in line for line in told) == 1
 
 
-def test_a_run_that_is_gone_as_a_whole_is_no_fault(file_store: Store, runs: Path) -> None:
+def test_a_run_that_is_gone_as_a_whole_is_no_fault(file_store: Database, runs: Path) -> None:
     (runs / "default").rename(runs / "elsewhere")
 
     assert list(faults(file_store)) == []
 
 
-def test_torn_pages_are_told_without_opening_the_store(file_store: Store) -> None:
+def test_torn_pages_are_told_without_opening_the_store(file_store: Database) -> None:
     path = Path(file_store.name)
     content = path.read_bytes()
     path.write_bytes(content[: 8 * 4096] + b"\xff" * 4096 + content[9 * 4096 :])
@@ -124,7 +125,7 @@ def test_a_store_becomes_smaller_and_says_the_same(tmp_path: Path, runs: Path, m
     assert list(faults(store)) == []
 
 
-def test_compact_leaves_the_newest_backup(file_store: Store, tmp_path: Path) -> None:
+def test_compact_leaves_the_newest_backup(file_store: Database, tmp_path: Path) -> None:
     for day in (1, 2):
         (tmp_path / f"store.db.backup-0001-2026010{day}-000000").touch()
         os.utime(tmp_path / f"store.db.backup-0001-2026010{day}-000000", (day, day))

@@ -1,21 +1,21 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-from hpcml.store.engine import Store
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
-from hpcml.store.queries import find_runs
+from hpcml.store.query import find_runs
+from tests import warm
 from tests.store.building import Journal, contents, make_run_dir
 from tests.store.test_ingest import fresh
+from tests.warm import Process
 
 INGESTER = """
 import sys
 from pathlib import Path
-from hpcml.store.engine import open_store
+from hpcml.store.opening import open_store
 from hpcml.store.ingest import ingest_all
 store = open_store(sys.argv[1])
 print("ready", flush=True)
@@ -24,19 +24,14 @@ for _ in sys.stdin:
 """
 
 
-def start_ingester(store_url: str, runs: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", INGESTER, store_url, str(runs)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def start_ingester(store_url: str, runs: Path) -> Process:
+    process = warm.start(INGESTER, store_url, str(runs), stderr=None)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-def go(process: subprocess.Popen[str]) -> None:
+def go(process: Process) -> None:
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()
@@ -61,7 +56,7 @@ def make_journals(runs: Path) -> list[Journal]:
 
 
 def test_killed_at_any_point_it_leaves_a_store_that_the_next_one_completes(
-    store: Store, store_url: str, runs: Path, tmp_path: Path
+    store: Database, store_url: str, runs: Path, tmp_path: Path
 ) -> None:
     rng = random.Random(7)  # noqa: S311
     journals = make_journals(runs)
@@ -83,7 +78,7 @@ def test_killed_at_any_point_it_leaves_a_store_that_the_next_one_completes(
 
 
 def test_several_ingesters_at_once_take_each_line_once(
-    store: Store, store_url: str, runs: Path, tmp_path: Path
+    store: Database, store_url: str, runs: Path, tmp_path: Path
 ) -> None:
     rng = random.Random(8)  # noqa: S311
     journals = make_journals(runs)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.store.engine import open_store
-from hpcml.store.placement import Mode, placement_of
+from hpcml.store.opening import open_store
+from hpcml.store.sqlite.location import Mode, placement_of
 
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0

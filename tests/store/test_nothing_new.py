@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from hpcml.store.engine import Store
+from hpcml.store.database import Database
 from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
 from hpcml_client.journal import JournalWriter
 from tests.store.building import Journal, make_run_dir
@@ -18,17 +19,17 @@ UID = "20260528-202640-aaaaaa"
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Each file that is opened from now on."""
     paths: list[Path] = []
-    really = Path.open
+    really = os.open
 
-    def note(path: Path, *words: object, **options: object) -> object:
-        paths.append(path)
-        return really(path, *words, **options)  # type: ignore[call-overload]
+    def note(path: str | Path, *words: int, **options: int) -> int:
+        paths.append(Path(path))
+        return really(path, *words, **options)
 
-    monkeypatch.setattr(Path, "open", note)
+    monkeypatch.setattr(os, "open", note)
     return paths
 
 
-def refuse_to_write(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse_to_write(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     def writing() -> None:
         pytest.fail("nothing is new, and yet the store was to be written")
 
@@ -36,7 +37,7 @@ def refuse_to_write(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unchanged_runs_are_neither_opened_nor_written(
-    store: Store, runs: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
+    store: Database, runs: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
         run_dir = make_run_dir(runs, f"20260528-202640-{number:06d}")
@@ -54,7 +55,7 @@ def test_unchanged_runs_are_neither_opened_nor_written(
 
 
 def test_a_torn_end_and_a_foreign_journal_are_no_reason_to_write(
-    store: Store, runs: Path, monkeypatch: pytest.MonkeyPatch
+    store: Database, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = make_run_dir(runs)
     journal = Journal(run_dir)
@@ -71,7 +72,7 @@ def test_a_torn_end_and_a_foreign_journal_are_no_reason_to_write(
     assert again == IngestReport(runs=1, problems=before.problems)
 
 
-def test_only_what_changed_is_opened(store: Store, runs: Path, opened: list[Path]) -> None:
+def test_only_what_changed_is_opened(store: Database, runs: Path, opened: list[Path]) -> None:
     run_dirs = [make_run_dir(runs, f"20260528-202640-{number:06d}") for number in range(5)]
     journals = [Journal(run_dir) for run_dir in run_dirs]
     ingest_all(store, runs)

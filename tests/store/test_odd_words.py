@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.rundir import RunDir
-from hpcml.states import State
-from hpcml.store.engine import Store
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
+from hpcml.store.database import Database
 from hpcml.store.ingest import IngestReport, ingest_all
-from hpcml.store.queries import curve, events, find_runs, get_run
+from hpcml.store.query import curve, events, find_runs, get_run
 from hpcml_client.journal import JournalWriter
 from tests.store.building import T0, Journal, contents, make_run_dir
 from tests.store.test_ingest import fresh
@@ -36,7 +36,9 @@ def odd(word: str) -> str:
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_odd_words_in_every_field_come_back_as_they_were(store: Store, runs: Path, tmp_path: Path, word: str) -> None:
+def test_odd_words_in_every_field_come_back_as_they_were(
+    store: Database, runs: Path, tmp_path: Path, word: str
+) -> None:
     text = odd(word)
     run_dir = make_run_dir(runs, tags=[text, "plain"], name=text)
     raw = json.loads(run_dir.manifest.read_text())
@@ -66,14 +68,14 @@ def test_odd_words_in_every_field_come_back_as_they_were(store: Store, runs: Pat
     assert contents(store)["point"] == fresh(tmp_path, runs)["point"]
 
 
-def test_a_thousand_metrics_of_one_step_are_all_there(store: Store, runs: Path) -> None:
+def test_a_thousand_metrics_of_one_step_are_all_there(store: Database, runs: Path) -> None:
     Journal(make_run_dir(runs)).metrics(0, **{f"layer.{at}.norm": float(at) for at in range(1000)})
 
     assert ingest_all(store, runs).new_points == 1000
     assert get_run(store, UID).metrics["layer.999.norm"].last == 999.0
 
 
-def test_a_clock_that_is_set_back_moves_no_value_and_makes_no_negative_duration(store: Store, runs: Path) -> None:
+def test_a_clock_that_is_set_back_moves_no_value_and_makes_no_negative_duration(store: Database, runs: Path) -> None:
     run_dir = make_run_dir(runs)
     for attempt, t0 in ((0, T0 + 7200.0), (1, T0 - 3600.0)):  # three hours back, between two attempts
         agent = Journal(run_dir, writer="agent", attempt=attempt, t0=t0)
@@ -94,7 +96,7 @@ def test_a_clock_that_is_set_back_moves_no_value_and_makes_no_negative_duration(
     assert all(math.isfinite(point.t_s) for point in curve(store, UID, "loss"))
 
 
-def test_steps_as_large_as_64_bits_hold_are_kept_and_larger_ones_counted(store: Store, runs: Path) -> None:
+def test_steps_as_large_as_64_bits_hold_are_kept_and_larger_ones_counted(store: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs))
     for step in (-(2**63), 0, 2**63 - 1, 2**63):
         journal.metrics(step, loss=1.0)
@@ -104,7 +106,7 @@ def test_steps_as_large_as_64_bits_hold_are_kept_and_larger_ones_counted(store: 
 
 
 @pytest.mark.parametrize("text", ["nul \0 in the middle", "half \ud800 a character"])
-def test_what_no_database_can_hold_costs_that_character_alone(store: Store, runs: Path, text: str) -> None:
+def test_what_no_database_can_hold_costs_that_character_alone(store: Database, runs: Path, text: str) -> None:
     run_dir = make_run_dir(runs, tags=["first"])
     raw = json.loads(run_dir.manifest.read_text())
     raw["run"]["tags"], raw["run"]["name"] = [text], text

@@ -16,12 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcml.errors import StoreError
-from hpcml.rundir import RunDir
-from hpcml.store.engine import Store, open_store
-from hpcml.store.forgetting import forget_run
+from hpcml.runs.layout import RunDir
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all, ingest_run
-from hpcml.store.queries import curve, events, find_runs, get_run
+from hpcml.store.opening import open_store
+from hpcml.store.query import curve, events, find_runs, get_run
+from hpcml.store.rows import forget_run
 from tests.cluster.postgres.server import Server, missing, running
+from tests.effort import times
 from tests.store.building import Journal, contents, make_run_dir
 from tests.store.test_ingest import UID, a_finished_run, fresh
 from tests.store.test_many_ingesters import go, make_journals, start_ingester, write_some
@@ -38,7 +40,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def postgres_store(postgres: Server, new_database: object) -> Iterator[Store]:
+def postgres_store(postgres: Server, new_database: object) -> Iterator[Database]:
     """An empty store on a server."""
     assert callable(new_database)
     name = new_database("empty_store")
@@ -91,7 +93,7 @@ def test_a_server_that_is_gone_is_one_line_and_the_next_try_goes_on(server: Serv
 
 
 def test_ingesters_and_who_forgets_never_wait_for_each_other_forever(
-    postgres_store: Store, runs: Path, tmp_path: Path
+    postgres_store: Database, runs: Path, tmp_path: Path
 ) -> None:
     """Each ingester meets new names in an order of its own, and each run that is forgotten takes names away."""
     url = postgres_store._url.render_as_string(hide_password=False)  # type: ignore[attr-defined]
@@ -135,7 +137,7 @@ def test_ingesters_and_who_forgets_never_wait_for_each_other_forever(
 
 
 def test_what_only_some_databases_can_hold_comes_back_from_all_alike(
-    postgres_store: Store, runs: Path, tmp_path: Path
+    postgres_store: Database, runs: Path, tmp_path: Path
 ) -> None:
     run_dir = make_run_dir(runs, name="a\0b <script>'; DROP TABLE run; --", tags=["t\0", "ü \ud800", "%s ? :x"])
     journal = Journal(run_dir)
@@ -155,7 +157,7 @@ def test_what_only_some_databases_can_hold_comes_back_from_all_alike(
     assert get_run(postgres_store, UID).tags == ("t\ufffd", "ü ?", "%s ? :x")
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(8, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=st.lists(
         st.lists(st.tuples(st.integers(-3, 12), st.floats(allow_nan=True, allow_infinity=True)), max_size=12),
@@ -165,7 +167,7 @@ def test_what_only_some_databases_can_hold_comes_back_from_all_alike(
     text=st.text(max_size=20),
 )
 def test_steps_in_any_order_and_texts_of_any_kind_give_what_a_file_would_have(
-    postgres_store: Store, tmp_path: Path, batches: list[list[tuple[int, float]]], text: str
+    postgres_store: Database, tmp_path: Path, batches: list[list[tuple[int, float]]], text: str
 ) -> None:
     root = Path(tmp_path / f"r{time.monotonic_ns()}")
     run_dir = make_run_dir(root, f"{UID}-{time.monotonic_ns()}")
@@ -179,14 +181,14 @@ def test_steps_in_any_order_and_texts_of_any_kind_give_what_a_file_would_have(
     assert of_run(postgres_store, run_dir) == fresh(tmp_path, root)
 
 
-def of_run(store: Store, run_dir: RunDir) -> dict[str, list[tuple[object, ...]]]:
+def of_run(store: Database, run_dir: RunDir) -> dict[str, list[tuple[object, ...]]]:
     """Return what the store has of one run: its uid is in each row, in that of a journal as the beginning."""
     return {
         table: [row for row in rows if str(row[0]).startswith(run_dir.uid)] for table, rows in contents(store).items()
     }
 
 
-def test_whoever_stops_in_the_middle_is_let_go_by_the_server(postgres_store: Store, runs: Path) -> None:
+def test_whoever_stops_in_the_middle_is_let_go_by_the_server(postgres_store: Database, runs: Path) -> None:
     a_finished_run(runs)
     with postgres_store.writing() as connection, connection.begin():
         held = {

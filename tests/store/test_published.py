@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.lease import Lock, try_lock
-from hpcml.store import published as publishing
-from hpcml.store.engine import open_store
-from hpcml.store.published import PublishedStore
-from hpcml.store.sqlite_path import Header
+from hpcml.runs.lock import Lock, try_lock
+from hpcml.store.opening import open_store
+from hpcml.store.sqlite import published as publishing
+from hpcml.store.sqlite.location import SqliteHeader
+from hpcml.store.sqlite.published import PublishedStore
 from tests.store.published_stores import keep, kept, kept_in, published
 
 
@@ -74,14 +74,14 @@ def test_two_machines_write_in_turns_and_each_begins_with_what_the_other_publish
 
 
 def test_nothing_is_published_where_nothing_changed(path: Path, here: PublishedStore) -> None:
-    before = Header.of(path).publication
+    before = SqliteHeader.of(path).publication
 
     with here.writing() as connection, connection.begin():
         connection.exec_driver_sql("SELECT count(*) FROM metric").scalar()
     with here.writing():
         pass
 
-    assert Header.of(path).publication == before
+    assert SqliteHeader.of(path).publication == before
 
 
 def test_a_copy_that_equals_the_publication_is_not_made_again(
@@ -136,7 +136,7 @@ def test_a_folder_that_others_may_enter_is_not_worked_in(path: Path, tmp_path: P
 def test_without_any_disk_of_its_own_it_works_beside_the_store(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcml.store.working_copy._private_folder", lambda *_: None)
+    monkeypatch.setattr("hpcml.store.sqlite.published._private_folder", lambda *_: None)
     store = published(path, tmp_path / "none")
 
     keep(store, "a")
@@ -230,14 +230,14 @@ def test_not_even_if_it_is_declared_dead_while_it_publishes(
 
 
 def test_what_is_written_together_is_published_once(path: Path, here: PublishedStore) -> None:
-    before = Header.of(path).publication
+    before = SqliteHeader.of(path).publication
     with here.together():
         for turn in range(3):
             keep(here, f"m{turn}")
             assert kept(here) == [f"m{number}" for number in range(turn + 1)]
-            assert Header.of(path).publication == before
+            assert SqliteHeader.of(path).publication == before
 
-    assert Header.of(path).publication != before
+    assert SqliteHeader.of(path).publication != before
     assert kept_in(path) == ["m0", "m1", "m2"]
 
 
@@ -291,12 +291,12 @@ def test_a_store_that_was_used_directly_is_taken_over_with_all_that_is_in_its_lo
     direct = open_store(str(path), "direct")
     with direct.writing() as connection, connection.begin():
         connection.exec_driver_sql("INSERT INTO metric (name) VALUES ('loss')")
-    assert Header.of(path).has_wal
+    assert SqliteHeader.of(path).has_wal
 
     store = published(path, tmp_path / "here")
 
     assert kept(store) == ["loss"]
-    assert not Header.of(path).has_wal
+    assert not SqliteHeader.of(path).has_wal
     with pytest.raises(StoreError, match="began to publish"), direct.reading():
         pass
     with pytest.raises(StoreError, match="began to publish"), direct.writing() as connection, connection.begin():

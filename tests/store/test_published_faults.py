@@ -16,13 +16,15 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.store.engine import open_store
 from hpcml.store.ingest import ingest_all
-from hpcml.store.queries import find_runs
+from hpcml.store.opening import open_store
+from hpcml.store.query import find_runs
+from tests import warm
 from tests.store.building import contents
 from tests.store.published_stores import published
 from tests.store.test_ingest import fresh
 from tests.store.test_many_ingesters import make_journals, write_some
+from tests.warm import Process
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two hosts, or mount")
 INGESTER = """
@@ -42,22 +44,21 @@ for _ in sys.stdin:
 """
 
 
-def start(host: str, place: Path, scratch: Path, runs: Path) -> subprocess.Popen[str]:
+def start(host: str, place: Path, scratch: Path, runs: Path) -> Process:
     """Start an ingester on a host of this name."""
-    named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host] if host else []
-    process = subprocess.Popen(
-        [*named, sys.executable, "-c", INGESTER, str(place), str(scratch), str(runs)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+    words, cwd = (str(place), str(scratch), str(runs)), Path(__file__).parents[2]
+    process: Process
+    if host:
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host, sys.executable, "-c", INGESTER]
+        process = subprocess.Popen([*named, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cwd)
+    else:
+        process = warm.start(INGESTER, *words, cwd=cwd, stderr=None)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-def go(process: subprocess.Popen[str]) -> None:
+def go(process: Process) -> None:
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()

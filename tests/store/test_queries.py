@@ -9,16 +9,28 @@ import pytest
 from sqlalchemy import Engine, event, select
 
 from hpcml.errors import StoreError
-from hpcml.precision import PrecisionName
-from hpcml.record_keys import value_of
-from hpcml.spec import Precision, Training
-from hpcml.states import State
+from hpcml.model.precision import PrecisionName
+from hpcml.model.record_keys import value_of
+from hpcml.model.run import Precision, Training
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
+from hpcml.store.columns import Keyed
 from hpcml.store.conditions import parse_condition
-from hpcml.store.engine import Store
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
-from hpcml.store.keyed import Keyed
-from hpcml.store.queries import curve, curves, events, experiments, find_runs, get_run, open_runs, runs_by_spec
-from hpcml.store.tables import RUN
+from hpcml.store.query import (
+    curve,
+    curves,
+    events,
+    experiments,
+    find_runs,
+    get_run,
+    open_runs,
+    runs_by_spec,
+    runs_meant,
+)
+from hpcml.store.schema import RUN
+from tests.effort import times
 from tests.store.building import A_RUN, T0, Journal, make_run_dir
 
 
@@ -27,7 +39,7 @@ def uid_of(letter: str) -> str:
 
 
 @pytest.fixture
-def five_runs(store: Store, runs: Path) -> Store:
+def five_runs(store: Database, runs: Path) -> Database:
     """Five runs: a, b, c of one experiment; d failed, e never began."""
     changes: dict[str, dict[str, Any]] = {
         "a": {"seed": 1, "name": "baseline", "tags": ["paper"]},
@@ -51,7 +63,7 @@ def five_runs(store: Store, runs: Path) -> Store:
     return store
 
 
-def found(store: Store, *conditions: str, **how: Any) -> str:  # noqa: ANN401
+def found(store: Database, *conditions: str, **how: Any) -> str:  # noqa: ANN401
     return "".join(
         run.uid[-1] for run in find_runs(store, filters=[parse_condition(text) for text in conditions], **how)
     )
@@ -97,28 +109,28 @@ def found(store: Store, *conditions: str, **how: Any) -> str:  # noqa: ANN401
     ],
 )
 def test_runs_are_found_by_column_parameter_group_metric_tag_and_fact(
-    five_runs: Store, conditions: list[str], letters: str
+    five_runs: Database, conditions: list[str], letters: str
 ) -> None:
     assert found(five_runs, *conditions) == letters
 
 
-def test_runs_are_found_by_experiment_and_state(five_runs: Store) -> None:
+def test_runs_are_found_by_experiment_and_state(five_runs: Database) -> None:
     assert found(five_runs, experiment="default") == "abc"
     assert found(five_runs, states=(State.PENDING, State.FAILED)) == "de"
     assert found(five_runs, experiment="absent") == ""
 
 
-def test_runs_are_sorted_by_any_key_and_limited_afterwards(five_runs: Store) -> None:
+def test_runs_are_sorted_by_any_key_and_limited_afterwards(five_runs: Database) -> None:
     assert found(five_runs, descending=True, limit=2) == "ed"
     assert found(five_runs, sort="val_accuracy", descending=True) == "dcbae"
     assert found(five_runs, sort="training.batch_size", limit=4) == "abde"
     assert found(five_runs, sort="seed", descending=True, limit=1) == "e"
 
 
-def test_what_is_found_by_a_key_is_what_the_record_has_under_it(five_runs: Store) -> None:
+def test_what_is_found_by_a_key_is_what_the_record_has_under_it(five_runs: Database) -> None:
     now = time.time()
     keys = ["uid", "tag", "note", "model", "training.batch_size", "val_accuracy", "gpu_model", "val_accuracy.mean"]
-    keys += ["metrics.val_accuracy", "metrics.val_accuracy.max", "facts.cores", "params.model", "age"]
+    keys += ["incomplete", "metrics.val_accuracy", "metrics.val_accuracy.max", "facts.cores", "params.model", "age"]
     records = find_runs(five_runs)
 
     with five_runs.reading() as connection:
@@ -129,24 +141,40 @@ def test_what_is_found_by_a_key_is_what_the_record_has_under_it(five_runs: Store
                 assert value_of(record, key, now=now) == values(key).get(ids[record.uid])
 
 
-def test_an_unknown_key_is_refused_with_what_is_near(five_runs: Store) -> None:
+def test_incomplete_runs_are_found_and_a_failure_is_no_such(five_runs: Database, runs: Path) -> None:
+    for letter, state in (("c", "COMPLETED"), ("d", "FAILED")):
+        later = Journal(
+            RunDir(runs / ("other" if letter == "d" else "default") / uid_of(letter)), writer="agent", attempt=2
+        )
+        later.event("attempt_ended", 20.0, state=state, reason="the journal has no end")
+    Journal(RunDir(runs / "default" / uid_of("b")), writer="agent", attempt=2).write("{torn\n")
+    ingest_all(five_runs, runs)
+
+    assert found(five_runs, "incomplete!=none") == "bc"
+    assert found(five_runs, "incomplete~no end") == "c"
+    with five_runs.reading() as connection:
+        values = Keyed(connection, now=0.0)("incomplete")
+    assert sorted(values.values()) == sorted(run.incomplete for run in find_runs(five_runs) if run.incomplete)
+
+
+def test_an_unknown_key_is_refused_with_what_is_near(five_runs: Database) -> None:
     with pytest.raises(StoreError, match="'val_acuracy'; did you mean val_accuracy"):
         found(five_runs, "val_acuracy>0")
     with pytest.raises(StoreError, match=r"training\.batch_size"):
         found(five_runs, sort="batch_size")
 
 
-def test_an_empty_store_finds_nothing_whatever_is_asked(store: Store) -> None:
+def test_an_empty_store_finds_nothing_whatever_is_asked(store: Database) -> None:
     assert found(store, "val_accuracy>0.9", sort="loss") == ""
     assert experiments(store) == []
 
 
 @pytest.mark.parametrize("reference", [uid_of("b"), "20260528-202641", "bbbbbb", "bbbb"])
-def test_a_run_is_meant_by_either_end_of_its_uid(five_runs: Store, reference: str) -> None:
+def test_a_run_is_meant_by_either_end_of_its_uid(five_runs: Database, reference: str) -> None:
     assert get_run(five_runs, reference).uid == uid_of("b")
 
 
-def test_a_run_is_meant_by_a_name_that_it_alone_has(five_runs: Store) -> None:
+def test_a_run_is_meant_by_a_name_that_it_alone_has(five_runs: Database) -> None:
     assert get_run(five_runs, "baseline").uid == uid_of("a")
 
 
@@ -159,7 +187,7 @@ def test_a_run_is_meant_by_a_name_that_it_alone_has(five_runs: Store) -> None:
         ("%%%%", "no run is called '%%%%'"),
     ],
 )
-def test_an_unclear_reference_is_refused_with_candidates(five_runs: Store, reference: str, words: str) -> None:
+def test_an_unclear_reference_is_refused_with_candidates(five_runs: Database, reference: str, words: str) -> None:
     with pytest.raises(StoreError) as refusal:
         get_run(five_runs, reference)
     assert words in str(refusal.value)
@@ -167,19 +195,40 @@ def test_an_unclear_reference_is_refused_with_candidates(five_runs: Store, refer
 
 
 @pytest.mark.parametrize("reference", ["", "b", "bbb", "%"])
-def test_a_slip_of_the_finger_means_no_run(five_runs: Store, reference: str) -> None:
+def test_a_slip_of_the_finger_means_no_run(five_runs: Database, reference: str) -> None:
     with pytest.raises(StoreError, match=f"'{reference}' .* at least 4 characters"):
         get_run(five_runs, reference)
 
 
-def test_a_name_may_be_as_short_as_one_likes(store: Store, runs: Path) -> None:
+def test_submissions_are_counted_from_the_last_and_their_runs_are_meant_together(store: Database, runs: Path) -> None:
+    for letter, submission in {
+        "a": "20260528-202640-late",
+        "b": None,
+        "c": "20260528-202642-zz",
+        "d": "20260528-aa",
+    }.items():
+        make_run_dir(runs, uid_of(letter), submission=submission)
+    make_run_dir(runs, uid_of("e"), submission="20260528-202642-zz")
+    ingest_all(store, runs)
+
+    meant = [[run.uid[-1] for run in runs_meant(store, f"@-{number}")] for number in (1, 2, 3)]
+
+    assert meant == [["c", "e"], ["d"], ["a"]]
+    assert get_run(store, "@-2").uid == uid_of("d")
+    with pytest.raises(StoreError, match=r"@-1 is a submission of 2 runs: .*c, .*e; name one of them"):
+        get_run(store, "@-1")
+    with pytest.raises(StoreError, match="@-4: there are fewer submissions than that"):
+        runs_meant(store, "@-4")
+
+
+def test_a_name_may_be_as_short_as_one_likes(store: Database, runs: Path) -> None:
     make_run_dir(runs, uid_of("a"), name="m")
     ingest_all(store, runs)
 
     assert get_run(store, "m").uid == uid_of("a")
 
 
-def test_runs_of_a_configuration_are_found_oldest_first_with_their_states(five_runs: Store, runs: Path) -> None:
+def test_runs_of_a_configuration_are_found_oldest_first_with_their_states(five_runs: Database, runs: Path) -> None:
     make_run_dir(runs, uid_of("e")[:-1] + "f", seed=4, experiment="other", name="again")  # as d, but for its name
     ingest_all(five_runs, runs)
     hashes = {letter: get_run(five_runs, uid_of(letter)).spec_hash for letter in "ad"}
@@ -193,7 +242,7 @@ def test_runs_of_a_configuration_are_found_oldest_first_with_their_states(five_r
     assert runs_by_spec(five_runs, []) == {}
 
 
-def test_curves_of_many_runs_come_in_the_order_asked_for(five_runs: Store) -> None:
+def test_curves_of_many_runs_come_in_the_order_asked_for(five_runs: Database) -> None:
     asked = [uid_of("d"), uid_of("e"), uid_of("b")]
 
     many = curves(five_runs, asked, "val_accuracy")
@@ -209,7 +258,7 @@ def test_curves_of_many_runs_come_in_the_order_asked_for(five_runs: Store) -> No
     assert curve(five_runs, uid_of("b"), "absent") == []
 
 
-def test_events_are_told_in_order_and_unknown_ones_kept(five_runs: Store, runs: Path) -> None:
+def test_events_are_told_in_order_and_unknown_ones_kept(five_runs: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs, uid_of("a")[:-1] + "z"), writer="rank0")
     journal.event("from_the_future", 3.0, nested={"list": [1, None, "ä"]})
     journal.event("note", 2.0, text="earlier")
@@ -225,12 +274,12 @@ def test_events_are_told_in_order_and_unknown_ones_kept(five_runs: Store, runs: 
 
 
 @pytest.mark.parametrize("ask", [events, lambda store, uid: curve(store, uid, "loss")])
-def test_what_is_asked_of_an_unknown_run_is_refused(five_runs: Store, ask: Any) -> None:  # noqa: ANN401
+def test_what_is_asked_of_an_unknown_run_is_refused(five_runs: Database, ask: Any) -> None:  # noqa: ANN401
     with pytest.raises(StoreError, match="no run has the uid 'absent'"):
         ask(five_runs, "absent")
 
 
-def test_experiments_are_counted_by_state(five_runs: Store) -> None:
+def test_experiments_are_counted_by_state(five_runs: Database) -> None:
     default, other = experiments(five_runs)
 
     assert (default.name, default.runs, default.states) == ("default", 3, {State.COMPLETED: 3})
@@ -238,8 +287,9 @@ def test_experiments_are_counted_by_state(five_runs: Store) -> None:
     assert other.last_submitted_at == "2026-05-28T20:26:40+00:00"
 
 
-def test_many_runs_cost_few_queries(store: Store, runs: Path) -> None:
-    for number in range(1000):
+def test_many_runs_cost_few_queries(store: Database, runs: Path) -> None:
+    count = times(250, 1000)
+    for number in range(count):
         make_run_dir(runs, f"run-{number:04d}", seed=number)
     ingest_all(store, runs)
     asked: list[str] = []
@@ -248,16 +298,16 @@ def test_many_runs_cost_few_queries(store: Store, runs: Path) -> None:
     def note(*call: object) -> None:
         asked.append(str(call[2]))
 
-    records = find_runs(store, filters=[parse_condition("model=digits_cnn"), parse_condition("seed<950")])
+    records = find_runs(store, filters=[parse_condition("model=digits_cnn"), parse_condition(f"seed<{count - 50}")])
 
     event.remove(Engine, "before_cursor_execute", note)
-    assert len(records) == 950
+    assert len(records) == count - 50
     assert 0 < len(asked) <= 24
-    assert [record.seed for record in records] == list(range(950))
-    assert len(curves(store, [record.uid for record in records], "loss")) == 950
+    assert [record.seed for record in records] == list(range(count - 50))
+    assert len(curves(store, [record.uid for record in records], "loss")) == count - 50
 
 
-def test_a_record_is_what_it_was_described_as(five_runs: Store) -> None:
+def test_a_record_is_what_it_was_described_as(five_runs: Database) -> None:
     run = get_run(five_runs, "baseline")
 
     assert run.params["seed"] == 1
@@ -266,7 +316,7 @@ def test_a_record_is_what_it_was_described_as(five_runs: Store) -> None:
     assert A_RUN.training.steps == run.params["training.steps"]
 
 
-def test_open_runs_are_those_of_which_more_is_to_come(five_runs: Store, runs: Path) -> None:
+def test_open_runs_are_those_of_which_more_is_to_come(five_runs: Database, runs: Path) -> None:
     interrupted = Journal(make_run_dir(runs, uid_of("a")[:-1] + "i"), writer="agent")
     interrupted.event("attempt_interrupted", state="CANCELLED", reason="SIGTERM")
     running = Journal(make_run_dir(runs, uid_of("a")[:-1] + "r"), writer="agent")
@@ -282,7 +332,7 @@ def test_open_runs_are_those_of_which_more_is_to_come(five_runs: Store, runs: Pa
     }
 
 
-def test_runs_are_found_by_cause_and_by_being_settled(five_runs: Store) -> None:
+def test_runs_are_found_by_cause_and_by_being_settled(five_runs: Database) -> None:
     assert found(five_runs, "cause=unknown") == "d"
     assert found(five_runs, "cause=none", "state=pending") == "e"
     assert found(five_runs, "is_settled=false") == ""

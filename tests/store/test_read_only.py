@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.store.engine import open_store
 from hpcml.store.ingest import ingest_all
-from hpcml.store.queries import find_runs, get_run
+from hpcml.store.opening import open_store
+from hpcml.store.query import find_runs, get_run
 from tests.store.rights import somebody_without_rights
 from tests.store.test_ingest import UID, a_finished_run
 

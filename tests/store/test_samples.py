@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from hpcml.answers import Timeline
 from hpcml.errors import StoreError
-from hpcml.rundir import RunDir
-from hpcml.store.asking import ask
-from hpcml.store.engine import Store, open_store
-from hpcml.store.forgetting import forget_run
+from hpcml.model.query_results import Timeline
+from hpcml.runs.layout import RunDir
+from hpcml.store.database import Database
 from hpcml.store.ingest import IngestReport, ingest_all
-from hpcml.store.queries import get_run
-from hpcml.store.timelines import timelines
+from hpcml.store.opening import open_store
+from hpcml.store.query import get_run
+from hpcml.store.rows import forget_run
+from hpcml.store.sql import ask
+from hpcml.store.telemetry import timelines
 from tests.store.building import T0, Journal, contents, make_run_dir
 from tests.store.test_ingest import UID, fresh
 from tests.store.test_kills import killed_after, read_until_killed
@@ -67,7 +68,7 @@ def one_run(runs: Path) -> RunDir:
     return run_dir
 
 
-def test_a_run_has_a_timeline_for_each_gpu_and_node_on_its_own_clock(store: Store, runs: Path) -> None:
+def test_a_run_has_a_timeline_for_each_gpu_and_node_on_its_own_clock(store: Database, runs: Path) -> None:
     one_run(runs)
     ingest_all(store, runs)
 
@@ -81,7 +82,7 @@ def test_a_run_has_a_timeline_for_each_gpu_and_node_on_its_own_clock(store: Stor
     assert [span.max_memory_mb for span in host.spans] == [50.0] * 3
 
 
-def test_usage_comes_with_the_record(store: Store, runs: Path) -> None:
+def test_usage_comes_with_the_record(store: Database, runs: Path) -> None:
     one_run(runs)
     make_run_dir(runs, UID[:-1] + "b")
     ingest_all(store, runs)
@@ -94,7 +95,7 @@ def test_usage_comes_with_the_record(store: Store, runs: Path) -> None:
     assert get_run(store, UID[:-1] + "b").usage is None
 
 
-def test_views_answer_in_sql_what_python_answers(store: Store, runs: Path) -> None:
+def test_views_answer_in_sql_what_python_answers(store: Database, runs: Path) -> None:
     one_run(runs)
     ingest_all(store, runs)
 
@@ -107,7 +108,7 @@ def test_views_answer_in_sql_what_python_answers(store: Store, runs: Path) -> No
     assert files == [(1, 0, 0)]
 
 
-def test_what_comes_little_by_little_is_what_comes_at_once(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_what_comes_little_by_little_is_what_comes_at_once(store: Database, runs: Path, tmp_path: Path) -> None:
     run_dir = make_run_dir(runs)
     agent, telemetry = started(run_dir), sampled(run_dir, gpus=2)
     for at in range(40):
@@ -121,7 +122,7 @@ def test_what_comes_little_by_little_is_what_comes_at_once(store: Store, runs: P
     assert sum(span.samples for span in timelines(store, UID)[0].spans) == 40
 
 
-def test_small_batches_and_torn_lines_change_nothing(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_small_batches_and_torn_lines_change_nothing(store: Database, runs: Path, tmp_path: Path) -> None:
     run_dir = make_run_dir(runs)
     started(run_dir)
     telemetry = sampled(run_dir)
@@ -140,7 +141,7 @@ def test_small_batches_and_torn_lines_change_nothing(store: Store, runs: Path, t
     assert contents(store) == fresh(tmp_path, runs)
 
 
-def test_attempts_and_nodes_stay_apart_in_order(store: Store, runs: Path) -> None:
+def test_attempts_and_nodes_stay_apart_in_order(store: Database, runs: Path) -> None:
     run_dir = make_run_dir(runs)
     for attempt in (1, 2):
         started(run_dir, attempt=attempt, t0=T0 + 100 * attempt)
@@ -157,7 +158,7 @@ def test_attempts_and_nodes_stay_apart_in_order(store: Store, runs: Path) -> Non
     assert {line.spans[0].t_s for line in found if line.attempt == 2} == {100.0}
 
 
-def test_a_file_that_became_shorter_is_read_from_its_beginning(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_a_file_that_became_shorter_is_read_from_its_beginning(store: Database, runs: Path, tmp_path: Path) -> None:
     run_dir = make_run_dir(runs)
     started(run_dir)
     telemetry = sampled(run_dir)
@@ -172,7 +173,7 @@ def test_a_file_that_became_shorter_is_read_from_its_beginning(store: Store, run
     assert contents(store) == fresh(tmp_path, runs)
 
 
-def test_a_foreign_file_is_named_and_left_out(store: Store, runs: Path) -> None:
+def test_a_foreign_file_is_named_and_left_out(store: Database, runs: Path) -> None:
     run_dir = make_run_dir(runs)
     started(run_dir)
     run_dir.telemetry.mkdir()
@@ -186,7 +187,7 @@ def test_a_foreign_file_is_named_and_left_out(store: Store, runs: Path) -> None:
     assert timelines(store, UID) == []
 
 
-def test_samples_alone_are_news_while_the_run_goes_on(store: Store, runs: Path) -> None:
+def test_samples_alone_are_news_while_the_run_goes_on(store: Database, runs: Path) -> None:
     run_dir = make_run_dir(runs)
     started(run_dir)
     telemetry = sampled(run_dir)
@@ -198,7 +199,7 @@ def test_samples_alone_are_news_while_the_run_goes_on(store: Store, runs: Path) 
 
 
 def test_a_run_that_ended_is_looked_at_no_more(
-    store: Store, runs: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
+    store: Database, runs: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = one_run(runs)
     ingest_all(store, runs)
@@ -212,7 +213,7 @@ def test_a_run_that_ended_is_looked_at_no_more(
     assert timelines(store, UID) == before
 
 
-def test_a_run_that_goes_on_is_looked_at_again(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_looked_at_again(store: Database, runs: Path, tmp_path: Path) -> None:
     run_dir = one_run(runs)
     ingest_all(store, runs)
     started(run_dir, attempt=2, t0=T0 + 200)
@@ -245,7 +246,7 @@ def test_a_reader_killed_at_any_point_takes_each_sample_once(runs: Path, tmp_pat
     assert len(found["bucket"]) == 3 * 15
 
 
-def test_a_run_that_is_forgotten_leaves_nothing(store: Store, runs: Path) -> None:
+def test_a_run_that_is_forgotten_leaves_nothing(store: Database, runs: Path) -> None:
     shutil.rmtree(one_run(runs).path)
     one_run(runs)
     ingest_all(store, runs)
@@ -257,7 +258,7 @@ def test_a_run_that_is_forgotten_leaves_nothing(store: Store, runs: Path) -> Non
         timelines(store, UID)
 
 
-def test_a_run_without_telemetry_has_no_timeline(store: Store, runs: Path) -> None:
+def test_a_run_without_telemetry_has_no_timeline(store: Database, runs: Path) -> None:
     started(make_run_dir(runs))
     ingest_all(store, runs)
 

@@ -9,15 +9,16 @@ import pytest
 from alembic import command
 from sqlalchemy import create_engine
 
-from hpcml.causes import Cause
 from hpcml.errors import StoreError
-from hpcml.states import State
-from hpcml.store.engine import Store, open_store
+from hpcml.model.failure_causes import Cause
+from hpcml.model.state import State
+from hpcml.store.database import Database
 from hpcml.store.ingest import IngestReport, ingest_all
-from hpcml.store.queries import find_runs, get_run
-from hpcml.store.sqlite_file import SqliteFile
-from hpcml.store.tables import APPLICATION_ID
-from hpcml.store.timelines import timelines
+from hpcml.store.opening import open_store
+from hpcml.store.query import find_runs, get_run
+from hpcml.store.schema import APPLICATION_ID
+from hpcml.store.sqlite.file import SqliteFile
+from hpcml.store.telemetry import timelines
 from hpcml.store.upgrade import alembic_config, upgrade
 from tests.store.building import T0, Journal, contents, make_run_dir, take_back_to_0004
 from tests.store.test_ingest import UID, a_finished_run, fresh
@@ -107,7 +108,7 @@ def schema(path: Path) -> list[str]:
         return version + [str(row) for row in connection.execute("SELECT sql FROM sqlite_master ORDER BY name")]
 
 
-def test_a_store_without_usage_has_it_after_the_next_ingest(store: Store, runs: Path, tmp_path: Path) -> None:
+def test_a_store_without_usage_has_it_after_the_next_ingest(store: Database, runs: Path, tmp_path: Path) -> None:
     run_dir = one_run(runs)
     with_factor = json.loads(run_dir.manifest.read_text())
     with_factor["run"]["cluster"] |= {"co2_g_per_kwh": 360.0, "co2_source": "the site"}

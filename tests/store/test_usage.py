@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcml.records import Usage, Work
-from hpcml.store.fold import Happening, JournalStart
+from hpcml.model.records import Usage, Work
+from hpcml.store.facts import Happening, JournalStart
 from hpcml.store.usage import MEASURED, Carbon, fold_usage, fold_work
 
 GPU: dict[str, Any] = {

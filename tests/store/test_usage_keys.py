@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.record_keys import MEASURED, SCALED, value_of
+from hpcml.model.record_keys import MEASURED, SCALED, value_of
+from hpcml.store.columns import Keyed
 from hpcml.store.conditions import parse_condition
-from hpcml.store.engine import Store
+from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
-from hpcml.store.keyed import Keyed
-from hpcml.store.queries import check_keys, find_runs, get_run
+from hpcml.store.query import check_keys, find_runs, get_run
 from tests.store.building import T0, Journal, make_run_dir
 from tests.store.test_ingest import UID
 from tests.store.test_samples import one_run
@@ -21,7 +21,7 @@ OTHER = UID[:-1] + "b"
 
 
 @pytest.fixture
-def measured(store: Store, runs: Path) -> Store:
+def measured(store: Database, runs: Path) -> Database:
     """One run that was measured, and another that was not."""
     rank0 = Journal(one_run(runs), t0=T0 + 61)
     rank0.event("work", devices=1, model_flops=2e9, flops_method="meta", samples=64.0)
@@ -31,7 +31,7 @@ def measured(store: Store, runs: Path) -> Store:
     return store
 
 
-def test_every_word_means_the_same_in_a_record_and_in_a_condition(measured: Store) -> None:
+def test_every_word_means_the_same_in_a_record_and_in_a_condition(measured: Database) -> None:
     run, other = get_run(measured, UID), get_run(measured, OTHER)
     names = [(space, name) for space, names in MEASURED.items() for name in names] + [
         ("usage", name) for name in SCALED
@@ -62,21 +62,21 @@ def test_every_word_means_the_same_in_a_record_and_in_a_condition(measured: Stor
         ("co2_g>0", []),  # a word that is known, and a value that no run has
     ],
 )
-def test_conditions_know_what_was_measured(measured: Store, condition: str, uids: list[str]) -> None:
+def test_conditions_know_what_was_measured(measured: Database, condition: str, uids: list[str]) -> None:
     assert [run.uid for run in find_runs(measured, filters=[parse_condition(condition)])] == uids
 
 
-def test_runs_are_ordered_by_what_was_measured_and_those_without_come_last(measured: Store) -> None:
+def test_runs_are_ordered_by_what_was_measured_and_those_without_come_last(measured: Database) -> None:
     assert [run.uid for run in find_runs(measured, sort="energy_kj", descending=True)] == [UID, OTHER]
     check_keys(measured, ["energy_kj", "usage.mean_power_w", "work.tokens", "co2_kg"])
 
 
-def test_a_slip_is_told_with_what_is_near(measured: Store) -> None:
+def test_a_slip_is_told_with_what_is_near(measured: Database) -> None:
     with pytest.raises(StoreError, match="did you mean energy_kj"):
         check_keys(measured, ["energy_kjj"])
 
 
-def test_a_metric_of_the_program_comes_before_what_was_measured_beside_it(store: Store, runs: Path) -> None:
+def test_a_metric_of_the_program_comes_before_what_was_measured_beside_it(store: Database, runs: Path) -> None:
     Journal(one_run(runs), t0=T0 + 61).metrics(0, energy_j=7.0)
     ingest_all(store, runs)
     run = get_run(store, UID)

@@ -29,7 +29,7 @@ class Faults:
     qdel_ignored: bool = False  # accepted, without effect
     closed: bool = False  # nothing starts
     all_running: bool = False  # what waits is shown as running, without a process
-    operator: bool = False  # the user may use qrerun
+    operator: bool = False  # the user may use qrerun, and change the walltime of a job that runs
     next_number: int | None = None  # the server skipped ids
     array_limit: int = 10_000
     kill_delay_s: float = 1.0  # PBS: 10

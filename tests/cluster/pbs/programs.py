@@ -189,7 +189,7 @@ def qalter(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
             elif flag == "-W" and name == "max_run_subjobs":
                 job.spec.parallelism = int(number)
             elif flag == "-l" and name == "walltime":
-                if job.state == "R":
+                if job.state == "R" and not faults.operator:
                     return said(159, err=f"qalter: Unauthorized Request  {full(text)}\n")
                 job.spec.walltime_s = duration(number)
     return said()

@@ -30,6 +30,9 @@ _SETTINGS = (
     "max_wal_size = 128MB",
     # a crash of this machine may cost what is only a test's; a server that is killed loses nothing
     "fsync = off",
+    "full_page_writes = off",
+    "autovacuum = off",  # of databases that live for seconds
+    "jit = off",
     "log_min_messages = warning",
 )
 

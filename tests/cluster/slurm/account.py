@@ -24,7 +24,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-_COPIED = ("hpcml", "hpcml_client", "conf", "recipes", "containers", "tests/images", "tests/slurm", "tests/cluster")
+_COPIED = (
+    "hpcml",
+    "hpcml_client",
+    "hpcml_train",
+    "conf",
+    "recipes",
+    "containers",
+    "tests/images",
+    "tests/schedulers",
+    "tests/cluster",
+)
 _LONGEST_S = 600
 
 
@@ -69,6 +79,20 @@ class Account:
             capture_output=True,
             timeout=_LONGEST_S,
             check=False,
+            user=USER,
+            group=USER,
+            extra_groups=[],
+        )
+
+    def start(self, argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start *argv* as the user, who hears nothing of it; *environ* is as in `run`."""
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env={**self.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             user=USER,
             group=USER,
             extra_groups=[],

@@ -1,0 +1,89 @@
+"""``hpcml run -- program``: a program of one's own, behind two dashes."""
+
+import json
+import sys
+from pathlib import Path
+
+from hpcml.runs.layout import RunDir
+from tests.cli.command_line import Hpcml, said_in_one_line
+
+SAYS = "import sys, json; print(json.dumps(sys.argv[1:]))"
+FITS = """
+import argparse, random
+p = argparse.ArgumentParser()
+p.add_argument("--lr", type=float)
+p.add_argument("--seed", type=int)
+a = p.parse_args()
+print("loss", a.lr + random.Random(a.seed).random() / 1000)
+"""
+RULES = [r'workload.metrics=[{pattern: "loss (?P<value>\S+)", name: loss}]', "objective.metric=loss"]
+JUDGED = [*RULES, "objective.goal=min", "objective.margin=0.1"]
+
+
+def test_words_reach_the_program_exactly_as_they_were_typed(hpcml: Hpcml) -> None:
+    words = ["-m", "--json", "-n", "a  b", "", "it's", '{"a":1,"b":2}', "1,2", "x=${y}", "--", "--missing", "{other}"]
+
+    done = hpcml("run", "seed=7", "--", sys.executable, "-c", SAYS, *words, "{seed}", "{{seed}}")
+
+    assert done.returncode == 0, done.stderr
+    (run,) = hpcml.runs()
+    said = RunDir(Path(run["path"])).stdout(0, 0).read_text()
+    assert json.loads(said) == [*words, "7", "{seed}"]
+
+
+def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
+    (hpcml.cwd / "fit.py").write_text(FITS)
+    fit = ["--", sys.executable, "fit.py", "--seed", "0..2", "--lr"]
+
+    first = hpcml("run", "-m", *JUDGED, *fit, "1e-1,0.9")
+    more = hpcml("run", "-m", "--missing", *JUDGED, *fit, "1e-1,0.9,0.5")
+    again = hpcml("run", "-m", *JUDGED, *fit, "0.10,0.1")
+    compared = hpcml("compare", "--by", "lr", "--json")
+
+    assert (first.returncode, more.returncode, again.returncode) == (0, 0, 0), again.stderr
+    assert "sweep of the program's own settings: lr: 1e-1 0.9 x seed: 0 1 2" in first.stderr
+    assert "6 of 9 configurations are done" in more.stderr
+    (cell,) = json.loads(compared.stdout)["cells"]
+    assert [(row["level"], sorted(set(row["seeds"]))) for row in cell["rows"]] == [
+        ("0.1", [0, 1, 2]),
+        ("0.5", [0, 1, 2]),
+        ("0.9", [0, 1, 2]),
+    ]
+
+
+def test_of_a_program_of_ones_own_only_what_is_known_is_said(hpcml: Hpcml) -> None:
+    done = hpcml("run", "-m", *JUDGED, "--", sys.executable, "-c", "print('loss', 1)", "--lr", "1,2")
+    assert done.returncode == 0, done.stderr
+    uid = hpcml.runs()[0]["uid"]
+
+    plan, compared, shown = hpcml("run", "-n", "--", "true"), hpcml("compare", "--by", "lr"), hpcml("show", uid)
+
+    for said in (plan.stdout, compared.stdout, shown.stdout):
+        assert not [word for word in ("nchw", "batch", "digits", "training.") if word in said], said
+    assert "program     your own, single" in plan.stdout
+    assert "strategy single · cluster local" in compared.stdout
+
+
+def test_a_plan_for_a_cluster_shows_each_run_with_its_words(hpcml: Hpcml) -> None:
+    asked = ["run", "-n", "-m", "+cluster=karolina", "resources.account=OPEN-1-1", "resources.walltime=1h"]
+
+    done = hpcml(*asked, "--", "python", "-c", "pass", "--lr", "1,2", "--note", "a b")
+
+    assert done.returncode == 0, done.stderr
+    assert "command     python -c pass --lr 1 --note 'a b'" in done.stdout
+    assert "command     python -c pass --lr 2 --note 'a b'" in done.stdout
+
+
+def test_as_is_sweeps_nothing_but_what_is_asked_for_in_front(hpcml: Hpcml) -> None:
+    done = hpcml("run", "-n", "-m", "--as-is", "args.lr=1,2", "--", sys.executable, "-c", "pass", "3,4", "--lr={lr}")
+
+    assert done.returncode == 0, done.stderr
+    assert [done.stdout.count(f"-c pass 3,4 --lr={lr}") for lr in "12"] == [1, 1]
+
+
+def test_what_cannot_be_swept_is_said_in_one_line_and_nothing_is_written(hpcml: Hpcml) -> None:
+    done = hpcml("run", "-m", "--", sys.executable, "-c", "pass", "--betas", "0.9,")
+
+    assert done.returncode == 2
+    assert "a comma that is meant" in said_in_one_line(done)
+    assert not hpcml.home.exists()

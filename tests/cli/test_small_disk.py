@@ -1,0 +1,143 @@
+"""A disk that is full, a real one: what is lost is said, questions are answered, and all goes on once there is room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command_line import Hpcml, program
+
+# Reports three steps, fills the disk, reports more, and ends once it may. With "its end" the agent, which picks
+# metrics from what is printed, has no room for how it ended either: the last page of its journal is nearly full.
+FILLS = """
+import glob, os, sys, time
+from hpcml_client import connect
+filled, may_end, whose = sys.argv[1:]
+run_dir = os.environ["HPCML_RUN_DIR"]
+def left():
+    (journal,) = glob.glob(run_dir + "/journal/*-agent.jsonl")
+    return -os.path.getsize(journal) % 4096
+with connect() as run:
+    for step in range(3):
+        run.metric("val_accuracy", step / 60, step=step)
+    while whose == "agent" and not 0 < left() < 200:
+        print("".join(f"printed={n}\\n" for n in range(max(1, left() // 120))), flush=True)
+        time.sleep(1.5)
+    with open(run_dir + "/fill", "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)): pass
+        except OSError: pass
+    open(filled, "w").close()
+    for step in range(3, 300):
+        run.metric("val_accuracy", step / 60, step=step)
+    while not os.path.exists(may_end): time.sleep(0.1)
+"""
+QUESTIONS = (["runs"], ["status"], ["query", "SELECT state FROM runs"])
+
+
+@pytest.fixture
+def small(hpcml_environ: dict[str, str], tmp_path: Path) -> Iterator[Hpcml]:
+    """A user whose HPCML_HOME is on a disk of three megabytes."""
+    disk, cwd = tmp_path / "disk", tmp_path / "project"
+    disk.mkdir()
+    cwd.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m,mode=0700", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a small disk is mounted by root, where the system lets it")
+    yield Hpcml(environ={**hpcml_environ, "HPCML_HOME": str(disk / "hpcml")}, cwd=cwd)
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def start_filling(hpcml: Hpcml, whose: str = "program") -> str:
+    """Start a run that fills the disk; return its uid once it has."""
+    words = [str(hpcml.cwd / name) for name in ("filled", "may_end")]
+    printed = ["workload.metrics=[{name: printed, pattern: '^printed=(?P<value>\\d+)'}]"] if whose == "agent" else []
+    done = hpcml("run", "--detach", program(FILLS, *words, whose), *printed)
+    assert done.returncode == 0, done.stderr
+    until((hpcml.cwd / "filled").exists)
+    assert shutil.disk_usage(hpcml.home).free == 0
+    (run,) = hpcml.runs()
+    return str(run["uid"])
+
+
+def until(holds: Callable[[], bool], timeout_s: float = 120) -> None:
+    end = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.3)
+
+
+def the_run(hpcml: Hpcml) -> dict[str, Any]:
+    (run,) = hpcml.runs()
+    return run
+
+
+def make_room(hpcml: Hpcml) -> None:
+    for fill in hpcml.home.glob("runs/*/*/fill"):
+        fill.unlink()
+
+
+def test_on_a_full_disk_questions_are_answered_and_a_run_that_lost_its_last_values_is_marked(small: Hpcml) -> None:
+    uid = start_filling(small)
+
+    for words in (*QUESTIONS, ["show", uid], ["logs", uid]):
+        asked = small(*words)
+        assert (asked.returncode, "is full: this answer is read" in asked.stderr) == (0, True), (words, asked.stderr)
+    assert the_run(small)["state"] == "RUNNING"
+    (small.cwd / "may_end").touch()
+    until(lambda: the_run(small)["state"] != "RUNNING")
+    on_full = the_run(small)
+    make_room(small)
+
+    for words in (*QUESTIONS, ["show", uid], ["logs", uid], ["sync"], ["run", program("pass"), "seed=7"]):
+        asked = small(*words)
+        assert (asked.returncode, "is full" in asked.stderr) == (0, False), (words, asked.stderr)
+    run = next(run for run in small.runs() if run["uid"] == uid)
+    assert run == on_full
+    assert (run["state"], run["metrics"]["val_accuracy"]["last"] < 299 / 60) == ("COMPLETED", True)
+    assert "what rank 0 reported last may be missing" in run["incomplete"]
+
+
+def test_a_run_is_cancelled_on_a_full_disk(small: Hpcml) -> None:
+    uid = start_filling(small)
+
+    done = small("cancel", "-y", uid)
+    until(lambda: the_run(small)["state"] != "RUNNING")
+    make_room(small)
+
+    assert done.returncode == 0, done.stderr
+    assert the_run(small)["state"] == "CANCELLED"
+
+
+def test_an_end_that_there_is_no_room_for_is_written_once_there_is(small: Hpcml) -> None:
+    start_filling(small, whose="agent")
+
+    (small.cwd / "may_end").touch()
+    time.sleep(8)  # the agent ends after its program, and waits for room
+    assert the_run(small)["state"] == "RUNNING"
+    make_room(small)
+
+    until(lambda: the_run(small)["state"] != "RUNNING")
+    assert the_run(small)["state"] == "COMPLETED"
+    assert "may be missing" in the_run(small)["incomplete"]
+
+
+def test_an_end_that_there_never_was_room_for_is_no_success(small: Hpcml) -> None:
+    uid = start_filling(small, whose="agent")
+    (small.cwd / "may_end").touch()
+    until(lambda: "could not be written" in small("status").stderr)  # its agent is gone, and there is no room to say so
+    make_room(small)
+
+    asked = small("status")
+    run = the_run(small)
+
+    assert asked.returncode == 0, asked.stderr
+    assert (run["uid"], run["state"]) == (uid, "LOST")
+    assert small("retry", "-n", uid).returncode == 0

@@ -1,0 +1,17 @@
+"""Runs planned as if their words were typed in some folder."""
+
+from __future__ import annotations
+
+from contextlib import chdir
+from pathlib import Path
+
+from hpcml.commands.machine import Machine
+from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.validate import plan_all
+from hpcml.config.compose import compose_from_cli
+
+
+def planned_for(folder: Path, *words: str) -> list[Planned]:
+    """Return what `hpcml run` would submit on a machine with two cores and no GPU."""
+    with chdir(folder):
+        return plan_all(compose_from_cli(words, project=folder), Machine(cores=2, gpus=[]))

@@ -1,0 +1,132 @@
+from pathlib import Path
+
+import pytest
+
+from hpcml.commands.cancel import cancel_run
+from hpcml.commands.follow import Watcher, follow
+from hpcml.commands.logs import last_words
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
+from tests.commands.journals import tell
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    (tmp_path / "journal").mkdir()
+    return RunDir(tmp_path)
+
+
+ENDED = ("attempt_ended", {"state": "FAILED", "reason": "exit status 3"})
+
+
+def test_a_run_is_seen_from_its_submission_to_its_end(run_dir: RunDir) -> None:
+    watcher = Watcher(run_dir)
+    seen = [watcher.look().state]
+    for file, event in (("0-launch", ("submitted", {})), ("0-agent", ("attempt_started", {})), ("0-agent", ENDED)):
+        tell(run_dir, file, event)
+        seen.append(watcher.look().state)
+
+    assert seen == [State.PENDING, State.PENDING, State.RUNNING, State.FAILED]
+    assert watcher.look().reason == "exit status 3"
+
+
+def test_late_news_does_not_turn_time_back(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent", ("attempt_started", {}), ENDED)
+    tell(run_dir, "0-collect", ("lost", {"reason": "no agent"}))
+
+    assert Watcher(run_dir).look().state is State.FAILED
+
+
+def test_a_run_that_is_started_again_is_running_again(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent", ("attempt_started", {}), ENDED)
+    watcher = Watcher(run_dir)
+    watcher.look()
+
+    tell(run_dir, "1-agent", ("attempt_started", {}))
+
+    assert (watcher.look().state, watcher.look().reason) == (State.RUNNING, None)
+
+
+def test_the_last_words_are_those_of_the_last_attempt_and_cannot_move_the_cursor(run_dir: RunDir) -> None:
+    run_dir.logs.mkdir()
+    run_dir.stderr(0, 0).write_text("old\n")
+    run_dir.stderr(1, 0).write_text("a\nb\n\n\x1b[2Jc\nd\n")
+
+    assert last_words(run_dir) == ["b", "?[2Jc", "d"]
+
+
+def test_a_run_without_output_has_no_last_words(run_dir: RunDir) -> None:
+    assert last_words(run_dir) == []
+
+
+def test_a_run_that_was_interrupted_is_not_over_before_somebody_says_why(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent", ("attempt_started", {}), ("attempt_interrupted", {"state": "CANCELLED", "reason": "x"}))
+    watcher = Watcher(run_dir)
+    assert (watcher.look().state, watcher.look().is_over) == (State.CANCELLED, False)
+
+    tell(run_dir, "0-collect", ("ended_by_scheduler", {"state": "PREEMPTED"}))
+
+    assert (watcher.look().state, watcher.look().is_over) == (State.PREEMPTED, True)
+
+
+def test_a_run_that_left_at_a_checkpoint_may_go_on(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent", ("attempt_ended", {"state": "TIMEOUT", "checkpointed": True}))
+    watcher = Watcher(run_dir)
+    assert watcher.look().may_go_on
+
+    tell(run_dir, "1-agent", ("submitted", {"by": "agent"}))
+
+    seen = watcher.look()
+    assert (seen.state, seen.attempt, seen.may_go_on) == (State.PENDING, 1, False)
+
+
+def test_another_nodes_agent_cannot_say_that_all_is_well(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent1", ("attempt_started", {}), ("attempt_ended", {"state": "COMPLETED"}))
+    watcher = Watcher(run_dir)
+    assert watcher.look().state is State.PENDING
+
+    tell(run_dir, "0-agent2", ("attempt_ended", {"state": "FAILED"}))
+
+    assert watcher.look().state is State.FAILED
+
+
+def test_watching_does_not_end_between_two_attempts(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent", ("attempt_started", {}), ("attempt_ended", {"state": "TIMEOUT", "checkpointed": True}))
+    seen = follow([run_dir], period_s=0.01, is_supervised=lambda: True)
+    assert next(seen)[0].state is State.TIMEOUT
+
+    tell(run_dir, "1-agent", ("submitted", {"by": "agent"}))
+
+    assert next(glimpse.state for (glimpse,) in seen if glimpse.attempt == 1) is State.PENDING
+    tell(run_dir, "1-agent", ("attempt_started", {}), ("attempt_ended", {"state": "COMPLETED"}))
+    assert [glimpse.state for (glimpse,) in seen] == [State.COMPLETED]
+
+
+def test_a_run_that_waits_here_has_ended_once_it_is_cancelled(run_dir: RunDir) -> None:
+    tell(run_dir, "0-launch", ("submitted", {"scheduler": "local", "job_id": "1-2"}))
+
+    assert cancel_run(run_dir)
+
+    assert Watcher(run_dir).look().state is State.CANCELLED
+    assert run_dir.cancel_mark.exists()  # for the queue, which has it on its list
+    assert not cancel_run(run_dir)
+
+
+def test_a_run_of_a_shared_job_is_only_marked(run_dir: RunDir) -> None:
+    tell(run_dir, "0-launch", ("submitted", {"scheduler": "slurm", "job_id": "1", "pack": "x/0"}))
+
+    assert cancel_run(run_dir, is_local=False, is_shared=True)
+
+    assert run_dir.cancel_mark.exists()
+    assert Watcher(run_dir).look().state is State.PENDING
+
+
+def test_a_journal_that_is_removed_at_this_moment_is_an_error_of_the_file_system(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.journals.mkdir(parents=True)
+    (run_dir.journals / "0-node7-1-agent.jsonl").symlink_to(
+        tmp_path / "gone"
+    )  # listed, and not there when it is opened
+
+    with pytest.raises(FileNotFoundError):
+        Watcher(run_dir).look()

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcml.commands import logs
+from hpcml.commands.logs import LogRequest, find_log, follow, no_log, read
+from hpcml.runs.layout import RunDir
+from tests.commands.journals import tell
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "20261121-080000-22222222")
+    made.logs.mkdir(parents=True)
+    made.journals.mkdir()
+    return made
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000])
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_the_last_lines_are_those_that_tail_would_show(tmp_path: Path, size: int, ending: str) -> None:
+    lines = [f"{number}{'x' * size}" for number in range(5)]
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines) + ending)
+
+    for count in range(7):
+        wanted = "\n".join(lines[5 - min(count, 5) :]) + ending if count else ""
+        assert b"".join(read(path, lines=count)).decode() == wanted
+
+
+def test_an_empty_log_has_no_last_line(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+
+    assert list(read(tmp_path / "log", lines=3)) == []
+
+
+def test_the_last_attempt_is_the_highest_number_not_the_last_word(run_dir: RunDir) -> None:
+    for attempt in (2, 9, 10):
+        run_dir.stdout(attempt, 0).write_text(f"{attempt}\n")
+
+    assert find_log(run_dir, LogRequest()) == run_dir.stdout(10, 0)
+    assert find_log(run_dir, LogRequest(attempt=2)) == run_dir.stdout(2, 0)
+    assert find_log(run_dir, LogRequest(attempt=3)) is None
+    assert "has no output of rank 0 in attempt 3: there is attempt 2, 9, 10" in str(
+        no_log(run_dir, LogRequest(attempt=3))
+    )
+
+
+class Reading:
+    """Somebody who follows the output of a run."""
+
+    def __init__(self, run_dir: RunDir, wanted: LogRequest) -> None:
+        self.said = b""
+        self.notes: list[str] = []
+        self.refreshed = 0
+        self._pieces = follow(run_dir, wanted, note=self.notes.append, refresh=self._refresh)
+        self._thread = threading.Thread(target=self._read, args=(self._pieces,), daemon=True)
+        self._thread.start()
+
+    def _read(self, pieces: Iterator[bytes]) -> None:
+        for piece in pieces:
+            self.said += piece
+
+    def _refresh(self) -> None:
+        self.refreshed += 1
+
+    def has(self, text: bytes) -> None:
+        until = time.monotonic() + 300
+        while text not in self.said:
+            assert time.monotonic() < until, self.said
+            time.sleep(0.02)
+
+    def ends(self) -> bytes:
+        self._thread.join(timeout=300)
+        assert not self._thread.is_alive()
+        return self.said
+
+
+def test_following_waits_for_the_start_and_says_so(run_dir: RunDir) -> None:
+    reading = Reading(run_dir, LogRequest())
+    time.sleep(0.6)
+
+    run_dir.stdout(0, 0).write_bytes(b"\xe2\x82")  # a character that is not whole yet
+    reading.has(b"\xe2\x82")
+    with run_dir.stdout(0, 0).open("ab") as file:
+        file.write(b"\xac\n")
+    tell(run_dir, "0-agent", ("attempt_ended", {"state": "COMPLETED"}))
+
+    assert reading.ends() == "€\n".encode()
+    assert reading.notes == [f"{run_dir.uid} is PENDING: waiting for it to start"]
+
+
+def test_following_goes_on_into_the_next_attempt(run_dir: RunDir) -> None:
+    run_dir.stdout(0, 0).write_text("old\nfirst\n")
+    tell(run_dir, "0-agent", ("attempt_started", {}), ("attempt_ended", {"state": "TIMEOUT", "checkpointed": True}))
+    tell(run_dir, "1-agent", ("submitted", {"by": "agent"}))
+    reading = Reading(run_dir, LogRequest(lines=1))
+    reading.has(b"first\n")
+
+    time.sleep(0.6)
+    run_dir.stdout(1, 0).write_text("second\nthird\n")
+    reading.has(b"third\n")
+    tell(run_dir, "1-agent", ("attempt_started", {}), ("attempt_ended", {"state": "COMPLETED"}))
+
+    assert reading.ends() == b"first\nsecond\nthird\n"
+    assert reading.notes == [f"{run_dir.uid} is PENDING: waiting for it to start attempt 1"]
+
+
+def test_following_a_run_that_never_printed_ends_with_it(run_dir: RunDir) -> None:
+    tell(run_dir, "0-collect", ("lost", {"reason": "x"}))
+
+    assert Reading(run_dir, LogRequest()).ends() == b""
+
+
+def test_a_run_whose_agent_may_be_dead_is_asked_about(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_REFRESH_S", 0.1)
+    run_dir.stdout(0, 0).write_text("begun\n")
+    tell(run_dir, "0-agent", ("attempt_started", {}), ("attempt_interrupted", {"state": "CANCELLED"}))
+    reading = Reading(run_dir, LogRequest())
+    reading.has(b"begun")
+    time.sleep(1.5)
+    assert reading.refreshed
+
+    tell(run_dir, "0-collect", ("ended_by_scheduler", {"state": "NODE_FAIL"}))
+
+    assert reading.ends() == b"begun\n"

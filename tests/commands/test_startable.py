@@ -1,0 +1,162 @@
+"""A command line of one's own that cannot start is refused in planning, with what to write instead."""
+
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcml.commands.submit.startable import check_startable
+from hpcml.commands.submit.workload import Software, build_plan
+from hpcml.errors import ConfigError
+from hpcml.model.precision import CPU
+from hpcml.model.run import Run
+from tests.conftest import ComposeOne
+
+
+def check(run: Run, command: str, folder: Path, *, is_exact: bool = False, is_inside: bool = False) -> None:
+    """Plan *command* in *folder* and look at it; *is_exact*: as words behind ``--``."""
+    workload = replace(run.workload, command=command, args={} if is_exact else None)
+    run = replace(run, workload=workload)
+    software = Software(python=sys.executable, recipes=folder, cwd=folder)
+    check_startable(build_plan(run, CPU, software, cpus_per_task=1), run, is_inside=is_inside)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project with programs of all kinds."""
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "ok.py").write_text("print('ok')\n")
+    for name, text, mode in (
+        ("plain.sh", "#!/bin/bash\n", 0o644),
+        ("run.sh", "#!/bin/bash\n", 0o755),
+        ("bare.sh", "echo hello\n", 0o755),
+        ("dos.sh", "#!/bin/bash\r\necho\r\n", 0o755),
+        ("lost.sh", "#!/opt/nowhere/bash\n", 0o755),
+    ):
+        (tmp_path / name).write_bytes(text.encode())
+        (tmp_path / name).chmod(mode)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("python nosuch.py", "'nosuch.py' is not there, seen from .*: mend its name"),
+        ("python -u nosuch.py --epochs 3", "'nosuch.py' is not there"),
+        ("python -X importtime nosuch.py", "'nosuch.py' is not there"),
+        ("python3.12 sub/nosuch.py", "'sub/nosuch.py' is not there"),
+        ("python nosuch", "'nosuch' is not there"),
+        ("bash nosuch.sh", "'nosuch.sh' is not there"),
+        ("env A=1 nice -n 5 python nosuch.py", "'nosuch.py' is not there"),
+        ("torchrun --nproc_per_node 2 nosuch.py", "'nosuch.py' is not there|no program 'torchrun'"),
+        ("python /tmp/nosuch-of-hpcml.py", "'/tmp/nosuch-of-hpcml.py' is not there"),
+        ("python ok.py && echo done", r"'&&' in .*: no shell reads this.*: write bash -c 'python ok.py && echo done'"),
+        ("python ok.py --verbose | tee log", r"'\|' in .* no shell reads this"),
+        ("python ok.py ; rm x", "';' in .* no shell reads this"),
+        ("python ok.py; rm x", "'ok.py;' in .* no shell reads this"),
+        ("python ok.py > log", "'>' in .* no shell reads this"),
+        ("python ok.py >log 2>&1", "'>log' in .* no shell reads this"),
+        ("python ok.py 2>err", "'2>err' in .* no shell reads this"),
+        ("python ok.py &", "'&' in .* no shell reads this"),
+        ("python ~/ok.py", r"'~/ok.py': no shell is there to replace ~: write /\S*/ok.py"),
+        ("python ok.py --data=~/data", r"replace ~: write --data=/\S*/data"),
+        ("python ok.py --data $HOME/data", r"no shell is there to replace \$HOME: write /\S*/data"),
+        ("python ok.py ${HOME}", r"no shell is there to replace \$\{HOME\}"),
+        ("python ok.py $NO_SUCH_VARIABLE", "it is not set here; if the job sets it, write bash -c"),
+        ("python ok.py --a 1,python ok.py --a 2", "is one command, whatever its commas: sweep its own flags"),
+        ("./run.sh,./bare.sh", r"no program './run.sh,./bare.sh' here: the program itself is not swept"),
+        ("./plain.sh", r"is there, and may not be executed: chmod \+x ./plain.sh, or write bash ./plain.sh"),
+        ("./bare.sh", "does not begin with #!, so nothing says what reads it: write bash ./bare.sh"),
+        ("./dos.sh", "has the line ends of Windows"),
+        ("./lost.sh", "is to be read by '/opt/nowhere/bash', as its first line says, which is not here"),
+        ("./nosuch", "there is no program './nosuch' here"),
+        ("run.sh", "no program 'run.sh' here: the file of that name is started by ./run.sh"),
+        ("./pkg", "is a folder, not a program"),
+        ("pyton ok.py", "there is no program 'pyton' here"),
+    ],
+)
+def test_what_cannot_start_is_refused_with_what_to_write_instead(
+    compose_one: ComposeOne, folder: Path, command: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check(compose_one("workload.command=true"), command, folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["python ok.py && echo"], "it is one word; leave out the quotes"),
+        (["precision=a,b"], "settings of the run stand in front of the --"),
+        (["seed=3", "python"], "no program 'seed=3' here: settings of the run stand in front of the --"),
+        (["python", "ok.py", "&&", "echo"], "'&&' would be an argument, since no shell reads this"),
+        (["python", "ok.py", "|", "tee"], r"'\|' would be an argument"),
+        (["python", "$HOME/ok.py"], r"no shell is there to replace \$HOME"),
+        (["python", "nosuch.py"], "'nosuch.py' is not there"),
+    ],
+)
+def test_words_behind_the_dashes_are_looked_at_too(
+    compose_one: ComposeOne, folder: Path, words: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check(compose_one("workload.command=true"), shlex.join(words), folder, is_exact=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python ok.py --sep '|' --end ';' --token <eos>",
+        "python ok.py --url http://h/?a=1&b=2 --pattern foo$ ~trainer.logger a.b=${c} 0.9,0.999",
+        "bash -c 'cd ~ && python nosuch.py > $HOME/log; true'",
+        "bash -lc 'python nosuch.py'",
+        "bash -x ./run.sh",
+        "bash +e run.sh",
+        "python -c 'print(1); print(2)'",
+        "python -m pkg.train --x nosuch.py",
+        "python ok.py nosuch.py",
+        "python pkg nosuch.py",
+        "python - ",
+        "env -C pkg python nosuch.py",
+        "awk '{print $NF}' ok.py",
+        "./run.sh nosuch.py",
+        "python",
+    ],
+)
+def test_what_can_start_is_left_alone(compose_one: ComposeOne, folder: Path, command: str) -> None:
+    check(compose_one("workload.command=true"), command, folder)
+
+
+def test_words_that_were_quoted_on_purpose_are_the_programs_own(compose_one: ComposeOne, folder: Path) -> None:
+    words = ["awk", "-F", "|", "{print $1; x = $HOME}", "ok.py", "--sep", ";"]
+
+    check(compose_one("workload.command=true"), shlex.join(words), folder, is_exact=True)
+
+
+def test_in_an_image_only_what_lies_in_the_project_is_known(compose_one: ComposeOne, folder: Path) -> None:
+    run = compose_one("workload.command=true")
+
+    check(run, "/opt/python /opt/x.py", folder, is_inside=True)
+    check(run, "python /opt/nosuch.py", folder, is_inside=True)
+    with pytest.raises(ConfigError, match=r"'nosuch.py' is not there"):
+        check(run, "python nosuch.py", folder, is_inside=True)
+
+
+def test_on_a_cluster_paths_are_looked_at_and_programs_are_the_jobs(compose_one: ComposeOne, folder: Path) -> None:
+    run = compose_one("workload.command=true", "+cluster=karolina")
+
+    check(run, "python-of-a-module ok.py", folder)
+    check(run, "/only/on/the/nodes/program", folder)
+    for command in ("./nosuch", "python nosuch.py", "./plain.sh"):
+        with pytest.raises(ConfigError, match=r"no program|not there|may not be executed"):
+            check(run, command, folder)
+
+
+def test_a_program_that_is_no_text_is_left_to_the_kernel(compose_one: ComposeOne, folder: Path) -> None:
+    program = folder / "compiled"
+    program.write_bytes(b"\x7fELF\0\0")
+    program.chmod(0o755)
+
+    check(compose_one("workload.command=true"), "./compiled", folder)
+    check(compose_one("workload.command=true"), os.path.relpath(sys.executable, folder), folder)

@@ -1,0 +1,217 @@
+"""What a scheduler's word means, from words that were seen on real ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpcml.commands.reconcile import QUIET_S, Circumstances, Verdict, by_scheduler
+from hpcml.model.records import JobUsage, Known, RunRecord
+from hpcml.model.state import State
+
+WAITS = RunRecord(
+    uid="20261121-080000-22222222",
+    path="/runs/default/20261121-080000-22222222",
+    experiment="default",
+    name=None,
+    spec_hash="0" * 16,
+    state=State.PENDING,
+    reason=None,
+    exit_code=None,
+    attempt=0,
+    scheduler="slurm",
+    job_id="4711",
+    array_index=None,
+    submitted_at="2026-11-21T08:00:00+00:00",
+    t_start=None,
+    t_end=None,
+    wall_s=None,
+    seed=0,
+    precision="fp32",
+    precision_effective=None,
+    numerics="native",
+    git_commit=None,
+    git_dirty=None,
+)
+RUNS = replace(WAITS, state=State.RUNNING)
+INTERRUPTED = replace(WAITS, state=State.CANCELLED, is_settled=False, reason="SIGTERM received")
+STARTED = Circumstances(ran_as="4711")
+
+
+def says(word: str, *, reason: str | None = None, live: bool = True, exit_code: str | None = None) -> Known:
+    first = word.partition(" ")[0]
+    state = State(first) if first in State.__members__ else State.RUNNING
+    return Known(state=state, raw=word, reason=reason, is_live=live, exit_code=exit_code)
+
+
+def ended(verdict: Verdict | None) -> tuple[str, str]:
+    assert verdict is not None
+    assert verdict.name == "ended_by_scheduler", verdict
+    return str(verdict.details["state"]), str(verdict.details["reason"])
+
+
+@pytest.mark.parametrize("record", [WAITS, RUNS])
+@pytest.mark.parametrize("word", ["RUNNING", "COMPLETING", "SUSPENDED"])
+def test_a_job_that_goes_on_means_nothing_new(record: RunRecord, word: str) -> None:
+    assert by_scheduler(record, says(word), STARTED) is None
+
+
+def test_a_job_that_waits_after_it_ran_was_requeued() -> None:
+    for record in (RUNS, INTERRUPTED):
+        verdict = by_scheduler(record, says("PENDING", reason="BeginTime"), STARTED)
+        assert verdict is not None
+        assert (verdict.attempt, verdict.name, verdict.is_end) == (1, "submitted", False)
+        assert verdict.details == {"why": "requeued by slurm", "by": "collect"}
+
+
+def test_only_the_queue_itself_is_believed_that_a_running_job_waits_again() -> None:
+    assert by_scheduler(RUNS, says("PENDING", live=False), STARTED) is None
+    assert by_scheduler(WAITS, says("PENDING"), Circumstances()) is None
+
+
+def test_a_run_that_was_started_by_hand_beside_its_waiting_job_was_not_requeued() -> None:
+    assert by_scheduler(RUNS, says("PENDING"), Circumstances(ran_as=None)) is None
+    assert by_scheduler(RUNS, says("PENDING"), Circumstances(ran_as="4712")) is None
+
+
+@pytest.mark.parametrize("word", ["NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "PREEMPTED"])
+def test_the_queues_own_word_for_an_end_holds_at_once(word: str) -> None:
+    state, reason = ended(by_scheduler(RUNS, says(word, exit_code="0:0"), STARTED))
+
+    assert (state, reason) == (word, f"slurm says {word}, exit code 0:0")
+
+
+def test_an_end_that_a_requeue_may_undo_is_heard_twice_where_the_accounting_says_it() -> None:
+    word = says("NODE_FAIL", live=False)
+
+    assert by_scheduler(RUNS, word, STARTED) is None
+    assert ended(by_scheduler(RUNS, word, replace(STARTED, was_final_before=True)))[0] == "NODE_FAIL"
+
+
+def test_a_job_that_ended_well_gets_time_to_say_so_itself() -> None:
+    done = says("COMPLETED", exit_code="0:0")
+
+    assert by_scheduler(RUNS, done, STARTED) is None
+    assert ended(by_scheduler(RUNS, done, replace(STARTED, was_final_before=True)))[0] == "FAILED"
+
+
+def test_a_run_that_waits_again_is_not_judged_by_its_past() -> None:
+    again = replace(WAITS, attempt=1)
+
+    assert by_scheduler(again, says("TIMEOUT", live=False), STARTED) is None
+    assert ended(by_scheduler(again, says("TIMEOUT", live=True), STARTED))[0] == "TIMEOUT"
+
+
+def test_why_a_run_was_interrupted_is_the_schedulers_to_say() -> None:
+    state, reason = ended(by_scheduler(INTERRUPTED, says("CANCELLED by 1001"), STARTED))
+    assert state == "CANCELLED"
+    assert reason == "slurm says CANCELLED by 1001; SIGTERM received"
+    assert ended(by_scheduler(INTERRUPTED, says("PREEMPTED"), STARTED))[0] == "PREEMPTED"
+
+
+@pytest.mark.parametrize("word", ["FAILED", "COMPLETED"])
+def test_a_signal_from_somebody_else_is_a_cancellation_however_the_job_ended(word: str) -> None:
+    verdict = by_scheduler(INTERRUPTED, says(word), STARTED)
+
+    assert ended(verdict)[0] == "CANCELLED"
+    assert verdict is not None
+    assert verdict.details["cause"] == "cancelled"
+
+
+def test_an_interrupted_run_whose_job_is_forgotten_was_cancelled() -> None:
+    state, reason = ended(by_scheduler(INTERRUPTED, None, Circumstances(quiet_s=1.0)))
+
+    assert (state, reason) == ("CANCELLED", "SIGTERM received; slurm has forgotten job 4711")
+
+
+@pytest.mark.parametrize("record", [WAITS, RUNS])
+def test_a_forgotten_job_whose_journals_are_quiet_is_lost(record: RunRecord) -> None:
+    assert by_scheduler(record, None, Circumstances(quiet_s=QUIET_S - 1)) is None
+
+    verdict = by_scheduler(record, None, Circumstances(quiet_s=QUIET_S + 1))
+
+    assert verdict is not None
+    assert (verdict.name, verdict.attempt) == ("lost", 0)
+    assert verdict.details["reason"] == "slurm has forgotten job 4711 and it recorded no outcome"
+
+
+def test_a_forgotten_job_that_was_cancelled_is_cancelled() -> None:
+    verdict = by_scheduler(WAITS, None, Circumstances(is_cancelled=True, quiet_s=1.0))
+
+    assert verdict is not None
+    assert verdict.name == "cancelled"
+
+
+def test_a_failure_after_a_wish_to_end_is_that_wish_come_true() -> None:
+    about = replace(STARTED, is_cancelled=True)
+
+    assert ended(by_scheduler(RUNS, says("FAILED", exit_code="0:15"), about))[0] == "CANCELLED"
+    assert ended(by_scheduler(RUNS, says("NODE_FAIL"), about))[0] == "NODE_FAIL"
+
+
+def test_a_job_that_failed_before_its_agent_spoke_says_where_to_look() -> None:
+    assert "does the node see the run directory?" in ended(by_scheduler(WAITS, says("FAILED"), Circumstances()))[1]
+    assert "run directory" not in ended(by_scheduler(RUNS, says("FAILED"), STARTED))[1]
+
+
+@pytest.mark.parametrize(("word", "state"), [("TIMEOUT", "CANCELLED"), ("NODE_FAIL", "NODE_FAIL")])
+def test_a_run_whose_turn_in_a_shared_job_never_came_did_not_use_up_its_own_time(word: str, state: str) -> None:
+    verdict = by_scheduler(replace(WAITS, is_shared=True), says(word), Circumstances())
+
+    assert ended(verdict)[0] == state
+    assert "turn had not come" in ended(verdict)[1]
+
+
+def test_a_run_whose_image_was_not_built_says_who_was_to_build_it() -> None:
+    word = says("CANCELLED", reason="DependencyNeverSatisfied")
+    about = Circumstances(not_built_by="20261121-075900-22222222")
+
+    verdict = by_scheduler(WAITS, word, about)
+
+    state, reason = ended(verdict)
+    assert state == "CANCELLED"
+    assert reason == (
+        "slurm says CANCELLED (DependencyNeverSatisfied); its image was not built: "
+        "hpcml logs --err 20261121-075900-22222222"
+    )
+    assert verdict is not None
+    assert verdict.details["cause"] == "container"
+    by_us = by_scheduler(WAITS, word, replace(about, is_cancelled=True))
+    assert "image" not in ended(by_us)[1]
+    assert "image" not in ended(by_scheduler(RUNS, says("CANCELLED by 1001"), about))[1]
+
+
+@pytest.mark.parametrize("exit_code", ["0:9", "137:0", "137", "265"])
+def test_an_agent_that_was_killed_is_the_cause_unless_something_printed_tells_another(exit_code: str) -> None:
+    killed = by_scheduler(RUNS, says("FAILED", exit_code=exit_code), STARTED)
+    never_began = by_scheduler(WAITS, says("FAILED", exit_code=exit_code), Circumstances())
+    failed = by_scheduler(RUNS, says("FAILED", exit_code="1:0"), STARTED)
+
+    assert [each and each.otherwise for each in (killed, never_began, failed)] == ["agent_killed", "unknown", "unknown"]
+
+
+def test_a_run_of_several_nodes_failed_with_the_first_of_them_unless_somebody_ended_the_job() -> None:
+    told = replace(
+        INTERRUPTED, state=State.FAILED, scheduler="pbs", reason="node 1 (n2) ended first, with exit status 137"
+    )
+
+    failed = by_scheduler(told, Known(state=State.FAILED, raw="F", exit_code="137"), STARTED)
+    deleted = by_scheduler(told, Known(state=State.CANCELLED, raw="F", reason="terminated by me"), STARTED)
+
+    assert ended(failed) == ("FAILED", "node 1 (n2) ended first, with exit status 137")
+    assert ended(deleted)[0] == "CANCELLED"
+
+
+def test_what_the_scheduler_counted_of_a_job_that_it_killed_is_told() -> None:
+    used = JobUsage(wall_s=37, cpu_s=2, max_memory_mb=14.3)
+    known = Known(state=State.TIMEOUT, raw="F", reason="walltime exceeded", exit_code="-29", used=used)
+
+    verdict = by_scheduler(RUNS, known, STARTED)
+    shared = by_scheduler(replace(RUNS, is_shared=True), known, STARTED)
+
+    assert verdict is not None
+    counted = {name: verdict.details.get(name) for name in ("exit_status", "wall_s", "cpu_s", "max_memory_mb")}
+    assert counted == {"exit_status": "-29", "wall_s": 37, "cpu_s": 2, "max_memory_mb": 14.3}
+    assert shared is not None
+    assert "wall_s" not in shared.details

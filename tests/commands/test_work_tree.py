@@ -1,0 +1,153 @@
+"""What becomes of the entries of a program's folder that git does not keep, one by one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcml.commands.submit import work_tree
+from hpcml.commands.submit.import_paths import paths_into
+from hpcml.commands.submit.work_tree import WorkTree, is_everything, read_work_tree
+from hpcml.paths import Places
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('first')\n")
+    return folder
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(home=tmp_path / "home" / "hpcml", store_url="")
+
+
+def fill(project: Path, *names: str, size_bytes: int = 10) -> None:
+    for name in names:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        with (project / name).open("wb") as file:
+            file.truncate(size_bytes)
+
+
+def under_git(project: Path, ignored: str) -> None:
+    (project / ".gitignore").write_text(ignored)
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+
+
+def names_of(tree: WorkTree) -> set[str]:
+    return {file.path for file in tree.files} - {"train.py", ".gitignore"}
+
+
+Read = Callable[[], WorkTree]
+
+
+@pytest.fixture(params=["git", "no git"])
+def read(request: pytest.FixtureRequest, project: Path, places: Places) -> Read:
+    """Read the project, where git ignores all but train.py, and where there is no git."""
+
+    def it() -> WorkTree:
+        if request.param == "git":
+            under_git(project, "*\n!train.py\n!.gitignore\n")
+        return read_work_tree(project, places)
+
+    return it
+
+
+def test_small_files_are_copied_and_folders_of_data_are_shared(project: Path, read: Read) -> None:
+    fill(project, "model.pt", ".env", "notes/a.txt", "data/train.bin", "dataset-v2/x", "empty_one/x")
+
+    tree = read()
+
+    assert names_of(tree) == {"model.pt", ".env", "notes/a.txt", "empty_one/x"}
+    assert tree.shared == {name: str(project / name) for name in ("data", "dataset-v2")}
+
+
+def test_folders_of_outputs_begin_empty(project: Path, read: Read) -> None:
+    fill(project, *(f"{name}/x" for name in ("outputs", "runs", "out-gpt", "checkpoints", "lightning_logs", "wandb")))
+
+    tree = read()
+
+    assert sorted(tree.empty) == ["checkpoints", "lightning_logs", "out-gpt", "outputs", "runs", "wandb"]
+    assert (names_of(tree), tree.shared) == (set(), {})
+
+
+def test_environments_are_shared_and_caches_left_out(project: Path, read: Read) -> None:
+    fill(project, "env/pyvenv.cfg", "env/lib/os.py", ".venv/lib/x", "node_modules/x", "conda/conda-meta/x")
+    fill(project, "__pycache__/train.pyc", ".mypy_cache/x", ".ipynb_checkpoints/x")
+
+    tree = read()
+
+    assert set(tree.shared) == {"env", ".venv", "node_modules", "conda"}
+    assert (names_of(tree), tree.empty) == (set(), [])
+
+
+def test_a_large_file_of_weights_is_copied_for_each_run_and_other_large_ones_are_shared(
+    project: Path, read: Read
+) -> None:
+    fill(project, "model.pt", "best.pth.tar", "corpus.bin", "corpora/a.bin", size_bytes=65 << 20)
+    fill(project, "small.pt")
+
+    tree = read()
+
+    assert tree.copied == {name: str(project / name) for name in ("model.pt", "best.pth.tar")}
+    assert tree.shared == {name: str(project / name) for name in ("corpus.bin", "corpora")}
+    assert names_of(tree) == {"small.pt"}
+
+
+def test_a_checkpoint_that_git_ignores_is_nobodys_beginning(project: Path, places: Places) -> None:
+    fill(project, "ckpt.pt", "checkpoint.pth.tar", "mlflow.db", "ckpt_tools.py")
+    under_git(project, "*\n!train.py\n")
+
+    assert names_of(read_work_tree(project, places)) == {"ckpt_tools.py"}
+
+
+def test_without_git_all_source_is_code_wherever_it_lies(project: Path, places: Places) -> None:
+    fill(project, "runs/launch.py", "src/deep/model.py", "src/big.bin", size_bytes=40 << 20)
+    fill(project, ".hidden/x")
+    (project / "placeholder").mkdir()
+
+    tree = read_work_tree(project, places)
+
+    assert names_of(tree) | set(tree.shared) == {"runs/launch.py", "src/deep/model.py", "src/big.bin"}
+    assert {"runs/launch.py", "src/deep/model.py"} <= names_of(tree)
+    assert tree.empty == ["placeholder"]
+
+
+def test_a_home_that_is_no_repository_is_more_than_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_everything(project)
+    monkeypatch.setenv("HOME", str(project))
+
+    assert is_everything(project)
+    assert is_everything(Path("/"))
+    under_git(project, "")
+    assert not is_everything(project)
+
+
+def test_data_beside_the_project_is_found_beside_its_copy(project: Path) -> None:
+    fill(project.parent, "data/x", "datasets/x", "other/x", "inputs")
+
+    assert work_tree.beside(project) == {name: str(project.parent / name) for name in ("data", "datasets")}
+
+
+def test_packages_that_pip_installed_as_editable_are_found_in_the_project(project: Path, tmp_path: Path) -> None:
+    (project / "src" / "mine").mkdir(parents=True)
+    (project / "src" / "mine" / "__init__.py").touch()
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(venv)], check=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "mine.pth").write_text(f"{project}/src\n")  # as hatchling, and setuptools for src layouts, write it
+    (site / "__editable___other_finder.py").write_text(f"MAPPING = {{'flat': '{project}/flat'}}\n")
+    (site / "other.pth").write_text("import __editable___other_finder\n")  # as setuptools does for flat layouts
+    script = tmp_path / "console"
+    script.write_text(f"#!{venv}/bin/python\n")
+    script.chmod(0o755)
+
+    for program in (f"{venv}/bin/python", str(script)):
+        assert paths_into(project, program, tmp_path) == [f"{project}/src", str(project)]
+    assert paths_into(project, "nosuchprogram", tmp_path) == []

@@ -1,0 +1,152 @@
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcml.config.compose import Composed, compose_from_cli
+from hpcml.config.program import Program, read_program
+from hpcml.errors import ConfigError
+from hpcml.model.placeholders import fill_in
+from hpcml.model.run import spec_hash
+
+
+def swept(line: str, *settings: str) -> Program:
+    """Return what is read of the words of *line* under -m."""
+    return read_program(shlex.split(line), ["-m", *settings])[0]
+
+
+def composed(line: str, *settings: str, project: Path) -> list[Composed]:
+    program, words = read_program(shlex.split(line), settings)
+    return compose_from_cli(words, project=project, program=program)
+
+
+@given(st.lists(st.text(max_size=20), min_size=1, max_size=6))
+def test_without_a_sweep_the_words_are_exactly_those_that_were_typed(words: list[str]) -> None:
+    program, rest = read_program(words, ["seed=1"])
+
+    assert (shlex.split(program.command), rest) == (words, ["seed=1"])
+    assert list(program.points()) == [{}]
+
+
+@pytest.mark.parametrize(
+    ("line", "template", "sweeps"),
+    [
+        ("python m.py --lr 0.5,1.0 --epochs 3", "--lr {lr} --epochs 3", {"lr": ("0.5", "1.0")}),
+        ("python m.py --lr=0.5,1.0 -b 8,16", "--lr={lr} -b {b}", {"lr": ("0.5", "1.0"), "b": ("8", "16")}),
+        ("python m.py -b8,16", "-b{b}", {"b": ("8", "16")}),
+        ("python m.py --n '{1..3}'", "--n {n}", {"n": ("1", "2", "3")}),
+        ("python m.py --n 1..3", "--n {n}", {"n": ("1", "2", "3")}),
+        ("python m.py --n 0..100..50,7", "--n {n}", {"n": ("0", "50", "100", "7")}),
+        ("python m.py --n=2..-2..2", "--n={n}", {"n": ("2", "0", "-2")}),
+        ("python m.py lr=1,2 +model.x=3,4", "lr={lr} +model.x={model.x}", {"lr": ("1", "2"), "model.x": ("3", "4")}),
+        ("python m.py -5,-3", "{arg2}", {"arg2": ("-5", "-3")}),
+        ("python m.py -p lr 0.1,0.2", "-p lr {arg4}", {"arg4": ("0.1", "0.2")}),
+        ("python m.py --learning-rate 1,2", "--learning-rate {learning-rate}", {"learning-rate": ("1", "2")}),
+        ("python m.py --betas '[0.9,0.99],[0.8,0.9]'", "--betas {betas}", {"betas": ("[0.9,0.99]", "[0.8,0.9]")}),
+        ("python m.py --names '\"a,b\",c'", "--names {names}", {"names": ('"a,b"', "c")}),
+    ],
+)
+def test_a_list_behind_a_flag_is_a_sweep_by_the_name_of_the_flag(
+    line: str, template: str, sweeps: dict[str, tuple[str, ...]]
+) -> None:
+    program = swept(line)
+
+    assert program.words == ("python", "m.py", *template.split())
+    assert program.sweeps == sweeps
+
+
+@pytest.mark.parametrize(
+    ("typed", "reaches"),
+    [
+        (r"--betas '0.9\,0.999'", ["--betas", "0.9,0.999"]),
+        ("--betas [0.9,0.999]", ["--betas", "[0.9,0.999]"]),
+        ("--betas '(0.9,0.999)'", ["--betas", "(0.9,0.999)"]),
+        ("""--json '{"a":1,"b":2}'""", ["--json", '{"a":1,"b":2}']),
+        ("""--path 'C:\\dir\\x'""", ["--path", "C:\\dir\\x"]),
+        ("--ckpt '{epoch}-{val_loss}'", ["--ckpt", "{epoch}-{val_loss}"]),
+        ("--version 1.2..3", ["--version", "1.2..3"]),
+        ("-c 'print(1,2); a=1,2'", ["-c", "print(1,2); a=1,2"]),
+        ("-- --lr", ["--", "--lr"]),
+        ("''", [""]),
+    ],
+)
+def test_a_comma_that_is_meant_stays(typed: str, reaches: list[str]) -> None:
+    program = swept(f"python m.py {typed}")
+
+    assert (program.words[2:], program.sweeps) == (tuple(reaches), {})
+
+
+def test_nothing_is_split_of_words_that_are_to_stay_as_they_are() -> None:
+    words = ["python", "m.py", "--layers", "64,64", "--lr", "{lr}"]
+
+    program, rest = read_program(words, ["-m", "args.lr=1,2", "seed=0,1"], is_literal=True)
+
+    assert (program.words, program.sweeps, rest) == (tuple(words), {"lr": ("1", "2")}, ["-m", "seed=0,1"])
+
+
+def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
+    points = composed("python m.py --lr 1,2 --seed 0..2", "-m", project=tmp_path)
+
+    assert {(point.run.seed, (point.run.workload.args or {})["lr"]) for point in points} == {
+        (seed, lr) for seed in (0, 1, 2) for lr in "12"
+    }
+    assert {point.run.workload.command for point in points} == {"python m.py --lr '{lr}' --seed '{seed}'"}
+
+
+def test_the_command_is_one_for_all_runs_and_each_says_its_own_arguments(tmp_path: Path) -> None:
+    points = composed("python m.py --lr 1e-3,6e-4", "-m", "seed=0,1", "+cluster=karolina", project=tmp_path)
+
+    assert [point.overrides[-1] for point in points] == ["args.lr=1e-3", "args.lr=6e-4"] * 2
+    assert {(point.run.model.name, point.run.data.name) for point in points} == {("custom", "custom")}
+    assert len({spec_hash(point.run) for point in points}) == 4
+
+
+def test_words_behind_the_dashes_are_never_read_by_hydra(tmp_path: Path) -> None:
+    words = ["a.b=${c}", "+x", "~y", "-m", "--cfg", "job", "seed=1,2"]
+
+    (point,) = composed(shlex.join(["python", "m.py", *words]), project=tmp_path)
+
+    assert shlex.split(point.run.workload.command or "")[2:] == words
+
+
+@pytest.mark.parametrize(
+    ("line", "settings", "said"),
+    [
+        ("", "", "nothing stands behind --"),
+        ("python m.py", "workload.command=x", "leave one of them out"),
+        ("python m.py --lr 0.1,", "-m", r"a comma that is meant is written \\,"),
+        ("python m.py --lr 1,2 --lr 3,4", "-m", r"lr is swept twice: write args.lr=3,4 in front of the --"),
+        ("python m.py --lr 1,2", "-m args.lr=3,4", "no word behind -- has {lr}|swept twice"),
+        ("python m.py --x 1", "args.lr=3", "no word behind -- has {lr}"),
+        ("python m.py --seed a,b", "-m", "a seed is a whole number"),
+        ("python m.py --seed 1,2", "-m seed=1,2", "write --seed {seed} behind the --"),
+        ("python m.py --n 1..9999999999", "-m", "100,000 at once are allowed"),
+        ("python m.py --n 1..1000 --m 1..1000", "-m", "the words behind -- would make 1,000,000 runs"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused_with_what_to_write(
+    line: str, settings: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        composed(line, *settings.split(), project=tmp_path)
+
+
+def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
+    assert swept("python m.py --lr 1,2 --seed 0,1").remarks([0, 1]) == [
+        "sweep of the program's own settings: lr: 1 2 x seed: 0 1"
+    ]
+    assert swept("python m.py").remarks([0]) == []
+    (no_seed,) = swept("python m.py").remarks([0, 1])
+    assert "write --seed {seed}" in no_seed
+    (expanded,) = swept("python m.py --n 1 2 3").remarks([0])
+    assert "write --n FIRST..LAST" in expanded
+
+
+def test_placeholders_are_filled_in_once_and_other_braces_stay() -> None:
+    values = {"lr": "{seed}", "seed": "3", "model.x": "1"}
+
+    assert fill_in("--lr={lr} {seed} {model.x} {modelAx} {{seed}} {x}", values) == (
+        "--lr={seed} 3 1 {modelAx} {seed} {x}"
+    )

@@ -1,0 +1,115 @@
+import pytest
+
+from hpcml.model.failure_causes import Cause, classify
+from hpcml.model.state import State
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'
+
+
+def cause_of_failure(log_tail: str = "", *, exit_code: int | None = 1, signal: int | None = None) -> Cause:
+    return classify(State.FAILED, reason=None, raw=None, exit_code=exit_code, signal=signal, log_tail=log_tail)
+
+
+@pytest.mark.parametrize(
+    ("state", "raw", "reason", "cause"),
+    [
+        (State.TIMEOUT, "TIMEOUT", None, Cause.TIME_LIMIT),
+        (State.TIMEOUT, None, "walltime of 60 s reached", Cause.TIME_LIMIT),
+        (State.TIMEOUT, "DEADLINE", None, Cause.TIME_LIMIT),
+        (State.OUT_OF_MEMORY, "OUT_OF_MEMORY", None, Cause.HOST_MEMORY),
+        (State.NODE_FAIL, "NODE_FAIL", None, Cause.NODE_FAILURE),
+        (State.FAILED, "BOOT_FAIL", None, Cause.NODE_FAILURE),
+        (State.PREEMPTED, "PREEMPTED", None, Cause.PREEMPTION),
+        (State.CANCELLED, None, "*** JOB 39 ON gpu2 CANCELLED AT 12:00 DUE TO PREEMPTION ***", Cause.PREEMPTION),
+        (State.CANCELLED, "CANCELLED by 1001", "cancelled by user 1001", Cause.CANCELLED),
+        (State.LOST, None, "nothing supervises it any more", Cause.UNKNOWN),
+    ],
+)
+def test_the_state_and_the_schedulers_word_decide_first(
+    state: State, raw: str | None, reason: str | None, cause: Cause
+) -> None:
+    assert classify(state, reason=reason, raw=raw, exit_code=None, signal=None, log_tail="MemoryError") is cause
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Cause.GPU_MEMORY),
+        ("[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.", Cause.GPU_MEMORY),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", Cause.GPU_MEMORY),
+        ("RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0)", Cause.GPU_MEMORY),
+        ("RuntimeError: CUDA error: out of memory", Cause.GPU_MEMORY),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", Cause.GPU_MEMORY),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", Cause.GPU_FAULT),
+        ("NVRM: Xid (PCI:0000:83:00): 79, pid=123, GPU has fallen off the bus.", Cause.GPU_FAULT),
+        ("Unable to determine the device handle for GPU 0000:07:00.0: GPU is lost.", Cause.GPU_FAULT),
+        ("MemoryError", Cause.HOST_MEMORY),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 80. GiB", Cause.HOST_MEMORY),
+        ("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory", Cause.HOST_MEMORY),
+        ("OSError: [Errno 12] Cannot allocate memory", Cause.HOST_MEMORY),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=11300781.0. Some of", Cause.HOST_MEMORY),
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup.", Cause.HOST_MEMORY),
+        ("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. ", Cause.HOST_MEMORY),
+        (
+            "RuntimeError: NCCL error in: ../torch/csrc/NCCLUtils.cpp:317, unhandled system error, NCCL version 2.18.3",
+            Cause.COMMUNICATION,
+        ),
+        (
+            "[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(",
+            Cause.COMMUNICATION,
+        ),
+        (
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.1]:8",
+            Cause.COMMUNICATION,
+        ),
+        (
+            "RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:136] Timed out waiting 1800000ms for send operation",
+            Cause.COMMUNICATION,
+        ),
+    ],
+)
+def test_what_only_the_failure_itself_prints_is_recognised(line: str, cause: Cause) -> None:
+    assert cause_of_failure(f"step 12: loss 0.3\n{TRACEBACK}{line}\n") is cause
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TRACEBACK}ValueError: shapes do not match",
+        # A wrong index does this as well as broken hardware.
+        f"{TRACEBACK}RuntimeError: CUDA error: unspecified launch failure",
+        f"{TRACEBACK}RuntimeError: CUDA error: an illegal memory access was encountered",
+        "NCCL version 2.18.3: unhandled cuda error",
+        "WARNING: CUDA out of memory with batch 512, trying 256",
+        "FATAL: the loss is not finite",
+        "RuntimeError: the model saw no MemoryError",
+        "",
+    ],
+)
+def test_what_may_be_the_users_own_fault_counts_as_that(text: str) -> None:
+    assert cause_of_failure(text) is Cause.PROGRAM
+
+
+@pytest.mark.parametrize(("exit_code", "cause"), [(255, Cause.CONTAINER), (1, Cause.PROGRAM)])
+def test_a_container_fails_by_its_word_and_its_exit_status_together(exit_code: int, cause: Cause) -> None:
+    tail = "\x1b[31mFATAL:   \x1b[0m could not open image /images/torch.sif: no such file or directory\n"
+
+    assert cause_of_failure(tail, exit_code=exit_code) is cause
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "signal", "cause"),
+    [
+        (None, 11, Cause.PROGRAM),
+        (139, None, Cause.PROGRAM),
+        (127, None, Cause.PROGRAM),
+        (None, 9, Cause.UNKNOWN),
+        (137, None, Cause.UNKNOWN),
+        (None, 15, Cause.UNKNOWN),
+        (None, None, Cause.UNKNOWN),
+    ],
+)
+def test_without_words_the_way_of_ending_is_all_there_is(
+    exit_code: int | None, signal: int | None, cause: Cause
+) -> None:
+    assert cause_of_failure(exit_code=exit_code, signal=signal) is cause

@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from rendered import comparison_csv, comparison_json, comparison_markdown, comparison_renderable, comparison_text
+from report_values import EVIL, ci, comparison, difference, row, speed
+from rich.console import Console
+
+from hpcml.model.comparison import Comparison, Cost, Discrepancy, Load, Occurrence, ToTarget
+from hpcml.report.comparison import comparison_document
+from hpcml.report.document import IntervalChart
+from hpcml.report.text_charts import PLAIN, interval_bars
+
+GOLDEN = """\
+14 runs by precision · val_accuracy: last value, higher is better
+
+model digits_cnn · data digits · strategy single · layout nchw · cluster karolina · batch size 64 ·
+device cuda (A100)
+                                                                                       speed-up
+precision effective  n   val_accuracy vs fp32 [90 %]     verdict     step ms samples/s [95 %]
+fp32      fp32       5   0.9108                          reference     19.97      3205 1
+                         ± 0.0024
+amp_bf16  amp_bf16   5   0.9098       -0.0010            equivalent    8.979      7128 2.22
+                         ± 0.0024     [-0.0018, -0.0002]                               [2.21, 2.23]
+tf32      fp32, tf32 3/4 0.8783       -0.0325            worse      emulated  emulated emulated
+                         ± 0.0024     [-0.0450, -0.0200]
+  differences to fp32 [90 %]: | zero, : the margin
+  amp_bf16                    :-o :
+  tf32       -----o------     : | :
+  - tf32: n=3: indicative only
+  - tf32: requested tf32, measured fp32 (1 of 3 runs)
+  - tf32: emulated: no speed
+  - margin 0.005 in val_accuracy, fixed in the configuration
+  - differences are against fp32: 90 % intervals for the verdict; means and speed-ups 95 %
+  - amp_bf16: paired by seed, rho +0.93, p of TOST 0.032
+  - tf32: unpaired, p of TOST 0.032
+  - step times: medians over steps 50 to 99 of every run
+  - note: hostname: acn01 (12 runs: fp32, amp_bf16); acn02 (1 run: tf32)
+  - not counted: 20261121-080000-abcdef (tf32): val_accuracy ended non-finite
+  - wall time of whole runs, start-up and validation included (medians): fp32 1m03s, amp_bf16 1m03s
+
+2 comparisons: the intervals are not adjusted for their number
+"""
+
+
+def measured() -> Comparison:
+    """Return a comparison of which cost, load and the way to a target are known."""
+    rows = tuple(
+        row(
+            level,
+            0.91,
+            speed=speed(20 * share, ratio and 1 / share),
+            difference=ratio and difference(0.0, 0.001),
+            verdict="equivalent" if ratio else "reference",
+            p_adjusted=ratio and 0.0642,
+            cost=Cost(
+                gpu_hours=0.5 * share,
+                energy_kj=540.0 * share,
+                energy_method="counter",
+                energy_scope="gpu",
+                energy_per_sample_j=1.5 * share,
+                energy_ratio=ratio,
+                energy_ratio_ci95=ci(0.48, 0.52) if ratio else None,
+                co2_g=60.0 * share,
+                co2_source="400 g/kWh",
+                n=5,
+            ),
+            load=Load(
+                mean_power_w=300.0,
+                power_limit_w=400.0,
+                throttled_power_share=0.1,
+                throttled_thermal_share=0.0,
+                sm_mhz=1380.0,
+                util_percent=97.0,
+                tensor_percent=None,
+                peak_memory_mb=9000.0,
+                achieved_tflops=7.8,
+                peak_tflops=19.5,
+                peak_basis="data sheet",
+                mfu=0.4,
+                data_share=0.02,
+                communication_share=None,
+                skipped_steps=None,
+                limited_by=None,
+            ),
+            to_target=ToTarget(
+                target=0.9,
+                reached=reached,
+                n=5,
+                median_s=30.0 * share,
+                restricted_mean_s=31.0 * share,
+                budget_s=63.0,
+                ratio=None,
+                ratio_ci95=None,
+                median_kj=None,
+            ),
+        )
+        for level, share, ratio, reached in (("fp32", 1.0, None, 5), ("tf32", 0.5, 0.5, 4))
+    )
+    where = {"model": "digits_cnn", "training.batch_size": "64"}
+    return comparison(rows=rows, where=where, target_source="config", excluded=(), notes=())
+
+
+def test_a_comparison_reads_like_this_in_100_columns() -> None:
+    assert comparison_text(comparison(), width=100).replace("\u00a0", " ") == GOLDEN
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 140, 200])
+def test_no_width_loses_a_number(width: int) -> None:
+    text = comparison_text(comparison(), width=width)
+
+    assert all(len(line) <= width for line in text.splitlines())
+    squeezed = "".join(text.split())
+    for word in ("0.8783", "-0.0325", "[2.21,", "8.979", "7128", "±"):
+        assert word in squeezed or width < 80
+    assert "equivalent" in text
+
+
+def test_a_terminal_gets_lines_and_colour_and_a_file_gets_neither() -> None:
+    terminal = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="standard", no_color=False)
+    plain = Console(file=io.StringIO(), width=100, force_terminal=False)
+    for console in (terminal, plain):
+        console.print(comparison_renderable(comparison(), console=console))
+
+    assert isinstance(terminal.file, io.StringIO)
+    assert isinstance(plain.file, io.StringIO)
+    assert "\x1b[32m" in terminal.file.getvalue()
+    assert "─" in terminal.file.getvalue()
+    assert "\x1b" not in plain.file.getvalue()
+    assert "─" not in plain.file.getvalue()
+    assert "●" in terminal.file.getvalue()
+    assert "●" not in plain.file.getvalue()
+
+
+def test_a_terminal_that_cannot_draw_gets_plain_bars() -> None:
+    class Latin(io.StringIO):
+        encoding = "latin-1"
+
+    screen = Console(file=Latin(), width=100, force_terminal=True, color_system=None)
+    screen.print(comparison_renderable(comparison(), console=screen))
+
+    assert isinstance(screen.file, Latin)
+    assert "●" not in screen.file.getvalue()
+    assert ":-o :" in screen.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_costs_and_loads_stand_below_the_table_a_line_for_each(width: int) -> None:
+    text = comparison_text(measured(), width=width)
+
+    assert all(len(line) <= width for line in text.splitlines())
+    lines = [line.split() for line in text.splitlines()]
+    if width >= 80:
+        assert ["GPU", "hours", "0.5000", "0.2500"] in lines
+        assert "time to target (median)" in text
+        assert ["reached", "the", "target", "5", "of", "5", "4", "of", "5"] in lines
+    assert "TFLOP/s of a device" in text
+    assert "steps skipped" not in text  # nobody counted any
+    assert "limited by" not in text
+
+
+def test_markdown_and_csv_have_the_costs_too() -> None:
+    markdown, lines = comparison_markdown(measured()), list(csv.DictReader(io.StringIO(comparison_csv(measured()))))
+
+    assert "| energy, kJ | 540.0 | 270.0 |" in markdown
+    assert [line["energy_kj"] for line in lines] == ["540.0", "270.0"]
+    assert (lines[0]["mfu"], lines[1]["energy_ratio"], lines[1]["energy_ratio_ci95_low"]) == ("0.4", "0.5", "0.48")
+    assert (lines[1]["target"], lines[1]["target_reached"], lines[1]["target_n"]) == ("0.9", "4", "5")
+    assert (lines[1]["p_adjusted"], lines[1]["cell"]) == ("0.0642", "training.batch_size=64")
+
+
+def test_where_energy_and_peaks_are_from_is_said() -> None:
+    text = comparison_text(measured(), width=200)
+
+    assert "energy: of the GPUs' boards alone (counter, of the gpu)" in text
+    assert "CO2: of that energy, 400 g/kWh" in text
+    assert "peak: dense, of one GPU in the measured precision (data sheet)" in text
+    assert "(after Holm 0.064)" in text
+
+
+def test_of_many_rows_it_is_said_for_how_many_the_verdicts_hold() -> None:
+    many = replace(comparison(), n_tests=7)
+
+    assert "m = 7 rows were tested: verdicts hold after Holm's adjustment" in comparison_text(many, width=200)
+    assert "m = 7 rows" in comparison_markdown(many)
+
+
+def test_a_setting_that_made_cells_is_in_their_heading_once() -> None:
+    heading = comparison_text(measured(), width=200).splitlines()[2]
+
+    assert heading.count("64") == 1
+
+
+@pytest.mark.parametrize("half", [0.001, 0.02, 3.0])
+def test_bars_of_a_cell_share_one_axis(half: float) -> None:
+    rows = (row("fp32", 0.9), row("tf32", 0.9, difference=difference(0.0, half)))
+    parts = comparison_document(comparison(rows=rows)).sections[0].parts
+    chart = next(part for part in parts if isinstance(part, IntervalChart))
+
+    bars = interval_bars(chart, width=41, marks=PLAIN)
+
+    assert [len(bar.text) for bar in bars] == [41]
+    assert bars[0].text[20] == "o"
+    assert bars[0].text == bars[0].text[::-1].translate(str.maketrans("<>", "><"))
+    assert ("<" in bars[0].text) == (half > 0.05)  # ten margins
+
+
+def test_no_color_is_honoured() -> None:
+    console = Console(
+        file=io.StringIO(), width=100, force_terminal=True, color_system="standard", _environ={"NO_COLOR": "1"}
+    )
+    console.print(comparison_renderable(comparison(), console=console))
+
+    assert isinstance(console.file, io.StringIO)
+    assert "\x1b[32m" not in console.file.getvalue()
+    assert "\x1b[33m" not in console.file.getvalue()
+
+
+def test_names_from_users_can_neither_style_nor_move_anything() -> None:
+    evil = comparison(where={"model": EVIL}, rows=(row(EVIL, 0.9, flags=(EVIL,)),), remarks=(EVIL,), reference=EVIL)
+    evil = replace(evil, metric=EVIL, by=EVIL)
+
+    text, markdown = comparison_text(evil, width=200), comparison_markdown(evil)
+
+    assert "[bold]" in text
+    for output in (text, markdown):
+        assert not set(output) & {"\x1b", "\r", "\u202e"}
+    table = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in table} == {12}
+
+
+def test_confounders_stand_first() -> None:
+    mixed = Discrepancy(
+        key="torch",
+        kind="fact",
+        occurrences=(
+            Occurrence(value="2.13", n_runs=5, levels=("fp32",)),
+            Occurrence(value="2.12", n_runs=1, levels=("tf32",)),
+        ),
+    )
+
+    lines = comparison_text(comparison(confounders=(mixed,))).splitlines()
+
+    remarks = [line for line in lines if line.startswith("  - ")]
+    assert remarks[0] == "  - CONFOUNDED by fact torch: 2.13 (5 runs: fp32); 2.12 (1 run: tf32)"
+
+
+def test_where_the_margin_comes_from_is_always_said() -> None:
+    assert "margin 0.005 in val_accuracy, given on the command line, afterwards" in comparison_text(
+        comparison(margin_source="command line")
+    )
+    assert "no margin was fixed beforehand" in comparison_text(comparison(margin=None, margin_source=None))
+
+
+def test_no_view_says_that_two_arms_are_the_same() -> None:
+    for text in (comparison_text(comparison()), comparison_markdown(comparison()), comparison_json(comparison())):
+        assert not {"same", "equal", "identical"} & set(re.findall(r"[a-z]+", text.lower()))
+
+
+def test_a_guessed_goal_is_said_to_be_guessed() -> None:
+    assert "guessed from its name" in comparison_text(replace(comparison(), goal="min", goal_source="metric name"))
+
+
+def test_a_row_without_runs_is_empty_and_not_zero() -> None:
+    empty = row("fp16", None, numerics=None, n_ok=0, n_failed=2, seeds=(), sd=None, verdict="inconclusive")
+
+    line = next(line for line in comparison_text(comparison(rows=(empty,))).splitlines() if line.startswith("fp16"))
+
+    assert line.split() == ["fp16", "fp16", "0/2", "inconclusive"]
+
+
+def test_of_a_cell_in_which_nothing_counts_no_margin_is_told() -> None:
+    empty = row("fp16", None, numerics=None, n_ok=0, n_failed=2, seeds=(), sd=None, verdict="inconclusive")
+
+    assert "margin" not in comparison_text(comparison(rows=(empty,), margin=None, margin_source=None))
+
+
+def test_a_row_that_proves_no_numerics_says_so_where_its_speed_would_be() -> None:
+    rows = (*comparison().cells[0].rows[:2], replace(comparison().cells[0].rows[2], numerics="unproven"))
+
+    line = next(line for line in comparison_text(comparison(rows=rows)).splitlines() if line.startswith("tf32 "))
+
+    assert line.split()[-3:] == ["unproven"] * 3
+    assert "| unproven | unproven | unproven | unproven |" in comparison_markdown(comparison(rows=rows))
+
+
+def test_only_a_reference_with_a_step_time_has_a_speed_up_of_one() -> None:
+    timed, untimed = speed(19.97), replace(speed(19.97), step_ms=None, step_ms_p5=None, step_ms_p95=None, n=0)
+
+    first_lines = [
+        next(line for line in comparison_markdown(comparison(rows=(row("fp32", 0.9, speed=its),))).splitlines()[6:])
+        for its in (timed, untimed)
+    ]
+
+    assert [line.split(" | ")[9] for line in first_lines] == ["1", ""]
+
+
+def test_one_seed_an_arm_is_not_called_unpaired() -> None:
+    lonely = replace(difference(-0.01, 0.0, rho=None), ci90=None, ci95=None, p_tost=None)
+    rows = (row("fp32", 0.91), row("tf32", 0.90, difference=lonely, verdict="inconclusive", n_ok=1, seeds=(0,)))
+
+    text = comparison_text(comparison(rows=rows))
+
+    assert "unpaired" not in text
+    assert "  - tf32: one seed in an arm: no interval" in text
+
+
+def test_markdown_has_one_table_for_each_cell() -> None:
+    markdown = comparison_markdown(comparison())
+
+    assert (
+        "| amp_bf16 | amp_bf16 | 5 | 0.9098 ± 0.0024 | -0.0010 [-0.0018, -0.0002] | 0.032 | equivalent | 8.979 | 7128 "
+        "| 2.22 [2.21, 2.23] | 1m03s |"
+    ) in markdown.splitlines()
+    assert "| emulated | emulated | emulated | emulated |" in markdown
+    assert markdown.endswith("\n")
+
+
+def test_json_holds_everything_under_stable_keys() -> None:
+    found = json.loads(comparison_json(comparison()))
+
+    assert found["format"] == 1
+    assert list(found) == [
+        "format",
+        "by",
+        "metric",
+        "goal",
+        "goal_source",
+        "n_runs",
+        "n_comparisons",
+        "cells",
+        "n_tests",
+    ]
+    first, second, emulated = found["cells"][0]["rows"]
+    assert first["verdict"] == "reference"
+    assert second["difference"]["ci90"] == {"low": -0.0018, "high": pytest.approx(-0.0002), "confidence": 0.9}
+    assert second["speed"]["speedup"] == 2.22
+    assert emulated["speed"] is None
+
+
+def test_json_writes_what_is_not_finite_as_text() -> None:
+    odd = comparison(rows=(row("fp32", 0.9, sd=math.inf),))
+
+    assert json.loads(comparison_json(odd))["cells"][0]["rows"][0]["sd"] == "inf"
+
+
+def test_csv_has_one_line_for_each_row_and_leaves_unknown_fields_empty() -> None:
+    lines = list(csv.DictReader(io.StringIO(comparison_csv(comparison()))))
+
+    assert [line["level"] for line in lines] == ["fp32", "amp_bf16", "tf32"]
+    assert (lines[1]["difference_ci90_low"], lines[1]["paired"], lines[1]["verdict"]) == (
+        "-0.0018",
+        "true",
+        "equivalent",
+    )
+    assert {lines[2][key] for key in ("step_ms", "samples_per_s", "speedup", "speedup_ci95_low", "wall_s")} == {""}
+    assert lines[2]["precision_effective"] == "fp32;tf32"
+
+
+def test_a_spreadsheet_runs_nothing_from_a_name() -> None:
+    lines = list(csv.DictReader(io.StringIO(comparison_csv(comparison(where={"model": "=HYPERLINK(1)"})))))
+
+    assert lines[0]["model"] == "'=HYPERLINK(1)"
+    assert lines[1]["difference"] == "-0.001"

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rendered import report_latex, report_markdown
+
+from hpcml.model.records import Point
+from hpcml.report.charts import decimate, level_styles
+from hpcml.report.render.latex import is_report_latex
+from hpcml.report.render.markdown import is_report_markdown
+from tests.report.publication_values import HOSTILE, full_comparison, publication
+from tests.report.report_values import row
+
+
+def track(values: list[float]) -> list[Point]:
+    return [Point(step=at, t_s=float(at), value=value) for at, value in enumerate(values)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=400), st.integers(8, 60))
+def test_fewer_points_are_some_of_them_in_order_with_ends_and_extremes(values: list[float], most: int) -> None:
+    points = track(values)
+
+    kept = decimate(points, most)
+
+    steps = [point.step for point in kept]
+    assert len(kept) <= max(most, 0)
+    assert steps == sorted(set(steps))
+    assert all(points[step] is point for step, point in zip(steps, kept, strict=True))
+    assert steps[:1] == [point.step for point in points[:1]]
+    assert steps[-1:] == [point.step for point in points[-1:]]
+    finite = [value for value in values if math.isfinite(value)]
+    if finite:
+        left = [point.value for point in kept if math.isfinite(point.value)]
+        assert (min(left), max(left)) == (min(finite), max(finite))
+    assert all(map(math.isfinite, values)) or not all(math.isfinite(point.value) for point in kept)
+
+
+def test_no_two_of_many_levels_look_alike() -> None:
+    styles = level_styles([str(at) for at in range(42)])
+
+    assert len({(style.colour, style.marker) for style in styles.values()}) == 42
+
+
+def test_the_markdown_has_the_verdicts_first_and_every_table() -> None:
+    text = report_markdown(publication())
+
+    assert is_report_markdown(text.encode()[:64])
+    assert text.index("- **equivalent**: amp\\_bf16" if "amp\\_bf16" in text else "- **equivalent**: amp_bf16") < 1000
+    assert "| amp_bf16 | equivalent | amp_bf16 | native | 5 |" in text
+    assert "    hpcml run -m precision=fp32,amp,tf32" in text
+    assert "Mean val_accuracy over seeds:" in text
+    assert text.count("\n## ") == 10
+
+
+def test_hostile_words_stay_in_their_place_in_markdown() -> None:
+    rows = (row(HOSTILE[0], 0.9), *(row(level, 0.9, verdict="inconclusive") for level in HOSTILE[1:]))
+    text = report_markdown(
+        publication(tuple(HOSTILE), seeds=2, title=HOSTILE[1], comparison=full_comparison(rows=rows))
+    )
+
+    assert "<script" not in text
+    assert "<img" not in text
+    tables = [line for line in text.splitlines() if line.startswith("| &lt;/script>")]
+    assert tables
+    text.encode()
+
+
+def test_the_latex_has_each_table_as_a_float_with_as_many_columns_as_it_says() -> None:
+    text = report_latex(publication())
+
+    assert is_report_latex(text.encode()[:64])
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == text.count(r"\caption{") > 10
+    assert text.count(r"\resizebox") == text.count("\n}\n\\end{table}")
+    for part in text.split(r"\begin{tabular}{")[1:]:
+        columns, _, rest = part.partition("}")
+        lines = [line for line in rest.partition(r"\end{tabular}")[0].splitlines() if line.endswith(r"\\")]
+        assert lines
+        assert all(line.replace(r"\&", "").count("&") == len(columns) - 1 for line in lines)

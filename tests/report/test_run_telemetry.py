@@ -1,0 +1,143 @@
+"""What a run used, as `hpcml show` and `hpcml runs` tell it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from report_values import run
+from rich.console import Console
+
+from hpcml.model.query_results import TelemetrySpan, Timeline
+from hpcml.model.records import RunRecord, Usage, Work
+from hpcml.report.runs import runs_csv, runs_json
+from hpcml.report.show import run_details, run_details_json
+
+USAGE = Usage(
+    gpus=2,
+    gpu_s=7200.0,
+    energy_j=1.8e6,
+    energy_method="counter",
+    energy_scope="gpu",
+    energy_uncertainty_j=50.0,
+    mean_power_w=250.0,
+    max_power_w=400.0,
+    power_limit_w=400.0,
+    throttled_power_share=0.125,
+    throttled_thermal_share=0.0,
+    sm_mhz=1755.0,
+    util_percent=93.0,
+    max_memory_mb=20480.0,
+    cpu_s=812.0,
+    co2_g=200.0,
+    co2_source="GPU boards only, 400 g/kWh: the site, 2025",
+)
+WORK = Work(devices=2, model_flops=1.5e12, flops_doubt="1 custom op", samples=128.0, peak_allocated_mb=812.5)
+
+
+def span(t_s: float, power_w: float | None) -> TelemetrySpan:
+    known: dict[str, Any] = dict.fromkeys(TelemetrySpan.__slots__)
+    known |= {"t_s": t_s, "samples": 10, "covered_s": 10.0, "mean_power_w": power_w, "util_percent": 50.0}
+    return TelemetrySpan(**known)
+
+
+def line(*powers: float | None, device: str = "gpu0") -> Timeline:
+    spans = [span(10.0 * at - 0.4, power) for at, power in enumerate(powers)]
+    return Timeline(attempt=1, node=0, host="acn01", device=device, uuid="GPU-1", spans=spans)
+
+
+def section(record: RunRecord, name: str, *timelines: Timeline) -> list[str]:
+    console = Console(file=io.StringIO(), width=120, force_terminal=False)
+    console.print(run_details(record, [], console=console, timelines=timelines))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    _, found, rest = text.partition(f"\n{name}\n")
+    return [line.strip() for line in rest.partition("\n\n")[0].splitlines()] if found else []
+
+
+def test_a_run_shows_what_it_used() -> None:
+    assert section(run(usage=USAGE), "usage") == [
+        "GPUs            2, 2.000 GPU hours",
+        "energy          1800 kJ, +- 0.050 kJ of sampling, by counter",
+        "CO2             200.0 g  (GPU boards only, 400 g/kWh: the site, 2025)",
+        "power of a GPU  mean 250.0 W, highest 400.0 W, limit 400.0 W",
+        "clocks lowered  power cap 12.5 %, heat 0.00 %, of the time",
+        "SM clock        median 1755 MHz",
+        "utilisation     93.0 %",
+        "GPU memory      at most 20480 MiB",
+        "CPU time        812.0 s",
+    ]
+
+
+def test_unknown_energy_is_said_with_its_reason_and_no_co2() -> None:
+    usage = Usage(gpus=1, energy_reason="gpu0 of node 0, attempt 1: Not Supported", incomplete="node 1 told nothing")
+
+    assert section(run(usage=usage), "usage") == [
+        "GPUs             1",
+        "energy           not known",
+        "energy, remarks  gpu0 of node 0, attempt 1: Not Supported",
+        "incomplete       node 1 told nothing",
+    ]
+
+
+def test_whose_energy_it_is_stands_beside_it() -> None:
+    usage = Usage(gpus=1, energy_j=1000.0, energy_scope="board", energy_method="mixed", energy_disagrees=True)
+
+    (_, words) = section(run(usage=usage), "usage")
+
+    assert words == (
+        "energy  1.000 kJ, by mixed, of whole boards, of which the run had instances, the two ways disagree"
+    )
+
+
+def test_a_run_on_the_cpu_shows_no_gpus() -> None:
+    assert section(run(usage=Usage(cpu_s=3.5)), "usage") == ["CPU time  3.500 s"]
+
+
+def test_a_run_shows_what_its_steps_do() -> None:
+    assert section(run(work=WORK), "work") == [
+        "devices            2",
+        "FLOPs of a step    1.50e+12 forward and backward",
+        "FLOPs, remarks     1 custom op",
+        "samples of a step  128.0",
+        "peak memory        allocated 812.5 MiB, on the fullest device",
+    ]
+
+
+def test_power_and_utilisation_of_each_gpu_are_drawn_to_one_scale() -> None:
+    lines = section(run(usage=Usage(gpus=2)), "usage", line(0.0, 400.0, None, 200.0), line(100.0, 100.0, device="gpu1"))
+
+    heading, first, second = lines[-3:]
+    assert heading.split("  ")[0] == "GPU"
+    assert "power, to 400 W" in heading
+    assert first == "gpu0 of acn01, attempt 1  ▁█ ▅             ▅▅▅▅"
+    assert second == "gpu1 of acn01, attempt 1  ▃▃               ▅▅"
+
+
+def test_nothing_is_drawn_of_hosts_or_of_one_span() -> None:
+    assert section(run(usage=None), "usage", line(1.0), line(1.0, 2.0, device="host")) == []
+
+
+def test_many_gpus_are_cut_and_it_is_said() -> None:
+    lines = section(run(), "usage", *(line(1.0, 2.0, device=f"gpu{at}") for at in range(40)))
+
+    assert lines[-1] == "... and 24 more"
+
+
+def test_json_has_usage_work_and_timelines_whole() -> None:
+    told = json.loads(run_details_json(run(usage=USAGE, work=WORK), [], timelines=[line(1.0, None)]))
+
+    assert (told["usage"]["energy_j"], told["usage"]["tensor_percent"]) == (1.8e6, None)
+    assert told["work"]["flops_doubt"] == "1 custom op"
+    assert [span["mean_power_w"] for span in told["timelines"][0]["spans"]] == [1.0, None]
+    assert json.loads(runs_json([run(usage=USAGE), run()]))[1]["usage"] is None
+
+
+def test_csv_has_a_column_for_all_that_any_run_used() -> None:
+    rows = list(csv.DictReader(io.StringIO(runs_csv([run(usage=USAGE), run(work=WORK)]))))
+
+    assert [row["usage.energy_j"] for row in rows] == ["1800000.0", ""]
+    assert [row["work.samples"] for row in rows] == ["", "128.0"]
+    assert "usage.tensor_percent" not in rows[0]  # which no run has

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from datetime import UTC
+
+import pytest
+from report_values import EVIL, NOW, event, run, summary
+from rich.console import Console
+
+from hpcml.model.records import RunRecord
+from hpcml.model.state import State
+from hpcml.report.runs import runs_csv, runs_json, runs_markdown, runs_table
+from hpcml.report.show import run_details, run_details_json
+
+
+def table(*runs: RunRecord, width: int = 100, metric: str | None = None) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(runs_table(runs, console=console, now=NOW, metric=metric))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def details(record: RunRecord, *, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(run_details(record, [event()], console=console, zone=UTC))
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def test_a_run_is_one_line() -> None:
+    lines = table(run(), run(uid="20261121-080001-ghijkl", state=State.FAILED, wall_s=None, precision_effective="fp32"))
+
+    assert lines == [
+        "run     experiment  name        precision     seed  state      val_accuracy   wall    age",
+        "abcdef  study       digits_cnn  tf32             3  COMPLETED        0.9123  1m03s  2h01m",
+        "ghijkl  study       digits_cnn  tf32 -> fp32     3  FAILED           0.9123         2h01m",
+    ]
+
+
+def a_weeks_work() -> list[RunRecord]:
+    study = {"experiment": "precision-study"}
+    return [
+        run(uid="20261121-080000-222k7q9x", precision="fp32", precision_effective="fp32", **study),
+        run(uid="20261121-080000-223m2abc", numerics="emulated", **study),
+        run(
+            uid="20261121-080000-224zz8yh", precision="amp_fp16", precision_effective=None, numerics="unproven", **study
+        ),
+        run(uid="20261121-080000-2253npre", precision_effective="fp32", name="lr-sweep-with-warm-up-2", **study),
+        run(uid="20261121-080000-226x4rrt", state=State.OUT_OF_MEMORY, metrics={}, wall_s=9000.0, seed=12, **study),
+    ]
+
+
+NARROW = """\
+run      experim… name       precision           seed state         val_accuracy
+222k7q9x precisi… digits_cnn fp32                   3 COMPLETED           0.9123
+223m2abc precisi… digits_cnn tf32 (emulated)        3 COMPLETED           0.9123
+224zz8yh precisi… digits_cnn amp_fp16 (unproven)    3 COMPLETED           0.9123
+2253npre precisi… lr-sweep-… tf32 -> fp32           3 COMPLETED           0.9123
+226x4rrt precisi… digits_cnn tf32                  12 OUT_OF_MEMORY
+"""
+HUNDRED = """\
+run      experiment    name          precision           seed state         val_accuracy  wall   age
+222k7q9x precision-st… digits_cnn    fp32                   3 COMPLETED           0.9123 1m03s 2h01m
+223m2abc precision-st… digits_cnn    tf32 (emulated)        3 COMPLETED           0.9123 1m03s 2h01m
+224zz8yh precision-st… digits_cnn    amp_fp16 (unproven)    3 COMPLETED           0.9123 1m03s 2h01m
+2253npre precision-st… lr-sweep-wit… tf32 -> fp32           3 COMPLETED           0.9123 1m03s 2h01m
+226x4rrt precision-st… digits_cnn    tf32                  12 OUT_OF_MEMORY              2h30m 2h01m
+"""
+
+
+@pytest.mark.parametrize(("width", "golden"), [(80, NARROW), (100, HUNDRED)])
+def test_a_list_of_runs_reads_like_this(width: int, golden: str) -> None:
+    assert "".join(f"{line}\n" for line in table(*a_weeks_work(), width=width)) == golden
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 72, 80, 90, 100, 120, 160, 250])
+def test_no_width_folds_a_run_or_cuts_what_was_measured(width: int) -> None:
+    lines = table(*a_weeks_work(), width=width)
+
+    assert len(lines) == 6
+    assert all(len(line) <= width for line in lines)
+    if width >= 60:
+        for word in ("222k7q9x", "tf32 (emulated)", "OUT_OF_MEMORY", "0.9123"):
+            assert any(word in line for line in lines), word
+
+
+def test_a_long_name_of_a_metric_gives_way_to_its_values() -> None:
+    name = "validation/of_the_second_part/top5_accuracy"
+
+    heading, line = table(run(metrics={name: summary(name, 0.9123)}), width=80, metric=name)
+
+    assert "…" in heading
+    assert "0.9123" in line
+
+
+def test_numerics_stand_with_the_precision_unless_they_are_native() -> None:
+    known = [
+        run(numerics="emulated"),
+        run(numerics="unproven", precision_effective=None),
+        run(numerics="emulated", precision_effective="fp32"),
+    ]
+
+    assert [re.split(" {2,}", line)[3] for line in table(*known, width=160)[1:]] == [
+        "tf32 (emulated)",
+        "tf32 (unproven)",
+        "tf32 -> fp32 (emulated)",
+    ]
+
+
+def test_ids_are_written_whole_where_the_short_ones_would_not_tell_runs_apart() -> None:
+    lines = table(run(), run(uid="20261122-080000-abcdef"), width=140)
+
+    assert lines[1].startswith("20261121-080000-abcdef")
+
+
+def test_a_metric_that_ended_non_finite_is_nan_and_one_never_recorded_is_empty() -> None:
+    assert "NaN" in table(run(), metric="train_loss")[1]
+    assert "NaN" not in table(run(), metric="val_loss")[1]
+
+
+def test_unknown_times_are_empty() -> None:
+    line = table(run(submitted_at=None, t_start=None, wall_s=None))[1]
+
+    assert line.endswith("0.9123")
+    assert table(run(submitted_at="yesterday", t_start=None))[1].endswith("1m03s")
+
+
+def test_an_empty_list_is_a_table_without_lines() -> None:
+    assert len(table()) == 1
+    assert json.loads(runs_json([])) == []
+    assert runs_csv([]).count("\n") == 1
+
+
+def test_names_from_users_stay_in_their_line_and_style_nothing() -> None:
+    evil = run(name=EVIL, experiment=EVIL, reason=EVIL, tags=(EVIL,), facts={EVIL: EVIL}, params={EVIL: EVIL})
+
+    outputs = ["\n".join(table(evil, width=200)), details(evil), runs_markdown([evil], now=NOW), runs_csv([evil])]
+
+    for output in outputs:
+        assert not set(output) & {"\x1b", "\r", "\u202e"}
+        assert "[bold]" in output
+    assert len(table(evil, width=250)) == 2
+    assert len(list(csv.reader(io.StringIO(outputs[3])))) == 2
+
+
+def test_markdown_has_whole_ids() -> None:
+    lines = runs_markdown([run()], now=NOW).splitlines()
+
+    assert lines[2].startswith("| 20261121-080000-abcdef | study | digits_cnn | tf32 | 3 | COMPLETED |")
+
+
+def test_json_of_runs_has_the_fields_of_a_record() -> None:
+    (found,) = json.loads(runs_json([run()]))
+
+    assert (found["uid"], found["state"], found["seed"]) == ("20261121-080000-abcdef", "COMPLETED", 3)
+    assert found["metrics"]["train_loss"]["last"] is None
+    assert found["params"]["model.name"] == "digits_cnn"
+
+
+def test_csv_of_runs_has_a_column_for_every_setting_fact_and_metric_of_any_run() -> None:
+    runs = [run(), run(uid="x", params={"training.steps": 9}, facts={"torch": "2.13"}, metrics={})]
+
+    first, second = csv.DictReader(io.StringIO(runs_csv(runs)))
+
+    assert (first["model.name"], first["facts.gpu_model"], first["metrics.val_accuracy"]) == (
+        "digits_cnn",
+        "A100",
+        "0.9123",
+    )
+    assert first["metrics.train_loss"] == "nan"
+    assert first["git_dirty"] == "true"
+    assert (second["training.steps"], second["facts.torch"], second["model.name"]) == ("9", "2.13", "")
+
+
+def test_details_tell_how_it_ended_and_what_was_measured() -> None:
+    text = details(run(state=State.FAILED, reason="loss is nan", exit_code=1, precision_effective="fp32"))
+
+    for words in (
+        "20261121-080000-abcdef  digits_cnn",
+        "state       FAILED",
+        "reason      loss is nan",
+        "exit code   1",
+        "directory   /scratch/runs/study/20261121-080000-abcdef",
+        "git commit  abc1234 + changes",
+        "requested  tf32",
+        "effective  fp32  (not what was requested)",
+        "wall time  1m03s",
+        "started    2026-11-21 08:00:30+00:00",
+        "gpu_model  A100",
+        "1.5s  1/rank0  probe  matmul=tf32, error=NaN",
+    ):
+        assert words in text
+
+
+def test_an_unproven_or_emulated_precision_says_so_in_the_details() -> None:
+    text = details(run(precision_effective=None, numerics="emulated"))
+
+    assert "effective  not proven" in text
+    assert "emulated  (its times say nothing about this precision)" in text
+
+
+def test_unproven_numerics_say_whose_word_is_missing() -> None:
+    text = details(run(precision_effective=None, numerics="unproven"))
+
+    assert "unproven  (the program did not report how it computed: its times say nothing about this precision)" in (
+        " ".join(text.split()).replace("unproven (", "unproven  (")
+    )
+
+
+def test_details_as_json_hold_the_events() -> None:
+    found = json.loads(run_details_json(run(), [event()]))
+
+    assert found["uid"] == "20261121-080000-abcdef"
+    assert found["events"][0]["details"] == {"matmul": "tf32", "error": "nan"}

@@ -1,0 +1,47 @@
+from datetime import datetime
+from pathlib import Path
+
+from hpcml.runs.layout import RunDir, find_run_dirs, new_submission_id, new_uid, run_dir_of
+
+NOW = datetime(2026, 11, 21, 8, 30, 15).astimezone()
+
+
+def test_ids_sort_by_time_and_do_not_collide() -> None:
+    ids = [new_uid(NOW, index) for index in range(2000)]
+
+    assert ids == sorted(ids)
+    assert len({new_uid(NOW, 0) for _ in range(20)}) == 20  # of 28 million: of a thousand two may well be alike
+    assert all(uid.startswith("20261121-083015-") for uid in ids)
+
+
+def test_only_directories_with_a_manifest_are_runs(tmp_path: Path) -> None:
+    for name in ("e/a", "e/b", "f/c"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "e/b/run.json").touch()
+    (tmp_path / "f/c/run.json").touch()
+
+    assert list(find_run_dirs(tmp_path)) == [RunDir(tmp_path / "e/b"), RunDir(tmp_path / "f/c")]
+    assert list(find_run_dirs(tmp_path / "e")) == list(find_run_dirs(tmp_path / "e/b")) == [RunDir(tmp_path / "e/b")]
+    assert list(find_run_dirs(tmp_path.parent / "absent")) == []
+
+
+def test_every_file_of_a_run_lies_in_its_directory(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "x")
+    files = [run_dir.manifest, run_dir.git_diff, run_dir.script, run_dir.stdout(1, 2), run_dir.stderr(1, 2)]
+
+    assert len(set(files)) == len(files)
+    assert all(file.is_relative_to(run_dir.path) for file in files)
+
+
+def test_a_submission_is_told_from_its_runs_and_from_others() -> None:
+    ids = {new_submission_id(NOW) for _ in range(1000)}
+
+    assert len(ids) == 1000
+    assert {len(submission) < len(new_uid(NOW, 0)) for submission in ids} == {True}
+    assert all(submission.startswith("20261121-083015-") for submission in ids)
+
+
+def test_the_manifest_of_a_retry_belongs_to_its_run(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "x")
+
+    assert run_dir_of(run_dir.manifest) == run_dir_of(run_dir.retry_manifest(2)) == run_dir

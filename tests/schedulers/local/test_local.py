@@ -1,0 +1,238 @@
+"""The queue of this machine: packs, what was submitted already, runs that are started once more, and its claims."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpcml.errors import HpcmlError
+from hpcml.model.state import State
+from hpcml.runs.state import read_fold
+from hpcml.schedulers.contract import Batch, Job, Ticket
+from hpcml.schedulers.local.queue import LocalBatch, Queued, drain, read_batch, read_ticket, write_batch
+from hpcml.schedulers.local.slots import Need, Pool
+from hpcml.schedulers.local.submitter import LocalSubmitter
+from tests.schedulers.pbs.runs import batch_of, events, output, write_job
+
+
+@pytest.fixture
+def submitter(tmp_path: Path) -> LocalSubmitter:
+    pool = Pool(cores=2, gpus=[])
+    return LocalSubmitter(submissions=tmp_path / "s", lock_dir=tmp_path / "locks", pool=pool, max_parallel=None)
+
+
+def job_of(submitter: LocalSubmitter, folder: Path, text: str, index: int = 0) -> Job:
+    return write_job(submitter, folder, ["bash", "-c", text], index=index, cluster="local")
+
+
+def wait_for_end(submitter: LocalSubmitter, *tickets: Ticket) -> None:
+    until = time.monotonic() + 300
+    while submitter.query(tickets).known:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_a_pack_is_one_claim_and_one_agent_that_runs_it_in_turn(submitter: LocalSubmitter, tmp_path: Path) -> None:
+    text = f"echo began >>{tmp_path}/diary; sleep 0.5; echo ended >>{tmp_path}/diary"
+    jobs = [job_of(submitter, tmp_path, text, index) for index in range(3)]
+    batch = batch_of(jobs, in_packs_of=3)
+
+    tickets = submitter.submit(batch)
+    wait_for_end(submitter, *tickets)
+
+    assert [(ticket.array_index, ticket.is_shared) for ticket in tickets] == [(0, True)] * 3
+    assert (tmp_path / "diary").read_text().split() == ["began", "ended"] * 3
+    started = [events(job, "attempt_started")[0] for job in jobs]
+    assert len({start["pid"] for start in started}) == 1
+    assert all(events(job, "attempt_ended")[0]["state"] == "COMPLETED" for job in jobs)
+
+
+def test_a_submission_is_found_by_its_token(submitter: LocalSubmitter, tmp_path: Path) -> None:
+    batch = batch_of([job_of(submitter, tmp_path, "true", index) for index in range(2)])
+    before = submitter.find(batch)
+
+    tickets = submitter.submit(batch)
+
+    assert before is None
+    assert submitter.find(batch) == tickets
+    wait_for_end(submitter, *tickets)
+    assert submitter.find(batch) == tickets
+
+
+def test_a_start_that_goes_on_though_its_caller_was_killed_is_waited_for(
+    submitter: LocalSubmitter, tmp_path: Path
+) -> None:
+    batch = batch_of([job_of(submitter, tmp_path, "true")])
+    folder = submitter.submissions / batch.token
+    folder.mkdir(parents=True)
+    (job,) = batch.jobs
+    queued = Queued(sources=[str(job.source)], script=str(job.script), need=Need(cores=1, gpus=0))
+    local = LocalBatch(jobs=[queued], lock_dir=str(submitter.lock_dir), pool=submitter.pool, max_parallel=None)
+    write_batch(folder, local)
+    start = [sys.executable, "-m", "hpcml.schedulers.local.start", str(folder)]
+    process = subprocess.Popen(start, start_new_session=True)
+    until = time.monotonic() + 300
+    while psutil.Process(process.pid).cmdline()[1:] != start[1:]:
+        assert time.monotonic() < until
+
+    found = submitter.find(batch)
+
+    process.wait()
+    assert found is not None
+    assert found[0].job_id == json.loads((folder / "ticket.json").read_text())["job_id"]
+    wait_for_end(submitter, *found)
+
+
+def test_a_queue_is_taken_for_started_though_its_starter_was_killed(submitter: LocalSubmitter, tmp_path: Path) -> None:
+    batch = batch_of([job_of(submitter, tmp_path, "true")])
+    folder = submitter.submissions / batch.token
+
+    def kill_starter() -> None:
+        """Kill it as soon as it has begun what becomes the queue, which takes some time to say so."""
+        until = time.monotonic() + 300
+        while time.monotonic() < until:
+            for process in psutil.process_iter(["cmdline", "ppid"]):
+                words = process.info["cmdline"] or []
+                if "submitit.local._local" in words and str(folder / "submitit") in words:
+                    os.kill(process.info["ppid"], signal.SIGKILL)
+                    return
+
+    killer = threading.Thread(target=kill_starter)
+    killer.start()
+    tickets = submitter.submit(batch)
+    killer.join()
+
+    assert submitter.find(batch) == tickets
+    wait_for_end(submitter, *tickets)
+
+
+def test_a_run_that_asks_for_it_is_started_once_more(submitter: LocalSubmitter, tmp_path: Path) -> None:
+    """The job's script stands for the agent: it asks once, and ends with the exit status of one that will go on."""
+    job = job_of(submitter, tmp_path, "true")
+    job.script.write_text(
+        f'echo "$HPCML_QUEUE_INDEX" >>{tmp_path}/starts\n'
+        f'[ "$(wc -l <{tmp_path}/starts)" -gt 1 ] || {{ $HPCML_REQUEUE "{job.source}" >{tmp_path}/told; exit 75; }}\n'
+    )
+
+    (ticket,) = submitter.submit(batch_of([job]))
+    wait_for_end(submitter, ticket)
+
+    assert (tmp_path / "starts").read_text().split() == ["0", "0"]
+    assert json.loads((tmp_path / "told").read_text()) == {
+        "scheduler": "local", "job_id": ticket.job_id, "array_index": 0, "job_name": None,
+    }  # fmt: skip
+
+
+def test_an_exit_status_alone_starts_nothing_again(submitter: LocalSubmitter, tmp_path: Path) -> None:
+    job = job_of(submitter, tmp_path, "true")
+    job.script.write_text(f"echo x >>{tmp_path}/starts\nexit 75\n")
+
+    (ticket,) = submitter.submit(batch_of([job]))
+    wait_for_end(submitter, ticket)
+
+    assert (tmp_path / "starts").read_text() == "x\n"
+
+
+def test_marked_runs_are_passed_over_and_a_pack_only_if_all_of_it_is(submitter: LocalSubmitter, tmp_path: Path) -> None:
+    jobs = [job_of(submitter, tmp_path, "true", index) for index in range(5)]
+    for job in (jobs[0], jobs[1], jobs[2], jobs[4]):
+        job.run_dir.cancel_mark.touch()
+    batch = Batch(token=jobs[0].run_dir.uid, packs=[jobs[:2], jobs[2:4], jobs[4:]])
+
+    tickets = submitter.submit(batch)
+    wait_for_end(submitter, *tickets)
+
+    assert [len(events(job, "attempt_ended")) for job in (jobs[0], jobs[1], jobs[3], jobs[4])] == [0, 0, 1, 0]
+
+
+def test_a_queue_inside_of_somebodys_array_job_does_not_confuse_its_agents(
+    tmp_path: Path, submitter: LocalSubmitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAY_ID"):
+        monkeypatch.setenv(name, "7")
+    jobs = [job_of(submitter, tmp_path, "echo $SLURM_ARRAY_TASK_ID$PBS_ARRAY_INDEX", index) for index in range(2)]
+
+    tickets = submitter.submit(batch_of(jobs, in_packs_of=2))
+    wait_for_end(submitter, *tickets)
+
+    assert [output(job) for job in jobs] == ["\n", "\n"]
+
+
+def test_a_killed_agent_frees_its_cores_when_its_program_is_gone_too(tmp_path: Path) -> None:
+    submitter = LocalSubmitter(
+        submissions=tmp_path / "s", lock_dir=tmp_path / "locks", pool=Pool(cores=1, gpus=[]), max_parallel=None
+    )
+    killed = job_of(submitter, tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60")
+    after = job_of(submitter, tmp_path, f"ps -o stat= -p $(cat {tmp_path}/pid) || echo gone", index=1)
+    tickets = submitter.submit(batch_of([killed, after]))
+    until = time.monotonic() + 300
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+    os.kill(int(str(events(killed, "attempt_started")[0]["pid"])), 9)
+    wait_for_end(submitter, *tickets)
+
+    assert output(after)[0] in ("g", "Z")  # gone, or dead and not yet buried
+
+
+def test_the_queue_is_a_function_of_its_folder(tmp_path: Path, submitter: LocalSubmitter) -> None:
+    write_batch(tmp_path, LocalBatch(jobs=[], lock_dir=str(tmp_path / "locks"), pool=submitter.pool, max_parallel=None))
+
+    drain(str(tmp_path))  # and there is nothing to do
+
+
+@pytest.mark.parametrize("damage", [os.mkfifo, lambda path: path.write_text('{"agent": {}}')])
+def test_a_queue_whose_notes_are_damaged_starts_what_no_agent_has_begun(
+    submitter: LocalSubmitter, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    jobs = [job_of(submitter, tmp_path, "true", index) for index in range(2)]
+    needs = Need(cores=1, gpus=0)
+    queued = [Queued(sources=[str(job.source)], script=str(job.script), need=needs) for job in jobs]
+    folder = tmp_path / "s" / "batch"
+    folder.mkdir(parents=True)
+    batch = LocalBatch(jobs=queued, lock_dir=str(submitter.lock_dir), pool=submitter.pool, max_parallel=None)
+    write_batch(folder, batch)
+    for index in range(2):
+        damage(folder / f"job-{index}.json")
+    jobs[0].run_dir.logs.mkdir(exist_ok=True)
+    jobs[0].run_dir.agent_log(0).touch()
+
+    drain(str(folder))
+
+    assert [len(events(job, "attempt_started")) for job in jobs] == [0, 1]
+
+
+def test_a_job_that_cannot_be_started_fails_alone_and_in_one_line(submitter: LocalSubmitter, tmp_path: Path) -> None:
+    jobs = [job_of(submitter, tmp_path, f"echo {index} >>{tmp_path}/ran", index) for index in range(3)]
+    batch = batch_of(jobs)
+    (submitter.submissions / batch.token / "job-1.json" / "x").mkdir(parents=True)
+
+    wait_for_end(submitter, *submitter.submit(batch))
+
+    assert sorted((tmp_path / "ran").read_text().split()) == ["0", "2"]
+    told = [read_fold(job.run_dir) for job in jobs]
+    assert [one.state for one in told] == [State.COMPLETED, State.FAILED, State.COMPLETED]
+    assert (told[1].reason or "").startswith("it was not started: ")
+    assert (told[1].reason or "").endswith("job-1.json: Is a directory")
+
+
+@pytest.mark.parametrize("damage", [os.mkfifo, Path.mkdir, lambda path: path.write_text("[]")])
+def test_a_damaged_ticket_or_batch_is_told_in_one_line(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    damage(tmp_path / "ticket.json")
+    damage(tmp_path / "queue.json")
+
+    with pytest.raises(HpcmlError, match=r"ticket\.json is damaged"):
+        read_ticket(tmp_path)
+    with pytest.raises(HpcmlError, match=r"queue\.json (is|cannot)"):
+        read_batch(tmp_path)

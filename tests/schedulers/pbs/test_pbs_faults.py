@@ -1,0 +1,228 @@
+"""Everything that a server, or a site, can do to a submission and to a question."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcml.errors import SubmissionError
+from hpcml.model.state import State
+from hpcml.schedulers.commands import NoAnswerError, UncertainSubmissionError
+from hpcml.schedulers.contract import Ticket
+from hpcml.schedulers.pbs import submission
+from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from tests.cluster.pbs.double import PbsDouble
+from tests.schedulers.pbs.runs import batch_of, until_final, write_job
+
+
+def test_a_banner_around_the_id_does_no_harm(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+    pbs.set(banner="Welcome to 1.5 PFlop/s!\nYour project has 12.5 hours left.\n")
+
+    (ticket,) = submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
+
+    assert ticket.job_id == "1.pbs01"
+
+
+def test_a_server_that_is_away_for_a_moment_gets_the_job_in_the_end(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+) -> None:
+    pbs.set(fail_next={"qsub": 1})
+
+    (ticket,) = submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
+
+    assert ticket.job_id == "1.pbs01"
+    assert pbs.calls()["qsub"] == 2
+
+
+def test_a_server_that_is_down_is_reported_and_nothing_follows_from_its_silence(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+) -> None:
+    job = write_job(submitter, folder, ["sleep", "30"])
+    (ticket,) = submitter.submit(batch_of([job]))
+    pbs.set(down=["qsub", "qstat", "qdel"])
+
+    assert "PBS cannot be asked: Connection refused" in submitter.query([ticket]).unanswered[ticket]
+    with pytest.raises(NoAnswerError, match="Connection refused"):
+        submitter.cancel([ticket])
+    with pytest.raises(SubmissionError, match="so nothing was queued: Connection refused; qsub: cannot connect"):
+        submitter.submit(batch_of([job]))
+
+    pbs.set()
+    assert submitter.query([ticket]).known[ticket].state is State.RUNNING
+
+
+def test_a_job_whose_log_has_no_folder_on_the_node_waits_and_says_why(submitter: PbsSubmitter, pbs: PbsDouble) -> None:
+    argv = ["qsub", "-N", "x", "-j", "oe", "-k", "oed", "-o", f"{pbs.bin}/nowhere/", "--", "/bin/true"]
+    ticket = Ticket(scheduler="pbs", job_id=submission.submit(argv, name="x"))
+
+    until = time.monotonic() + 300
+    while (known := submitter.query([ticket]).known[ticket]).raw != "H":
+        assert time.monotonic() < until, known
+        time.sleep(0.1)
+
+    assert known.state is State.PENDING
+    assert known.reason is not None
+    assert known.reason.endswith("does the node see the folder for its log?")
+    submitter.cancel([ticket])
+    assert submitter.query([ticket]).known[ticket].state is State.CANCELLED
+
+
+def test_a_hung_server_costs_no_more_than_the_time_limit(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+    job = write_job(submitter, folder, ["true"])
+    (ticket,) = submitter.submit(batch_of([job]))
+    hasty = replace(submitter, submit_timeout_s=0.5, ask_timeout_s=0.5, settling_s=0.1)
+    pbs.set(hung=["qsub", "qstat", "qdel"])
+
+    assert hasty.query([ticket]).unanswered == {ticket: "qstat gave no answer within 0.5 s"}
+    with pytest.raises(NoAnswerError, match=r"no answer within 0\.5 s"):
+        hasty.cancel([ticket])
+    with pytest.raises(UncertainSubmissionError, match=r"no answer within 0\.5 s, and PBS has no job called"):
+        hasty.submit(batch_of([write_job(submitter, folder, ["true"], index=1)]))
+
+
+def test_a_lost_answer_does_not_queue_a_run_twice(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+    hasty = replace(submitter, submit_timeout_s=0.7)
+    pbs.set(hung_after=["qsub"])
+
+    (ticket,) = hasty.submit(batch_of([write_job(submitter, folder, ["true"])]))
+    tickets = hasty.submit(batch_of([write_job(submitter, folder, ["true"], index=index) for index in (1, 2)]))
+
+    assert ticket.job_id == "1.pbs01"
+    assert [one.job_id for one in tickets] == ["2[].pbs01", "2[].pbs01"]
+    assert pbs.calls()["qsub"] == 2
+
+
+def a_wrapper(pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """Put a site's own qsub, which does *body*, in front of the real one."""
+    folder = pbs.folder / "site"
+    folder.mkdir()
+    (folder / "qsub").write_text(f'#!/bin/bash\nreal() {{ {shlex.quote(str(pbs.bin / "qsub"))} "$@"; }}\n{body}\n')
+    (folder / "qsub").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'real "$@"; kill -9 $$',
+        'real "$@"; exit 1',
+        'real "$@" >/dev/null; kill -9 $$',
+        'real "$@" >/dev/null; echo "the accounting of projects is down" >&2; exit 1',
+        'real "$@" >/dev/null; echo "qstat: cannot connect to server pbs01 (errno=15010)" >&2; exit 1',
+        'real "$@" >/dev/null; exit 0',
+        'real "$@" >/dev/null; exit 137',
+    ],
+)
+def test_a_qsub_that_dies_or_fails_after_it_has_queued_the_job_is_no_refusal(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    a_wrapper(pbs, monkeypatch, body)
+
+    (ticket,) = submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
+
+    assert ticket.job_id == "1.pbs01"
+    assert pbs.calls()["qsub"] == 1
+
+
+@pytest.mark.parametrize("body", ["kill -9 $$", "exit 137", "exit 124"])
+def test_a_qsub_that_was_killed_and_queued_nothing_leaves_doubt(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    a_wrapper(pbs, monkeypatch, body)
+
+    with pytest.raises(UncertainSubmissionError, match="and PBS has no job called default"):
+        replace(submitter, settling_s=0.1).submit(batch_of([write_job(submitter, folder, ["true"])]))
+
+
+def test_a_site_s_wrapper_that_refuses_is_told_in_its_own_words(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_wrapper(pbs, monkeypatch, "echo 'your project has no hours left' >&2; exit 1")
+
+    with pytest.raises(SubmissionError) as refused:
+        replace(submitter, settling_s=0.1).submit(batch_of([write_job(submitter, folder, ["true"])]))
+
+    assert not isinstance(refused.value, UncertainSubmissionError)
+    assert str(refused.value).startswith("qsub failed (exit status 1): your project has no hours left; PBS has no job")
+
+
+def test_a_wrapper_that_queues_the_job_behind_our_back_is_waited_for(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_wrapper(pbs, monkeypatch, '(sleep 1; real "$@") >/dev/null 2>&1 & exit 0')
+
+    (ticket,) = replace(submitter, settling_s=4.0).submit(batch_of([write_job(submitter, folder, ["true"])]))
+
+    assert ticket.job_id == "1.pbs01"
+
+
+def test_what_a_wrapper_that_failed_left_running_submits_nothing_later(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_wrapper(pbs, monkeypatch, '(sleep 2; real "$@") >/dev/null 2>&1 & exit 1')
+
+    with pytest.raises(SubmissionError, match="so nothing was queued"):
+        replace(submitter, settling_s=0.1).submit(batch_of([write_job(submitter, folder, ["true"])]))
+    time.sleep(3)
+
+    assert pbs.calls()["qsub"] == 0
+
+
+def test_where_nobody_can_be_asked_the_user_is_told_how_to_look(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+) -> None:
+    job = write_job(submitter, folder, ["true"])
+    pbs.set(hung_after=["qsub"], down=["qselect"])
+
+    with pytest.raises(
+        UncertainSubmissionError, match=rf"look with `qselect -x -N default.{job.run_dir.uid}` before you try"
+    ):
+        replace(submitter, submit_timeout_s=0.7).submit(batch_of([job]))
+
+
+def test_a_site_without_history_shows_what_lives_and_forgets_the_rest(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+) -> None:
+    (ended,) = submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
+    until_final(submitter, [ended])
+    lives = submitter.submit(batch_of([write_job(submitter, folder, ["sleep", "30"], index=index) for index in (1, 2)]))
+    (alone,) = submitter.submit(batch_of([write_job(submitter, folder, ["sleep", "30"], index=3)]))
+    pbs.set(history=False, hung_after=["qsub"])
+
+    known = submitter.query([ended, alone, *lives]).known
+
+    assert ended not in known
+    assert {known[ticket].state for ticket in (alone, *lives)} == {State.RUNNING}
+    again = replace(submitter, submit_timeout_s=0.7).submit(
+        batch_of([write_job(submitter, folder, ["sleep", "9"], index=4)])
+    )
+    assert again[0].job_id == "4.pbs01"
+
+
+def test_known_and_forgotten_jobs_are_told_apart_in_one_answer(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+) -> None:
+    tickets = [
+        submitter.submit(batch_of([write_job(submitter, folder, ["sleep", "9"], index=index)]))[0] for index in range(3)
+    ]
+    pbs.set(forgotten=[2])
+
+    answers = submitter.query(tickets)
+
+    assert list(answers.known) == [tickets[0], tickets[2]]
+    assert answers.calls == 1
+
+
+def test_without_pbs_on_this_machine_that_is_said(
+    submitter: PbsSubmitter, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = write_job(submitter, folder, ["true"])
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    with pytest.raises(SubmissionError, match="qsub cannot be started"):
+        submitter.submit(batch_of([job]))

@@ -1,0 +1,134 @@
+"""`hpcml run` killed with SIGKILL around a real sbatch, then `hpcml sync`: Slurm has one job for each run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.slurm.account import Account
+from tests.effort import times
+from tests.schedulers.slurm import as_user
+from tests.schedulers.slurm.user import Hpcml, events
+
+pytestmark = pytest.mark.slurm
+
+KILL = "kill -9 $(awk '{print $4}' /proc/$PPID/stat)"  # hpcml, whose child is the guard of this program
+BEFORE = f"{KILL}; exit 1"
+AFTER = f'/usr/bin/sbatch "$@"; {KILL}'
+ON_ITS_WAY = f'(sleep 1; /usr/bin/sbatch "$@") >/dev/null 2>&1 & {KILL}'
+LATE = f'{KILL}; sleep 8; /usr/bin/sbatch "$@"'
+COUNTS = "workload.command=\"bash -c 'echo x >> $HPCML_RUN_DIR/count'\""
+
+
+@pytest.fixture
+def hpcml(slurm: Account, folder: Path) -> Hpcml:
+    return Hpcml(slurm, folder)
+
+
+@pytest.fixture
+def wrapped(slurm: Account, folder: Path) -> Callable[..., dict[str, str]]:
+    """Put an sbatch in front of the real one that does *body* at its call number *at_call*."""
+
+    def variables(body: str, *, at_call: int = 1) -> dict[str, str]:
+        text = (
+            '#!/bin/bash\ncalls="${0%/*}/calls"; echo >> "$calls"\n'
+            f'if [ "$(wc -l < "$calls")" = {at_call} ]; then {body}; else exec /usr/bin/sbatch "$@"; fi\n'
+        )
+        folder_of_it = slurm.call(as_user.write_program, folder / "wrappers", "sbatch", text)
+        return {"PATH": f"{folder_of_it}:{slurm.environ['PATH']}"}
+
+    return variables
+
+
+def assert_one_job_for_each(hpcml: Hpcml, *, runs: int, jobs: int) -> None:
+    found = hpcml.runs_once_ended()
+    assert [run["state"] for run in found] == ["COMPLETED"] * runs
+    names = set()
+    for run in found:
+        (started,) = events(run, "attempt_started")
+        submitted = events(run, "submitted")  # none where the job itself has told already
+        assert len(submitted) <= 1
+        names |= {said["job_name"] for said in [started, *submitted]}
+        assert (Path(run["path"]) / "count").read_text() == "x\n"
+    shown = hpcml.account.run(["squeue", "--noheader", "--states=all", "--format=%F %j"], cwd=hpcml.project)
+    told = [line.split(maxsplit=1) for line in shown.stdout.decode().splitlines()]
+    assert len(names) == len({job_id for job_id, name in told if name in names}) == jobs
+
+
+@pytest.mark.parametrize("body", [BEFORE, AFTER, ON_ITS_WAY], ids=["before", "after", "on its way"])
+@pytest.mark.parametrize("seeds", ["seed=1", "seed=1,2,3"])
+def test_killed_around_sbatch_there_is_one_job(
+    hpcml: Hpcml, wrapped: Callable[..., dict[str, str]], body: str, seeds: str
+) -> None:
+    done = hpcml.run("-m", COUNTS, seeds, "--detach", **wrapped(body))
+    assert done.returncode == -9, done.stderr
+
+    synced = hpcml("sync")
+
+    assert synced.returncode == 0, synced.stderr
+    assert b"1 interrupted submission finished" in synced.stdout
+    assert_one_job_for_each(hpcml, runs=len(seeds.split(",")), jobs=1)
+
+
+def test_a_wrapper_whose_hpcml_was_killed_submits_nothing_after_sync_did(
+    hpcml: Hpcml, wrapped: Callable[..., dict[str, str]]
+) -> None:
+    killed_at = time.monotonic()
+    assert hpcml.run(COUNTS, "--detach", **wrapped(LATE)).returncode == -9
+
+    assert hpcml("sync").returncode == 0
+
+    time.sleep(max(0.0, 20 - (time.monotonic() - killed_at)))
+    assert_one_job_for_each(hpcml, runs=1, jobs=1)
+
+
+@pytest.mark.parametrize(
+    "body", ['/usr/bin/sbatch "$@"; kill -9 $$', '/usr/bin/sbatch "$@" >/dev/null; exit 1'], ids=["killed", "failed"]
+)
+def test_an_sbatch_that_dies_or_fails_after_queueing_is_no_refusal(
+    hpcml: Hpcml, wrapped: Callable[..., dict[str, str]], body: str
+) -> None:
+    done = hpcml.run(COUNTS, "--detach", **wrapped(body))
+
+    assert done.returncode == 0, done.stderr
+    assert_one_job_for_each(hpcml, runs=1, jobs=1)
+
+
+def test_killed_between_two_batches_each_is_there_once(hpcml: Hpcml, wrapped: Callable[..., dict[str, str]]) -> None:
+    sweep = ("-m", COUNTS, "seed=1,2", "resources.mem=200M,300M", "--detach")
+    assert hpcml.run(*sweep, **wrapped(BEFORE, at_call=2)).returncode == -9
+
+    assert hpcml("sync").returncode == 0
+
+    assert_one_job_for_each(hpcml, runs=4, jobs=2)
+
+
+@pytest.mark.parametrize("step", range(times(3, 25)))
+def test_killed_in_any_window_of_a_slow_wrapper_there_is_one_job(
+    hpcml: Hpcml, wrapped: Callable[..., dict[str, str]], step: int
+) -> None:
+    """The wrapper kills hpcml at one moment of those before, while and after the real sbatch runs."""
+    at_s = 2.0 * step / times(3, 25)
+    killer = f"(sleep {at_s:.2f}; {KILL}) & "
+    done = hpcml.run(COUNTS, "--detach", **wrapped(f'{killer}sleep 0.8; /usr/bin/sbatch "$@"; sleep 1.5'))
+    assert done.returncode == -9, done.stderr
+
+    assert hpcml("sync").returncode == 0
+
+    assert_one_job_for_each(hpcml, runs=1, jobs=1)
+
+
+def test_a_waiting_job_that_somebody_renames_is_the_same_job(hpcml: Hpcml) -> None:
+    (run,) = hpcml.submit("workload.command=true", "resources.extra_directives=['--hold']")
+    hpcml.account.run(["scontrol", "update", f"JobId={run['job_id']}", "JobName=urgent"], cwd=hpcml.project)
+    for journal in (Path(run["path"]) / "journal").glob("*.jsonl"):
+        os.utime(journal, (0, 0))
+
+    assert hpcml("status").returncode == 0
+    assert [found["state"] for found in hpcml.runs()] == ["PENDING"]
+    hpcml.account.run(["scontrol", "release", run["job_id"]], cwd=hpcml.project)
+    assert [found["state"] for found in hpcml.runs_once_ended()] == ["COMPLETED"]

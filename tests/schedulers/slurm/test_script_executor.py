@@ -1,0 +1,265 @@
+"""A script submitted through submitit's Slurm executor: what it sends, what it reads, and what it costs others.
+
+sbatch and squeue are programs of the test's own, so that no Slurm is needed; the real one is in test_faults.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from submitit import SlurmExecutor
+from submitit.core.core import Job as SubmititJob
+from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob, _make_sbatch_string
+
+from hpcml.errors import SubmissionError
+from hpcml.schedulers.commands import UncertainSubmissionError
+from hpcml.schedulers.slurm.answers import SEPARATOR
+from hpcml.schedulers.slurm.script import Titles, render
+from hpcml.schedulers.slurm.submission import ScriptExecutor, submit
+from tests.schedulers.slurm.test_slurm_script import TITLES, request
+
+NAME = "demo.20261121-101500-222abcde"
+
+
+@pytest.fixture(autouse=True)
+def fresh_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """submitit keeps one watcher for all jobs of a process."""
+    monkeypatch.setattr(SlurmJob, "watcher", SlurmInfoWatcher(delay_s=600))
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder at the head of PATH, where there is no Slurm yet."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "bash").symlink_to("/bin/bash")
+    (folder / "sleep").symlink_to("/bin/sleep")
+    (folder / "cat").symlink_to("/bin/cat")
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def write(folder: Path, program: str, body: str) -> None:
+    (folder / program).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+    (folder / program).chmod(0o755)
+
+
+def submit_script(folder: Path, *, patience_s: float = 60.0, more: tuple[str, ...] = ()) -> str:
+    script = folder / "job.sh"
+    return submit(script, name=NAME, request=request(), patience_s=patience_s, pause_s=0.01, more=more)
+
+
+def test_the_executor_is_submitits_and_returns_submitits_job(programs: Path, tmp_path: Path) -> None:
+    write(programs, "sbatch", "echo Submitted batch job 4711")
+    executor = ScriptExecutor(tmp_path, options=[], environ=dict(os.environ), patience_s=60.0)
+
+    job = executor.submit_script(tmp_path / "job.sh")
+
+    assert isinstance(executor, SlurmExecutor)
+    assert isinstance(job, SubmititJob)
+    assert job.job_id == "4711"
+
+
+def test_options_stand_before_the_script_and_no_file_is_written(programs: Path, tmp_path: Path) -> None:
+    write(programs, "sbatch", f'printf "%s\\n" "$@" >{programs}/words; echo Submitted batch job 7 on cluster karolina')
+    folder = tmp_path / "100%a %j"
+    folder.mkdir()
+
+    assert submit_script(folder, more=("--dependency=",)) == "7"
+
+    assert (programs / "words").read_text().splitlines() == ["--dependency=", f"{folder}/job.sh"]
+    assert list(folder.iterdir()) == []
+
+
+def test_sbatch_sees_neither_an_outer_job_nor_what_outvotes_the_script(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_JOB_ID", "SBATCH_WAIT", "SUBMITIT_EXECUTOR", "SLURM_CONF"):
+        monkeypatch.setenv(name, "9")
+    write(programs, "sbatch", f"declare -px >{programs}/environ; echo Submitted batch job 7")
+
+    submit_script(tmp_path)
+
+    seen = set(re.findall(r"(SLURM_\w+|SBATCH_\w+|SUBMITIT_\w+)=", (programs / "environ").read_text()))
+    assert seen == {"SLURM_CONF"}
+
+
+def test_a_banner_that_speaks_of_another_job_is_not_read_as_the_answer(programs: Path, tmp_path: Path) -> None:
+    write(programs, "sbatch", "echo your last job 5 wasted 3 GPU hours; echo Submitted batch job 12; echo see job 6")
+
+    assert submit_script(tmp_path) == "12"
+
+
+def test_what_sbatch_says_beside_its_answer_is_passed_on_and_a_banner_is_not(
+    programs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(
+        programs, "sbatch", "echo WELCOME >&2; echo 'sbatch: warning: --gres is old' >&2; echo Submitted batch job 12"
+    )
+
+    assert submit_script(tmp_path) == "12"
+
+    assert [record.getMessage() for record in caplog.records] == ["sbatch said: warning: --gres is old"]
+
+
+def test_an_answer_without_a_number_sends_us_to_the_queue(programs: Path, tmp_path: Path) -> None:
+    write(programs, "sbatch", "echo welcome")
+    write(programs, "squeue", f"echo '99{SEPARATOR}{NAME}'")
+
+    assert submit_script(tmp_path) == "99"
+
+
+def test_an_answer_without_a_number_and_a_queue_without_the_job_is_told(programs: Path, tmp_path: Path) -> None:
+    write(programs, "sbatch", "echo welcome")
+    write(programs, "squeue", "true")
+
+    with pytest.raises(SubmissionError, match="sbatch succeeded but named no job: 'welcome'"):
+        submit_script(tmp_path)
+
+
+def test_a_refusal_is_told_in_slurms_words_and_not_tried_again(programs: Path, tmp_path: Path) -> None:
+    refusal = "sbatch: error: Batch job submission failed: Invalid qos specification"
+    write(programs, "sbatch", f"echo called >>{programs}/calls; echo '{refusal}' >&2; exit 1")
+
+    with pytest.raises(SubmissionError, match=r"^sbatch refused the job: Invalid qos specification \("):
+        submit_script(tmp_path)
+
+    assert (programs / "calls").read_text() == "called\n"
+
+
+QUEUED = "echo Submitted batch job 99"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{QUEUED}; kill -9 $$",
+        f"{QUEUED}; exit 1",
+        "kill -9 $$",
+        "echo 'the accounting of projects is down' >&2; exit 1",
+        "echo 'sbatch: error: a plugin of the site failed' >&2; exit 1",
+        "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+        "exit 137",
+        "exit 0",
+    ],
+)
+def test_an_sbatch_that_dies_or_fails_after_it_has_queued_the_job_is_no_refusal(
+    programs: Path, tmp_path: Path, body: str
+) -> None:
+    write(programs, "sbatch", f"echo called >>{programs}/calls; {body}")
+    write(programs, "squeue", f"echo '99{SEPARATOR}{NAME}'")
+
+    assert submit_script(tmp_path) == "99"
+    assert (programs / "calls").read_text() == "called\n"
+
+
+@pytest.mark.parametrize("body", ["kill -9 $$", "exit 137", "exit 124"])
+def test_an_sbatch_that_was_killed_and_queued_nothing_leaves_doubt(programs: Path, tmp_path: Path, body: str) -> None:
+    write(programs, "sbatch", f"echo called >>{programs}/calls; {body}")
+    write(programs, "squeue", "true")
+
+    with pytest.raises(UncertainSubmissionError, match=f"and there is no job named '{NAME}'"):
+        submit_script(tmp_path)
+    assert (programs / "calls").read_text() == "called\n"
+
+
+def test_a_sites_wrapper_that_refuses_is_told_in_its_own_words(programs: Path, tmp_path: Path) -> None:
+    write(programs, "sbatch", "echo 'your project has no hours left' >&2; exit 1")
+    write(programs, "squeue", "true")
+
+    with pytest.raises(SubmissionError) as refused:
+        submit_script(tmp_path)
+
+    assert not isinstance(refused.value, UncertainSubmissionError)
+    assert str(refused.value) == "sbatch failed (exit status 1): your project has no hours left"
+
+
+def test_what_may_have_arrived_twice_without_a_job_to_be_seen_leaves_doubt(programs: Path, tmp_path: Path) -> None:
+    lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    write(programs, "sbatch", f"echo called >>{programs}/calls; echo '{lost}' >&2; exit 1")
+    write(programs, "squeue", "true")
+
+    with pytest.raises(UncertainSubmissionError, match="Socket timed out"):
+        submit_script(tmp_path)
+    assert (programs / "calls").read_text() == "called\ncalled\n"
+
+
+def test_what_may_have_arrived_is_looked_for_before_it_is_sent_again(programs: Path, tmp_path: Path) -> None:
+    lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    write(programs, "sbatch", f"echo called >>{programs}/calls; echo '{lost}' >&2; exit 1")
+    write(programs, "squeue", f"echo '99{SEPARATOR}{NAME}'")
+
+    assert submit_script(tmp_path) == "99"
+    assert (programs / "calls").read_text() == "called\n"
+
+
+def test_what_surely_was_not_sent_is_sent_again(programs: Path, tmp_path: Path) -> None:
+    away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    once = f"if [ ! -e {programs}/been ]; then : >{programs}/been; echo '{away}' >&2; exit 1; fi"
+    write(programs, "sbatch", f"{once}\necho Submitted batch job 8")
+
+    assert submit_script(tmp_path) == "8"
+
+
+def test_an_sbatch_that_hangs_is_not_waited_for_for_ever_and_leaves_doubt(programs: Path, tmp_path: Path) -> None:
+    write(programs, "sbatch", "sleep 1000")
+    write(programs, "squeue", "true")
+
+    with pytest.raises(UncertainSubmissionError, match=f"no answer within 0.5 s, and there is no job named '{NAME}'"):
+        submit_script(tmp_path, patience_s=0.5)
+
+
+def test_a_machine_without_sbatch_is_told_so(programs: Path, tmp_path: Path) -> None:  # noqa: ARG001 - it empties PATH
+    with pytest.raises(SubmissionError, match="there is no Slurm on this machine: sbatch is not on PATH"):
+        submit_script(tmp_path)
+
+
+def test_submitit_is_loaded_for_submissions_alone() -> None:
+    program = "import json, sys, hpcml.schedulers.registry; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert "submitit" not in json.loads(done.stdout)
+
+
+def test_our_directives_say_what_submitits_would_say_of_the_same_request() -> None:
+    asked = request(
+        account="OPEN-1-2", partition="qgpu", qos="high", nodes=2, gpus_per_node=4, cpus_per_node=32, mem_mb=64_000,
+        walltime_s=90 * 60, constraint="a100", nodelist="n1", exclude="n2", exclusive=True, dependency="afterok:5",
+        mail_user="me@example.org", mail_type="END,FAIL", array_parallelism=3, warning_s=180,
+    )  # fmt: skip
+    titles = Titles(name=TITLES.name, comment=TITLES.comment, remark="x")
+    ours = render(asked, titles=titles, folder=Path("/s"), command=["agent"], array_size=10)
+    theirs = _make_sbatch_string(
+        "agent", "/s", job_name=titles.name, comment=titles.comment, account="OPEN-1-2", partition="qgpu", qos="high",
+        nodes=2, ntasks_per_node=1, gpus_per_node=4, cpus_per_task=32, mem="64000M", constraint="a100", nodelist="n1",
+        exclude="n2", exclusive=True, dependency="afterok:5", mail_user="me@example.org", mail_type="END,FAIL",
+        array_parallelism=3, map_count=10, wckey=None, stderr_to_stdout=True,
+        additional_parameters={
+            "time": "01:30:00", "signal": "B:USR1@180", "output": "/s/slurm-%a.log", "requeue": True, "chdir": "/s",
+        },
+    )  # fmt: skip
+
+    assert directives_of(ours) == directives_of(theirs)
+
+
+def directives_of(script: str) -> set[str]:
+    return {line for line in script.splitlines() if line.startswith("#SBATCH ")}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ({}, "#SBATCH --signal=USR2@90"),  # whether or not a warning is wanted
+        ({}, "#SBATCH --wckey=submitit"),
+        ({"map_count": 10}, "#SBATCH --array=0-9%10"),  # where none was asked for, a limit
+        ({"job_name": r"a\b"}, r"#SBATCH --job-name='a\b'"),  # which Slurm reads as another name
+    ],
+)
+def test_why_submitit_does_not_write_our_directives(words: dict[str, object], line: str) -> None:
+    assert line in _make_sbatch_string("agent", "/s", **words).splitlines()  # type: ignore[arg-type]

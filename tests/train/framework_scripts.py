@@ -1,0 +1,42 @@
+"""Scripts that use a framework in a process of their own: its switches are global, and its threads forbid forks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+PROBES = """
+import json
+from hpcml_train.{framework} import arithmetic, probe
+from hpcml_train.precision.formats import name_precision
+from hpcml_train.{framework}.arithmetic import Arithmetic
+from hpcml_train.{framework}.probe import measure_precision
+told = {{"proofs": {{}}}}
+for name in ("fp32", "tf32", "fp64", "amp_fp16", "amp_bf16", "bf16", "fp16"):
+    told["proofs"][name] = measure_precision(Arithmetic(name, numerics="native"))
+told["framework"] = probe.describe_framework(Arithmetic("fp32"))
+def refused(*words, **more):
+    try:
+        Arithmetic(*words, **more)
+    except ValueError as error:
+        return str(error)
+told["refused"] = [
+    refused("tf32"), refused("fp8_e4m3"), refused("fp32", numerics="emulated"), refused("int8"),
+]
+try:
+    arithmetic.choose_device("cuda", 0)
+except RuntimeError as error:
+    told["no_gpu"] = str(error)
+"""
+
+
+def run_script(script: str, **variables: str) -> dict[str, Any]:
+    """Run *script* and return what it prints last, as JSON."""
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **variables}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import hpcml_train
+from tests.client.test_old_python import find_python38
+
+_PACKAGE = Path(hpcml_train.__file__).parent
+_SCRIPT = """
+import sys
+assert sys.version_info[:2] == (3, 8), sys.version
+from hpcml_train.data import digits
+images = digits.Images(pixels=bytes(16), labels=bytes(4), height=2, width=2, largest=16)
+assert [len(part) for part in digits.split(images, 0.25)] == [3, 1]
+from hpcml_train import loop, start
+from hpcml_train.task import Task
+task = Task.from_config({"run": {"training": {"accumulate": 2}}})
+assert task.part_size(1) == 32 and task.choose("model", ["net"]) == "net"
+clock = loop.StepClock(lambda: None)
+with clock.step():
+    pass
+assert clock.step_time_s >= 0
+foreign = {name.partition(".")[0] for name in sys.modules} & {"torch", "numpy", "hpcml", "sklearn", "tensorflow"}
+assert not foreign, foreign
+"""
+
+
+def test_recipes_can_start_on_python_3_8_before_any_framework_is_there(tmp_path: Path) -> None:
+    python = find_python38()
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    env = {"PYTHONPATH": str(_PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    subprocess.run([python, "-W", "error", "-c", _SCRIPT], env=env, check=True, cwd=tmp_path)
+
+
+def test_every_module_compiles_on_python_3_8() -> None:
+    python = find_python38()
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    script = "import ast, sys; [ast.parse(open(name, encoding='utf-8').read(), name) for name in sys.argv[1:]]"
+
+    subprocess.run([python, "-c", script, *map(str, _PACKAGE.rglob("*.py"))], check=True)
