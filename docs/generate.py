@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from hpcml.cli.main import COMMANDS, cli
-from hpcml.precision import CAPABILITIES, Capability, PrecisionName, environment
+from hpcml.model.precision import CAPABILITIES, Capability, PrecisionName, environment
 
 DOCS = Path(__file__).resolve().parent
 _INTRODUCTION = """# The command line
