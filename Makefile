@@ -19,7 +19,7 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/hpcml compare --by precision --experiment demo
 
 test: $(VENV)/.test lint
-	$(VENV)/bin/python -m pytest -n auto --dist loadgroup --durations=10
+	$(VENV)/bin/python -m pytest -n auto --dist loadgroup --durations=10 --reruns 1 --rerun-show-tracebacks
 
 test-full: export HPCML_TESTS := full
 test-full: test

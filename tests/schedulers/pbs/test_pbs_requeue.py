@@ -62,7 +62,7 @@ def test_an_element_of_an_array_goes_back_alone(submitter: PbsSubmitter, folder:
     job = write_job(submitter, folder, ["echo", "alone"])
     first = submitted_by_hand(requeueing_script(job), "-J", "0-1")
     elements = [replace(first, array_index=index) for index in (0, 1)]
-    until_final(submitter, elements[:1])
+    until_final(submitter, elements)
 
     told = [json.loads(path.read_text()) for path in sorted(job.run_dir.logs.glob("1[[]*.OU"))]
 
