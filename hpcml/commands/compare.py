@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from hpcml.analysis.compare.cells import Curves
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
+from hpcml.errors import HpcmlError
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Point, RunRecord
 from hpcml.paths import Places
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import read_raw
 from hpcml.store import query
 from hpcml.store.database import Database
 from hpcml.store.telemetry import timelines
+
+_NAMED = 6  # packages in one line
 
 
 def compare_runs(places: Places, selection: Selection, request: ComparisonRequest) -> Comparison:
@@ -47,7 +54,7 @@ def compare_selected(
         curves[judged] = curves_of(store, runs, judged)
         if sampled is None:
             sampled = {run.uid: timelines(store, run.uid) for run in runs if run.usage is not None}
-    return compare(runs, steps[STEP], request, more_curves=curves, timelines=sampled)
+    return compare(with_packages(runs), steps[STEP], request, more_curves=curves, timelines=sampled)
 
 
 def step_curves(store: Database, runs: Sequence[RunRecord]) -> dict[str, Curves]:
@@ -61,3 +68,37 @@ def step_curves(store: Database, runs: Sequence[RunRecord]) -> dict[str, Curves]
 def curves_of(store: Database, runs: Sequence[RunRecord], metric: str) -> dict[str, list[Point]]:
     """Return the curves of *metric* by uid; runs that never reported it are left out."""
     return query.curves(store, [run.uid for run in runs if metric in run.metrics], metric)
+
+
+def with_packages(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return *runs* with the packages in which they differ named in the fact ``packages``, in place of a digest.
+
+    What was installed stands in run.json; where that cannot be read the digest stays.
+    """
+    first = {str(run.facts["packages"]): run for run in runs if "packages" in run.facts}
+    if len(first) < 2:
+        return list(runs)
+    lists = {digest: _packages(run) for digest, run in first.items()}
+    known = [of for of in lists.values() if of is not None]
+    names = sorted({name for of in known for name in of if len({each.get(name) for each in known}) > 1})
+    told = {digest: _named(of, names) for digest, of in lists.items() if of is not None}
+    return [
+        replace(run, facts={**run.facts, "packages": told[digest]})
+        if (digest := str(run.facts.get("packages"))) in told
+        else run
+        for run in runs
+    ]
+
+
+def _packages(run: RunRecord) -> Mapping[str, str] | None:
+    try:
+        packages = read_raw(RunDir(Path(run.path)).manifest)["provenance"]["packages"]
+    except (HpcmlError, KeyError, TypeError):  # the store outlives directories, and has those of other machines
+        return None
+    return packages if isinstance(packages, dict) else None
+
+
+def _named(packages: Mapping[str, str], names: Sequence[str]) -> str:
+    shown = ", ".join(f"{name} {packages.get(name, 'absent')}" for name in names[:_NAMED])
+    more = len(names) - _NAMED
+    return f"{shown} and {more} more" if more > 0 else shown

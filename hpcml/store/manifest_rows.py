@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from hpcml.codec import check_type, flatten
@@ -30,7 +32,8 @@ _UNPROVEN = "unproven"  # stands for the numerics of a program that may have com
 class Description:
     """A run as run.json describes it, before anything is known of its execution.
 
-    `params` are the settings of the run, flattened to dotted keys, with JSON texts as values. All texts are `storable`.
+    `params` are the settings of the run, flattened to dotted keys, with JSON texts as values; `facts` is what only
+    run.json knows of the software. All texts are `storable`.
     """
 
     uid: str
@@ -38,6 +41,7 @@ class Description:
     columns: Mapping[str, Any]  # of the table `run`
     params: Mapping[str, str]  # "model.name" -> JSON
     tags: Sequence[str]
+    facts: Mapping[str, str]  # code, packages: digests
 
 
 def manifest_stamp(run_dir: RunDir) -> str:
@@ -87,7 +91,23 @@ def describe(run_dir: RunDir) -> Description:
         raise HpcmlError(f"{run_dir.manifest} lacks {error.args[0]!r}") from error
     except (ConfigError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise HpcmlError(f"{run_dir.manifest} is no run.json of hpcml: {error}") from error
-    return Description(uid=uid, epoch_ms=epoch_ms, columns=columns, params=params, tags=tags)
+    facts = _software(raw.get("plan"), provenance)
+    return Description(uid=uid, epoch_ms=epoch_ms, columns=columns, params=params, tags=tags, facts=facts)
+
+
+def _software(plan: object, provenance: Mapping[str, Any]) -> dict[str, str]:
+    """Return digests of the code that was kept for the run, and of the list of packages that were installed.
+
+    A run in an image has no ``packages``: those of the image count, and the digest of the image stands for them.
+    """
+    facts = {}
+    if code := provenance.get("code"):
+        facts["code"] = storable(PurePath(str(code)).name)  # the copies of code are named by their contents
+    packages, image = provenance.get("packages"), plan.get("image") if isinstance(plan, dict) else None
+    if isinstance(packages, dict) and packages and image is None:
+        listed = json.dumps(packages, sort_keys=True).encode()
+        facts["packages"] = hashlib.sha256(listed).hexdigest()[:16]
+    return facts
 
 
 def _seed(value: Any) -> int:  # noqa: ANN401

@@ -174,7 +174,8 @@ def refold(connection: Connection, run_id: int, described: Description) -> None:
     values["scheduler"] = RUN.c.planned_scheduler if known.scheduler is None else storable(known.scheduler)
     connection.execute(update(RUN).where(RUN.c.id == run_id).values(**values))
     connection.execute(delete(RUN_FACT).where(RUN_FACT.c.run_id == run_id))
-    facts = {storable(key): json.dumps(value) for key, value in known.facts.items()}
+    told = {**known.facts, **described.facts}
+    facts = {storable(key): json.dumps(value) for key, value in told.items()}
     if facts:
         connection.execute(
             insert(RUN_FACT), [{"run_id": run_id, "key": key, "value": value} for key, value in facts.items()]

@@ -192,13 +192,69 @@ def test_bookkeeping_and_the_factors_own_settings_may_differ(params: dict[str, A
     assert cell.confounders == cell.notes == ()
 
 
-def test_where_and_from_which_commit_it_ran_is_only_noted() -> None:
-    runs = arms(facts={"hostname": "n2", "kernel": "6.1"}, git_commit="fff", git_dirty=True)
+def test_where_and_from_which_commit_it_ran_is_only_noted_if_the_code_is_the_same() -> None:
+    same = {"code": "9656b3b6"}
+    runs = arm("fp32", VALUES, facts=same) + arm(
+        "tf32", VALUES, facts={**same, "hostname": "n2", "kernel": "6.1"}, git_commit="fff", git_dirty=True
+    )
 
     cell = compare(runs, {}).cells[0]
 
     assert [d.key for d in cell.notes] == ["hostname", "git_commit", "git_dirty", "kernel"]
     assert cell.confounders == ()
+
+
+def test_other_code_between_arms_is_refused_and_named_first_if_allowed() -> None:
+    runs = arm("fp32", VALUES, facts={"code": "9656b3b6"}) + arm("amp_bf16", VALUES, facts={"code": "650f005e"})
+
+    with pytest.raises(ComparisonError, match=r"code: .*650f005e \(3 runs: amp_bf16\).*9656b3b6 .*\n.*--allow code"):
+        compare(runs, {})
+
+    assert [d.key for d in compare(runs, {}, ComparisonRequest(allow=("code",))).cells[0].confounders] == ["code"]
+
+
+def test_without_a_copy_of_the_code_its_commit_stands_for_it() -> None:
+    with pytest.raises(ComparisonError, match=r"code: commit abc1234 .*; commit fff with uncommitted edits .*tf32"):
+        compare(arms(git_commit="fff", git_dirty=True), {})
+
+
+@pytest.mark.parametrize(("fact", "value"), [("packages", "numpy 2.4"), ("nccl", "2.27.3")])
+def test_other_packages_and_another_nccl_are_refused(fact: str, value: str) -> None:
+    with pytest.raises(ComparisonError, match=rf"{fact}: .*{value} \(3 runs: tf32\)"):
+        compare(arms(facts={fact: value}), {})
+
+
+def at_step(runs: list[RunRecord], step: int) -> list[RunRecord]:
+    return [
+        replace(r, metrics={name: replace(of, last_step=step) for name, of in r.metrics.items()}, uid=f"{r.uid}-{step}")
+        for r in runs
+    ]
+
+
+def test_values_of_another_last_step_are_refused() -> None:
+    with pytest.raises(ComparisonError, match=r"last_step: 100 \(3 runs: fp32\); 39 \(3 runs: tf32\)"):
+        compare(arm("fp32", VALUES) + at_step(arm("tf32", VALUES), 39), {})
+
+
+def test_runs_that_stop_at_a_target_or_were_told_how_long_to_train_may_end_at_other_steps() -> None:
+    runs = arm("fp32", VALUES) + at_step(arm("tf32", VALUES), 39)
+    longer = arm("fp32", VALUES) + at_step(arm("fp32", VALUES, params={"training.steps": 200}), 200)
+
+    to_target = compare(runs, {}, ComparisonRequest(target=0.9)).cells[0]
+    by_length = compare(longer, {}, ComparisonRequest(by="training.steps")).cells[0]
+
+    assert [note.key for note in to_target.notes] == ["last_step"]
+    assert [note.key for note in by_length.notes] == ["last_step"]
+
+
+def test_an_option_that_makes_another_arithmetic_is_in_the_name_of_the_level() -> None:
+    unscaled = arm("amp_fp16", VALUES, params={"precision.loss_scaling": False})
+    truncated = arm("tf32", VALUES, params={"precision.rounding": "rz"}, numerics="emulated")
+    without_effect = arm("fp32", VALUES, params={"precision.loss_scaling": False, "precision.rounding": "rz"})
+
+    cell = compare(without_effect + unscaled + truncated, {}).cells[0]
+
+    assert [row.level for row in cell.rows] == ["fp32", "tf32 rounding=rz", "amp_fp16 loss_scaling=false"]
 
 
 def test_one_number_written_in_two_ways_is_one_value() -> None:

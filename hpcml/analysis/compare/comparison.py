@@ -65,7 +65,7 @@ def compare(
     yardstick = find_yardstick(runs, request.metric, request.goal)
     allowed = find_allowed(request.allow, runs)
     found = [
-        _look_at(factor, group, yardstick.metric)
+        _look_at(factor, group, yardstick.metric, has_target=request.target is not None)
         for group in find_cells(factor, runs, None if request.allow_mixed else allowed)
     ]
     _require_two_levels_somewhere(factor, found)
@@ -94,13 +94,15 @@ def compare(
     )
 
 
-def _look_at(factor: Factor, group: CellRuns, metric: str) -> JudgedCell:
+def _look_at(factor: Factor, group: CellRuns, metric: str, *, has_target: bool) -> JudgedCell:
     by_level: dict[str, list[RunRecord]] = {}
     for run in group.runs:
         by_level.setdefault(factor.level(run), []).append(run)
     arms = {level: sort_runs(level, by_level[level], metric) for level in sorted(by_level, key=factor.sort_key)}
     counted = [run for arm in arms.values() for run in arm.ok]
-    return JudgedCell(group=group, arms=arms, differences=find_differences(factor, counted, group.mixed))
+    may_stop_early = has_target or any(run.params.get("objective.target") is not None for run in counted)
+    differences = find_differences(factor, counted, group.mixed, metric=metric, may_stop_early=may_stop_early)
+    return JudgedCell(group=group, arms=arms, differences=differences)
 
 
 def _require_two_levels_somewhere(factor: Factor, found: Sequence[JudgedCell]) -> None:

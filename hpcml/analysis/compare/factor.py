@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcml.errors import ComparisonError
-from hpcml.model.precision import ALIASES, PrecisionName
+from hpcml.model.precision import ALIASES, Numerics, PrecisionName
 from hpcml.model.records import RunRecord
 
 GROUPS = ("model", "data", "precision", "strategy", "layout", "cluster", "container")  # hpcml's config groups
 CELL_GROUPS = tuple(group for group in GROUPS if group != "precision")
 
-SOFTWARE = ("framework", "torch", "tensorflow", "keras", "jax", "jaxlib", "cuda", "cudnn")  # facts
+SOFTWARE = ("framework", "torch", "tensorflow", "keras", "jax", "jaxlib", "cuda", "cudnn", "nccl")  # facts
 _GPUS = ("gpu_model", "n_gpus", "gpu_driver", "gpu_power_limit_w", "gpu_max_sm_mhz", "gpu_ecc")
 _DEVICES = ("resources.nodes", "resources.gpus_per_node")
 # What cannot stay alike when the factor changes: it goes with the factor, and is listed where it differs.
 _COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("data.path", "workload.cwd", *_GPUS, "cpu_model"),
-    "container": (*SOFTWARE, "image_sha256", "python"),
-    "model": SOFTWARE,  # it may bring another framework
+    "container": (*SOFTWARE, "packages", "image_sha256", "python"),
+    "model": (*SOFTWARE, "code"),  # it may bring another recipe, with another framework
     "precision": ("precision_effective",),
     "strategy": (*_DEVICES, "n_gpus"),
     "resources.nodes": ("n_gpus",),
@@ -35,8 +35,12 @@ _COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "resources.cpus_per_task": ("threads",),
 }
 _SHORT = {"devices": ",".join(_DEVICES)}  # words for several keys
+LAST_STEP = "last_step"  # a fact of a run and a metric: the step at which it was last reported
+_SAY_HOW_LONG = ("training.", "workload.")  # settings by which a run may be meant to take other steps
 _UNITS_OF_STATISTICS = ("seed",)
 _ARGUMENTS = "workload.args."  # what was swept of the user's own command line, by the name of the flag
+_SCALED = (PrecisionName.amp_fp16.name, PrecisionName.fp16.name)  # precisions with loss scaling
+_ROUNDING = "rna"  # of emulated TF32, unless asked for another
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[-+]?\d{1,3})?|-?\.\d+", re.ASCII | re.IGNORECASE)
 
 
@@ -68,19 +72,33 @@ class Factor:
         if self.parts:
             return any(part.owns(key) for part in self.parts)
         section = "container" if self.key.startswith("container.") else self.name
+        if key == LAST_STEP and self.key.startswith(_SAY_HOW_LONG):
+            return True
         return self.is_about(key) or key in _COMPANIONS.get(section, ())
 
     def level(self, run: RunRecord) -> str:
         """Return the level of *run*: the value of the setting as text; several values are joined by " x "."""
         if self.parts:
             return " x ".join(part.level(run) for part in self.parts)
-        return show(run.precision if self.group == "precision" else setting_of(run, self.key))
+        return _precision(run) if self.group == "precision" else show(setting_of(run, self.key))
 
     def sort_key(self, level: str) -> tuple[Any, ...]:
         """Return a sort key: precisions in hpcml's own order, numbers by size (2 before 10), words by letter."""
-        if self.group == "precision" and not self.parts and level in PrecisionName.__members__:
-            return (0, list(PrecisionName.__members__).index(level))
+        name = level.partition(" ")[0]
+        if self.group == "precision" and not self.parts and name in PrecisionName.__members__:
+            return (0, list(PrecisionName.__members__).index(name), level)
         return (1, natural(level), level)
+
+
+def _precision(run: RunRecord) -> str:
+    """Return the requested precision, with each option that makes it another arithmetic than its name alone means."""
+    options = {}
+    if run.precision in _SCALED and run.params.get("precision.loss_scaling") is False:
+        options["loss_scaling"] = "false"
+    rounding = run.params.get("precision.rounding", _ROUNDING)
+    if run.precision == PrecisionName.tf32.name and run.numerics == Numerics.emulated.name and rounding != _ROUNDING:
+        options["rounding"] = show(rounding)
+    return " ".join((run.precision, *(f"{key}={value}" for key, value in options.items())))
 
 
 def find_factor(by: str, runs: Sequence[RunRecord]) -> Factor:

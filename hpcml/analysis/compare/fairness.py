@@ -3,7 +3,7 @@
 Settings make cells of their own (`hpcml.analysis.compare.cells`); what is left here are facts, which nobody chose
 (driver, node, image), and settings that were allowed to differ. A fact forbids the comparison where it may move the
 metric or the time of all runs that have it: the device with its caps and its state, the software. Others are only
-noted: the commit, or which of several equal nodes it was. `order_remarks` finds arms that ran one after the other, or
+noted: which of several equal nodes it was. `order_remarks` finds arms that ran one after the other, or
 on different nodes.
 """
 
@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Literal
 
 from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.factor import SOFTWARE, Factor, setting_of, show, suggest
+from hpcml.analysis.compare.factor import LAST_STEP, SOFTWARE, Factor, setting_of, show, suggest
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Discrepancy, Occurrence
 from hpcml.model.records import RunRecord
@@ -27,8 +27,8 @@ _BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged o
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used
 _BINDING_FACTS = (
     *("device", "gpu_model", "n_gpus", "gpu_driver", "gpu_power_limit_w", "gpu_max_sm_mhz", "gpu_ecc"),
-    *("cpu_model", "threads", *SOFTWARE, "image_sha256"),
-    *("gpu_shared", "thermal_throttling", "precision_effective"),
+    *("cpu_model", "threads", *SOFTWARE, "image_sha256", "code", "packages"),
+    *("gpu_shared", "thermal_throttling", "precision_effective", LAST_STEP),
 )
 _NOTED_FACTS = (
     *("hostname", "git_commit", "git_dirty", "kernel", "python", "cpu_capability"),
@@ -60,19 +60,27 @@ class Differences:
     noted: tuple[Discrepancy, ...]
 
 
-def find_differences(factor: Factor, runs: Sequence[RunRecord], settings: Collection[str] | None = None) -> Differences:
+def find_differences(
+    factor: Factor,
+    runs: Sequence[RunRecord],
+    settings: Collection[str] | None = None,
+    *,
+    metric: str | None = None,
+    may_stop_early: bool = False,
+) -> Differences:
     """Return what differs among *runs* of one cell besides *factor*.
 
-    *settings* names the settings to look at; None means all that may change a result. What follows from the factor
+    *settings* names the settings to look at; None means all that may change a result. *metric* is the compared one: it
+    must have been reported last at the same step, unless runs *may_stop_early*, at a target. What follows from the factor
     (`Factor.owns`) may change from level to level, but not within one: else one row would be two arms.
     """
     forbidding: list[Discrepancy] = []
     noted: list[Discrepancy] = []
-    for key, kind, read in _questions(settings_of(runs) if settings is None else settings):
+    for key, kind, read in _questions(settings_of(runs) if settings is None else settings, metric):
         discrepancy = _discrepancy(factor, key, kind, read, runs)
         if discrepancy is None:
             continue
-        if key in _NOTED_FACTS:
+        if key in _NOTED_FACTS or (key == LAST_STEP and may_stop_early):
             noted.append(discrepancy)
         elif not factor.owns(key) or _differs_within_a_level(factor, read, runs):
             forbidding.append(discrepancy)
@@ -139,11 +147,14 @@ def are_alike(values: Sequence[object]) -> bool:
     return len(kinds) == 1 and kinds <= _PLAIN
 
 
-def _questions(settings: Iterable[str]) -> Iterator[tuple[str, Literal["setting", "fact"], _Read]]:
+def _questions(settings: Iterable[str], metric: str | None) -> Iterator[tuple[str, Literal["setting", "fact"], _Read]]:
     for key in settings:
         yield key, "setting", setting(key)
+    if metric is not None:
+        yield LAST_STEP, "fact", lambda run: run.metrics[metric].last_step if metric in run.metrics else None
     for key in (*_BINDING_FACTS, *_NOTED_FACTS):
-        yield key, "fact", _fact(key)
+        if key != LAST_STEP:
+            yield key, "fact", _fact(key)
 
 
 def _without_seed(value: object, seed: int) -> object:
@@ -153,6 +164,8 @@ def _without_seed(value: object, seed: int) -> object:
 
 
 def _fact(key: str) -> _Read:  # noqa: PLR0911 - one for each kind
+    if key == "code":
+        return _code
     if key == "git_commit":
         return lambda run: run.git_commit
     if key == "git_dirty":
@@ -166,6 +179,13 @@ def _fact(key: str) -> _Read:  # noqa: PLR0911 - one for each kind
     if key == "power_throttling":
         return lambda run: _is_throttled(run.usage.throttled_power_share if run.usage else None)
     return lambda run: run.facts.get(key)
+
+
+def _code(run: RunRecord) -> object:
+    """Return the digest of the code that was kept; where none was, the commit and whether there were other edits."""
+    if (kept := run.facts.get("code")) is not None or run.git_commit is None:
+        return kept
+    return f"commit {run.git_commit[:12]}{' with uncommitted edits' if run.git_dirty else ''}"
 
 
 def _is_throttled(share: float | None) -> str | None:

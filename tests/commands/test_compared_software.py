@@ -1,0 +1,60 @@
+"""Code and packages of runs, from run.json to what ``hpcml compare`` says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcml.commands.compare import compare_runs
+from hpcml.commands.selection import Selection
+from hpcml.errors import ComparisonError
+from hpcml.model.comparison import ComparisonRequest
+from hpcml.model.precision import PrecisionName
+from hpcml.model.run import Precision
+from hpcml.paths import Places
+from hpcml.runs.layout import RunDir
+from tests.store.building import make_run_dir
+
+OLD, NEW = {"numpy": "1.26.4", "torch": "2.13.0", "pip": "25"}, {"numpy": "2.4.0", "torch": "2.13.0", "pip": "25"}
+
+
+def ended(root: Path, precision: str, seed: int, *, code: str, packages: dict[str, str]) -> RunDir:
+    name = PrecisionName[precision]
+    run_dir = make_run_dir(root, f"20260528-202640-{precision}{seed}", seed=seed, precision=Precision(name=name))
+    told = json.loads(run_dir.manifest.read_text())
+    told["provenance"] |= {"code": f"/home/ada/code/{code}", "packages": packages}
+    run_dir.manifest.write_text(json.dumps(told))
+    value = {"k": "m", "i": 9, "v": {"val_accuracy": 0.9 + seed / 99}}
+    end = {"k": "e", "n": "attempt_ended", "d": {"state": "COMPLETED", "exit_code": 0, "wall_s": 1.0}}
+    for writer, said in (("rank0", value), ("agent", end)):
+        header = {"hpcml": 1, "journal": f"0-{writer}", "run": run_dir.uid, "attempt": 0, "writer": writer, "host": "h"}
+        lines = [{**header, "pid": 1, "t0": 1}, {"s": 0, "t": 1.0, **said}]
+        (run_dir.journals / f"0-{writer}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run_dir
+
+
+def compared(root: Path, *allow: str) -> list[str]:
+    places = Places(home=root, store_url=f"sqlite:///{root}/store.db")
+    found = compare_runs(places, Selection(), ComparisonRequest(allow=allow))
+    return [str(each) for each in found.cells[0].confounders]
+
+
+def test_an_edit_between_two_arms_is_refused_and_named(tmp_path: Path) -> None:
+    for seed in range(3):
+        ended(tmp_path / "runs", "fp32", seed, code="9656b3b6", packages=OLD)
+        ended(tmp_path / "runs", "tf32", seed, code="650f005e", packages=OLD)
+
+    with pytest.raises(ComparisonError, match=r"code: 650f005e \(3 runs: tf32\); 9656b3b6 \(3 runs: fp32\)"):
+        compared(tmp_path)
+
+    assert compared(tmp_path, "code") == ["code: 650f005e (3 runs: tf32); 9656b3b6 (3 runs: fp32)"]
+
+
+def test_packages_that_differ_are_named_with_their_versions(tmp_path: Path) -> None:
+    for seed in range(3):
+        ended(tmp_path / "runs", "fp32", seed, code="9656b3b6", packages=OLD)
+        ended(tmp_path / "runs", "tf32", seed, code="9656b3b6", packages=NEW)
+
+    assert compared(tmp_path, "packages") == ["packages: numpy 1.26.4 (3 runs: fp32); numpy 2.4.0 (3 runs: tf32)"]
