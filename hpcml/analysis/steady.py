@@ -3,6 +3,9 @@
 Every speed that hpcml shows (`hpcml compare`, `scaling`, `peak`, `estimate`) starts from it. A mean over all steps
 carries start-up, compilation and checkpoints, and dropping ten steps removes only some of them; the median of the last
 half comes within half a percent (docs/statistics.md). Step times count as one number per run.
+
+A median says nothing where there is no steady state: `find_drift` looks over the runs of an arm for times that change
+within the window, `has_modes` at one run for recurring slow steps, for which the mean is the honest number.
 """
 
 from __future__ import annotations
@@ -12,9 +15,17 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from scipy import special  # not scipy.stats: it takes a second to import
+
 from hpcml.model.records import Point
 
 MIN_STEPS = 8  # fewer in the window say nothing about a steady state
+_EXPLAINED = 0.80  # of the variance of the logarithms, by two modes: of a uniform distribution halves explain 75 %
+_APART = 1.25  # the means of two modes, at least
+_SELDOM = 0.05  # of the steps: a rarer mode is a stall now and then
+_DRIFT = 0.02  # of the step time, over the window
+_DRIFT_P = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +38,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyState:
-    """One run's step time in a window: median, 5th and 95th percentile, in seconds."""
+    """One run's step time in a window: median, mean, 5th and 95th percentile, in seconds.
+
+    `change` is the relative change of the median from the first third of the window to the last.
+    """
 
     median_s: float
+    mean_s: float
+    change: float
+    has_modes: bool
     p5_s: float
     p95_s: float
     n: int  # steps in the window
@@ -47,13 +64,14 @@ def find_window(curve: Sequence[Point]) -> Window | None:
 def common_window(curves: Iterable[Sequence[Point]]) -> Window | None:
     """Return the steps that lie in the last half of every curve, so that all arms are seen at the same age.
 
-    A curve too short to have a last half is left out of the choice; None: no curve has one, or they do not overlap.
+    A curve too short to have a last half is left out of the choice; None: no curve has one, or they have too few steps
+    in common to tell a steady state.
     """
-    windows = [window for window in map(find_window, curves) if window is not None]
-    if not windows:
+    found = [(curve, window) for curve in curves if (window := find_window(curve)) is not None]
+    if not found:
         return None
-    first, last = max(w.from_step for w in windows), min(w.to_step for w in windows)
-    return Window(from_step=first, to_step=last) if first <= last else None
+    common = Window(from_step=max(w.from_step for _, w in found), to_step=min(w.to_step for _, w in found))
+    return common if all(len(_inside(curve, common)) >= MIN_STEPS for curve, _ in found) else None
 
 
 def steady_state(curve: Sequence[Point], window: Window | None = None) -> SteadyState | None:
@@ -65,11 +83,66 @@ def steady_state(curve: Sequence[Point], window: Window | None = None) -> Steady
     window = window or find_window(curve)
     if window is None:
         return None
-    values = [p.value for p in _measured(curve) if window.from_step <= p.step <= window.to_step]
+    values = _inside(curve, window)
     if len(values) < MIN_STEPS:
         return None
     twentieths = statistics.quantiles(values, n=20, method="inclusive")  # between two values, in proportion
-    return SteadyState(median_s=twentieths[9], p5_s=twentieths[0], p95_s=twentieths[18], n=len(values), window=window)
+    third = len(values) // 3
+    return SteadyState(
+        median_s=twentieths[9],
+        mean_s=statistics.fmean(values),
+        change=statistics.median(values[-third:]) / statistics.median(values[:third]) - 1,
+        has_modes=has_modes(values),
+        p5_s=twentieths[0],
+        p95_s=twentieths[18],
+        n=len(values),
+        window=window,
+    )
+
+
+def has_modes(values: Sequence[float]) -> bool:
+    """Tell whether positive *values* are of two kinds: slow and fast steps, as with data that is waited for.
+
+    The best split of the sorted logarithms (N. Otsu, IEEE Trans. Syst. Man Cybern. 9, 1979) must explain 80 % of their
+    variance, with means a factor of 1.25 apart and 5 % of the values or more on either side.
+
+    >>> has_modes([1.0, 1.1, 3.0] * 20), has_modes([1.0, 1.1, 1.2] * 20)
+    (True, False)
+    """
+    logs = np.sort(np.log(np.asarray(values)))
+    n, variance = len(logs), float(np.var(logs))
+    if n < MIN_STEPS or variance < 1e-18:
+        return False
+    k = np.arange(1, n)
+    sums = np.cumsum(logs)
+    apart = (sums[-1] - sums[:-1]) / (n - k) - sums[:-1] / k
+    best = int(np.argmax(k * (n - k) * apart**2))
+    explained = (best + 1) * (n - best - 1) / n**2 * float(apart[best]) ** 2 / variance
+    smaller = min(best + 1, n - best - 1) / n
+    return explained > _EXPLAINED and float(apart[best]) > math.log(_APART) and smaller >= _SELDOM
+
+
+def find_drift(changes: Sequence[float]) -> float | None:
+    """Return by how much the step times of an arm change within the window, as a share; None where that is not shown.
+
+    *changes* has one number for each seed. It is shown if their mean is beyond 2 % and a two-sided t test on them has p
+    below 1 %. A test on one run would be fooled by steps that depend on each other.
+
+    >>> find_drift([0.10, 0.11, 0.12]) is not None, find_drift([0.10, -0.11, 0.12]) is not None
+    (True, False)
+    """
+    if len(changes) < 2:
+        return None
+    mean, error = statistics.fmean(changes), statistics.stdev(changes) / math.sqrt(len(changes))
+    if abs(mean) <= _DRIFT:
+        return None
+    p = 2 * float(special.stdtr(len(changes) - 1, -abs(mean) / error)) if error else 0.0
+    return mean if p < _DRIFT_P else None
+
+
+def _inside(curve: Sequence[Point], window: Window) -> list[float]:
+    inside = (point for point in _measured(curve) if window.from_step <= point.step <= window.to_step)
+    return [point.value for point in sorted(inside, key=lambda point: point.step)]
 
 
 def _measured(curve: Sequence[Point]) -> list[Point]:

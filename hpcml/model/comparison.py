@@ -96,6 +96,10 @@ class Speed:
     speedup_paired: bool | None
     n: int  # seeds with a steady state
     wall_s: float | None  # whole runs, start-up and validation included
+    step_ms_mean: float | None = None  # the mean over the same steps, recurring slow ones included
+    speedup_of: Literal["medians", "means"] = "medians"  # of step times; samples_per_s is of the same
+    speedup_unit: Literal["seeds", "nodes", "these nodes", "node means", "none"] | None = None  # of its interval
+    speedup_of_medians: float | None = None  # where `speedup` is of means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

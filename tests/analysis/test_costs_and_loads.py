@@ -16,7 +16,16 @@ VALUES = [0.910, 0.913, 0.908, 0.912, 0.911]
 STEP_S = {"fp32": 0.020, "tf32": 0.010}
 GPU = {"gpu_model": "NVIDIA A100-SXM4-80GB"}
 USAGE = Usage(gpus=2, gpu_s=7200.0, energy_j=64_000.0, energy_method="counter", energy_scope="gpu", mean_power_w=300.0)
-STEADY = SteadyState(median_s=0.01, p5_s=0.009, p95_s=0.011, n=50, window=Window(from_step=50, to_step=99))
+STEADY = SteadyState(
+    median_s=0.01,
+    mean_s=0.01,
+    change=0.0,
+    has_modes=False,
+    p5_s=0.009,
+    p95_s=0.011,
+    n=50,
+    window=Window(from_step=50, to_step=99),
+)
 
 
 def measured(precision: str, energy_share: float = 1.0, **usage: Any) -> list[RunRecord]:  # noqa: ANN401

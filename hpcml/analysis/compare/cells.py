@@ -97,6 +97,7 @@ class Terms:
     reaches: Mapping[str, Sequence[Reach]] = field(default_factory=dict)  # by level
     budget_s: float | None = None
     is_scored: bool = False
+    by_mean: bool = False  # speed-ups are of mean step times, not of medians
 
 
 _Where = tuple[tuple[str, str], ...]

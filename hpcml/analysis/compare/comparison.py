@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from hpcml.analysis.compare.arms import Arm, excluded, sort_runs
 from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells
 from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference
-from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences, order_remarks
+from hpcml.analysis.compare.fairness import Differences, clock_remarks, find_allowed, find_differences, order_remarks
 from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_margin, find_target, find_yardstick
 from hpcml.analysis.compare.rows import adjusted, draft_row
+from hpcml.analysis.compare.speed import uses_means
 from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
 from hpcml.analysis.steady import SteadyState, Window, common_window, steady_state
 from hpcml.errors import ComparisonError
@@ -225,6 +226,7 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         reaches=reaches,
         budget_s=find_budget_s([reach for of in reaches.values() for reach in of]),
         is_scored=question.is_scored and race is not None,
+        by_mean=uses_means(found.arms.values(), reference, steady),
     )
     ordered = sorted(found.arms.values(), key=lambda arm: arm is not reference)  # stable: the reference goes first
     return _Case(found=found, arms=ordered, terms=terms, margin=margin, target=target, window=window)
@@ -242,7 +244,7 @@ def _build_cell(case: _Case, rows: Sequence[Row], question: Question) -> Cell:
         steady_from_step=case.window.from_step if case.window else None,
         steady_to_step=case.window.to_step if case.window else None,
         rows=tuple(rows),
-        remarks=tuple(_remarks(found, question.reference)),
+        remarks=tuple(_remarks(case, question.reference)),
         confounders=found.differences.forbidding,
         notes=found.differences.noted,
         excluded=tuple(run for arm in case.arms for run in excluded(arm, question.yardstick.metric)),
@@ -251,18 +253,20 @@ def _build_cell(case: _Case, rows: Sequence[Row], question: Question) -> Cell:
 
 
 def _find_steady(found: JudgedCell, curves: Curves) -> tuple[Window | None, dict[str, SteadyState]]:
-    """Return one step window for all native runs that count, and each run's steady state in it, by uid."""
+    """Return one step window for all native runs that count, and each run's steady state in it, by uid.
+
+    Without such a window (None) each run is seen in its own last half: one short run takes no speed from the others.
+    """
     timed = {
         run.uid: curves[run.uid] for arm in found.arms.values() if arm.has_speed for run in arm.ok if run.uid in curves
     }
     window = common_window(timed.values())
-    if window is None:
-        return None, {}
     states = {uid: steady_state(curve, window) for uid, curve in timed.items()}
     return window, {uid: state for uid, state in states.items() if state is not None}
 
 
-def _remarks(found: JudgedCell, reference: str) -> Iterator[str]:
+def _remarks(case: _Case, reference: str) -> Iterator[str]:
+    found = case.found
     arm = found.arms.get(reference)
     if arm is None:
         yield f"no {reference} in this cell: nothing to subtract"
@@ -272,6 +276,11 @@ def _remarks(found: JudgedCell, reference: str) -> Iterator[str]:
         yield f"the reference {reference} is {arm.numerics}: no speed-ups"
     if len(found.arms) > 1:
         yield from order_remarks(found.arms.values())
+        yield from clock_remarks(case.arms)
+    if case.terms.by_mean:
+        yield "speed-ups and samples/s are of mean step times, the throughput: medians of these steps tell others"
+    if case.window is None and case.terms.steady:
+        yield "the last halves of these runs have too few steps in common: the speed of each is of its own last half"
 
 
 def _device(runs: Sequence[RunRecord]) -> str | None:

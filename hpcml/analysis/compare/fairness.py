@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median
 from typing import Literal
 
 from hpcml.analysis.compare.arms import Arm
@@ -71,8 +72,8 @@ def find_differences(
     """Return what differs among *runs* of one cell besides *factor*.
 
     *settings* names the settings to look at; None means all that may change a result. *metric* is the compared one: it
-    must have been reported last at the same step, unless runs *may_stop_early*, at a target. What follows from the factor
-    (`Factor.owns`) may change from level to level, but not within one: else one row would be two arms.
+    must have been reported last at the same step, unless runs *may_stop_early*, at a target. What follows from the
+    factor (`Factor.owns`) may change from level to level, but not within one: else one row would be two arms.
     """
     forbidding: list[Discrepancy] = []
     noted: list[Discrepancy] = []
@@ -277,3 +278,34 @@ def _nodes_of_their_own(by_node: Mapping[str, Sequence[tuple[str, RunRecord]]]) 
 def _listed(nodes: Sequence[str]) -> str:
     more = len(nodes) - _NAMED
     return ", ".join(nodes[:_NAMED]) + (f" and {more} more nodes" if more > 0 else "")
+
+
+_CLOCKS = 0.05  # by which the medians of two arms' SM clocks may differ without a word
+
+
+def clock_remarks(arms: Sequence[Arm]) -> list[str]:
+    """Return a sentence for each arm whose GPUs ran at other clocks than those of the first arm, the reference.
+
+    The clock of an arm is the median over its runs of their median SM clock. Under a power cap a clock is what the arm
+    itself does, and the sentence says so; clocks that were locked differently are not seen in any other fact.
+    """
+    clocks = {arm.level: clock for arm in arms if (clock := _clock_mhz(arm)) is not None}
+    if not arms or (base := clocks.get(arms[0].level)) is None:
+        return []
+    remarks = []
+    for arm in arms[1:]:
+        own = clocks.get(arm.level)
+        if own is None or abs(own / base - 1) <= _CLOCKS:
+            continue
+        capped = any((run.usage.throttled_power_share or 0) >= _THROTTLED_FROM for run in arm.ok if run.usage)
+        why = "its power cap lowered them" if capped else "no power cap explains it: were clocks locked?"
+        remarks.append(
+            f"SM clocks (medians) of {arm.level} were {own:.0f} MHz, of {arms[0].level} {base:.0f} MHz: part of what "
+            f"their speeds differ by; {why}"
+        )
+    return remarks
+
+
+def _clock_mhz(arm: Arm) -> float | None:
+    known = [run.usage.sm_mhz for run in arm.ok if run.usage is not None and run.usage.sm_mhz is not None]
+    return median(known) if known else None

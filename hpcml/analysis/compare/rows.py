@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, ArmTimes, has_nonfinite_loss, median_of, times
+from hpcml.analysis.compare.arms import Arm, has_nonfinite_loss
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.costs import cost, cost_flags, find_rates, load, load_flags
+from hpcml.analysis.compare.speed import find_speed, speed_flags
 from hpcml.analysis.compare.to_target import mlperf_score, to_target
 from hpcml.analysis.statistics import Claims, Contrast, adjust, find_claims, is_paired, verdict_of
 from hpcml.analysis.steady import MIN_STEPS
-from hpcml.model.comparison import MIXED, NOT_PROVEN, Difference, Interval, Row, Speed, Verdict
+from hpcml.model.comparison import MIXED, NOT_PROVEN, Difference, Row, Speed, Verdict
 from hpcml.model.precision import Numerics
 
 
@@ -35,7 +36,7 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
     mean = statistics.mean(values) if values else None
     contrast = _contrast(arm, terms)
     difference = None if contrast is None else _difference(contrast, arm, terms)
-    speed = _speed(arm, terms) if arm.has_speed else None
+    speed = find_speed(arm, terms) if arm.has_speed else None
     rates = find_rates(arm, terms.steady) if arm.has_speed else {}
     reaches = terms.reaches.get(arm.level, ())
     score, why_not = mlperf_score(reaches) if terms.is_scored else (None, None)
@@ -144,46 +145,11 @@ def _is_impostor(arm: Arm) -> bool:
     return any(run.precision_effective not in (None, run.precision) for run in arm.ok)
 
 
-def _speed(arm: Arm, terms: Terms) -> Speed:
-    own = times(arm, terms.steady)
-    speedup, interval, pairs = None, None, None
-    if terms.reference is not None and terms.reference is not arm and terms.reference.has_speed:
-        speedup, interval, pairs = _speedup(own, times(terms.reference, terms.steady))
-    all_known = set(own.samples_s) == set(own.steps_s) and bool(own.samples_s)
-    return Speed(
-        step_ms=median_of(own.steps_s, scale=1000),
-        step_ms_p5=median_of(own.p5_s, scale=1000),
-        step_ms_p95=median_of(own.p95_s, scale=1000),
-        samples_per_s=median_of({seed: 1 / s for seed, s in own.samples_s.items()}) if all_known else None,
-        speedup=speedup,
-        speedup_ci95=interval,
-        speedup_paired=pairs,
-        n=len(own.steps_s),
-        wall_s=median_of(own.walls_s),
-    )
-
-
-def _speedup(own: ArmTimes, reference: ArmTimes) -> tuple[float | None, Interval | None, bool | None]:
-    """Return the ratio of times of a sample with its interval, and whether it is paired by seed.
-
-    Where samples are not known, times of a step are used if all runs have the same batch size; else None.
-    """
-    costs = own.samples_s, reference.samples_s
-    if any(set(t.samples_s) != set(t.steps_s) for t in (own, reference)):
-        if own.batch_sizes != reference.batch_sizes or len(own.batch_sizes) != 1:
-            return None, None, None
-        costs = own.steps_s, reference.steps_s
-    mine, theirs = costs
-    pairs = is_paired(mine, theirs)
-    ratio = statistics.ratio([theirs[s] for s in sorted(theirs)], [mine[s] for s in sorted(mine)], pairs=pairs)
-    return (None, None, None) if ratio is None else (*ratio, pairs)
-
-
 def row_flags(arm: Arm, terms: Terms, difference: Difference | None, speed: Speed | None) -> tuple[str, ...]:
     """Return all flags of the row of *arm*, each one line for people."""
     found = [*_doubts(arm, terms), *_precision_flags(arm, terms), *_method_flags(arm, terms, difference, speed)]
     if speed is not None:
-        found += [*cost_flags(arm), *_requeue_flags(arm, terms)]
+        found += [*speed_flags(arm, terms), *cost_flags(arm), *_requeue_flags(arm, terms)]
     return tuple(found)
 
 

@@ -1,0 +1,156 @@
+"""The speed of a row: its steady step time, its speed-up against the reference, and the reasons to doubt them.
+
+The step time is a median, and so are speed-ups, unless the steps of an arm are of two kinds or means tell another
+speed-up: then the throughput counts, which is by means (`uses_means`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from statistics import fmean
+
+from hpcml.analysis.compare.arms import Arm, by_seed, median_of, times
+from hpcml.analysis.compare.cells import Terms
+from hpcml.analysis.compare.nodes import Timed, TimeRatio, place_of, ratio_of_times
+from hpcml.analysis.steady import SteadyState, find_drift
+from hpcml.analysis.utilization.rates import samples_per_step
+from hpcml.model.comparison import Speed
+from hpcml.model.records import RunRecord
+
+_DIFFERENT = 0.05  # speed-ups of means and of medians that are further apart are both told
+_NAMED = 3
+_Read = Callable[[SteadyState], float]
+_MEDIAN: _Read = lambda state: state.median_s  # noqa: E731 - two ways to read a state
+_MEAN: _Read = lambda state: state.mean_s  # noqa: E731
+
+
+def find_speed(arm: Arm, terms: Terms) -> Speed:
+    """Return the speed of *arm*, whose runs must all be native (`Arm.has_speed`)."""
+    own = times(arm, terms.steady)
+    found = _ratio(arm, terms, _MEAN if terms.by_mean else _MEDIAN)
+    by_median = _ratio(arm, terms, _MEDIAN) if terms.by_mean else None
+    means_s = by_seed(arm.ok, lambda run: terms.steady[run.uid].mean_s if run.uid in terms.steady else None)
+    samples_s = _sample_means_s(arm, terms.steady) if terms.by_mean else own.samples_s
+    all_known = set(samples_s) == set(own.steps_s) and bool(samples_s)
+    return Speed(
+        step_ms=median_of(own.steps_s, scale=1000),
+        step_ms_p5=median_of(own.p5_s, scale=1000),
+        step_ms_p95=median_of(own.p95_s, scale=1000),
+        samples_per_s=median_of({seed: 1 / s for seed, s in samples_s.items()}) if all_known else None,
+        speedup=None if found is None else found.value,
+        speedup_ci95=None if found is None else found.ci95,
+        speedup_paired=None if found is None else found.paired,
+        n=len(own.steps_s),
+        wall_s=median_of(own.walls_s),
+        step_ms_mean=median_of(means_s, scale=1000),
+        speedup_of="means" if terms.by_mean else "medians",
+        speedup_unit=None if found is None else found.unit,
+        speedup_of_medians=None if by_median is None else by_median.value,
+    )
+
+
+def speed_flags(arm: Arm, terms: Terms) -> list[str]:
+    """Return the reasons to doubt the speed and the speed-up of *arm*, each one line for people."""
+    flags = []
+    if (share := _share_with_modes(arm, terms.steady)) > 0:
+        flags.append(f"slow and fast steps alternate in {share * 100:.0f} % of its runs: a median is not their speed")
+    if (drift := _drift(arm, terms)) is not None:
+        flags.append(f"speed not steady: step times {drift * 100:+.0f} % from first to last third of the window")
+    reference = terms.reference
+    if reference is None or reference is arm or not reference.has_speed:
+        return flags
+    if (drift := _drift(reference, terms)) is not None:
+        flags.append(f"speed-up not steady: {reference.level} changes by {drift * 100:+.0f} % within the window")
+    found = _ratio(arm, terms, _MEAN if terms.by_mean else _MEDIAN)
+    if found is not None:
+        flags += _node_flags(found)
+        by_median = _ratio(arm, terms, _MEDIAN) if terms.by_mean else None
+        if by_median is not None and abs(found.value / by_median.value - 1) > _DIFFERENT:
+            ends = by_median.ci95
+            said = "" if ends is None else f" [{ends.low:.2f}, {ends.high:.2f}]"
+            flags.append(f"speed-up by means of step times (throughput); medians say {by_median.value:.2f}{said}")
+    return flags
+
+
+def uses_means(arms: Iterable[Arm], reference: Arm | None, steady: Mapping[str, SteadyState]) -> bool:
+    """Tell whether the speeds of a cell are by means: an arm has two kinds of steps, or another speed-up by means."""
+    timed = [arm for arm in arms if arm.has_speed]
+    if any(_share_with_modes(arm, steady) > 0.5 for arm in timed):
+        return True
+    if reference is None or not reference.has_speed or (base := _mean_over_median(reference, steady)) is None:
+        return False
+    others = [_mean_over_median(arm, steady) for arm in timed if arm is not reference]
+    return any(abs(other / base - 1) > _DIFFERENT for other in others if other is not None)
+
+
+def _node_flags(found: TimeRatio) -> list[str]:
+    named = ", ".join(place.partition(" ")[0] for place in found.shared[:_NAMED])
+    left = f"; {found.left_out} runs on other nodes say nothing of it" if found.left_out else ""
+    if found.unit == "none":
+        return ["arm and node are one: no interval of the speed-up, it may be that of the nodes"]
+    if found.unit == "these nodes":
+        return [f"speed-up on {named} alone: other nodes may differ, and its interval does not say how much{left}"]
+    if found.unit == "nodes":
+        return (
+            [f"speed-up over {len(found.shared)} nodes that ran both arms: the node is its unit{left}"] if left else []
+        )
+    if found.unit == "node means":
+        return ["speed-up unpaired over means of nodes: none ran both arms, and what they differ by widens it"]
+    return []
+
+
+def _ratio(arm: Arm, terms: Terms, read: _Read) -> TimeRatio | None:
+    """Return the ratio of times of a sample to the reference's.
+
+    Where samples are not known, times of a step are used if all runs have the same batch size; else None.
+    """
+    reference = terms.reference
+    if reference is None or reference is arm or not reference.has_speed:
+        return None
+    own, theirs = times(arm, terms.steady), times(reference, terms.steady)
+    by_sample = all(set(t.samples_s) == set(t.steps_s) for t in (own, theirs))
+    if not by_sample and (own.batch_sizes != theirs.batch_sizes or len(own.batch_sizes) != 1):
+        return None
+    return ratio_of_times(
+        _timed(arm, terms.steady, read, by_sample=by_sample), _timed(reference, terms.steady, read, by_sample=by_sample)
+    )
+
+
+def _timed(arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool) -> list[Timed]:
+    found = []
+    for run in arm.ok:
+        samples = samples_per_step(run) if by_sample else 1.0
+        if run.uid in steady and samples is not None:
+            found.append(Timed(seed=run.seed, place=place_of(run), time=read(steady[run.uid]) / samples))
+    return found
+
+
+def _sample_means_s(arm: Arm, steady: Mapping[str, SteadyState]) -> Mapping[int, float]:
+    def read(run: RunRecord) -> float | None:
+        samples = samples_per_step(run)
+        return steady[run.uid].mean_s / samples if run.uid in steady and samples is not None else None
+
+    return by_seed(arm.ok, read)
+
+
+def _states(arm: Arm, steady: Mapping[str, SteadyState]) -> list[SteadyState]:
+    return [steady[run.uid] for run in arm.ok if run.uid in steady]
+
+
+def _share_with_modes(arm: Arm, steady: Mapping[str, SteadyState]) -> float:
+    states = _states(arm, steady)
+    return sum(state.has_modes for state in states) / len(states) if states else 0.0
+
+
+def _drift(arm: Arm, terms: Terms) -> float | None:
+    """Return the change that the step times of *arm* are shown to have; with two kinds of steps it means nothing."""
+    if _share_with_modes(arm, terms.steady) > 0:
+        return None
+    changes = by_seed(arm.ok, lambda run: terms.steady[run.uid].change if run.uid in terms.steady else None)
+    return find_drift(list(changes.values()))
+
+
+def _mean_over_median(arm: Arm, steady: Mapping[str, SteadyState]) -> float | None:
+    states = _states(arm, steady)
+    return math.exp(fmean(math.log(state.mean_s / state.median_s) for state in states)) if states else None
