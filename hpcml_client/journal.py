@@ -106,14 +106,17 @@ class JournalWriter:
         """The number of lost records that no ``journal_gap`` has reported yet."""
         return self._dropped
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Append the *values* of one step as one line; nan and infinities become text, which JSON lacks numbers for."""
+    def metrics(self, step: int, values: Mapping[str, float], *, at: Optional[float] = None) -> None:
+        """Append the *values* of one step as one line; nan and infinities become text, which JSON lacks numbers for.
+
+        *at* is when they were measured (unix seconds), by default now.
+        """
         pairs = []
         for name, value in values.items():
             # x - x is 0 for finite numbers alone
             text = repr(value) if type(value) is float and value - value == 0.0 else _number(value)
             pairs.append((self._encoded.get(name) or self._encode_name(name)) + text)
-        self._append('"k":"m","i":%d,"v":{%s}' % (step, ",".join(pairs)))
+        self._append('"k":"m","i":%d,"v":{%s}' % (step, ",".join(pairs)), at=at)
 
     def event(self, name: str, details: Optional[Mapping[str, Any]] = None) -> None:
         """Append an event; details that JSON cannot hold are written as text."""
@@ -170,10 +173,12 @@ class JournalWriter:
         self._retry_at = 0.0
         self._sync_at = self._now() + _SYNC_EVERY_S
 
-    def _append(self, body: str, *, is_synced: bool = False, is_event: bool = False) -> None:
+    def _append(
+        self, body: str, *, is_synced: bool = False, is_event: bool = False, at: Optional[float] = None
+    ) -> None:
         with self._lock:
             # What is lost uses up its number: a reader sees a hole, and behind it how many records fell in.
-            line = self._line(next(self._numbers), body)
+            line = self._line(next(self._numbers), body, at)
             if not (self._ready() and self._write_kept() and self._put(line)):
                 if is_event and not self._closed and len(self._kept) < _MOST_KEPT:
                     self._kept.append(line)
@@ -212,8 +217,9 @@ class JournalWriter:
         self._since_header, self._header_due = 0, _HEADER_EVERY_BYTES
         self._put(self._header_line)
 
-    def _line(self, seq: int, body: str) -> bytes:
-        return _checked('{"s":%d,"t":%.6f,%s' % (seq, self._now() - self._t0, body))
+    def _line(self, seq: int, body: str, at: Optional[float] = None) -> bytes:
+        t_s = self._now() - self._t0 if at is None else at - self._t0_unix
+        return _checked('{"s":%d,"t":%.6f,%s' % (seq, t_s, body))
 
     def _put(self, line: bytes) -> bool:
         try:

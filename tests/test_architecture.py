@@ -71,7 +71,6 @@ LATE: dict[tuple[str, str], str] = {
 SMALL_TOPICS: dict[str, str] = {
     "hpcml.commands.submit.walltimes": "loads the database, and so only where a walltime has to be judged (LATE)",
     "hpcml.commands.submit.import_paths": "asks a program's own Python from where it imports",
-    "hpcml.agent.stdout_metrics": "the patterns by which metrics are read from what a program prints",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {

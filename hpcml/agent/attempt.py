@@ -9,6 +9,7 @@ telemetry, notification) is journalled and never ends the workload.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,14 +22,16 @@ from hpcml.agent import failure, fence, history, host, notify, requeue, staging
 from hpcml.agent.assignment import Turn, job_of
 from hpcml.agent.failure import read_kills
 from hpcml.agent.fence import Hold
+from hpcml.agent.metrics.follow import WRITER, MetricsFollower
+from hpcml.agent.metrics.printed import FoundMetrics
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome
 from hpcml.agent.ranks import JOB_END, REQUEUE, provide_client, ranks_of
 from hpcml.agent.signals import ENDING, Inbox
-from hpcml.agent.stdout_metrics import StdoutScanner
-from hpcml.agent.supervise import JobHooks, Limits, supervise
+from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
 from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
 from hpcml.agent.time_limit import time_limit_of
 from hpcml.errors import HpcmlError
+from hpcml.model.metric_sources import is_path
 from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
@@ -38,6 +41,7 @@ from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter, file_name_of
 
 _REQUEUE_KILLS_WITHIN_S = 60.0
+_READS_WITHIN_S = 10.0  # files of metrics, once the program has ended: as `staging` has it, of the time that is left
 _WAITS_FOR_ROOM_S = 30.0  # on a full disk, for how the attempt ended: without it the run is lost
 
 Tell = Callable[..., None]
@@ -269,16 +273,12 @@ def _supervise(
     manifest, plan = turn.manifest, turn.manifest.plan
     unharmed = _Unharmed(journal.event)
     ranks = ranks_of(turn, hold.attempt, environ)
-    scanner = StdoutScanner(path=ranks[0].stdout, rules=manifest.run.workload.metrics)
-
-    def pick(*, to_the_end: bool = False) -> None:
-        with unharmed("metrics from stdout"):
-            for found in scanner.scan(to_the_end=to_the_end):
-                journal.metrics(found.step, {found.name: found.value})
+    found = _found_metrics(turn, hold.attempt, ranks[0], journal)
 
     def follow() -> None:
         hold.beat()
-        pick()
+        with unharmed("metrics from what is printed"):
+            found.pick()
         with unharmed("telemetry"):
             if facts := telemetry.take_facts():
                 journal.event("facts", facts)
@@ -291,6 +291,8 @@ def _supervise(
             journal.sync()
 
     job_id = job_of(turn, environ)["job_id"]
+    with unharmed("metrics from files"):
+        found.begin()
     kills_before = read_kills(job_id if isinstance(job_id, str) else None)
     outcome = supervise(
         ranks,
@@ -312,13 +314,38 @@ def _supervise(
             time_limit=time_limit_of(turn, hold.attempt, environ, lambda name, **details: journal.event(name, details)),
         ),
     )
-    if ranks[0].stdout.exists():
-        pick(to_the_end=True)
+    with unharmed("metrics"):
+        found.end(within_s=_READS_WITHIN_S)
     if outcome.state is State.FAILED and _is_in_shared_job(turn):
         with unharmed("word to the other nodes"):
             how = f"node {turn.node} ({gethostname()}) ended first: {outcome.reason}"
             write_text(turn.run_dir.has_failed(hold.attempt), how + "\n")
     return failure.out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
+
+
+def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter) -> FoundMetrics:
+    """Return what reads the metrics of a program that does not report them: of the first rank, into *journal*.
+
+    Files are followed on the first node, for a user's own program. Without a working directory of its own the run
+    follows only files that it names: others may be anybody's.
+    """
+    workload, plan, run_dir = turn.manifest.run.workload, turn.manifest.plan, turn.run_dir
+    wanted = [word for word in workload.metrics_from if plan.staging is not None or is_path(word)]
+    cwd = Path(plan.cwd)
+    root = cwd if plan.staging is None else run_dir.work / plan.staging.project
+    return FoundMetrics(
+        rules=workload.metrics,
+        printed=(first.stdout, first.stderr),
+        journal=journal,
+        files=MetricsFollower(
+            root=root,
+            wanted=wanted if turn.node == 0 and workload.command is not None else (),
+            journal=JournalWriter(str(run_dir.journals), run=turn.manifest.uid, attempt=attempt, writer=WRITER),
+            journals=run_dir.journals,
+            attempt=attempt,
+            start_at=os.path.relpath(cwd, root),
+        ),
+    )
 
 
 def _is_in_shared_job(turn: Turn) -> bool:

@@ -25,6 +25,7 @@ from hpcml.codec import encode, flatten
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind, identifies_container
+from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.precision import Device, Numerics, PrecisionName, decide_numerics
 from hpcml.model.strategy import Strategy
 from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
@@ -42,7 +43,7 @@ _PLACEMENT = frozenset(
 ) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
 # How a run is judged, and whether it goes on after a precision mismatch, is not what it computes. These settings came
 # after the first runs were recorded, whose hashes must not change.
-_JUDGEMENT = ("objective.margins", "objective.target", "precision.on_mismatch")
+_JUDGEMENT = ("objective.margins", "objective.target", "precision.on_mismatch", "workload.metrics_from")
 # Settings that came after the first runs were recorded: at these values the run is the same experiment as before.
 _ADDED_LATER: Mapping[str, object] = {
     "model.options": {},
@@ -185,32 +186,6 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricRule:
-    r"""A rule that reads a metric from lines of stdout, for programs that cannot be changed.
-
-    `pattern` is a regular expression with the group ``value``, and optionally ``step`` and ``name``; `name` is the
-    metric's name where the pattern has no such group. Raises `ConfigError` where the pattern is invalid or names no
-    metric. This rule reads loss=0.5 at step 10 from the line "step 10 loss 0.5":
-
-        MetricRule(name="loss", pattern=r"step (?P<step>\d+) loss (?P<value>\S+)")
-    """
-
-    pattern: str
-    name: str | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            groups = re.compile(self.pattern).groupindex
-        except re.error as error:
-            raise ConfigError(f"workload.metrics pattern {self.pattern!r} is no regular expression: {error}") from error
-        require("value" in groups, f"workload.metrics pattern {self.pattern!r} lacks the group (?P<value>...)")
-        require(
-            self.name is not None or "name" in groups,
-            f"workload.metrics pattern {self.pattern!r} gives no name: set name or use (?P<name>...)",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The program that is started: the recipe of the model, or the command line of the user."""
 
@@ -219,12 +194,15 @@ class Workload:
     cwd: str | None = None  # where the command starts; None: where `hpcml run` was typed
     env: dict[str, str] = field(default_factory=dict)
     metrics: list[MetricRule] = field(default_factory=list)
+    metrics_from: list[str] = field(default_factory=lambda: [AUTO])  # kinds of files, paths with * and ?; [] for none
     stop_grace: str = "30s"  # between the signal that asks a workload to stop and SIGKILL
 
     def __post_init__(self) -> None:
         parse_wait_s(self.stop_grace, field="workload.stop_grace")
         for name in self.env:
             require(re.fullmatch(r"[A-Za-z_]\w*", name) is not None, f"workload.env key {name!r} is no variable name")
+        for word in self.metrics_from:
+            check_metric_files(word)
 
     @property
     def launcher(self) -> str | None:

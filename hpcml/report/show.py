@@ -47,7 +47,7 @@ def run_details(
     parts += [_pairs({**dict(_outcome(run)), "code": code, **_files(run, events), "scheduler said": _said(word, zone)})]
     if run.notes:
         parts += [_title("notes"), _indent(_notes(run.notes, zone))]
-    parts += _section("missing", dict(_missing(run)))
+    parts += _section("missing", {**dict(_missing(run)), **_unread(events)})
     parts += _section("precision", dict(_precision(run)))
     parts += _section("times", dict(_times(run, zone)))
     attempts = attempts_of(events)
@@ -127,6 +127,12 @@ def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
         if touched
         else None,
     }
+
+
+def _unread(events: Sequence[StoredEvent]) -> dict[str, object]:
+    """Return what was not read of the files of metrics that the program wrote, by file."""
+    told = [event.details for event in events if event.name == "metrics_trouble"]
+    return {f"metrics in {details.get('file')}": details.get("problem") for details in told}
 
 
 def _list(details: Mapping[str, object]) -> list[object]:

@@ -124,7 +124,7 @@ def test_trouble_of_our_own_is_journalled_and_the_program_goes_on(make_run: Make
     run_dir = make_run(code, rule)
 
     assert agent(str(run_dir.path)).returncode == 0
-    assert [trouble["what"] for trouble in told(run_dir, "agent_trouble")] == ["metrics from stdout"]
+    assert [trouble["what"] for trouble in told(run_dir, "agent_trouble")] == ["metrics from what is printed"]
     assert told(run_dir, "attempt_ended")[0]["state"] == "COMPLETED"
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from hpcml.codec import decode, encode, flatten
 from hpcml.errors import ConfigError
-from hpcml.model.run import MetricRule, Run, spec_hash
+from hpcml.model.metric_sources import MetricRule
+from hpcml.model.run import Run, spec_hash
 from tests.conftest import ComposeOne
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.agent.stdout_metrics import Picked, StdoutScanner
-from hpcml.model.run import MetricRule
+from hpcml.agent.metrics.printed import Picked, StdoutScanner
+from hpcml.model.metric_sources import MetricRule
 
 LOSS = MetricRule(pattern=r"step (?P<step>\d+) loss[ =](?P<value>\S+)", name="loss")
 

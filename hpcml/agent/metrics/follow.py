@@ -1,0 +1,246 @@
+"""Follows the files of metrics in a run's working directory while its program runs, and journals what they say.
+
+A thread of the agent does it: a slow file system, or a large file, delays nothing else, and whatever goes wrong with a
+file is one event in the journal. Of each metric one writer counts: the program's own reports (`hpcml_client`), then a
+rule of `workload.metrics`, then the first file to name it, in the order of `MetricFiles`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reader, Reading
+from hpcml.agent.metrics.sources import Source, reader_of, sources_in
+from hpcml.model.metric_sources import AUTO, MetricFiles
+from hpcml_client.journal import JournalWriter
+
+WRITER = "metrics"
+_PAUSES_S = (1.0, 1.0, 2.0)  # at the beginning, then:
+_PAUSE_S = 5.0
+_SEARCH_EVERY_S = 20.0
+_BUSY_S = 1.0  # of a look, unless it is the last
+_MOST_FILES = 500
+_MOST_NAMES = 500
+_MOST_PROBLEMS = 20
+_ALIKE = 20  # characters by which problems of one file count as one
+_LONGEST_NAME = 250
+_NAMES = re.compile(rb'"v":\{(.*?)\}[,}]')
+_NAME = re.compile(rb'("(?:[^"\\]|\\.)*"):')
+
+
+@dataclass(slots=True)
+class _Followed:
+    source: Source
+    reader: Reader
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class MetricsFollower:
+    """Reads the files that *wanted* (`workload.metrics_from`) asks for, from `start` until `stop`.
+
+    *start_at* is where the program starts, a path from *root*. *journal* takes the values, and is closed by `stop`.
+    *journals* and *attempt* say where the program's own reports are, *picked* is asked for the names that rules have
+    found.
+    """
+
+    root: Path
+    wanted: Sequence[str]
+    journal: JournalWriter
+    journals: Path
+    attempt: int
+    start_at: str = "."
+    picked: Callable[[], Collection[str]] = tuple
+    _followed: dict[str, _Followed] = field(default_factory=dict)  # by place
+    _owners: dict[str, tuple[MetricFiles, str]] = field(default_factory=dict)  # by name: kind and stream
+    _streams: dict[MetricFiles, list[str]] = field(default_factory=dict)
+    _counts: dict[MetricFiles, Counter[str]] = field(default_factory=dict)  # values, by kind and name
+    _left_to_others: set[str] = field(default_factory=set)
+    _told: set[tuple[str, str]] = field(default_factory=set)  # problems: the file, and how their words begin
+    _reported: dict[Path, Growing] = field(default_factory=dict)
+    _reported_names: set[str] = field(default_factory=set)
+    _search_at: float = 0.0
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _within_s: float = 0.0
+    _thread: threading.Thread | None = None
+    _began_at: float = 0.0
+
+    def start(self) -> None:
+        """Note what is there already, which is of no interest, and begin; to be called before the program starts."""
+        if not self.wanted:
+            return
+        self._began_at = time.time()
+        for source in self._sources()[:_MOST_FILES]:
+            followed = _Followed(source, reader_of(source, self.root))
+            self._followed[source.place] = followed
+            try:
+                followed.reader.skip()
+            except (OSError, Damaged):
+                followed.is_over = True
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+
+    def stop(self, *, within_s: float) -> None:
+        """Read what is left, for at most *within_s* seconds, and close the journal."""
+        if self._thread is None:
+            return
+        self._within_s = within_s
+        self._stop.set()
+        self._thread.join(within_s + _BUSY_S)  # a file system that does not answer must not keep the run
+
+    def _run(self) -> None:
+        try:
+            looks = 0
+            while not self._stop.wait(_PAUSES_S[looks] if looks < len(_PAUSES_S) else _PAUSE_S):
+                looks += 1
+                self._look(_BUSY_S)
+            self._search_at = 0.0
+            if not self._look(self._within_s):
+                self._tell("the values behind that", f"reading took longer than {self._within_s:g} s")
+            self._sum_up()
+        except Exception as error:  # noqa: BLE001 - our own mistake: the program and its end matter more
+            self._tell("metrics from files", repr(error))
+        self.journal.close()
+
+    def _sources(self) -> Sequence[Source]:
+        return sources_in(self.root, self.wanted, start=self.start_at)
+
+    def _look(self, within_s: float) -> bool:
+        """Search and read; return whether all was read that is there."""
+        until = time.monotonic() + within_s
+        if time.monotonic() >= self._search_at:
+            self._search_at = time.monotonic() + _SEARCH_EVERY_S
+            self._search()
+        for followed in self._followed.values():
+            more = not followed.is_over
+            while more:
+                if time.monotonic() >= until:
+                    return False
+                more = self._read(followed)
+        return True
+
+    def _search(self) -> None:
+        for source in self._sources():
+            if source.place not in self._followed:
+                if len(self._followed) >= _MOST_FILES:
+                    self._tell(source.place, f"more than {_MOST_FILES} files of metrics: it is not read")
+                    return
+                self._followed[source.place] = _Followed(source, reader_of(source, self.root))
+        order = list(MetricFiles)
+        places = sorted(self._followed, key=lambda place: order.index(self._followed[place].source.kind))
+        self._followed = {place: self._followed[place] for place in places}
+
+    def _read(self, followed: _Followed) -> bool:
+        """Journal the next values of a file; return whether there is more."""
+        place = followed.source.place
+        try:
+            readings, more = followed.reader.read()
+        except FileNotFoundError:
+            followed.is_over = True  # the program has removed it
+            return False
+        except OSError:
+            return False  # perhaps the next time
+        except Damaged as problem:
+            followed.is_over = True
+            self._tell(place, str(problem))
+            return False
+        for problem_words in followed.reader.problems:
+            self._tell(place, problem_words)
+        followed.reader.problems.clear()
+        if readings:
+            self._look_at_reports()
+            self._write(followed.source, readings)
+        return more
+
+    def _write(self, source: Source, readings: Sequence[Reading]) -> None:
+        """Journal *readings*, one line for those of the same step and time."""
+        row: dict[str, float] = {}
+        of: tuple[int, float | None] = (0, None)
+        counts = self._counts.setdefault(source.kind, Counter())
+        for reading in readings:
+            name = self._name(source, reading)
+            if name is None:
+                continue
+            counts[name] += 1
+            if row and ((reading.step, reading.at) != of or name in row):
+                self._put(row, of)
+                row = {}
+            of = (reading.step, reading.at)
+            row[name] = reading.value
+        if row:
+            self._put(row, of)
+
+    def _put(self, row: Mapping[str, float], of: tuple[int, float | None]) -> None:
+        step, at = of
+        if at is not None and not self._began_at <= at <= time.time():
+            at = None
+        self.journal.metrics(step, row, at=at)
+
+    def _name(self, source: Source, reading: Reading) -> str | None:
+        """Return the name by which a value is journalled; None where another writer's word of that metric counts."""
+        owner = (source.kind, f"{source.stream} {reading.stream}")
+        streams = self._streams.setdefault(source.kind, [])
+        if owner[1] not in streams:
+            streams.append(owner[1])
+        label = source.label or f"run{streams.index(owner[1]) + 1}"
+        name = f"{label}/{reading.name}" if source.is_labelled else reading.name
+        known = self._owners.get(name)
+        if known is not None and known != owner and known[0] is source.kind:
+            name = f"{label}/{reading.name}"
+            known = self._owners.get(name)
+        if name in self._reported_names or name in self.picked() or (known is not None and known != owner):
+            self._left_to_others.add(name)
+            return None
+        if known is None:
+            if len(name) > _LONGEST_NAME:
+                self._tell(source.place, f"a metric whose name has {len(name)} characters was left out")
+                return None
+            if len(self._owners) >= _MOST_NAMES:
+                self._tell(source.place, f"more than {_MOST_NAMES} metrics: the others were left out")
+                return None
+            self._owners[name] = owner
+        return name
+
+    def _look_at_reports(self) -> None:
+        """Learn which metrics the program reports itself, from what its journals have more than before."""
+        for path in self.journals.glob(f"{self.attempt}-*-rank*.jsonl"):
+            growing = self._reported.setdefault(path, Growing(self.journals, path))
+            with suppress(OSError):
+                while True:
+                    data = growing.piece()
+                    end = data.rfind(b"\n") + 1
+                    for row in set(_NAMES.findall(data, 0, end)):
+                        self._reported_names.update(json.loads(name) for name in _NAME.findall(row))
+                    growing.offset += end
+                    if len(data) < PIECE_BYTES or not end:
+                        break
+
+    def _tell(self, place: str, problem: str) -> None:
+        kind = (place, problem[:_ALIKE])
+        if kind not in self._told and len(self._told) < _MOST_PROBLEMS:
+            self._told.add(kind)
+            self.journal.event("metrics_trouble", {"file": place, "problem": problem})
+
+    def _sum_up(self) -> None:
+        places = [followed.source for followed in self._followed.values()]
+        for word in self.wanted:
+            kind = MetricFiles.__members__.get(word)
+            is_there = any(
+                source.kind is kind if kind else fnmatchcase(os.path.relpath(source.place, self.start_at), word)
+                for source in places
+            )
+            if word != AUTO and not is_there:
+                self._tell(word, "workload.metrics_from asks for it, and the program wrote no such file")
+        read = {kind.name: {"metrics": len(of), "values": of.total()} for kind, of in self._counts.items() if of}
+        if read or self._left_to_others:
+            self.journal.event("metrics_read", {**read, "told_elsewhere": sorted(self._left_to_others)})

@@ -1,0 +1,125 @@
+"""Metrics of programs that do not report them: from what they print, by the rules of `workload.metrics`, and files.
+
+`hpcml.agent.metrics.follow` reads the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcml.agent.metrics.follow import MetricsFollower
+from hpcml.model.metric_sources import MetricRule
+from hpcml_client.journal import JournalWriter
+
+_CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
+_LONGEST_LINE_BYTES = 1 << 20
+_AROUND_NUMBERS = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picked:
+    """One value that was found; where the line gives no step, the values of a name are numbered from 0."""
+
+    name: str
+    value: float
+    step: int
+
+
+@dataclass(slots=True)
+class StdoutScanner:
+    """Follows a growing file and applies the rules to each new complete line (`MetricRule` says how).
+
+    *counts* is how many values of each name there were; scanners that share it number on.
+    """
+
+    path: Path
+    rules: Sequence[MetricRule]
+    counts: Counter[str] = field(default_factory=Counter)
+    _offset: int = 0
+    _compiled: list[tuple[re.Pattern[str], str | None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._compiled = [(re.compile(rule.pattern), rule.name) for rule in self.rules]
+
+    def scan(self, *, to_the_end: bool = False) -> Iterator[Picked]:
+        """Yield the values in the new lines: of at most 4 MiB, or of everything that is left with *to_the_end*.
+
+        A match whose value or step is no number is skipped. Raises `OSError` where the file cannot be read.
+        """
+        if not self._compiled:
+            return
+        with self.path.open("rb") as file:
+            while True:
+                file.seek(self._offset)
+                data = file.read(_CHUNK_BYTES)
+                end = data.rfind(b"\n") + 1
+                if not end and len(data) >= _LONGEST_LINE_BYTES:
+                    end = len(data)  # no line is that long: step over it
+                if not end and to_the_end:
+                    end = len(data)  # a last line without its newline
+                if not end:
+                    return
+                self._offset += end
+                for line in data[:end].decode("utf-8", "replace").splitlines():
+                    yield from self._pick(line)
+                if not to_the_end:
+                    return
+
+    def _pick(self, line: str) -> Iterator[Picked]:
+        for pattern, name in self._compiled:
+            for match in pattern.finditer(line):
+                groups = match.groupdict()
+                found = {name or groups.get("name"): groups["value"]} if "value" in groups else groups
+                for called, text in found.items():
+                    if called and text and (called not in ("step", "name") or "value" in groups):
+                        yield from self._picked(called, text, groups.get("step"))
+
+    def _picked(self, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
+        try:
+            value = float(text.strip(_AROUND_NUMBERS))
+            step = int(step_text.strip(_AROUND_NUMBERS)) if step_text else self.counts[name]
+        except ValueError:
+            return  # the words matched, the number did not: not ours to guess
+        self.counts[name] += 1
+        yield Picked(name=name, value=value, step=step)
+
+
+@dataclass(slots=True)
+class FoundMetrics:
+    """All metrics that are found rather than reported; the journal of what is *printed* is the agent's own.
+
+    Where a rule and a file name the same metric, the rule counts: somebody wrote it.
+    """
+
+    rules: Sequence[MetricRule]
+    printed: Sequence[Path]
+    journal: JournalWriter
+    files: MetricsFollower
+    _scanners: list[StdoutScanner] = field(init=False)
+
+    def __post_init__(self) -> None:
+        counts: Counter[str] = Counter()
+        self._scanners = [StdoutScanner(path=path, rules=self.rules, counts=counts) for path in self.printed]
+        self.files.picked = lambda: counts
+
+    def begin(self) -> None:
+        """Begin with the files; to be called before the program starts."""
+        self.files.start()
+
+    def pick(self, *, to_the_end: bool = False) -> None:
+        """Journal what the new lines say; raise `OSError` where they cannot be read."""
+        for scanner in self._scanners:
+            for found in scanner.scan(to_the_end=to_the_end):
+                self.journal.metrics(found.step, {found.name: found.value})
+
+    def end(self, *, within_s: float) -> None:
+        """Journal all that is left, of files within so many seconds; the program has ended."""
+        try:
+            if all(path.exists() for path in self.printed):  # else it could not be started
+                self.pick(to_the_end=True)
+        finally:
+            self.files.stop(within_s=within_s)

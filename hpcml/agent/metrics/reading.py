@@ -1,0 +1,149 @@
+"""What every reader of a foreign file gives: values with names and steps, a piece of the file at a time.
+
+The files are the program's, and may be torn, damaged or made to harm: a reader takes a bounded piece of a regular file
+inside the working directory, and never waits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hpcml.runs.files import open_inside
+
+PIECE_BYTES = 1 << 20
+_STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch")  # the first of them that a row has
+_TIMES = ("_timestamp", "timestamp", "wall_time", "time")
+_FIRST_UNIX_S = 1e9  # 2001: a smaller "time" is a duration, and a metric
+_NOT_FINITE = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
+_DEEPEST = 4  # levels of a nested row, which make names such as train/loss
+_STEP_BITS = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One value. `at` is the time in unix seconds that the file gives, None where it gives none."""
+
+    name: str
+    value: float
+    step: int
+    at: float | None = None
+    stream: str = ""  # which of several trainings in one file
+
+
+class Damaged(Exception):  # noqa: N818 - said of a file
+    """A file cannot be read on; the message is one line without the file's name."""
+
+
+class Reader(Protocol):
+    """Follows one file that grows."""
+
+    problems: list[str]  # what was left out so far, a line each; whoever tells them clears it
+
+    def read(self) -> tuple[Sequence[Reading], bool]:
+        """Return the next values, and whether there is more to read now.
+
+        Raises `OSError` where the file cannot be read now, and `Damaged` where it never will be.
+        """
+
+    def skip(self) -> None:
+        """Take all that is there now for read; raises as `read` does."""
+
+
+@dataclass(slots=True)
+class Growing:
+    """A file below *root* that is only added to, and how far it was read."""
+
+    root: Path
+    path: Path
+    offset: int = 0
+
+    def piece(self) -> bytes:
+        """Return at most 1 MiB from `offset` on, which stays; a file that has become shorter begins anew."""
+        with open_inside(self.root, self.path) as file:
+            if os.fstat(file.fileno()).st_size < self.offset:
+                self.offset = 0
+            file.seek(self.offset)
+            return file.read(PIECE_BYTES)
+
+    def size_bytes(self) -> int:
+        """Return how long the file is now."""
+        with open_inside(self.root, self.path) as file:
+            return os.fstat(file.fileno()).st_size
+
+
+@dataclass(slots=True)
+class Lines:
+    """The complete lines of a growing file; what is longer than a piece is no line, and stepped over."""
+
+    file: Growing
+    problems: list[str] = field(default_factory=list)
+
+    def next(self) -> tuple[Sequence[str], bool]:
+        """Return the next lines without their ends, and whether there is more."""
+        data = self.file.piece()
+        is_full = len(data) == PIECE_BYTES
+        end = data.rfind(b"\n") + 1
+        if not end and is_full:
+            self.problems.append(f"a line of more than {PIECE_BYTES >> 20} MiB was left out")
+            end = len(data)
+            data = b""
+        self.file.offset += end
+        return data[:end].decode("utf-8", "replace").splitlines(), is_full
+
+
+def values_of(row: Mapping[str, object], *, number: int) -> Iterator[Reading]:
+    """Yield the numbers of a *row* of a table; its step is what the row says, else *number*.
+
+    Keys that begin with ``_`` are the logger's own. An epoch is a value where there is a step beside it. Text, truth
+    values and lists are left out; nested mappings give names with a slash.
+
+    >>> [(each.name, each.step) for each in values_of({"step": 5, "loss": 0.5, "train": {"acc": 1}}, number=0)]
+    [('loss', 5), ('train/acc', 5)]
+    """
+    key = next((name for name in _STEPS if name in row and _step(row[name]) is not None), None)
+    step = number if key is None else _step(row[key])
+    assert step is not None
+    clock = next((name for name in _TIMES if (_number(row.get(name)) or 0) > _FIRST_UNIX_S), None)
+    at = None if clock is None else _number(row[clock])
+    rest = {name: value for name, value in row.items() if name not in (key, clock)}
+    for name, value in _flat(rest, _DEEPEST):
+        yield Reading(name=name, value=value, step=step, at=at)
+
+
+def _flat(row: Mapping[str, object], levels: int) -> Iterator[tuple[str, float]]:
+    for key, value in row.items():
+        if not isinstance(key, str) or key.startswith("_") or not key:
+            continue
+        if isinstance(value, Mapping):
+            if levels:
+                yield from ((f"{key}/{name}", number) for name, number in _flat(value, levels - 1))
+        elif (number := _number(value)) is not None:
+            yield key, number
+
+
+def _number(value: object) -> float | None:
+    """Return a number, or what JSON writes as text since it has no numbers for it: nan and infinities; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value.strip().lower())
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _step(value: object) -> int | None:
+    number = _number(value)
+    is_whole = number is not None and math.isfinite(number) and number == int(number)
+    return whole_step(int(number)) if is_whole and number is not None else None
+
+
+def whole_step(step: int) -> int | None:
+    """Return *step* where a journal can hold it, in 64 bits with a sign; else None."""
+    return step if step.bit_length() <= _STEP_BITS else None

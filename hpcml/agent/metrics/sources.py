@@ -1,0 +1,139 @@
+"""Which files in a working directory hold metrics, by their names, and which of them are followed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
+
+from hpcml.agent.metrics.event_files import EventFile
+from hpcml.agent.metrics.mlflow_files import MlflowDatabase, MlflowMetric
+from hpcml.agent.metrics.reading import Reader
+from hpcml.agent.metrics.text_files import CsvTable, JsonLines, TrainerState
+from hpcml.agent.metrics.wandb_log import WandbLog
+from hpcml.model.metric_sources import AUTO, MetricFiles
+
+_DEEPEST = 8  # folders below the working directory
+_MOST_ENTRIES = 5_000  # that are looked at: a program may have written a million files
+_KIND_OF_NAME = {
+    **dict.fromkeys(("metrics.jsonl", "log.jsonl", "train_log.jsonl"), MetricFiles.jsonl),
+    "metrics.csv": MetricFiles.csv,
+    "trainer_state.json": MetricFiles.trainer,
+    "mlflow.db": MetricFiles.mlflow,
+}
+_ENVIRONMENTS = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
+_FIT = ("train", "training", "fit", "val", "valid", "validation", "test", "eval", "evaluation", "dev")
+_MLRUNS_METRIC = 4  # mlruns/EXPERIMENT/RUN/metrics/NAME: so many parts before the name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file to follow: what it is, and which training of several it tells of."""
+
+    kind: MetricFiles
+    place: str  # its path in the working directory
+    stream: str  # files of one stream tell of one training
+    label: str  # stands before the names, where they would be those of another stream
+    is_labelled: bool = False  # whether it always does, as for a folder "validation"
+
+
+_READERS: dict[MetricFiles, Callable[[Path, Path], Reader]] = {
+    MetricFiles.jsonl: JsonLines,
+    MetricFiles.csv: CsvTable,
+    MetricFiles.trainer: TrainerState,
+    MetricFiles.tensorboard: EventFile,
+    MetricFiles.mlflow: MlflowDatabase,
+    MetricFiles.wandb: WandbLog,
+}
+
+
+def reader_of(source: Source, root: Path) -> Reader:
+    """Return what reads the file, which lies below *root*."""
+    path = root / source.place
+    if source.kind is MetricFiles.mlflow and path.name != "mlflow.db" and path.suffix not in (".db", ".sqlite"):
+        return MlflowMetric(root, path)
+    return _READERS[source.kind](root, path)
+
+
+def sources_in(root: Path, wanted: Sequence[str], *, start: str = ".") -> list[Source]:
+    """Return the files below *root* that *wanted* asks for, the best to know of a metric first.
+
+    *wanted* is `workload.metrics_from`: kinds, ``auto`` for all kinds, and patterns for paths from *start* (a path from
+    *root*: where the program starts). No link is followed. Where there are more than 5000 files and folders, the rest
+    is not looked at.
+    """
+    kinds = {word for word in wanted if word in MetricFiles.__members__} | (
+        set(MetricFiles.__members__) if AUTO in wanted else set()
+    )
+    patterns = [word for word in wanted if word != AUTO and word not in MetricFiles.__members__]
+    places = sorted(_files(root))
+    with_events = {PurePath(place).parent for place in places if _kind_of(place) is MetricFiles.tensorboard}
+    found = []
+    for place in places:
+        kind = _kind_of(place)
+        if kind is None or kind.name not in kinds:
+            named = any(fnmatchcase(os.path.relpath(place, start), pattern) for pattern in patterns)
+            kind = MetricFiles.by_ending(place) if named else None
+        if kind is not None:
+            found.append(_source(kind, place, with_events))
+    order = list(MetricFiles)
+    return sorted(found, key=lambda source: (order.index(source.kind), source.place))
+
+
+def _kind_of(place: str) -> MetricFiles | None:
+    """Return what a file is by its name alone, where that is beyond doubt; else None."""
+    path = PurePath(place)
+    if ".tfevents." in path.name:
+        return MetricFiles.tensorboard
+    if path.suffix == ".wandb":
+        return MetricFiles.wandb
+    return MetricFiles.mlflow if _is_mlruns_metric(path.parts) else _KIND_OF_NAME.get(path.name)
+
+
+def _is_mlruns_metric(parts: tuple[str, ...]) -> bool:
+    if "mlruns" not in parts:
+        return False
+    inside = parts[parts.index("mlruns") :]
+    return len(inside) > _MLRUNS_METRIC and inside[_MLRUNS_METRIC - 1] == "metrics"
+
+
+def _source(kind: MetricFiles, place: str, with_events: set[PurePath]) -> Source:
+    folder = PurePath(place).parent
+    if kind is MetricFiles.tensorboard:  # of a folder inside of another, as add_scalars makes them, and of train/
+        is_part = folder.name.lower() in _FIT or (folder.parent in with_events and folder != folder.parent)
+        is_time = re.fullmatch(r"[\d.]+", folder.name) is not None  # as add_hparams makes one
+        return Source(
+            kind=kind, place=place, stream=str(folder), label=folder.name, is_labelled=is_part and not is_time
+        )
+    if kind is MetricFiles.trainer:  # checkpoint-500/: each has the history of those before
+        folder = folder.parent if folder.name.startswith("checkpoint-") else folder
+        return Source(kind=kind, place=place, stream=str(folder), label=folder.name)
+    if kind is MetricFiles.mlflow:
+        return Source(kind=kind, place=place, stream="", label="")
+    return Source(kind=kind, place=place, stream=place, label=folder.name or PurePath(place).stem)
+
+
+def _files(root: Path) -> Iterator[str]:
+    """Yield the regular files below *root*, by paths from there, the nearest first; links are passed over."""
+    folders, looked_at = [""], 0
+    while folders and looked_at < _MOST_ENTRIES:
+        below: list[str] = []
+        for folder in folders:
+            try:
+                with os.scandir(root / folder) as entries:
+                    for entry in entries:
+                        looked_at += 1
+                        if looked_at > _MOST_ENTRIES:
+                            return
+                        place = f"{folder}/{entry.name}" if folder else entry.name
+                        if entry.is_dir(follow_symlinks=False):
+                            if entry.name not in _ENVIRONMENTS and place.count("/") < _DEEPEST:
+                                below.append(place)
+                        elif entry.is_file(follow_symlinks=False):
+                            yield place
+            except OSError:
+                continue  # it is gone, or may not be read
+        folders = below

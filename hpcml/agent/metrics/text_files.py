@@ -1,0 +1,150 @@
+"""Tables as text: JSON lines, CSV as Lightning and Keras write it, and the `trainer_state.json` of transformers."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcml.agent.metrics.reading import Damaged, Growing, Lines, Reading, values_of
+from hpcml.runs.files import open_inside, parse_json
+
+_LONGEST_HEADER_BYTES = 64 << 10
+_LARGEST_STATE_BYTES = 16 << 20  # of a trainer_state.json, which is read whole each time that it changes
+
+
+@dataclass(slots=True)
+class JsonLines:
+    """Follows a file with a JSON object a line."""
+
+    root: Path
+    path: Path
+    problems: list[str] = field(default_factory=list)
+    _lines: Lines = field(init=False)
+    _count: int = 0
+    _has_told: bool = False
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(Growing(self.root, self.path), self.problems)
+
+    def skip(self) -> None:
+        """Begin behind what is there."""
+        self._lines.file.offset = self._lines.file.size_bytes()
+
+    def read(self) -> tuple[Sequence[Reading], bool]:
+        """Return the numbers in the next complete lines, and whether there are more."""
+        lines, more = self._lines.next()
+        found: list[Reading] = []
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                row = parse_json(line)
+            except ValueError:
+                row = None
+            if isinstance(row, dict):
+                found += values_of(row, number=self._count)
+            elif not self._has_told:
+                self._has_told = True
+                self.problems.append("a line that is no JSON object was left out, and so are all others like it")
+            self._count += 1
+        return found, more
+
+
+@dataclass(slots=True)
+class CsvTable:
+    """Follows a CSV file with a header; one whose header changed, or that became shorter, is read again."""
+
+    root: Path
+    path: Path
+    problems: list[str] = field(default_factory=list)
+    _lines: Lines = field(init=False)
+    _header: bytes = b""
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(Growing(self.root, self.path), self.problems)
+
+    def skip(self) -> None:
+        """Begin behind what is there."""
+        self._take_header()
+        self._lines.file.offset = self._lines.file.size_bytes()
+
+    def read(self) -> tuple[Sequence[Reading], bool]:
+        """Return the numbers in the next complete rows, and whether there are more."""
+        if not self._take_header():
+            return (), False
+        lines, more = self._lines.next()
+        names = [name.strip() for name in next(csv.reader([self._header.decode("utf-8-sig", "replace")]), [])]
+        found: list[Reading] = []
+        for cells in _rows(lines):
+            row: dict[str, object] = {}
+            for name, cell in zip(names, cells, strict=False):
+                with suppress(ValueError):
+                    row[name] = float(cell)
+            if row:
+                found += values_of(row, number=self._count)
+            self._count += 1
+        return found, more
+
+    def _take_header(self) -> bool:
+        """Read the first line; begin behind it where it is another than before. False where there is none yet."""
+        with open_inside(self.root, self.path) as file:
+            line = file.readline(_LONGEST_HEADER_BYTES)
+            size = os.fstat(file.fileno()).st_size
+        if not line.endswith(b"\n"):
+            if len(line) == _LONGEST_HEADER_BYTES:
+                raise Damaged("its first line is no header of a table")
+            return False
+        if line != self._header or size < self._lines.file.offset:
+            self._header, self._count = line, 0
+            self._lines.file.offset = len(line)
+        return True
+
+
+def _rows(lines: Sequence[str]) -> Sequence[Sequence[str]]:
+    try:
+        return list(csv.reader(line.replace("\0", "") for line in lines))
+    except csv.Error:  # a cell longer than its limit
+        return [line.split(",") for line in lines]
+
+
+@dataclass(slots=True)
+class TrainerState:
+    """Follows the `log_history` of a trainer_state.json, which each checkpoint of a Trainer repeats whole."""
+
+    root: Path
+    path: Path
+    problems: list[str] = field(default_factory=list)
+    _seen: int = 0
+    _stamp: tuple[int, int] = (0, 0)
+
+    def skip(self) -> None:
+        """Begin behind what is there."""
+        self.read()
+
+    def read(self) -> tuple[Sequence[Reading], bool]:
+        """Return the numbers that were not there before."""
+        with open_inside(self.root, self.path) as file:
+            status = os.fstat(file.fileno())
+            stamp = (status.st_size, status.st_mtime_ns)
+            if stamp == self._stamp:
+                return (), False
+            content = file.read(_LARGEST_STATE_BYTES + 1)
+        if len(content) > _LARGEST_STATE_BYTES:
+            raise Damaged(f"has more than {_LARGEST_STATE_BYTES >> 20} MiB")
+        try:
+            history = parse_json(content).get("log_history")
+        except (ValueError, AttributeError):
+            return (), False  # it is being written
+        self._stamp = stamp
+        rows = history if isinstance(history, list) else []
+        found: list[Reading] = []
+        for number, row in enumerate(rows[self._seen :], self._seen):
+            if isinstance(row, dict):
+                found += values_of(row, number=number)
+        self._seen = max(self._seen, len(rows))
+        return found, False

@@ -1,0 +1,96 @@
+"""From where the metrics of a program are taken that does not report them: what it prints, and files that it writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePosixPath
+
+from hpcml.errors import ConfigError, require
+
+AUTO = "auto"
+
+
+class MetricFiles(Enum):
+    """The kinds of files in which programs leave metrics; where two have a metric, the first of these counts."""
+
+    jsonl = "jsonl"  # metrics.jsonl, log.jsonl, train_log.jsonl
+    csv = "csv"  # metrics.csv, as Lightning's CSVLogger writes it
+    trainer = "trainer"  # trainer_state.json of Hugging Face's Trainer
+    tensorboard = "tensorboard"
+    mlflow = "mlflow"  # mlflow.db, mlruns/
+    wandb = "wandb"  # offline runs of Weights & Biases
+
+    @classmethod
+    def by_ending(cls, name: str) -> MetricFiles | None:
+        """Return how a file that was named by the user is read, by how its name ends; None for an unknown ending."""
+        if "tfevents" in name:
+            return cls.tensorboard
+        return _KIND_OF_ENDING.get(PurePosixPath(name).suffix)
+
+
+_KIND_OF_ENDING: Mapping[str, MetricFiles] = {
+    ".jsonl": MetricFiles.jsonl,
+    ".ndjson": MetricFiles.jsonl,
+    ".csv": MetricFiles.csv,
+    ".log": MetricFiles.csv,  # Keras' CSVLogger("training.log")
+    ".json": MetricFiles.trainer,
+    ".db": MetricFiles.mlflow,
+    ".sqlite": MetricFiles.mlflow,
+    ".wandb": MetricFiles.wandb,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRule:
+    r"""A rule that reads metrics from lines that a program prints, for programs that cannot be changed.
+
+    `pattern` is a regular expression with the group ``value``, and optionally ``step`` and ``name``; `name` is the
+    metric's name where the pattern has no such group. Without ``value``, each group but ``step`` is a metric of its own
+    name. Raises `ConfigError` where the pattern is invalid or names no metric. Of these two, the first reads loss=0.5
+    at step 10 from "step 10 loss 0.5", the second both losses from "5: train 0.5 val 0.6":
+
+        MetricRule(name="loss", pattern=r"step (?P<step>\d+) loss (?P<value>\S+)")
+        MetricRule(pattern=r"(?P<step>\d+): train (?P<train_loss>\S+) val (?P<val_loss>\S+)")
+    """
+
+    pattern: str
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            groups = re.compile(self.pattern).groupindex
+        except re.error as error:
+            raise ConfigError(f"workload.metrics pattern {self.pattern!r} is no regular expression: {error}") from error
+        own = set(groups) - {"step", "name", "value"}
+        require(
+            "value" in groups or bool(own),
+            f"workload.metrics pattern {self.pattern!r} lacks a group: (?P<value>...), or one by each metric's name",
+        )
+        require(
+            self.name is not None or "name" in groups or "value" not in groups,
+            f"workload.metrics pattern {self.pattern!r} gives no name: set name or use (?P<name>...)",
+        )
+
+
+def is_path(word: str) -> bool:
+    """Tell whether a word of workload.metrics_from names files, and no kind of them."""
+    return word != AUTO and word not in MetricFiles.__members__
+
+
+def check_metric_files(word: str) -> None:
+    """Refuse a word of workload.metrics_from that names neither a kind of files nor files that can be read."""
+    if not is_path(word):
+        return
+    path = PurePosixPath(word)
+    require(
+        not path.is_absolute() and ".." not in path.parts,
+        f"workload.metrics_from={word!r}: name files inside the working directory, such as logs/*.jsonl",
+    )
+    kinds = ", ".join((AUTO, *MetricFiles.__members__))
+    require(
+        MetricFiles.by_ending(word) is not None,
+        f"workload.metrics_from={word!r} is none of {kinds}, and as a file it must end in {', '.join(_KIND_OF_ENDING)}",
+    )

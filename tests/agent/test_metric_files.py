@@ -1,0 +1,436 @@
+"""Files of metrics as the real libraries write them, and as nobody should, read and followed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcml.agent.metrics.event_files import EventFile, masked_crc32c
+from hpcml.agent.metrics.follow import WRITER, MetricsFollower
+from hpcml.agent.metrics.mlflow_files import MlflowDatabase
+from hpcml.agent.metrics.reading import Damaged, Reader
+from hpcml.agent.metrics.sources import reader_of, sources_in
+from hpcml.agent.metrics.text_files import CsvTable, JsonLines, TrainerState
+from hpcml.agent.metrics.wandb_log import WandbLog
+from hpcml.errors import ConfigError
+from hpcml.model.metric_sources import check_metric_files
+from hpcml.runs.journal import Event, Metrics, read_journal
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import Staging
+from hpcml_client.journal import JournalWriter
+from tests.agent.node import MakeRun, agent, told
+
+RECORDED = Path(__file__).parent / "recorded" / "wandb-0.31.0-offline.wandb.gz"
+Points = dict[str, list[tuple[int, float]]]
+
+
+def read_all(reader: Reader) -> Points:
+    found: Points = {}
+    more = True
+    while more:
+        readings, more = reader.read()
+        for each in readings:
+            found.setdefault(each.name, []).append((each.step, each.value))
+    return found
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    """An event file that PyTorch has written, with scalars among other things."""
+    torch = pytest.importorskip("torch", reason="its writer writes the file")
+    pytest.importorskip("tensorboard", reason="torch writes with it")
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+
+    with SummaryWriter(str(tmp_path / "runs")) as writer:
+        writer.add_histogram("weights", torch.randn(1000), 0)
+        writer.add_text("words", "hello", 0)
+        writer.add_image("noise", torch.rand(3, 800, 800), 0)  # more than a piece
+        for step in range(10):
+            writer.add_scalar("loss", 1 / (step + 1), step * 10)
+        writer.add_scalar("bad", math.nan, 3)
+    (path,) = (tmp_path / "runs").iterdir()
+    return path
+
+
+def test_scalars_of_pytorch_are_read_and_nothing_else(events: Path) -> None:
+    found = read_all(EventFile(events.parent, events))
+
+    assert found.keys() == {"loss", "bad"}
+    assert [step for step, _ in found["loss"]] == list(range(0, 100, 10))
+    assert found["loss"][3][1] == 0.25
+    assert math.isnan(found["bad"][0][1])
+
+
+def test_scalars_of_tensorflow_are_read(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow", reason="its writer writes the file")
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        for dtype in (tf.float32, tf.float64, tf.float16, tf.int64):
+            tf.summary.scalar(dtype.name, tf.cast(3, dtype), step=5)
+        tf.summary.histogram("h", [1.0, 2.0], step=1)
+    (path,) = tmp_path.iterdir()
+
+    assert read_all(EventFile(tmp_path, path)) == {
+        name: [(5, 3.0)] for name in ("float32", "float64", "float16", "int64")
+    }
+
+
+def test_an_event_file_cut_at_any_byte_gives_what_is_whole_and_goes_on_there(events: Path, tmp_path: Path) -> None:
+    content = events.read_bytes()
+    whole = read_all(EventFile(events.parent, events))["loss"]
+    growing = tmp_path / "growing"
+    for cut in (*range(30), *range(len(content) - 400, len(content), 7)):
+        growing.write_bytes(content[:cut])
+        reader = EventFile(tmp_path, growing)
+        before = read_all(reader).get("loss", [])
+        growing.write_bytes(content)
+        assert before + read_all(reader).get("loss", []) == whole
+
+
+def test_a_damaged_event_file_ends_with_one_line(events: Path, tmp_path: Path) -> None:
+    content = bytearray(events.read_bytes())
+    rng = random.Random(7)  # noqa: S311
+    for _ in range(30):
+        broken = bytearray(content)
+        at = rng.randrange(len(content) - 400, len(content))
+        broken[at] ^= 1 << rng.randrange(8)
+        path = tmp_path / "broken"
+        path.write_bytes(broken)
+        reader = EventFile(tmp_path, path)
+        problems = reader.problems
+        try:
+            assert len(read_all(reader)["loss"]) >= 9
+        except Damaged as problem:
+            problems = [str(problem)]
+        assert ["damaged" in each for each in problems] == [True], at
+
+
+def test_lengths_made_to_harm_are_not_believed(tmp_path: Path) -> None:
+    length = (1 << 62).to_bytes(8, "little")
+    path = tmp_path / "x.tfevents.1"
+    path.write_bytes(length + masked_crc32c(length).to_bytes(4, "little") + b"x" * (2 << 20))
+
+    assert EventFile(tmp_path, path).read() == ((), False)
+
+
+def test_the_history_of_an_offline_run_of_wandb_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.wandb"
+    path.write_bytes(gzip.decompress(RECORDED.read_bytes()))  # written by wandb 0.31.0; one row is longer than a block
+
+    found = read_all(WandbLog(tmp_path, path))
+
+    assert found.keys() == {"loss", "train/acc", "bad"}
+    assert found["loss"] == [(5 * i, 1 / (i + 1)) for i in range(40)]
+    assert found["train/acc"][4] == (20, 0.1)
+
+
+@pytest.mark.parametrize("flip", [8, 3000, 20_000])
+def test_a_damaged_or_cut_file_of_wandb_does_no_harm(tmp_path: Path, flip: int) -> None:
+    content = bytearray(gzip.decompress(RECORDED.read_bytes()))
+    path = tmp_path / "run.wandb"
+    path.write_bytes(content[:flip])
+    reader = WandbLog(tmp_path, path)
+    before = read_all(reader)
+    path.write_bytes(content)
+    after = read_all(reader)
+    assert len(before.get("loss", [])) + len(after["loss"]) == 40
+
+    content[flip] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(Damaged, match="damaged at byte"):
+        read_all(WandbLog(tmp_path, path))
+
+
+@pytest.mark.filterwarnings("default")  # MLflow's own
+def test_mlflow_is_read_from_its_database_while_it_is_open(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="it writes the database")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    try:
+        reader = MlflowDatabase(tmp_path, tmp_path / "mlflow.db")
+        with mlflow.start_run():
+            mlflow.log_metric("loss", 0.5, step=10)
+            first = read_all(reader)
+            mlflow.log_metrics({"loss": math.inf, "acc": math.nan}, step=20)
+            second = read_all(reader)
+    finally:
+        mlflow.set_tracking_uri(None)
+
+    assert first == {"loss": [(10, 0.5)]}
+    assert second["loss"] == [(20, math.inf)]
+    assert math.isnan(second["acc"][0][1])
+
+
+def test_the_files_of_mlruns_are_read(tmp_path: Path) -> None:
+    metrics = tmp_path / "mlruns" / "0" / "4c09999b975d" / "metrics"
+    (metrics / "val").mkdir(parents=True)
+    (metrics / "loss").write_text("1795411133634 0.5 0\n1795411133635 0.25 10\nnonsense\n1795411133636 0.1")
+    (metrics / "val" / "acc").write_text("1795411133634 1.0 3\n")
+
+    found = sources_in(tmp_path, ["auto"])
+    values = [read_all(reader_of(source, tmp_path)) for source in found]
+
+    assert values == [{"loss": [(0, 0.5), (10, 0.25)]}, {"val/acc": [(3, 1.0)]}]
+
+
+def test_a_database_made_to_harm_is_left(tmp_path: Path) -> None:
+    import sqlite3  # noqa: PLC0415
+
+    path = tmp_path / "mlflow.db"
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+    columns = "x AS rowid, 'a' AS key, x AS value, 1 AS timestamp, 1 AS step, 0 AS is_nan, 'r' AS run_uuid"
+    with sqlite3.connect(path) as database:
+        database.execute(f"CREATE VIEW metrics AS SELECT {columns} FROM ({endless})")  # noqa: S608
+    with pytest.raises(Damaged, match="did not answer"):
+        MlflowDatabase(tmp_path, path).read()
+
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+    with pytest.raises(Damaged, match="no database"):
+        MlflowDatabase(tmp_path, path).read()
+
+
+def test_lightnings_csv_is_read_on_and_anew_where_it_was_rewritten(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,step,train_loss\n0,9,0.5\n0,19,0.2")
+    reader = CsvTable(tmp_path, path)
+    first = read_all(reader)
+    path.write_text("epoch,step,train_loss,val_loss\n0,9,0.5,\n0,19,0.25,\n0,19,,0.75\n")
+
+    assert first == {"epoch": [(9, 0)], "train_loss": [(9, 0.5)]}
+    assert read_all(reader) == {
+        "epoch": [(9, 0), (19, 0), (19, 0)],
+        "train_loss": [(9, 0.5), (19, 0.25)],
+        "val_loss": [(19, 0.75)],
+    }
+    assert read_all(reader) == {}
+
+
+def test_json_lines_are_read_by_their_steps_or_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows: list[object] = [
+        {"loss": 1, "step": 5, "time": 1795411133.5, "note": "text", "ok": True, "_private": 1},
+        {"val": {"acc": 0.5}, "epoch": 2.0},
+        "no object",
+        {"loss": float("nan")},
+        {"loss": 10**400},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n{broken\n" + "[" * 90_000 + "\n" + '{"loss": 3, "step"')
+    reader = JsonLines(tmp_path, path)
+
+    found = read_all(reader)
+
+    assert found["val/acc"] == [(2, 0.5)]
+    assert [step for step, _ in found["loss"]] == [5, 3]
+    assert len(reader.problems) == 1
+
+
+def test_the_state_of_a_trainer_is_read_once_each_time_that_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    history = [{"epoch": 0.5, "loss": 0.75, "step": 10}, {"epoch": 1.0, "eval_loss": 0.5, "step": 20}]
+    reader = TrainerState(tmp_path, path)
+    path.write_text(json.dumps({"log_history": history[:1]}))
+    first = read_all(reader)
+    path.write_text(json.dumps({"log_history": history}))
+
+    assert first == {"epoch": [(10, 0.5)], "loss": [(10, 0.75)]}
+    assert read_all(reader) == {"epoch": [(20, 1.0)], "eval_loss": [(20, 0.5)]}
+
+
+@pytest.mark.parametrize("word", ["tensorbord", "/etc/metrics.csv", "../m.jsonl", "notes.txt"])
+def test_what_cannot_be_followed_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"workload\.metrics_from"):
+        check_metric_files(word)
+
+
+# Following
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Iterator[Callable[..., MetricsFollower]]:
+    """Begin to follow a folder `work`."""
+    (tmp_path / "work").mkdir()
+    begun: list[MetricsFollower] = []
+
+    def begin(*wanted: str) -> MetricsFollower:
+        journals = tmp_path / "journal"
+        journal = JournalWriter(str(journals), run="r", attempt=0, writer=WRITER)
+        follower = MetricsFollower(
+            root=tmp_path / "work", wanted=wanted or ("auto",), journal=journal, journals=journals, attempt=0
+        )
+        follower.start()
+        begun.append(follower)
+        return follower
+
+    yield begin
+    for follower in begun:
+        follower.stop(within_s=10)
+
+
+def journalled(tmp_path: Path) -> tuple[Points, dict[str, list[dict[str, Any]]]]:
+    points: Points = {}
+    told: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((tmp_path / "journal").glob(f"*-{WRITER}.jsonl")):
+        chunk = read_journal(path)
+        assert chunk.bad_lines == 0
+        for record in chunk.records:
+            if isinstance(record, Metrics):
+                for name, value in record.values.items():
+                    points.setdefault(name, []).append((record.step, value))
+            elif isinstance(record, Event):
+                told.setdefault(record.name, []).append(dict(record.details))
+    return points, told
+
+
+def test_values_come_while_the_program_runs_and_the_last_at_its_end(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    follower = follow()
+    path = tmp_path / "work" / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 0.5}\n')
+    end = time.monotonic() + 60
+    while not journalled(tmp_path)[0]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    with path.open("a") as file:
+        file.write('{"step": 2, "loss": 0.25}\n')
+
+    follower.stop(within_s=10)
+
+    points, told = journalled(tmp_path)
+    assert points == {"loss": [(1, 0.5), (2, 0.25)]}
+    assert told["metrics_read"] == [{"jsonl": {"metrics": 1, "values": 2}, "told_elsewhere": []}]
+
+
+def test_what_was_there_before_is_of_no_interest(tmp_path: Path, follow: Callable[..., MetricsFollower]) -> None:
+    work = tmp_path / "work"
+    work.mkdir(exist_ok=True)
+    (work / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    (work / "old").mkdir()
+    (work / "old" / "metrics.csv").write_text("step,loss\n1,0.5\n")
+    follower = follow()
+    with (work / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "loss": 0.25}\n')
+
+    follower.stop(within_s=10)
+
+    assert journalled(tmp_path)[0] == {"loss": [(2, 0.25)]}
+
+
+def test_of_two_writers_of_a_metric_one_counts(tmp_path: Path, follow: Callable[..., MetricsFollower]) -> None:
+    follower = follow()
+    with JournalWriter.open(str(tmp_path / "journal"), run="r", writer="rank0") as client:
+        client.metrics(0, {"loss": 0.125, 'odd "name"': 1.0})
+    (tmp_path / "work" / "metrics.jsonl").write_text('{"step": 1, "loss": 9, "acc": 0.5, "odd \\"name\\"": 2}\n')
+    (tmp_path / "work" / "metrics.csv").write_text("step,loss,acc,lr\n1,9,0.75,0.1\n")
+
+    follower.stop(within_s=10)
+
+    points, told = journalled(tmp_path)
+    assert points == {"acc": [(1, 0.5)], "lr": [(1, 0.1)]}
+    assert told["metrics_read"][0]["told_elsewhere"] == ["acc", "loss", 'odd "name"']
+
+
+def test_trainings_beside_each_other_keep_their_names_apart(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    follower = follow()
+    for number in range(2):
+        folder = tmp_path / "work" / "lightning_logs" / f"version_{number}"
+        folder.mkdir(parents=True)
+        (folder / "metrics.csv").write_text(f"step,loss\n1,{number}\n")
+
+    follower.stop(within_s=10)
+
+    assert journalled(tmp_path)[0] == {"loss": [(1, 0.0)], "version_1/loss": [(1, 1.0)]}
+
+
+def test_traps_are_stepped_around(tmp_path: Path, follow: Callable[..., MetricsFollower]) -> None:
+    work = tmp_path / "work"
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text('{"step": 1, "secret": 1}\n')
+    follower = follow("auto", "gone/*.csv")
+    os.mkfifo(work / "metrics.jsonl")
+    (work / "log.jsonl").symlink_to(secret)
+    (work / "loop").symlink_to(work)
+    (work / "x.tfevents.1").write_bytes(b"\xff" * 5000)
+    (work / "metrics.csv").write_bytes(b"\0" * (3 << 20))
+    (work / "trainer_state.json").mkdir()
+    (work / "mlflow.db").write_bytes(b"no database" * 1000)
+    (work / "train_log.jsonl").write_text("\n".join(json.dumps({f"m{i}": i, "n" * 999: 1}) for i in range(600)))
+    begun = time.monotonic()
+
+    follower.stop(within_s=10)
+
+    points, told = journalled(tmp_path)
+    assert time.monotonic() - begun < 10
+    assert len(points) == 500
+    assert "secret" not in points
+    files = [trouble["file"] for trouble in told["metrics_trouble"]]
+    assert {"x.tfevents.1", "metrics.csv", "mlflow.db", "train_log.jsonl", "gone/*.csv"} <= set(files)
+    assert len(files) <= 20
+    assert threading.active_count() == 1 or all(t.name != "metrics" for t in threading.enumerate())
+
+
+def test_the_agent_follows_what_its_program_writes_even_if_that_is_killed(make_run: MakeRun, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "metrics.csv").write_text("step,old\n1,1\n")  # which somebody has committed
+    uid = "20261121-083015-222aaaaa"
+    cwd = RunDir(tmp_path / "home" / "runs" / "default" / uid).work / "mine"
+    program = """import os, sys
+os.makedirs("out"); open("out/metrics.jsonl", "w").write('{"step": 7, "loss": 0.5}\\n')
+print("epoch 1: train 0.5, val 0.25;"); print("epoch 2: val acc 70%", file=sys.stderr, flush=True)
+sys.stdout.flush(); os.kill(os.getpid(), 9)"""
+    run_dir = make_run(
+        program,
+        r"workload.metrics=[{pattern: 'epoch (?P<step>\d+): train (?P<train>\S+) val (?P<val>\S+)'},"
+        r"{pattern: 'acc (?P<value>\S+)', name: acc}]",
+        uid=uid,
+        cwd=str(cwd),
+        staging=Staging(code=str(code), project="mine"),
+    )
+
+    assert agent(str(run_dir.path)).returncode != 0
+
+    found: dict[str, list[tuple[int, float]]] = {}
+    for path in run_dir.journal_files():
+        for record in read_journal(path).records:
+            if isinstance(record, Metrics):
+                for name, value in record.values.items():
+                    found.setdefault(name, []).append((record.step, value))
+    assert found == {"loss": [(7, 0.5)], "train": [(1, 0.5)], "val": [(1, 0.25)], "acc": [(0, 70.0)]}
+    assert told(run_dir, "metrics_read") == [{"jsonl": {"metrics": 1, "values": 1}, "told_elsewhere": []}]
+
+
+def test_the_reader_needs_no_library_of_the_programs() -> None:
+    script = "import hpcml.agent.metrics.printed, sys; print(*{n.partition('.')[0] for n in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert not {"torch", "tensorboard", "tensorflow", "mlflow", "wandb", "google", "numpy"} & set(done.stdout.split())
+
+
+def test_a_large_file_is_read_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with path.open("w") as file:
+        file.writelines(f'{{"step": {step}, "loss": 0.5}}\n' for step in range(100_000))
+    reader = JsonLines(tmp_path, path)
+
+    first, more = reader.read()
+
+    assert more
+    assert 0 < len(first) < 50_000
+    assert len(first) + len(read_all(reader)["loss"]) == 100_000
+    shutil.rmtree(tmp_path)
+    with pytest.raises(OSError, match=r"No such file"):
+        reader.read()
