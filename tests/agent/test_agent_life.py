@@ -248,6 +248,16 @@ def test_the_mark_alone_ends_a_running_program(make_run: MakeRun) -> None:
     assert not run_dir.cancel_mark.exists()
 
 
+def test_what_is_called_like_the_mark_and_is_no_file_is_none(make_run: MakeRun) -> None:
+    run_dir = make_run("pass", *ON_SLURM)
+    run_dir.cancel_mark.mkdir()
+
+    assert agent(str(run_dir.path)).returncode == 0
+
+    assert told(run_dir, "attempt_ended")[0]["state"] == "COMPLETED"
+    assert run_dir.cancel_mark.is_dir()
+
+
 @pytest.mark.parametrize("wrap", [False, True])
 def test_a_killed_agent_takes_its_workload_along(make_run: MakeRun, tmp_path: Path, *, wrap: bool) -> None:
     inner = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'ready'); time.sleep(60)"
