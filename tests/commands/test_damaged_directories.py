@@ -292,6 +292,17 @@ def test_a_run_that_cannot_be_tried_again_is_told_in_one_line(tmp_path: Path, pl
     assert str(refused.exception).startswith(f"run {RUNNING} cannot be tried again: {path}")
 
 
+def test_a_journal_that_is_a_link_to_nothing_is_none(tmp_path: Path) -> None:
+    a_home(tmp_path)
+    run_dir = RunDir(tmp_path / "runs" / "default" / ENDED)
+    link = run_dir.journals / "0-node7-user.jsonl"
+    link.unlink()
+    link.symlink_to("nowhere")
+
+    assert Watcher(run_dir).look().is_over
+    assert link not in run_dir.journal_files()
+
+
 @pytest.fixture
 def _within_patience() -> Iterator[None]:
     def ring(_number: int, _frame: FrameType | None) -> None:
