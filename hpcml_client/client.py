@@ -114,7 +114,7 @@ class Client:
 
         >>> connect({}).metrics({"loss": 0.25}, step=10)
         """
-        known = self._next_step
+        known, is_counted = self._next_step, step is None
         step = max((known.get(name, 0) for name in values), default=0) if step is None else operator.index(step)
         numbers = {}
         for name, value in values.items():
@@ -123,7 +123,7 @@ class Client:
             numbers[name] = value if type(value) is float else _as_float(name, value)
             known[name] = step + 1
         if numbers and self._journal is not None:
-            self._journal.metrics(step, numbers)
+            self._journal.metrics(step, numbers, is_counted=is_counted)
 
     def epoch(self, number: int) -> None:
         """Report that epoch *number* begins."""

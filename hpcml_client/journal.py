@@ -106,17 +106,21 @@ class JournalWriter:
         """The number of lost records that no ``journal_gap`` has reported yet."""
         return self._dropped
 
-    def metrics(self, step: int, values: Mapping[str, float], *, at: Optional[float] = None) -> None:
+    def metrics(
+        self, step: int, values: Mapping[str, float], *, at: Optional[float] = None, is_counted: bool = False
+    ) -> None:
         """Append the *values* of one step as one line; nan and infinities become text, which JSON lacks numbers for.
 
-        *at* is when they were measured (unix seconds), by default now.
+        *at* is when they were measured (unix seconds), by default now. *is_counted*: nobody said the step; the values
+        of a name are numbered from 0, in each attempt anew.
         """
         pairs = []
         for name, value in values.items():
             # x - x is 0 for finite numbers alone
             text = repr(value) if type(value) is float and value - value == 0.0 else _number(value)
             pairs.append((self._encoded.get(name) or self._encode_name(name)) + text)
-        self._append('"k":"m","i":%d,"v":{%s}' % (step, ",".join(pairs)), at=at)
+        counted = ',"counted":true' if is_counted else ""
+        self._append('"k":"m","i":%d,"v":{%s}%s' % (step, ",".join(pairs), counted), at=at)
 
     def event(self, name: str, details: Optional[Mapping[str, Any]] = None) -> None:
         """Append an event; details that JSON cannot hold are written as text."""

@@ -35,6 +35,7 @@ from hpcml.model.metric_sources import is_path
 from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
+from hpcml.runs.cancellation import is_cancelled, unmark
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.manifest import Plan
 from hpcml.runs.state import EventName
@@ -83,8 +84,7 @@ def carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
         start=fence.JobStart.of(turn, environ).start,
         **job,
     )
-    mark = turn.run_dir.cancel_mark
-    if mark.exists():
+    if is_cancelled(turn.run_dir):
         outcome = _cancelled()
     else:
         outcome = _work(turn, hold, inbox, environ, journal)
@@ -94,16 +94,16 @@ def carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
             _tell_end(tell, EventName.ATTEMPT_INTERRUPTED, replace(outcome, state=State.CANCELLED, reason=reason))
             journal.close()
             return Ended(status=1, interrupted=outcome.interrupted)
-        if mark.exists() and (outcome.state is State.FAILED or outcome.checkpointed):
+        if is_cancelled(turn.run_dir) and (outcome.state is State.FAILED or outcome.checkpointed):
             # It was killed, or left, because somebody wanted that.
             outcome = replace(outcome, state=State.CANCELLED, reason="cancelled")
-    if outcome.interrupted and not turn.is_local and not mark.exists():
+    if outcome.interrupted and not turn.is_local and not is_cancelled(turn.run_dir):
         _tell_end(tell, EventName.ATTEMPT_INTERRUPTED, outcome)
         journal.close()
         return Ended(status=outcome.exit_status, interrupted=True)
     ended = _settle(turn, attempt, outcome, inbox, environ, journal)
     if turn.node == 0:
-        mark.unlink(missing_ok=True)  # obeyed: whoever submits job.sh again wants it to run
+        unmark(turn.run_dir)  # obeyed: whoever submits job.sh again wants it to run
     return replace(ended, interrupted=outcome.interrupted)
 
 
@@ -306,7 +306,7 @@ def _supervise(
         ),
         tell=lambda name, **details: journal.event(name, details),
         on_tick=follow,
-        is_unwanted=lambda: hold.superseded or turn.run_dir.cancel_mark.exists(),
+        is_unwanted=lambda: hold.superseded or is_cancelled(turn.run_dir),
         job=JobHooks(
             why_ended=lambda: _failure_elsewhere(environ),
             has_failed_elsewhere=lambda: _failure_in_shared_job(turn, hold.attempt),

@@ -19,6 +19,7 @@ from hpcml.agent.outcome import Outcome
 from hpcml.agent.signals import Inbox
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
+from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.private import FILE
 from hpcml.runs.state import EventName
 from hpcml.runs.working_directory import changed, look_at_shared, settle, stage
@@ -86,7 +87,7 @@ def _wait_for(ready: Path, turn: Turn, hold: Hold, inbox: Inbox) -> Outcome | No
                 return None
         if inbox.asks_to_end():
             return _ended(State.CANCELLED, "ended by a signal before it started", interrupted=True)
-        if hold.superseded or turn.run_dir.cancel_mark.exists():
+        if hold.superseded or is_cancelled(turn.run_dir):
             return _ended(State.CANCELLED, "cancelled before it started")
         hold.beat()
         time.sleep(_LOOK_S)

@@ -64,7 +64,7 @@ class JobHooks:
     `why_ended` is asked when a signal asks to end: for the failure elsewhere that made somebody send it, or None.
     `has_failed_elsewhere` is asked every two seconds, for the failure on another node that nobody else tells of.
     `on_end_asked` is told then what is known of the end, in case that this process is killed before its programs have
-    ended. `time_limit` is asked at the start, and again before the workload is warned or stopped.
+    ended. `time_limit` is asked at the start, now and then, and before the workload is warned or stopped.
     """
 
     why_ended: Callable[[], str | None] = lambda: None
@@ -152,6 +152,7 @@ class _Watch:
     started: float
     job: JobHooks
     asked_for: float = float("inf")  # the moment before which the limit was asked for again
+    ask_at: float = field(init=False)  # when to ask for it whatever it was
     stop: Stop | None = None
     warned: bool = False
     told: set[Member] = field(default_factory=set)  # who got the warning
@@ -163,7 +164,7 @@ class _Watch:
     def __post_init__(self) -> None:
         limit_s = self.limits.stop_after_s
         self._set_deadline(limit_s)
-        self.job.time_limit.ask()
+        self._ask_limit(self.started)
         self.look_at = self.started + _LOOK_S
 
     def _set_deadline(self, limit_s: float | None) -> None:
@@ -172,15 +173,21 @@ class _Watch:
         early = f" but for the last {margin_s:g} s" if margin_s else ""
         self.late = f"walltime of {limit_s + margin_s:g} s reached{early}" if limit_s is not None else ""
 
+    def _ask_limit(self, now: float) -> None:
+        self.job.time_limit.ask()
+        self.ask_at = now + self.job.time_limit.ask_every_s
+
     def _heed_limit(self, now: float) -> None:
-        """Take a walltime that is another than before, and ask once more before something is done because of it."""
+        """Take a walltime that is another than before, and ask for it anew where that is due."""
         if self.stop is not None:
             return
         warn_after_s = None if self.warned else self.limits.warn_after_s
         next_at = self.deadline if warn_after_s is None else min(self.deadline, self.started + warn_after_s)
         if next_at != self.asked_for and now >= next_at - self.job.time_limit.ask_ahead_s:
             self.asked_for = next_at
-            self.job.time_limit.ask()
+            self._ask_limit(now)
+        elif now >= self.ask_at:
+            self._ask_limit(now)
         told = self.job.time_limit.deadlines()
         if told is None or told.stop_after_s == self.limits.stop_after_s:
             return

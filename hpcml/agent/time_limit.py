@@ -1,7 +1,8 @@
 """The time limit that the job really has, as its scheduler tells it: users and operators change it after submission.
 
-Node 0's agent asks by the command that the job script names in HPCML_TIME_LIMIT, beside the work, and journals an
-answer that differs from what was planned or told before. The agents of the other nodes read that there: one question
+Node 0's agent asks by the command that the job script names in HPCML_TIME_LIMIT, beside the work: at the start, every
+five minutes, and before it does something because of the limit. It journals an answer that differs from what was
+planned or told before. The agents of the other nodes read that there: one question
 for each job. A scheduler that is silent changes nothing.
 
 Of a job that several runs share each run has its own walltime, which stays; where the job would end before that, the
@@ -11,6 +12,7 @@ run is stopped before the job is.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import time
@@ -26,6 +28,7 @@ from hpcml.runs.manifest import Manifest, stop_and_warn_after_s
 TIME_LIMIT = "HPCML_TIME_LIMIT"  # how this job is asked how long it may run: said by the job script
 _EVENT = "time_limit"
 _PATIENCE_S = 45.0
+_EVERY_S, _SPREAD_S = 300.0, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,7 @@ class TimeLimit(Protocol):
     """Who knows how long the job may run."""
 
     ask_ahead_s: float  # so long before something is done because of the limit, it is asked for again
+    ask_every_s: float  # and in between, since it may have been lowered
 
     def ask(self) -> None:
         """Begin to ask anew; the answer is that of a later `deadlines`."""
@@ -58,6 +62,7 @@ class UnchangedLimit:
     """The limit is what it was at submission: on this machine."""
 
     ask_ahead_s = 0.0
+    ask_every_s = float("inf")
 
     def ask(self) -> None:
         """There is nobody to ask."""
@@ -69,7 +74,8 @@ class UnchangedLimit:
 class AskedLimit:
     """Node 0's: the scheduler is asked by *command*; *tell* journals what it says, or that it says nothing.
 
-    *spent_s* is how long the job has run before this run of it began; None where that is its only run.
+    *spent_s* is how long the job has run before this run of it began; None where that is its only run. *ask_every_s*
+    is long enough for a scheduler with thousands of such jobs.
     """
 
     ask_ahead_s = 60.0
@@ -82,7 +88,9 @@ class AskedLimit:
         tell: Callable[..., None],
         *,
         spent_s: float | None,
+        ask_every_s: float = _EVERY_S,
     ) -> None:
+        self.ask_every_s = ask_every_s
         self._command, self._environ, self._manifest, self._tell = shlex.split(command), environ, manifest, tell
         self._spent_s = spent_s
         self._known_s: int | None = None
@@ -146,6 +154,7 @@ class FollowedLimit:
     """Another node's: what node 0's agent has journalled in this attempt."""
 
     ask_ahead_s = 2.0  # long after node 0 has asked, also where that began a little later
+    ask_every_s = 30.0  # a file is read
 
     def __init__(self, turn: Turn, attempt: int) -> None:
         self._turn, self._attempt = turn, attempt
@@ -175,7 +184,8 @@ def time_limit_of(turn: Turn, attempt: int, environ: Mapping[str, str], tell: Ca
     if turn.pack is not None:  # the job began with us
         now = time.time()
         spent_s = now - (ProcessIdentity.of_this_process().created_at or now)
-    return AskedLimit(command, environ, turn.manifest, tell, spent_s=spent_s)
+    every_s = _EVERY_S + os.getpid() % _SPREAD_S  # the jobs of an array begin at the same moment
+    return AskedLimit(command, environ, turn.manifest, tell, spent_s=spent_s, ask_every_s=every_s)
 
 
 def _of_its_own(left_s: float, manifest: Manifest) -> int:

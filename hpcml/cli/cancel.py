@@ -12,6 +12,14 @@ from hpcml.cli.options import selecting
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
+_TROUBLES = {  # by what became of the request
+    "not cancelled": "{of_runs} of them could not be marked, and go on: {trouble}",
+    "cancelling": (
+        "{of_runs} of them could not be told to end: {trouble}; they are marked, and hpcml status tells again"
+    ),
+    "had ended already": "{of_runs} of them had ended, and whether their jobs have is not known: {trouble}",
+}
+
 
 @click.command()
 @click.argument("references", metavar="[RUN]...", nargs=-1)
@@ -39,18 +47,13 @@ def cancel(places: Places, /, *, yes: bool, **selection: object) -> int:
         if not confirm(f"Cancel {count}?", otherwise="-y cancels without a question"):
             say("nothing was cancelled", err=True)
             return 1
-    troubles: Counter[tuple[str, bool]] = Counter()
+    troubles: Counter[tuple[str, str]] = Counter()
     for stopped in cancel_planned(plan, backends):
-        say(f"{stopped.uid}  {'cancelling' if stopped.was_open else 'had ended already'}")
+        say(f"{stopped.uid}  {stopped.word}")
         if stopped.trouble is not None:
-            troubles[stopped.trouble, stopped.was_open] += 1
-    for (trouble, was_open), of_runs in troubles.items():
-        if was_open:
-            warn(
-                f"{of_runs} of them could not be told to end: {trouble}; they are marked, and hpcml status tells again"
-            )
-        else:
-            warn(f"{of_runs} of them had ended, and whether their jobs have is not known: {trouble}")
+            troubles[stopped.trouble, stopped.word] += 1
+    for (trouble, word), of_runs in troubles.items():
+        warn(_TROUBLES[word].format(of_runs=of_runs, trouble=trouble))
     if not plan.wanted and not plan.ended and not plan.may_live:
         say("no run that waits or runs matches", err=True)
     return 3 if troubles else 0

@@ -19,10 +19,11 @@ from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.runs.cancellation import mark_cancelled
 from hpcml.runs.journal import events, read_journal
 from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import ProcessIdentity, pid_here
-from hpcml.runs.private import FILE, check
+from hpcml.runs.private import check
 from hpcml.runs.state import EventName
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.registry import CLUSTER_SCHEDULERS
@@ -53,12 +54,18 @@ class Stopped:
 
     `was_open` False: it had ended already, and so has its job, as far as its scheduler says. `trouble` is one line if
     its scheduler could not be told or asked; a run that had not ended is marked as cancelled all the same, and
-    `hpcml status` repeats the request.
+    `hpcml status` repeats the request. `is_refused`: it could not even be marked, for `trouble`, and goes on.
     """
 
     uid: str
     was_open: bool
     trouble: str | None = None
+    is_refused: bool = False
+
+    @property
+    def word(self) -> str:
+        """What became of the request, in a word or two."""
+        return "not cancelled" if self.is_refused else "cancelling" if self.was_open else "had ended already"
 
 
 def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
@@ -111,9 +118,13 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
     for record in plan.wanted:
         is_local = record.scheduler == "local"
         is_part = record.job_id is not None and _job(record) in plan.shared
-        was_open = cancel_run(
-            RunDir(Path(record.path)), is_local=is_local, is_shared=is_part or (record.is_shared and not is_local)
-        )
+        try:
+            was_open = cancel_run(
+                RunDir(Path(record.path)), is_local=is_local, is_shared=is_part or (record.is_shared and not is_local)
+            )
+        except HpcmlError as error:
+            outcome[record.uid] = Stopped(uid=record.uid, was_open=True, trouble=str(error), is_refused=True)
+            continue
         outcome[record.uid] = Stopped(uid=record.uid, was_open=was_open)
         if was_open and is_local and record.state is State.PENDING:
             _tell_webhook(record)
@@ -165,6 +176,8 @@ def _cancel_living(plan: CancelPlan, backends: Backends) -> dict[str, Stopped]:
 def cancel_run(run_dir: RunDir, *, is_local: bool = True, is_shared: bool = False) -> bool:
     """Ask a run to stop, whether it runs or waits; return False if it had ended already.
 
+    Raises `HpcmlError` where the mark cannot be made; nobody has been told then.
+
     The mark comes first: a queue or an agent that is just starting the run sees it, and the agent of a job that is
     shared looks for it every few seconds. Else an agent that runs on this machine is told by SIGTERM, passes it on and
     kills what is left after the run's grace; one on a node of a cluster is told by its scheduler. A run that waits in
@@ -173,7 +186,7 @@ def cancel_run(run_dir: RunDir, *, is_local: bool = True, is_shared: bool = Fals
     seen = Watcher(run_dir).look()
     if seen.is_over:
         return False
-    run_dir.cancel_mark.touch(mode=FILE)
+    mark_cancelled(run_dir)
     if is_shared:
         return True
     told = False

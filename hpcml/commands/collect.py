@@ -26,6 +26,7 @@ from hpcml.model.failure_causes import Cause, classify
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.runs.cancellation import is_cancelled, unmark
 from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.private import check_lone, claim_home, make_home
@@ -227,7 +228,7 @@ def pronounce(record: RunRecord, verdict: Verdict) -> None:
     if journal.dropped:
         raise HpcmlError(f"its end could not be written to {run_dir.journals}: is the disk full?")
     if told.is_end:
-        run_dir.cancel_mark.unlink(missing_ok=True)  # it has ended: whoever submits job.sh again wants it to run
+        unmark(run_dir)  # it has ended: whoever submits job.sh again wants it to run
 
 
 def _by_word(
@@ -243,7 +244,7 @@ def _by_word(
         by_hand = replace(record, scheduler="local", job_id=record.job_id or "by hand")
         return _unasked(by_hand, run_dir, places, is_being_submitted=False)
     about = Circumstances(
-        is_cancelled=run_dir.cancel_mark.exists(),
+        is_cancelled=is_cancelled(run_dir),
         quiet_s=_quiet_s(run_dir, time.time()),
         ran_as=None if ran_as is None else str(ran_as),
         was_final_before=was_final_before,

@@ -26,6 +26,7 @@ from hpcml.model.failure_causes import Cause
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.runs.cancellation import unmark
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import IMPORTED, Manifest, read_to_execute, write_manifest
 from hpcml.runs.private import make_folder, write_file
@@ -278,7 +279,7 @@ def _queue(store: Database, places: Places, backends: Backends, together: Sequen
             job = Job(run_dir=run_dir, manifest=candidate.manifest, retry=candidate.number)
             try:
                 if _is_as_it_was(store, candidate, under_way) and _claim(job, backends):
-                    run_dir.cancel_mark.unlink(missing_ok=True)  # whoever wanted it to end wants it to run now
+                    unmark(run_dir)  # whoever wanted it to end wants it to run now
                     jobs.append(job)
             except OSError as error:
                 troubles.append(f"run {run_dir.uid} cannot be tried again: {error.filename}: {error.strerror}")

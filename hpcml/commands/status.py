@@ -16,6 +16,7 @@ from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.runs.cancellation import marked_at
 from hpcml.runs.layout import RunDir
 from hpcml.schedulers.contract import Answers, Ticket
 from hpcml.schedulers.registry import CLUSTER_SCHEDULERS
@@ -172,11 +173,8 @@ class SchedulersAsked:
         return len(wanted), None
 
     def _was_cancelled(self, record: RunRecord) -> bool:
-        try:
-            marked_at = RunDir(Path(record.path)).cancel_mark.stat().st_mtime
-        except OSError:
-            return False
-        return self.now() - marked_at > _WISH_AGE_S
+        wished_at = marked_at(RunDir(Path(record.path)))
+        return wished_at is not None and self.now() - wished_at > _WISH_AGE_S
 
 
 def has_living_job(record: RunRecord, known: Known, said_at: float) -> bool:

@@ -13,6 +13,7 @@ from hpcml.model.record_keys import begun_at
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.runs import dependency
+from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.dependency import Outlook
 from hpcml.runs.journal import Chunk, Event, events, read_journal
 from hpcml.runs.layout import RunDir
@@ -64,7 +65,7 @@ def _waiting_here(record: RunRecord, run_dir: RunDir, chunks: Sequence[Chunk], s
         return _in_vain(record, why)
     if _queue_liveness(record, chunks) is not Liveness.DEAD:
         return None
-    if run_dir.cancel_mark.exists():
+    if is_cancelled(run_dir):
         return Verdict(
             attempt=record.attempt, name=EventName.CANCELLED, details={"reason": "cancelled before it started"}
         )

@@ -58,6 +58,7 @@ class Metrics:
     t_s: float
     step: int
     values: dict[str, float]
+    is_counted: bool = False  # nobody said the step: values are numbered from 0, in each attempt anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +266,8 @@ def _parse_line(line: bytes) -> Header | Metrics | Event | None:
             return _header(raw)
         if raw["k"] == "m":
             values = {str(name): _number(value) for name, value in raw["v"].items()}
-            return Metrics(seq=int(raw["s"]), t_s=_seconds(raw["t"]), step=int(raw["i"]), values=values)
+            seq, t_s, step = int(raw["s"]), _seconds(raw["t"]), int(raw["i"])
+            return Metrics(seq=seq, t_s=t_s, step=step, values=values, is_counted="counted" in raw)
         if raw["k"] == "e":
             details = {**raw.get("d", {})}  # of a table alone
             return Event(seq=int(raw["s"]), t_s=_seconds(raw["t"]), name=str(raw["n"]), details=details)

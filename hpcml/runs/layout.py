@@ -172,7 +172,7 @@ def _may_be_file(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
-        return True  # gone at this moment: who opens it will see
+        return not path.is_symlink()  # gone at this moment: who opens it will see; but not a link to nothing
     except OSError:
         return False  # a link to itself, say
 

@@ -50,6 +50,7 @@ def test_names_may_come_from_the_line_and_are_numbered_where_no_step_is_told(tmp
     picked = list(scanner(out, MetricRule(pattern=r"(?P<name>\w+): (?P<value>\S+)")).scan())
 
     assert [(p.name, p.step, p.value) for p in picked] == [("acc", 0, 0.5), ("f1", 0, 0.1), ("acc", 1, 0.6)]
+    assert all(p.is_counted for p in picked)
 
 
 @pytest.mark.parametrize(("text", "check"), [("nan", math.isnan), ("inf", math.isinf), ("1e-3", lambda v: v == 1e-3)])

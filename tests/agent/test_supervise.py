@@ -399,8 +399,9 @@ class Changing:
 
     ask_ahead_s = 0.5
 
-    def __init__(self, *answers: Deadlines | None) -> None:
+    def __init__(self, *answers: Deadlines | None, ask_every_s: float = float("inf")) -> None:
         self.answers = list(answers)
+        self.ask_every_s = ask_every_s
         self.asked = 0
 
     def ask(self) -> None:
@@ -428,6 +429,17 @@ def test_a_limit_that_was_lowered_is_heard_of_at_the_start(run_ranks: Supervise,
 
     assert (outcome.state, outcome.reason) == (State.TIMEOUT, "walltime of 60 s reached but for the last 57 s")
     assert [name for name, _ in told].count("warned") == 1
+
+
+def test_a_limit_that_is_lowered_while_the_workload_runs_is_heard_of_long_before_the_old_one(
+    run_ranks: Supervise,
+) -> None:
+    limit = Changing(None, None, Deadlines(stop_after_s=2, margin_s=8, warn_after_s=1), ask_every_s=0.5)
+
+    outcome = run_ranks(SLEEP, walltime_s=3600.0, time_limit=limit)
+
+    assert (outcome.state, outcome.reason) == (State.TIMEOUT, "walltime of 10 s reached but for the last 8 s")
+    assert limit.asked >= 3
 
 
 def test_a_silent_scheduler_leaves_the_limit_as_planned(run_ranks: Supervise) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from tests.cli.command_line import Hpcml, program, said_in_one_line
@@ -62,6 +66,25 @@ def test_what_waits_here_is_cancelled_at_once_while_others_run(hpcml: Hpcml) -> 
     wait_until_ended(hpcml, 3)
     assert set(states(hpcml)) == {"CANCELLED"}
     assert (hpcml.cwd / "started").read_text() == "x"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_in_the_way_of_the_mark_is_said_in_one_line(hpcml: Hpcml, make: Callable[[Path], None]) -> None:
+    (uid,) = submit(hpcml, program(SLEEPS))
+    wait_for(hpcml.cwd / "started")
+    (run,) = hpcml.runs()
+    mark = Path(run["path"]) / "cancel"
+    make(mark)
+
+    refused = hpcml("cancel", uid, "-y")
+
+    assert (refused.returncode, refused.stdout) == (3, f"{uid}  not cancelled\n")
+    assert f"1 of them could not be marked, and go on: {mark}: " in said_in_one_line(refused)
+    assert states(hpcml) == ["RUNNING"]
+    mark.rename(mark.with_name("moved"))
+    assert hpcml("cancel", uid, "-y").returncode == 0
+    wait_until_ended(hpcml, 1)
+    assert states(hpcml) == ["CANCELLED"]
 
 
 @pytest.mark.parametrize("words", [[], ["-y"]])

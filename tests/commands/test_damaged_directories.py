@@ -182,10 +182,14 @@ def change_json(path: Path, chance: random.Random) -> None:
     if path.suffix not in (".json", ".jsonl"):
         change_bytes(path, chance)
         return
-    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
-    for _ in range(chance.choice([1, 1, 1, 3])):
-        at = chance.randrange(len(lines))
-        lines[at] = swapped(lines[at], chance)
+    try:
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        for _ in range(chance.choice([1, 1, 1, 3])):
+            at = chance.randrange(len(lines))
+            lines[at] = swapped(lines[at], chance)
+    except (ValueError, IndexError, RecursionError):  # it was damaged before, and is no JSON any more
+        change_bytes(path, chance)
+        return
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
@@ -220,7 +224,8 @@ def replace_it(path: Path, chance: random.Random) -> None:
 def damage(home: Path, chance: random.Random) -> str:
     """Damage one file or folder; return which, and how."""
     path = chance.choice(damaged_files(home))
-    if path.is_symlink() or not path.is_file() or chance.random() < 0.2:
+    is_small = path.is_file() and path.stat().st_size < 64 << 20  # else it is a hole already, and not to be read whole
+    if path.is_symlink() or not is_small or chance.random() < 0.2:
         replace_it(path, chance)
         return f"{path} replaced"
     change = chance.choice([change_bytes, change_json, change_json])
@@ -285,6 +290,17 @@ def test_a_run_that_cannot_be_tried_again_is_told_in_one_line(tmp_path: Path, pl
 
     assert isinstance(refused.exception, HpcmlError)
     assert str(refused.exception).startswith(f"run {RUNNING} cannot be tried again: {path}")
+
+
+def test_a_journal_that_is_a_link_to_nothing_is_none(tmp_path: Path) -> None:
+    a_home(tmp_path)
+    run_dir = RunDir(tmp_path / "runs" / "default" / ENDED)
+    link = run_dir.journals / "0-node7-user.jsonl"
+    link.unlink()
+    link.symlink_to("nowhere")
+
+    assert Watcher(run_dir).look().is_over
+    assert link not in run_dir.journal_files()
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ class Picked:
     name: str
     value: float
     step: int
+    is_counted: bool = False  # the line gave no step
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class StdoutScanner:
         except ValueError:
             return  # the words matched, the number did not: not ours to guess
         self.counts[name] += 1
-        yield Picked(name=name, value=value, step=step)
+        yield Picked(name=name, value=value, step=step, is_counted=not step_text)
 
 
 @dataclass(slots=True)
@@ -114,7 +115,7 @@ class FoundMetrics:
         """Journal what the new lines say; raise `OSError` where they cannot be read."""
         for scanner in self._scanners:
             for found in scanner.scan(to_the_end=to_the_end):
-                self.journal.metrics(found.step, {found.name: found.value})
+                self.journal.metrics(found.step, {found.name: found.value}, is_counted=found.is_counted)
 
     def end(self, *, within_s: float) -> None:
         """Journal all that is left, of files within so many seconds; the program has ended."""

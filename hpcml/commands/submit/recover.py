@@ -24,6 +24,7 @@ from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
+from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.journal import Event, read_journal
 from hpcml.runs.layout import RunDir, run_dir_of
 from hpcml.runs.manifest import read_to_execute
@@ -198,7 +199,7 @@ def _settle(batch: Batch, intent: Intent, backends: Backends) -> list[Path]:
     left = [job for job in batch.jobs if not told[job.run_dir.uid]]
     if len(left) < len(batch.jobs):  # it was being recorded that the scheduler refused
         return _tell(left, intent, EventName.SUBMISSION_FAILED, "the scheduler refused the others of its job array")
-    if all(job.run_dir.cancel_mark.exists() for job in left):
+    if all(is_cancelled(job.run_dir) for job in left):
         return _tell(left, intent, EventName.CANCELLED, "cancelled before it was submitted")
     try:
         tickets = submitter.submit(batch)

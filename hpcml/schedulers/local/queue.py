@@ -25,6 +25,7 @@ from hpcml.errors import ConfigError, HpcmlError, NotPrivateError, SubmissionErr
 from hpcml.model.image import without_login
 from hpcml.runs import dependency
 from hpcml.runs.atomic import write_text
+from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.dependency import Outlook
 from hpcml.runs.files import parse_json, read_json
 from hpcml.runs.layout import home_of, run_dir_of
@@ -66,9 +67,7 @@ class Queued:
     @property
     def is_unwanted(self) -> bool:
         """Whether somebody wanted all of it to stop, or removed it."""
-        return all(
-            run_dir_of(Path(source)).cancel_mark.exists() or not Path(source).exists() for source in self.sources
-        )
+        return all(is_cancelled(run_dir_of(Path(source))) or not Path(source).exists() for source in self.sources)
 
     def outlook(self) -> Outlook:
         """Return whether what it waits for has happened; where that can never be, whoever looks next says so."""
