@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.own_program import says_nothing
-from hpcml.model.precision import Numerics
+from hpcml.model.precision import Numerics, PrecisionName, contradicts
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
 from hpcml.model.state import State
@@ -147,8 +147,9 @@ def _missing(run: RunRecord) -> Iterator[tuple[str, object]]:
 
 
 def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
-    yield "requested", run.precision
-    differs = run.precision_effective is not None and run.precision_effective != run.precision
+    is_left = run.precision == PrecisionName.own.name
+    yield "requested", f"{run.precision}{'  (nothing: left to the program)' * is_left}"
+    differs = contradicts(run.precision, run.precision_effective)
     yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
     is_told = run.numerics in Numerics.__members__
     doubts = [
