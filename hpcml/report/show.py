@@ -24,7 +24,7 @@ from hpcml.report.render.data import json_ready, json_text
 from hpcml.report.runs import is_native, job_words, last_value, metric_words, record_json, title
 from hpcml.report.telemetry import timelines_table, usage_words, work_words
 from hpcml.report.text import duration, number, safe
-from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, told_by
+from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, paths_in, told_by
 
 
 def run_details(
@@ -120,7 +120,7 @@ def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
     """Return what was written in the working directory, by the last event that tells it, and what changed beside it."""
     told = sorted((event for event in events if event.name == EventName.FILES_WRITTEN), key=lambda event: event.attempt)
     found = counted(told[-1].details) if told else None
-    touched = {str(path) for event in events if event.name == "shared_changed" for path in _list(event.details)}
+    touched = {path for event in events if event.name == EventName.SHARED_CHANGED for path in paths_in(event.details)}
     return {
         "files": f"{written_words(*found)}: hpcml files {run.uid}" if found and found[0] else None,
         "changed outside": f"{', '.join(sorted(touched))} (shared by runs, and changed while this one ran)"
@@ -133,11 +133,6 @@ def _unread(events: Sequence[StoredEvent]) -> dict[str, object]:
     """Return what was not read of the files of metrics that the program wrote, by file."""
     told = [event.details for event in events if event.name == "metrics_trouble"]
     return {f"metrics in {details.get('file')}": details.get("problem") for details in told}
-
-
-def _list(details: Mapping[str, object]) -> list[object]:
-    paths = details.get("paths")
-    return paths if isinstance(paths, list) else []
 
 
 def _missing(run: RunRecord) -> Iterator[tuple[str, object]]:
