@@ -78,7 +78,7 @@ def _on_gpu(row: Capability) -> str:
 
 def switches_table() -> str:
     """Return precision.md's table of the variables that a precision sets."""
-    names = sorted({name for precision in PrecisionName for name in environment(precision)})
+    names = sorted({name for precision in CAPABILITIES for name in environment(precision)})
     lines = ["| variable | `tf32` | all others |", "|---|---|---|"]
     for name in names:
         values = (environment(PrecisionName.tf32)[name], environment(PrecisionName.fp32)[name])

@@ -66,7 +66,7 @@ def leave(turn: Turn, attempt: int, shared: Mapping[str, object], journal: Journ
     if plan.staging is None:
         return
     if turn.node == 0 and (touched := changed(shared, look_at_shared(plan.staging))):
-        journal.event("shared_changed", {"paths": touched})
+        journal.event(EventName.SHARED_CHANGED, {"paths": touched})
     nodes = turn.manifest.run.resources.nodes
     if nodes > 1:
         run_dir.has_left_work(attempt, turn.node).touch(mode=FILE)

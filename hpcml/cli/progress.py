@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from hpcml.cli.say import complain, say
 from hpcml.cli.terminal import console as terminal
+from hpcml.cli.terminal import warn
 from hpcml.commands.cancel import cancel_run
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.follow import Glimpse, follow
@@ -160,7 +161,24 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
     if told := _written(glimpses):
         console.print(_drawn(told), soft_wrap=True)
+    for line in _changed(launched, glimpses):
+        warn(line)
     return 1 if failures else 0
+
+
+def _changed(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> Iterator[str]:
+    """Yield a line for each file and folder of the user's own that the runs share, and that changed meanwhile."""
+    during: dict[str, list[str]] = {}
+    for item, glimpse in zip(launched, glimpses, strict=True):
+        staging = item.manifest.plan.staging
+        for place in glimpse.touched:
+            yours = place if staging is None else staging.shared.get(place, place)
+            during.setdefault(yours, []).append(glimpse.uid)
+    for yours, uids in sorted(during.items()):
+        yield (
+            f"{yours} changed while {len(uids)} of these runs, which share it, went on: it is your own, and one run "
+            f"may have read what another wrote; hpcml show {uids[0]}"
+        )
 
 
 def _written(glimpses: Sequence[Glimpse]) -> str | None:

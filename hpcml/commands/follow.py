@@ -16,7 +16,7 @@ from hpcml.model.state import State
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_raw
-from hpcml.runs.state import EventName, RunFold, Told, counted
+from hpcml.runs.state import EventName, RunFold, Told, counted, paths_in
 from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
@@ -65,6 +65,7 @@ class Glimpse:
     attempt: int = 0  # the latest that there is a journal of
     is_settled: bool = True  # False: ended by a signal from outside, and nobody has said why
     written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
+    touched: tuple[str, ...] = ()  # files and folders shared with other runs that changed while this one ran
     may_go_on: bool = False  # it left at a checkpoint: its agent may be queueing it again right now
 
     @property
@@ -86,6 +87,7 @@ class Watcher:
     _step: int | None = None
     _latest: dict[str, float] = field(default_factory=dict)
     _written: tuple[int, int] | None = None
+    _touched: dict[str, None] = field(default_factory=dict)
     _headers: dict[Path, Header] = field(default_factory=dict)
     _offsets: dict[Path, int] = field(default_factory=dict)
 
@@ -132,6 +134,8 @@ class Watcher:
             elif header.writer != USER:
                 if record.name == EventName.FILES_WRITTEN:
                     self._written = counted(record.details)
+                if record.name == EventName.SHARED_CHANGED:
+                    self._touched |= dict.fromkeys(paths_in(record.details))
                 self.told.take(Told.of(record, header))
 
     def glimpse(self) -> Glimpse:
@@ -145,6 +149,7 @@ class Watcher:
             attempt=self.told.attempt,
             is_settled=self.told.is_settled,
             written=self._written,
+            touched=tuple(self._touched),
             may_go_on=self.told.may_go_on,
         )
 

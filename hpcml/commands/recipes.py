@@ -9,7 +9,7 @@ from pathlib import Path
 from hpcml.config.choices import list_models
 from hpcml.errors import ConfigError
 from hpcml.model.hardware import choose_gpus
-from hpcml.model.precision import CPU, Device, PrecisionName
+from hpcml.model.precision import CAPABILITIES, CPU, Device
 from hpcml.model.recipe import (
     ListedRecipe,
     PrecisionOutcome,
@@ -51,7 +51,7 @@ def outcomes(listed: Sequence[ListedRecipe], devices: Sequence[str] = ()) -> lis
         outcome(item.recipe, framework, precision, device, label)
         for item in listed
         for framework in item.recipe.frameworks
-        for precision in PrecisionName
+        for precision in CAPABILITIES
         for label, device in known.items()
     ]
 

@@ -61,7 +61,7 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
     ):  # a run of somebody's program must not be recorded as our CNN on our digits
         overrides[:0] = [f"{group}=custom" for group in ("model", "data") if group not in keys]
     if own is not None and "hydra.searchpath" not in keys:
-        overrides.append(f"hydra.searchpath=[{_quoted(f'file://{own}')}]")
+        overrides.append(f"hydra.searchpath=[{in_quotes(f'file://{own}')}]")
     return Words(words.flags, tuple(overrides))
 
 
@@ -116,11 +116,15 @@ def _verbatim(word: str, key: str) -> str:
     value = word.removeprefix(f"{key}=")
     if value == word or value[:1] in ("'", '"') or value.startswith(("choice(", "null")):
         return word
-    return f"{key}={_quoted(value)}"
+    return f"{key}={in_quotes(value)}"
 
 
-def _quoted(text: str) -> str:
-    """Quote for Hydra's override grammar, where a backslash is special only in front of a quote."""
+def in_quotes(text: str) -> str:
+    r"""Quote for Hydra's override grammar, where a backslash is special only in front of a quote.
+
+    >>> in_quotes('say "it"')
+    '"say \\"it\\""'
+    """
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
     tail = escaped[len(escaped.rstrip("\\")) :]
     return f'"{escaped}{tail}"'

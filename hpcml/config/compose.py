@@ -14,7 +14,7 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode
-from hpcml.config.command_line import Words, arrange, in_one_line
+from hpcml.config.command_line import Words, arrange, in_one_line, in_quotes
 from hpcml.config.program import Program
 from hpcml.config.sweep.points import (
     HYDRA_REFUSALS,
@@ -42,10 +42,12 @@ from hpcml.config.sweep.points import (
 )
 from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
+from hpcml.model.precision import RECIPES_OWN, PrecisionName
 from hpcml.model.run import Run
 from hpcml.paths import resource_dir
 
 _ROOT_CONFIG = "run"
+_PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.points.StopAtSweep"
 
@@ -97,6 +99,8 @@ def compose_from_cli(
         words = arrange(arguments, shipped=resource_dir("conf"), project=project, is_own=program is not None)
         with _complaints_in_one_line():
             _check_choices(words)
+            if any(flag in _PRINTS or flag.startswith("--cfg=") for flag in words.flags):
+                words = _as_decided(words, program, scratch)
             try:
                 _run_hydra(words, collect, scratch)
             except SweepFoundError as found:
@@ -194,17 +198,46 @@ def decide(composition: Composition, program: Program | None = None) -> Run:
     """Return the `Run` for a composed configuration; raise `ConfigError` where it is not valid.
 
     A value that the classes of `hpcml.model.run` refuse is named with its key. The command is that of *program*, where
-    there is one.
+    there is one. ``precision=own``, the default, is fp32 for a recipe.
     """
     try:
         values = composition.values()
         if program is not None:
             values["workload"] = {**values["workload"], "command": program.command, "args": {}}
+        if _computes_as_recipes(values):
+            values["precision"] = {**values["precision"], "name": RECIPES_OWN.name}
         run = decode(Run, values)
     except OmegaConfBaseException as error:
         raise ConfigError(in_one_line(str(error), str(error.__cause__ or ""), schema=Run)) from error
     assert isinstance(run, Run)
     return run
+
+
+def _computes_as_recipes(values: object) -> bool:
+    """Tell whether *values* are of a recipe for which no precision was chosen."""
+    sections = values if isinstance(values, Mapping) else {}
+    precision, workload = sections.get("precision"), sections.get("workload")
+    if not (isinstance(precision, Mapping) and isinstance(workload, Mapping)):
+        return False  # decoding says what is wrong
+    return bool(precision.get("name") == PrecisionName.own.name and workload.get("command") is None)
+
+
+def _as_decided(words: Words, program: Program | None, scratch: str) -> Words:
+    """Return *words* with which Hydra prints what `decide` makes of its configuration, as words of their own."""
+    flags = [*words.flags]
+    for name in ("--cfg", "-c", "--package", "-p"):
+        while name in flags:
+            place = flags.index(name)
+            del flags[place : place + 2]
+    quiet = tuple(flag for flag in flags if flag not in _PRINTS and not flag.startswith(("--cfg=", "--package=")))
+    found: list[DictConfig] = []
+    more: list[str] = []
+    if program is not None:  # in which nothing refers to a setting
+        more = [f"workload.command={in_quotes(program.command.replace('${', chr(92) + '${'))}"]
+    _run_hydra(Words(quiet, (*words.overrides, *more)), found.append, scratch)
+    if any(_computes_as_recipes(OmegaConf.to_container(each, enum_to_str=True)) for each in found):
+        more.append(f"precision.name={RECIPES_OWN.name}")
+    return Words(words.flags, (*words.overrides, *more))
 
 
 @functools.cache

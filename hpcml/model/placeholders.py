@@ -8,7 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-OF_THE_RUN = ("seed", "precision")  # filled in for every run; a sweep of the program's own flags adds their names
+MIXED_PRECISION = "mixed_precision"  # accelerate's word for the precision
+OF_THE_RUN = (
+    "seed",
+    "precision",
+    MIXED_PRECISION,
+)  # filled in for every run; a sweep of the program's own flags adds their names
 
 
 def fill_in(word: str, values: Mapping[str, str]) -> str:

@@ -16,8 +16,12 @@ from hpcml.errors import ConfigError
 
 
 class PrecisionName(Enum):
-    """The precisions that can be compared; ``precision=amp`` on the command line is `amp_fp16`."""
+    """The precisions that can be compared; ``precision=amp`` on the command line is `amp_fp16`.
 
+    `own` is no request: a program of the user's own computes as it does without hpcml.
+    """
+
+    own = "own"
     fp64 = "fp64"
     fp32 = "fp32"
     tf32 = "tf32"
@@ -29,7 +33,30 @@ class PrecisionName(Enum):
     fp8_e5m2 = "fp8_e5m2"
 
 
+RECIPES_OWN = PrecisionName.fp32  # what recipes compute in where nothing was asked for
 ALIASES: Mapping[str, PrecisionName] = {"amp": PrecisionName.amp_fp16}  # names in conf/precision that stand for others
+
+
+# What accelerate calls them (--mixed_precision). TF32 is no mixed precision: its switches are
+# variables.
+_IN_ACCELERATE: Mapping[PrecisionName, str] = {
+    PrecisionName.fp32: "no",
+    PrecisionName.tf32: "no",
+    PrecisionName.amp_fp16: "fp16",
+    PrecisionName.amp_bf16: "bf16",
+}
+
+
+def mixed_precision(name: PrecisionName) -> str:
+    """Return accelerate's word for the precision *name*; raise `ConfigError` where it has none.
+
+    >>> mixed_precision(PrecisionName.amp_bf16)
+    'bf16'
+    """
+    if name not in _IN_ACCELERATE:
+        known = ", ".join(each.name for each in _IN_ACCELERATE)
+        raise ConfigError(f"precision={name.name}: {{mixed_precision}} has no word for it; choose one of {known}")
+    return _IN_ACCELERATE[name]
 
 
 class Numerics(Enum):
@@ -105,6 +132,8 @@ CAPABILITIES: Mapping[PrecisionName, Capability] = {
 }
 
 
+_OWN = Capability(on_cpu=True, min_compute_capability=(1, 0), emulation=None, why_not="")
+
 # What the adaptors of other frameworks differ in: they emulate nothing, and their CPU kernels are others. Measured with
 # TensorFlow 2.21 (gradient of a 3x3 convolution, 2 cores with AVX-512: FP16 takes 4.5 times as long as FP32; 43 times
 # in a whole training) and JAX 0.10.2 (the same gradient: 1.1 times, since XLA computes FP16 in FP32 and rounds).
@@ -120,8 +149,10 @@ def capability(name: PrecisionName, framework: str | None) -> Capability:
     """Return what *framework* supports of the precision *name*.
 
     Torch's row holds for torch, and for programs that name no framework (None). TensorFlow, JAX and NumPy emulate
-    nothing.
+    nothing. What is left to the program is on no device refused or emulated.
     """
+    if name is PrecisionName.own:
+        return _OWN
     row, slow = CAPABILITIES[name], _NOT_ON_CPU.get(framework or "torch")
     if slow is None:
         return row
@@ -139,6 +170,8 @@ def decide_numerics(name: PrecisionName, wanted: Numerics, device: Device, frame
         >>> decide_numerics(PrecisionName.fp32, Numerics.auto, CPU)
         <Numerics.native: 'native'>
     """
+    if name is PrecisionName.own and wanted is Numerics.emulated:
+        raise ConfigError("precision.numerics=emulated says nothing without a precision: add one, as precision=tf32")
     row = capability(name, framework)
     if wanted is Numerics.emulated and framework in _NOT_ON_CPU:
         raise ConfigError(f"precision.numerics=emulated is refused with {framework}: hpcml emulates in torch only")
@@ -230,6 +263,20 @@ def environment(name: PrecisionName) -> Mapping[str, str | None]:
     """Return the environment variables that a workload of this precision must see; None means that it must not be set.
 
     The variables are those by which CUDA libraries, oneDNN, PyTorch, TensorFlow and JAX change the arithmetic behind
-    the program's back; each precision states all of them, since a container image or a shell may have set any.
+    the program's back; each precision states all of them, since a container image or a shell may have set any. `own`
+    sets none.
     """
+    if name is PrecisionName.own:
+        return {}
     return _TF32_ON if name is PrecisionName.tf32 else _TF32_OFF
+
+
+def contradicts(requested: str, effective: str | None) -> bool:
+    """Tell whether the measured precision *effective* is another than *requested*; None was not measured.
+
+    Nothing contradicts `own`, which asks for nothing.
+
+    >>> contradicts("tf32", "fp32"), contradicts("own", "fp32")
+    (True, False)
+    """
+    return effective not in (None, requested) and requested != PrecisionName.own.name

@@ -26,7 +26,7 @@ from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind, identifies_container
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
-from hpcml.model.precision import Device, Numerics, PrecisionName, decide_numerics
+from hpcml.model.precision import RECIPES_OWN, Device, Numerics, PrecisionName, decide_numerics
 from hpcml.model.strategy import Strategy
 from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
 
@@ -332,6 +332,11 @@ class Run:
         require(
             self.model.recipe is not None or self.workload.command is not None,
             f"model={self.model.name} has no recipe: write your program behind --, as in hpcml run -- python train.py",
+        )
+        require(
+            self.precision.name is not PrecisionName.own or self.workload.command is not None,
+            f"precision=own leaves the arithmetic to a program of your own: model={self.model.name} needs one, e.g. "
+            f"precision={RECIPES_OWN.name}",
         )
         self.strategy.check(nodes=self.resources.nodes, gpus_per_node=self.resources.gpus_per_node)
         self._check_site()

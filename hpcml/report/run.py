@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hpcml.codec import encode, flatten
 from hpcml.model.own_program import says_nothing
+from hpcml.model.precision import PrecisionName
 from hpcml.model.run import Run, spec_hash
 from hpcml.model.strategy import KINDS
 from hpcml.runs.manifest import Plan
@@ -44,7 +45,7 @@ def _block(number: int, total: int, run: Run, plan: Plan, overrides: tuple[str, 
         f"[{number}/{total}] {' '.join(overrides) or 'the defaults'}",
         f"  config      {spec_hash(run)}  experiment={run.experiment} seed={run.seed}",
         f"  {_subject(run)}",
-        f"  precision   {run.precision.name.name}, {plan.numerics.name} on {plan.device}",
+        f"  precision   {_precision(run, plan)}",
         f"  cluster     {site.name} ({site.scheduler.name}, {site.status})",
         f"  resources   {' '.join(f'{name}={value}' for name, value in asked.items() if value is not None)}",
         f"  processes   {plan.processes_per_node} a node, {_steps(run)}",
@@ -52,6 +53,12 @@ def _block(number: int, total: int, run: Run, plan: Plan, overrides: tuple[str, 
         f"  command     {shlex.join(plan.argv)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _precision(run: Run, plan: Plan) -> str:
+    if run.precision.name is PrecisionName.own:
+        return f"own: left to the program, on {plan.device}"
+    return f"{run.precision.name.name}, {plan.numerics.name} on {plan.device}"
 
 
 def _subject(run: Run) -> str:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcml.codec import Json, encode
-from hpcml.model.precision import Numerics
+from hpcml.model.precision import Numerics, contradicts
 from hpcml.model.record_keys import MEASURED, begun_at, value_of
 from hpcml.model.records import MetricSummary, RunRecord, spell_job
 from hpcml.model.state import State
@@ -45,10 +45,11 @@ def tags_line(run: RunRecord) -> str:
 def precision_words(run: RunRecord) -> str:
     """Return the precision asked for; also the measured one and the numerics, where they differ from that.
 
-    For example ``tf32``, ``tf32 -> fp32`` or ``bf16 (emulated)``.
+    For example ``tf32``, ``tf32 -> fp32``, ``bf16 (emulated)``, or ``own: fp32`` where nothing was asked for.
     """
+    sign = " -> " if contradicts(run.precision, run.precision_effective) else ": "
     differs = run.precision_effective not in (None, run.precision)
-    measured = f" -> {run.precision_effective}" if differs else ""
+    measured = f"{sign}{run.precision_effective}" if differs else ""
     return f"{run.precision}{measured}{'' if is_native(run) else f' ({run.numerics})'}"
 
 

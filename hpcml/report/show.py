@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.own_program import says_nothing
-from hpcml.model.precision import Numerics
+from hpcml.model.precision import Numerics, PrecisionName, contradicts
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
 from hpcml.model.state import State
@@ -24,7 +24,7 @@ from hpcml.report.render.data import json_ready, json_text
 from hpcml.report.runs import is_native, job_words, last_value, metric_words, record_json, title
 from hpcml.report.telemetry import timelines_table, usage_words, work_words
 from hpcml.report.text import duration, number, safe
-from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, told_by
+from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, paths_in, told_by
 
 
 def run_details(
@@ -120,7 +120,7 @@ def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
     """Return what was written in the working directory, by the last event that tells it, and what changed beside it."""
     told = sorted((event for event in events if event.name == EventName.FILES_WRITTEN), key=lambda event: event.attempt)
     found = counted(told[-1].details) if told else None
-    touched = {str(path) for event in events if event.name == "shared_changed" for path in _list(event.details)}
+    touched = {path for event in events if event.name == EventName.SHARED_CHANGED for path in paths_in(event.details)}
     return {
         "files": f"{written_words(*found)}: hpcml files {run.uid}" if found and found[0] else None,
         "changed outside": f"{', '.join(sorted(touched))} (shared by runs, and changed while this one ran)"
@@ -135,11 +135,6 @@ def _unread(events: Sequence[StoredEvent]) -> dict[str, object]:
     return {f"metrics in {details.get('file')}": details.get("problem") for details in told}
 
 
-def _list(details: Mapping[str, object]) -> list[object]:
-    paths = details.get("paths")
-    return paths if isinstance(paths, list) else []
-
-
 def _missing(run: RunRecord) -> Iterator[tuple[str, object]]:
     yield "incomplete", run.incomplete
     yield "lost records", run.lost_records or None
@@ -147,8 +142,9 @@ def _missing(run: RunRecord) -> Iterator[tuple[str, object]]:
 
 
 def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
-    yield "requested", run.precision
-    differs = run.precision_effective is not None and run.precision_effective != run.precision
+    is_left = run.precision == PrecisionName.own.name
+    yield "requested", f"{run.precision}{'  (nothing: left to the program)' * is_left}"
+    differs = contradicts(run.precision, run.precision_effective)
     yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
     is_told = run.numerics in Numerics.__members__
     doubts = [

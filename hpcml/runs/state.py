@@ -38,6 +38,7 @@ class EventName(StrEnum):
     ENDED_BY_SCHEDULER = "ended_by_scheduler"
     ATTEMPT_ENDED = "attempt_ended"
     CHECKPOINT = "checkpoint"  # decides nothing; whether the next attempt goes on from this one
+    SHARED_CHANGED = "shared_changed"  # decides nothing; what runs share looks otherwise than before this one
     FILES_WRITTEN = "files_written"  # decides nothing; what the program left in its working directory
     LEFT = "attempt_left"  # decides nothing: a job did not start the program, for another does, or has done it
 
@@ -81,6 +82,12 @@ def counted(details: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return how many files, and bytes, an event "files_written" tells of; None where it is damaged."""
     count, size_bytes = (details.get(name) for name in ("count", "bytes"))
     return (count, size_bytes) if isinstance(count, int) and isinstance(size_bytes, int) else None
+
+
+def paths_in(details: Mapping[str, Any]) -> list[str]:
+    """Return what an event "shared_changed" names: places in the working directory."""
+    paths = details.get("paths")
+    return [str(path) for path in paths] if isinstance(paths, list) else []
 
 
 def moment_ms(t0: float, t_s: float) -> int:

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
 
 from hpcml_train.errors import NoGpuError
-from hpcml_train.precision.formats import check_native
+from hpcml_train.precision.formats import OWN, check_native
 
 _PARAMETERS = {"fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}  # float32 for all others
 _COMPUTE = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}  # as the parameters for all others
@@ -67,7 +67,10 @@ def choose_device(kind: Optional[str], local_rank: int) -> Device:
 
 
 class Arithmetic:
-    """A precision in JAX. Creating one sets JAX's switches, explicitly for every precision."""
+    """A precision in JAX. Creating one sets JAX's switches, explicitly for every precision.
+
+    ``own`` asks for none: nothing is set or cast, and values are only placed on the device.
+    """
 
     def __init__(
         self,
@@ -81,13 +84,14 @@ class Arithmetic:
         check_native("jax", precision, numerics, self.device.type)
         self.precision = precision
         self.numerics = "native"
-        self.parameter_dtype = _PARAMETERS.get(precision, "float32")
+        self.parameter_dtype = None if precision == OWN else _PARAMETERS.get(precision, "float32")
         self.compute_dtype = _COMPUTE.get(precision, self.parameter_dtype)
         self.loss_scaling = loss_scaling and precision == "amp_fp16"
         # JAX's own default computes FP32 products in TF32 on GPUs that have it; "highest" is FP32.
         self.matmul_precision = "tensorfloat32" if precision == "tf32" else "highest"
-        jax.config.update("jax_enable_x64", precision == "fp64")
-        jax.config.update("jax_default_matmul_precision", self.matmul_precision)
+        if precision != OWN:
+            jax.config.update("jax_enable_x64", precision == "fp64")
+            jax.config.update("jax_default_matmul_precision", self.matmul_precision)
         self.switches: Mapping[str, object] = read_switches()
 
     def optimizer_eps(self, default: float = 1e-8) -> float:
@@ -108,8 +112,11 @@ class Arithmetic:
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
         """Compute in this precision inside the block, on this device, whatever others have configured."""
-        with jax.default_device(self.device.device), jax.default_matmul_precision(self.matmul_precision):
+        with jax.default_device(self.device.device), self._products(self.matmul_precision):
             yield
+
+    def _products(self, precision: str) -> ContextManager[Any]:
+        return contextlib.nullcontext() if self.precision == OWN else jax.default_matmul_precision(precision)
 
     def loss_scale(self) -> LossScale:
         """Return the first loss scale; 1, and constant, where this precision scales no loss."""
@@ -147,9 +154,10 @@ class Arithmetic:
 
     @contextlib.contextmanager
     def evaluation(self, parameters: Tree) -> Iterator[Tree]:
-        """Yield *parameters* in FP32 (fp64: FP64), and compute in real FP32 inside the block, not in TF32."""
-        with jax.default_device(self.device.device), jax.default_matmul_precision("highest"):
-            yield _cast(parameters, "float64" if self.precision == "fp64" else "float32")
+        """Yield *parameters* in FP32 (fp64: FP64; own: as they are), and compute in real FP32 inside, not in TF32."""
+        wide = None if self.precision == OWN else "float64" if self.precision == "fp64" else "float32"
+        with jax.default_device(self.device.device), self._products("highest"):
+            yield _cast(parameters, wide)
 
     def scaling(self, scale: LossScale) -> Mapping[str, float]:
         """Return the metrics of the scaling after a step, named as torch's are; nothing where no loss is scaled."""
@@ -194,10 +202,10 @@ def read_switches() -> Dict[str, object]:
     }
 
 
-def _cast(values: Tree, dtype: str) -> Tree:
+def _cast(values: Tree, dtype: Optional[str]) -> Tree:
     def one(value: Any) -> Any:  # noqa: ANN401 - any leaf
         array = jnp.asarray(value)
-        return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+        return array.astype(dtype) if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating) else array
 
     return jax.tree_util.tree_map(one, values)
 

@@ -32,6 +32,9 @@ SHOWS: Mapping[str, Tuple[str, str]] = {
 }
 
 
+OWN = "own"  # nothing was asked for: no switch is set, and nothing is cast
+
+
 def name_format(error: float, is_finite_beyond_fp16: Callable[[], bool]) -> str:
     """Return the name of the format whose products have this relative *error*; ``unknown`` where none has.
 
@@ -60,7 +63,7 @@ def check_native(framework: str, precision: str, numerics: str, device: str) -> 
 
     hpcml's planning refuses the same before anything starts; this is for programs started by hand.
     """
-    known = [name for name in SHOWS if not name.startswith("fp8")]
+    known = [OWN, *(name for name in SHOWS if not name.startswith("fp8"))]
     if precision not in known:
         raise ValueError(f"precision={precision!r} is not there with {framework}: choose one of {', '.join(known)}")
     if numerics not in ("auto", "native"):

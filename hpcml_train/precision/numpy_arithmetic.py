@@ -8,6 +8,7 @@ from typing import Any, Dict, Optional
 import numpy as np
 
 from hpcml_train.precision import products
+from hpcml_train.precision.formats import OWN
 from hpcml_train.precision.products import Array
 
 _DTYPES = {"fp64": "float64", "fp32": "float32"}
@@ -17,7 +18,7 @@ class Arithmetic:
     """A precision in NumPy: the type of the arrays."""
 
     def __init__(self, precision: str, *, numerics: str = "auto", device: Optional[str] = None) -> None:
-        if precision not in _DTYPES:
+        if precision not in _DTYPES and precision != OWN:
             raise ValueError(f"precision={precision!r} is not there with numpy: choose {' or '.join(_DTYPES)}")
         if numerics not in ("auto", "native"):
             raise ValueError(f"numerics={numerics!r} is refused with numpy: hpcml_client emulates in torch only")
@@ -25,11 +26,11 @@ class Arithmetic:
             raise ValueError(f"numpy computes on the CPU, not on {device}: set resources.gpus_per_node=0")
         self.precision = precision
         self.numerics = "native"
-        self.parameter_dtype = _DTYPES[precision]
+        self.parameter_dtype = _DTYPES.get(precision, "float64")  # NumPy's own choice
 
     def cast(self, x: Array) -> Array:
-        """Return *x* in the type of this precision."""
-        return x.astype(self.parameter_dtype)
+        """Return *x* in the type of this precision, as it is where none was asked for."""
+        return x if self.precision == OWN else x.astype(self.parameter_dtype)
 
 
 def describe_framework() -> Dict[str, Any]:

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from hpcml_train.precision.formats import name_precision
+from hpcml_train.precision.formats import OWN, name_precision
 
 if TYPE_CHECKING:
     from hpcml_client.client import Client
@@ -82,7 +82,7 @@ def apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, 
         raise ModuleNotFoundError(f"apply_precision needs {framework}, which is not installed here", name=framework)
     arithmetic, facts, proof = _ADAPTORS[framework](asked)
     effective = name_precision(proof["products"], proof["parameters"])
-    return arithmetic, facts, {**proof, "effective": effective, "mismatch": effective != asked.precision}
+    return arithmetic, facts, {**proof, "effective": effective, "mismatch": asked.precision not in (OWN, effective)}
 
 
 def mismatch_words(proof: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, ContextManager, Dict, Mapping, Optional
 import tensorflow as tf
 
 from hpcml_train.errors import NoGpuError
-from hpcml_train.precision.formats import check_native
+from hpcml_train.precision.formats import OWN, check_native
 
 _POLICIES = {
     "fp64": "float64",
@@ -52,6 +52,7 @@ def choose_device(kind: Optional[str], local_rank: int) -> Device:
 class Arithmetic:
     """A precision in TensorFlow. Creating one sets its and Keras' switches, explicitly for every precision.
 
+    ``own`` asks for none: nothing is set, and Keras' policy stays as the program has it.
     Needs Keras 3, which TensorFlow has since 2.16.
     """
 
@@ -69,10 +70,12 @@ class Arithmetic:
             raise RuntimeError(f"Keras {tf.keras.__version__} is too old: hpcml_client knows Keras 3 (TensorFlow 2.16)")
         self.precision = precision
         self.numerics = "native"
-        self.policy = _POLICIES[precision]
+        self.policy = _POLICIES.get(precision) or str(tf.keras.mixed_precision.dtype_policy().name)
         self.parameter_dtype = "float32" if self.policy.startswith("mixed_") else self.policy
         self.loss_scaling = loss_scaling and precision == "amp_fp16"
-        self.switches = _set_switches(self.policy, tf32=precision == "tf32")
+        self.switches: Mapping[str, object] = (
+            read_switches() if precision == OWN else _set_switches(self.policy, tf32=precision == "tf32")
+        )
 
     def optimizer_eps(self, default: float = 1e-7) -> float:
         """Return Adam's eps: Keras' default, but 1e-4 for FP16 parameters, where 1e-7 is hardly a number."""

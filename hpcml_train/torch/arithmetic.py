@@ -5,7 +5,9 @@ model = arithmetic.prepare(model)
 optimizer = torch.optim.Adam(model.parameters(), eps=arithmetic.optimizer_eps())
 with arithmetic.context():
     loss = criterion(model(x), y)
-arithmetic.backward_and_step(loss, optimizer)
+arithmetic.backward(loss)              # several times to accumulate
+arithmetic.clip(optimizer, 1.0)        # the gradients as they are without loss scaling; unscale does only that
+arithmetic.step(optimizer)             # and clears the gradients; several optimizers and schedulers in one call
 with arithmetic.evaluation(model) as exact:
     accuracy = measure(exact)
 """
@@ -14,11 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any, ContextManager, Dict, Iterator, Mapping, Optional, cast
+from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union, cast
 
 import torch
 
 from hpcml_train.errors import NoGpuError
+from hpcml_train.precision.formats import OWN
 from hpcml_train.torch import emulation, switches
 
 _PARAMETERS = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}  # float32 for all others
@@ -30,7 +33,7 @@ _EMULATED = {
     "fp8_e4m3": "fp8_e4m3",
     "fp8_e5m2": "fp8_e5m2",
 }
-_PLAIN = ("fp32", "fp64", "amp_bf16", "bf16")  # native on every device
+_PLAIN = (OWN, "fp32", "fp64", "amp_bf16", "bf16")  # native on every device
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
@@ -45,7 +48,10 @@ def choose_device(kind: Optional[str], local_rank: int) -> torch.device:
 
 
 class Arithmetic:
-    """A precision in torch. Creating one sets torch's switches, explicitly for every precision."""
+    """A precision in torch. Creating one sets torch's switches, explicitly for every precision.
+
+    ``own`` asks for none: nothing is set or cast, and models and tensors are only moved to the device.
+    """
 
     def __init__(
         self,
@@ -61,15 +67,21 @@ class Arithmetic:
         self.precision = precision
         self.device = device or torch.device("cpu")
         self.numerics = _decide(precision, numerics, self.device)
-        self.parameter_dtype: torch.dtype = _PARAMETERS.get(precision, torch.float32)
+        usual = torch.get_default_dtype() if precision == OWN else torch.float32
+        self.parameter_dtype: torch.dtype = _PARAMETERS.get(precision, usual)
         self.rounding = rounding if precision == "tf32" and self.numerics == "emulated" else None
         self.skipped_steps = 0
         self.overflowed_gradients = 0  # elements that were not finite, in the last step
         self.products: Dict[str, int] = {}  # operation -> how many were emulated
-        self.switches = switches.set_switches(tf32=precision == "tf32" and self.numerics == "native")
+        self.switches: Mapping[str, Union[str, bool]] = (
+            switches.read_switches()
+            if precision == OWN
+            else switches.set_switches(tf32=precision == "tf32" and self.numerics == "native")
+        )
         # FP16 gradients of FP16 parameters cannot be unscaled without losing them again: torch's scaler refuses them.
         self._scaler = torch.amp.GradScaler(self.device.type) if loss_scaling and precision == "amp_fp16" else None
         self._has_rnn = False
+        self._unscaled: Set[int] = set()  # the optimizers of this step whose gradients are unscaled already
 
     @property
     def loss_scaling(self) -> bool:
@@ -86,11 +98,12 @@ class Arithmetic:
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
         """Move *model* to the device and its parameters to their dtype; call it before DDP and the optimiser."""
         self._has_rnn = self._has_rnn or any(isinstance(part, torch.nn.RNNBase) for part in model.modules())
-        return model.to(device=self.device, dtype=self.parameter_dtype)
+        return model.to(device=self.device, dtype=None if self.precision == OWN else self.parameter_dtype)
 
     def cast(self, x: torch.Tensor) -> torch.Tensor:
         """Return floating point *x* on the device in the parameters' dtype; anything else only moved."""
-        return x.to(device=self.device, dtype=self.parameter_dtype if x.is_floating_point() else None)
+        is_cast = x.is_floating_point() and self.precision != OWN
+        return x.to(device=self.device, dtype=self.parameter_dtype if is_cast else None)
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -99,25 +112,68 @@ class Arithmetic:
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of *loss*, scaled where this precision scales; also several times before a step."""
+        """Add the gradients of *loss*, scaled where this precision scales; also several times before a step."""
         # Outside autocast: torch runs a backward pass in the dtypes that the forward pass chose.
         with self._emulation(must_see=False):
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call, unused-ignore]
 
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Apply the gradients and clear them; return False where the scaler skipped, because they had overflowed."""
-        done = True
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Make the gradients of *optimizer*'s parameters what they are without loss scaling; again changes nothing.
+
+        Call it once all of a step's gradients are there, before they are looked at or changed.
+        """
+        if self._scaler is not None and id(optimizer) not in self._unscaled:
+            self._scaler.unscale_(optimizer)
+            self._unscaled.add(id(optimizer))
+
+    def clip(self, optimizer: torch.optim.Optimizer, max_norm: float, *, norm_type: float = 2.0) -> torch.Tensor:
+        """Clip the norm of all gradients of *optimizer* to *max_norm*; return what it was, inf or nan for an overflow.
+
+        This is `torch.nn.utils.clip_grad_norm_` of the gradients as they are without loss scaling. Call it between
+        `backward` and `step`.
+        """
+        self.unscale(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if self._scaler is None or not hasattr(torch.nn.utils, "get_total_norm"):  # torch has it since 2.6
+            return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+        norm = _whole(torch.nn.utils.get_total_norm([p.grad for p in parameters], norm_type))
+        # Divided by inf or nan, finite gradients would be counted as overflows too; the step is skipped anyhow.
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, torch.where(norm.isfinite(), norm, 0.0))
+        return norm
+
+    def step(
+        self, *optimizers: torch.optim.Optimizer, schedulers: Sequence[torch.optim.lr_scheduler.LRScheduler] = ()
+    ) -> bool:
+        """Apply the gradients of all *optimizers* and clear them; return whether none was skipped.
+
+        The scaler skips an optimizer whose gradients have overflowed. Those of *schedulers* whose optimizer was not
+        skipped are stepped, so that a rate does not fall for a step that was not made. Several optimizers share one
+        loss scale: step them in one call, after the gradients of all.
+        """
+        skipped = [] if self._scaler is None else self._scaled_steps(self._scaler, optimizers)
         if self._scaler is None:
-            optimizer.step()
-        else:
-            before = self._scaler.get_scale()
-            self._scaler.step(optimizer)
-            self._scaler.update()
-            done = self._scaler.get_scale() >= before
-            self.skipped_steps += not done
-            self.overflowed_gradients = 0 if done else _count_overflows(optimizer)
-        optimizer.zero_grad(set_to_none=True)
-        return done
+            for optimizer in optimizers:
+                optimizer.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        for scheduler in schedulers:
+            if all(scheduler.optimizer is not one for one in skipped):
+                scheduler.step()
+        return not skipped
+
+    def _scaled_steps(
+        self, scaler: torch.amp.GradScaler, optimizers: Sequence[torch.optim.Optimizer]
+    ) -> List[torch.optim.Optimizer]:
+        """Step those of *optimizers* whose gradients are finite; return the others."""
+        before = scaler.get_scale()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        self._unscaled.clear()
+        counts = [(one, _count_overflows(one)) for one in optimizers] if scaler.get_scale() < before else []
+        self.overflowed_gradients = sum(count for _, count in counts)
+        self.skipped_steps += bool(counts)
+        return [one for one, count in counts if count]
 
     def backward_and_step(self, loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> bool:
         """Train on *loss*: `backward`, then `step`."""
@@ -164,18 +220,26 @@ class Arithmetic:
         """Yield *model* in evaluation mode to be measured in real FP32, without gradients (fp64: in FP64).
 
         16-bit parameters are copied to FP32 first, which is exact: arms differ in how they trained, not in how they
-        are examined. Give the module itself, not its DDP wrapper.
+        are examined. Give the module itself, not its DDP wrapper. ``own`` examines it as it trained.
         """
         examined = model
-        if any(parameter.dtype in _SIXTEEN_BITS for parameter in model.parameters()):
+        if self.precision != OWN and any(parameter.dtype in _SIXTEEN_BITS for parameter in model.parameters()):
             examined = copy.deepcopy(model).float()
         was_training = model.training
         examined.eval()
         try:
-            with torch.no_grad(), switches.ieee(), torch.autocast(self.device.type, enabled=False):
+            with torch.no_grad(), self._exactly():
                 yield examined
         finally:
             model.train(was_training)
+
+    @contextlib.contextmanager
+    def _exactly(self) -> Iterator[None]:
+        if self.precision == OWN:
+            yield
+            return
+        with switches.ieee(), torch.autocast(self.device.type, enabled=False):
+            yield
 
     def _autocast(self) -> ContextManager[Any]:
         dtype = _AUTOCAST.get(self.precision)

@@ -107,7 +107,7 @@ def _run(arithmetic: Arithmetic, layer: torch.nn.Module, x: torch.Tensor, weight
     with torch.no_grad():
         next(layer.parameters()).copy_(weight)
         with arithmetic.context():
-            y: torch.Tensor = layer(arithmetic.cast(x))
+            y: torch.Tensor = layer(arithmetic.cast(x).to(next(layer.parameters()).dtype))
     return y.cpu().double()
 
 

@@ -126,3 +126,19 @@ def test_what_has_no_working_directory_of_its_own_is_said(hpcml: Hpcml) -> None:
 
     assert done.returncode == 2
     assert "has no working directory of its own: a recipe and schedule.snapshot=none" in said_in_one_line(done)
+
+
+def test_data_of_the_users_own_that_runs_overwrite_is_named_at_the_end(hpcml: Hpcml) -> None:
+    (hpcml.cwd / "data").mkdir()
+    code = "import sys; open('data/' + sys.argv[1], 'w').write('1')"
+
+    done = hpcml("run", "-m", "--", sys.executable, "-c", code, "a,b")
+    harmless = hpcml("run", "--", sys.executable, "-c", "import os; os.listdir('data')")
+
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "changed while" in line]
+    (line,) = lines
+    assert line.startswith(f"hpcml: warning: {hpcml.cwd / 'data'} changed while ")
+    uid = line.rpartition(" ")[2]
+    assert "project/data (shared by runs, and changed while this one ran)" in hpcml("show", uid).stdout
+    assert "changed while" not in harmless.stderr

@@ -87,3 +87,48 @@ def test_what_cannot_be_swept_is_said_in_one_line_and_nothing_is_written(hpcml: 
     assert done.returncode == 2
     assert "a comma that is meant" in said_in_one_line(done)
     assert not hpcml.home.exists()
+
+
+ASKS = """
+import os, sys
+print("sees", os.environ.get("NVIDIA_TF32_OVERRIDE"), os.environ.get("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"), *sys.argv[1:])
+"""
+
+
+def test_the_arithmetic_of_a_program_of_ones_own_is_left_alone_unless_one_chooses(hpcml: Hpcml) -> None:
+    ask = ["--", sys.executable, "-c", ASKS, "{precision}"]
+
+    done = [
+        hpcml("run", *ask, NVIDIA_TF32_OVERRIDE="1"),
+        hpcml("run", "precision=fp32", *ask, "{mixed_precision}", NVIDIA_TF32_OVERRIDE="1"),
+        hpcml("run", "precision=amp_bf16", *ask, "{mixed_precision}"),
+    ]
+    refused = hpcml("run", *ask, "--mixed_precision", "{mixed_precision}")
+    planned = hpcml("run", "-n", *ask)
+
+    assert [each.returncode for each in done] == [0, 0, 0], done[0].stderr
+    found = {run["precision"]: run for run in hpcml.runs()}
+    said = {name: RunDir(Path(run["path"])).stdout(0, 0).read_text().strip() for name, run in found.items()}
+    assert said == {"own": "sees 1 None own", "fp32": "sees 0 0 fp32 no", "amp_bf16": "sees 0 0 amp_bf16 bf16"}
+    assert refused.returncode == 2
+    assert "precision=own: {mixed_precision} has no word for it; choose one of fp32" in said_in_one_line(refused)
+    assert "own: left to the program" in planned.stdout
+    assert "TF32" not in planned.stdout.replace(ASKS, "").partition("command")[0]
+    shown = hpcml("show", found["own"]["uid"]).stdout
+    assert "own  (nothing: left to the program)" in shown
+    assert "not proven" in shown
+
+
+def test_what_a_program_measures_by_itself_contradicts_nothing_that_it_was_not_asked(hpcml: Hpcml) -> None:
+    code = "import hpcml_client; hpcml_client.connect().apply_precision('numpy'); print('loss', 1)"
+
+    done = hpcml("run", "-m", *JUDGED, "--", sys.executable, "-c", code, "--lr", "1,2")
+    compared = hpcml("compare", "--by", "lr", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert {(run["precision"], run["precision_effective"]) for run in hpcml.runs()} == {("own", "fp64")}
+    (cell,) = json.loads(compared.stdout)["cells"]
+    assert [row["precision_effective"] for row in cell["rows"]] == [["fp64"], ["fp64"]]
+    assert "not as requested" not in compared.stdout
+    assert "requested own" not in compared.stdout
+    assert "own: fp64" in hpcml("runs").stdout

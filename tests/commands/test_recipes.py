@@ -8,7 +8,7 @@ import pytest
 
 from hpcml.commands.recipes import CPU_AND_GPUS, find_device, list_recipes, outcomes
 from hpcml.errors import ConfigError
-from hpcml.model.precision import Numerics, PrecisionName
+from hpcml.model.precision import CAPABILITIES, Numerics, PrecisionName
 from hpcml.paths import resource_dir
 
 
@@ -63,7 +63,7 @@ def test_the_matrix_holds_every_precision_on_every_device(tmp_path: Path) -> Non
     listed = list_recipes(tmp_path, "image_classification")
     found = {(item.precision, item.device): item for item in outcomes(listed) if item.framework == "torch"}
 
-    assert set(found) == {(precision, device) for precision in PrecisionName for device in CPU_AND_GPUS}
+    assert set(found) == {(precision, device) for precision in CAPABILITIES for device in CPU_AND_GPUS}
     assert found[PrecisionName.tf32, "cpu"].numerics is Numerics.emulated
     assert found[PrecisionName.tf32, "8.0"].numerics is Numerics.native
     assert found[PrecisionName.tf32, "7.0"].reason == "it needs compute capability 8.0"

@@ -454,3 +454,26 @@ def test_a_tree_that_cannot_be_kept_is_one_line_and_leaves_no_run(hpcml: Hpcml, 
     assert done.returncode == 2
     assert "weights.bin (300.0 MiB)" in said_in_one_line(done)
     assert not list(hpcml.home.glob("runs/*/*"))
+
+
+@pytest.mark.parametrize("command", ["python new.py --lr 1", "./new.sh", "env A=1 python -u new.py"])
+def test_a_script_that_a_commit_lacks_is_refused_before_anything_is_written(
+    places: Places, repository: Path, command: str
+) -> None:
+    (repository / "new.sh").write_text("#!/bin/sh\n")
+    (repository / "new.sh").chmod(0o755)
+    planned = planned_for(repository, f"workload.command={command}", "schedule.snapshot=git")
+
+    with pytest.raises(
+        ConfigError, match=r"snapshot=git: \S*new\.\S+ is not tracked by git .*: git add \S*new\.\S+, or"
+    ):
+        refuse(planned, places)
+
+    git(repository, "add", "new.py", "new.sh")
+    refuse(planned, places)
+    assert not places.home.exists()
+
+
+@pytest.mark.parametrize("command", ["python train.py data/numbers", "python -m lib.part", "./run.sh new.py", "true"])
+def test_what_is_not_the_program_itself_need_not_be_tracked(places: Places, repository: Path, command: str) -> None:
+    refuse(planned_for(repository, f"workload.command={command}", "schedule.snapshot=git"), places)

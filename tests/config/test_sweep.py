@@ -74,7 +74,11 @@ def decided(cfg: DictConfig, project: Path) -> Run:
         cfg.data.path = str(project / Path(cfg.data.path).expanduser())
     if cfg.workload.cwd is not None:
         cfg.workload.cwd = str(project / Path(cfg.workload.cwd).expanduser())
-    run = decode(Run, OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+    values = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    assert isinstance(values, dict)
+    if values["workload"]["command"] is None and values["precision"]["name"] == "own":
+        values["precision"]["name"] = "fp32"  # which is a recipe's own
+    run = decode(Run, values)
     assert isinstance(run, Run)
     return run
 

@@ -82,6 +82,13 @@ def test_the_torch_example_is_proven_as_the_page_says(place: Path, hpcml_environ
     type_in(commands["proven"], place, hpcml_environ)
 
 
+def test_a_precision_reaches_the_flag_of_a_program_as_the_page_says(place: Path, hpcml_environ: dict[str, str]) -> None:
+    type_in(commands_of("your-own-program.md")["mixed"], place, hpcml_environ)
+
+    printed = Path(hpcml_environ["HPCML_HOME"]).glob("runs/mixed/*/logs/*.out")
+    assert sorted(file.read_text() for file in printed) == ["computes with bf16\n", "computes with no\n"]
+
+
 @pytest.mark.parametrize(("framework", "command"), [("jax", "tiny-jax"), ("tensorflow", "tiny-keras")])
 def test_the_examples_of_other_frameworks_complete(
     place: Path, hpcml_environ: dict[str, str], framework: str, command: str

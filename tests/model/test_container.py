@@ -168,7 +168,7 @@ def test_no_word_adds_a_line_to_a_definition(words: str, where: str) -> None:
         ([], "6fe3c52d7ace75d8"),
         (["precision=tf32", "seed=3"], "59e59fe4df4de9bb"),
         (["cluster=karolina", "strategy=ddp", "resources.gpus_per_node=2"], "e08baa3587d9ba8a"),
-        (["model=custom", "workload.command='python x.py'"], "cf0bc3b04a39b58f"),
+        (["model=custom", "precision=fp32", "workload.command='python x.py'"], "cf0bc3b04a39b58f"),
     ],
 )
 def test_runs_without_a_container_are_the_runs_they_were_before_there_were_images(

@@ -8,6 +8,7 @@ from hpcml.model.precision import (
     Numerics,
     PrecisionName,
     capability,
+    contradicts,
     decide_numerics,
     environment,
 )
@@ -19,7 +20,7 @@ UNKNOWN = Device(kind="cuda")
 
 
 def test_every_precision_has_a_row() -> None:
-    assert set(CAPABILITIES) == set(PrecisionName)
+    assert set(CAPABILITIES) | {PrecisionName.own} == set(PrecisionName)
 
 
 @pytest.mark.parametrize("name", ["fp64", "fp32", "amp_bf16", "bf16"])
@@ -59,7 +60,7 @@ def test_emulating_what_is_native_is_refused() -> None:
 
 
 @pytest.mark.parametrize("framework", [None, "torch", "numpy"])
-@pytest.mark.parametrize("name", PrecisionName)
+@pytest.mark.parametrize("name", CAPABILITIES)
 def test_torch_and_programs_of_ones_own_have_the_rows_of_the_table(name: PrecisionName, framework: str | None) -> None:
     assert capability(name, framework) == CAPABILITIES[name]
 
@@ -84,7 +85,7 @@ def test_other_frameworks_refuse_on_a_cpu_what_only_torch_emulates(framework: st
     ],
 )
 def test_other_frameworks_are_native_on_a_cpu_where_their_kernels_are_fast(framework: str, names: list[str]) -> None:
-    native = [name.name for name in PrecisionName if capability(name, framework).on_cpu]
+    native = [name.name for name in CAPABILITIES if capability(name, framework).on_cpu]
 
     assert native == names
     for name in names:
@@ -104,17 +105,34 @@ def test_a_gpu_is_the_same_for_every_framework(framework: str) -> None:
 
 
 def test_every_arm_states_the_same_variables() -> None:
-    assert len({frozenset(environment(name)) for name in PrecisionName}) == 1
+    assert len({frozenset(environment(name)) for name in CAPABILITIES}) == 1
+
+
+def test_what_is_left_to_the_program_sets_nothing_and_is_refused_nowhere() -> None:
+    assert environment(PrecisionName.own) == {}
+    for device in (CPU, A100, V100, UNKNOWN):
+        for framework in (None, "torch", "tensorflow", "jax", "numpy"):
+            assert capability(PrecisionName.own, framework).on_cpu
+            if framework != "numpy" or device.kind == "cpu":
+                assert decide_numerics(PrecisionName.own, Numerics.auto, device, framework) is Numerics.native
+    with pytest.raises(ConfigError, match=r"precision\.numerics=emulated says nothing without a precision"):
+        decide_numerics(PrecisionName.own, Numerics.emulated, CPU)
+
+
+def test_nothing_contradicts_a_precision_that_was_left_to_the_program() -> None:
+    assert contradicts("tf32", "fp32")
+    assert not any(contradicts("own", measured) for measured in ("own", "fp32", "mixed(conv=tf32)", None))
+    assert not contradicts("tf32", None)
 
 
 def test_jax_gets_fp32_products_in_every_arm_but_tf32() -> None:
-    said = {name: environment(name)["JAX_DEFAULT_MATMUL_PRECISION"] for name in PrecisionName}
+    said = {name: environment(name)["JAX_DEFAULT_MATMUL_PRECISION"] for name in CAPABILITIES}
 
     assert said.pop(PrecisionName.tf32) == "tensorfloat32"
     assert set(said.values()) == {"highest"}
 
 
-@pytest.mark.parametrize("name", [name for name in PrecisionName if name is not PrecisionName.tf32])
+@pytest.mark.parametrize("name", [name for name in CAPABILITIES if name is not PrecisionName.tf32])
 def test_every_arm_but_tf32_switches_tf32_off_in_nvidias_libraries(name: PrecisionName) -> None:
     assert environment(name)["NVIDIA_TF32_OVERRIDE"] == "0"
     assert environment(name)["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] == "0"

@@ -57,7 +57,7 @@ def test_a_batch_cannot_be_taken_in_no_parts(compose_one: ComposeOne) -> None:
             "74c59c8d36e90f7c",
         ),
         (
-            ["workload.command=python train.py --lr 0.1", "workload.env.A=b", "experiment=mine"],
+            ["workload.command=python train.py --lr 0.1", "workload.env.A=b", "experiment=mine", "precision=fp32"],
             "69cee72d1e48f656",
         ),
     ],

@@ -13,7 +13,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def test_every_precision_is_named_by_what_it_shows_and_nothing_else_is() -> None:
-    assert SHOWS.keys() == {name.name for name in precision.PrecisionName}
+    assert SHOWS.keys() == {name.name for name in precision.CAPABILITIES}
     assert len(set(SHOWS.values())) == len(SHOWS)
     for matmul, conv, parameters in itertools.product(FORMATS, FORMATS, DTYPES):
         name = name_precision({"matmul": matmul, "conv": conv}, parameters)

@@ -19,7 +19,7 @@ from hpcml.analysis.compare.to_target import mlperf_score, to_target
 from hpcml.analysis.statistics import Claims, Contrast, adjust, find_claims, is_paired, verdict_of
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import MIXED, NOT_PROVEN, Difference, Row, Speed, Verdict
-from hpcml.model.precision import Numerics
+from hpcml.model.precision import Numerics, PrecisionName, contradicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def _verdict(arm: Arm, difference: Difference | None, terms: Terms) -> Verdict:
 
 def _is_impostor(arm: Arm) -> bool:
     """Whether any run was measured to compute in another precision than it was configured for."""
-    return any(run.precision_effective not in (None, run.precision) for run in arm.ok)
+    return any(contradicts(run.precision, run.precision_effective) for run in arm.ok)
 
 
 def row_flags(arm: Arm, terms: Terms, difference: Difference | None, speed: Speed | None) -> tuple[str, ...]:
@@ -189,9 +189,11 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
     flags = []
     for (requested, measured), n in sorted(proofs.items(), key=str):
         runs = f"{n} of {len(arm.ok)} runs"
-        if measured is None:
+        if measured is None and requested == PrecisionName.own.name:
+            flags.append(f"precision left to the program, and not measured ({runs})")
+        elif measured is None:
             flags.append(f"requested {requested}, not proven by a measurement ({runs})")
-        elif measured != requested:
+        elif contradicts(requested, measured):
             flags.append(f"requested {requested}, measured {measured} ({runs})")
     measured_ones = effective(arm)
     if len(measured_ones) > 1:

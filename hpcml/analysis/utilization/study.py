@@ -21,7 +21,7 @@ from hpcml.analysis.utilization.rates import Rate, attained
 from hpcml.errors import ComparisonError
 from hpcml.model import hardware
 from hpcml.model.comparison import NOT_PROVEN
-from hpcml.model.precision import Numerics, PrecisionName
+from hpcml.model.precision import Numerics, PrecisionName, contradicts
 from hpcml.model.records import RunRecord, Usage
 from hpcml.model.state import State
 from hpcml.model.utilization import Attained, Attainment
@@ -156,7 +156,7 @@ def _flags(runs: Sequence[RunRecord], *, n: int, mfu: float | None) -> list[str]
         flags.append("more than the peak: the count of operations, or what the device is called, is wrong")
     doubts = sorted({run.work.flops_doubt for run in runs if run.work is not None and run.work.flops_doubt})
     flags += [f"operations: {doubt}" for doubt in doubts]
-    if requested := sorted({run.precision for run in runs} - {run.precision_effective for run in runs}):
+    if requested := sorted({run.precision for run in runs if contradicts(run.precision, run.precision_effective)}):
         flags.append(f"requested as {', '.join(requested)}")
     incomplete = sorted({run.usage.incomplete for run in runs if run.usage is not None and run.usage.incomplete})
     return [*flags, *(f"measured beside the runs, incomplete: {what}" for what in incomplete[:1])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from hpcml.commands.submit.code_store import File
 from hpcml.commands.submit.import_paths import paths_into
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.provenance import Code, describe_code
+from hpcml.commands.submit.startable import named_files
 from hpcml.commands.submit.work_tree import MOST_BYTES, WorkTree, beside, git, is_everything, read_work_tree, top_of
 from hpcml.errors import ConfigError
 from hpcml.model.run import Snapshot
@@ -126,8 +128,22 @@ def refuse(planned: Sequence[Planned], places: Places) -> None:
                 f"{count} runs would start in {folder} and share what they write there, since no copy is made of it: "
                 "cd to the folder of the program (or workload.cwd), or set schedule.snapshot=none"
             )
+    _refuse_untracked(planned)
     if any(item.wants_image for item in planned):
         foreseen(planned, places)
+
+
+def _refuse_untracked(planned: Sequence[Planned]) -> None:
+    """Raise `ConfigError` where a command names a file that is here, and that no commit with its changes holds."""
+    checked_out = [i for i in planned if i.run.workload.command is not None and _mode_of(i) is Snapshot.git]
+    named = {(Path(i.plan.cwd), word): None for i in checked_out for word in named_files(i.plan.argv, Path(i.plan.cwd))}
+    for cwd, word in named:
+        # git says nothing where it knows nothing, and fails for what lies outside of the repository
+        if os.path.isfile(cwd / word) and git(cwd, "ls-files", "--", word) == b"":  # noqa: PTH113
+            raise ConfigError(
+                f"schedule.snapshot=git: {word} is not tracked by git and would not be there: git add "
+                f"{shlex.quote(word)}, or set schedule.snapshot=copy"
+            )
 
 
 def warnings(planned: Sequence[Planned]) -> Iterator[str]:

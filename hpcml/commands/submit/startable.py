@@ -59,6 +59,12 @@ def check_startable(plan: Plan, run: Run, *, is_inside: bool) -> None:
         raise ConfigError(problem)
 
 
+def named_files(words: Sequence[str], cwd: Path) -> list[str]:
+    """Return those of *words* that name what is executed: a program by its path, and an interpreter's script."""
+    script = _script(words, cwd, is_sought=True)
+    return [word for word in (words[0] if os.sep in words[0] else None, script) if word is not None]
+
+
 def _problems(words: Sequence[str], cwd: Path, run: Run, *, is_inside: bool) -> Iterator[str]:
     is_here = run.cluster.scheduler is SchedulerName.local
     yield from _meant_for_a_shell(run.workload.command or "", words, is_exact=run.workload.args is not None)
@@ -162,8 +168,11 @@ def _no_script(words: Sequence[str], cwd: Path, *, is_inside: bool) -> Iterator[
         yield f"{script!r} is not there, seen from {cwd}: mend its name, or start in the folder where it is"
 
 
-def _script(words: Sequence[str], cwd: Path) -> str | None:
-    """Return the file that an interpreter among *words* is told to run, if it is not certain to be there, else None."""
+def _script(words: Sequence[str], cwd: Path, *, is_sought: bool = False) -> str | None:
+    """Return the file that an interpreter among *words* is told to run, if it is not certain to be there, else None.
+
+    *is_sought*: return it also if it is there.
+    """
     suffixes, rest = _interpreted(words)
     before = ""
     for word in rest:
@@ -173,7 +182,7 @@ def _script(words: Sequence[str], cwd: Path) -> str | None:
             if word.endswith(suffixes):
                 return word
             if os.path.lexists(cwd / word):
-                break
+                return word if is_sought and _is_file(cwd / word) else None
             if not before.startswith(("-", "+")):  # else it may be the value of an option
                 return word
         before = word

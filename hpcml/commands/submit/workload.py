@@ -12,8 +12,8 @@ from typing import TypedDict
 from hpcml.agent.ranks import overrides_env
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.placeholders import fill_in
-from hpcml.model.precision import Device, Numerics, PrecisionName, decide_numerics, environment
+from hpcml.model.placeholders import MIXED_PRECISION, fill_in, names_in
+from hpcml.model.precision import Device, Numerics, PrecisionName, decide_numerics, environment, mixed_precision
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
 from hpcml.model.run import LayoutName, Run
 from hpcml.model.strategy import KINDS, Nccl, Processes, StrategyName
@@ -148,7 +148,10 @@ def _own_words(run: Run, command: str) -> list[str]:
     words, args = _split(command), run.workload.args
     if args is None:
         return words
-    values = {"seed": str(run.seed), "precision": run.precision.name.name, **args}
+    values = {"seed": str(run.seed), "precision": run.precision.name.name}
+    if names_in(words, [MIXED_PRECISION]):
+        values[MIXED_PRECISION] = mixed_precision(run.precision.name)
+    values |= args
     return [fill_in(word, values) for word in words]
 
 

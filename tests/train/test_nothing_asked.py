@@ -1,0 +1,67 @@
+"""`precision=own`: no switch is set and nothing is cast, and the probe says what is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcml_client.client import Client
+from hpcml_train.precision.proof import Asked, apply
+
+
+def _asked(precision: str = "own") -> Asked:
+    return Asked(precision, "native", "cpu", 0, "rna", True)  # noqa: FBT003 - loss scaling
+
+
+def test_numpy_computes_in_the_type_that_it_is_given() -> None:
+    np = pytest.importorskip("numpy")
+    arithmetic, _, proof = apply("numpy", _asked())
+
+    assert (proof["requested"], proof["effective"], proof["mismatch"]) == ("own", "fp64", False)
+    assert arithmetic.cast(np.zeros(2, np.float16)).dtype == np.float16
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("torch_as_found")
+@pytest.mark.parametrize(("dtype", "effective"), [("float32", "fp32"), ("float64", "fp64")])
+def test_torch_keeps_its_switches_and_the_programs_types(dtype: str, effective: str) -> None:
+    torch = pytest.importorskip("torch")
+    from hpcml_train.torch import switches  # noqa: PLC0415 - needs torch
+
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    before = switches.read_switches()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        arithmetic, _, proof = apply("torch", _asked())
+        model = arithmetic.prepare(torch.nn.Linear(2, 2).half())
+        with arithmetic.context():
+            assert not torch.is_autocast_enabled("cpu")
+        with arithmetic.evaluation(model) as examined:
+            assert examined is model
+            assert switches.read_switches() == before
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    assert (proof["effective"], proof["mismatch"], proof["flipped"]) == (effective, False, {})
+    assert switches.read_switches() == before
+    assert next(model.parameters()).dtype is torch.float16
+    assert arithmetic.cast(torch.zeros(1, dtype=torch.bfloat16)).dtype is torch.bfloat16
+    assert not arithmetic.loss_scaling
+
+
+def test_jax_keeps_its_switches() -> None:
+    jax = pytest.importorskip("jax")
+    from hpcml_train.jax.arithmetic import read_switches  # noqa: PLC0415 - needs jax
+
+    before = read_switches()
+    arithmetic, _, proof = apply("jax", _asked())
+
+    assert (proof["requested"], proof["mismatch"], proof["flipped"]) == ("own", False, {})
+    assert read_switches() == before
+    with arithmetic.context(), arithmetic.evaluation(jax.numpy.zeros(1, "float16")) as examined:
+        assert examined.dtype == "float16"
+        assert read_switches() == before
+
+
+def test_outside_of_a_run_a_program_still_gets_fp32() -> None:
+    assert Client().precision == "fp32"
+    assert Client(precision="own").precision == "own"
