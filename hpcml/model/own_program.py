@@ -19,6 +19,7 @@ _UNCHOSEN: Mapping[str, tuple[object, ...]] = {  # what they are where nobody sa
     "data.needs_path": (False,),
     "data.ships_with": ("scikit-learn", None),
     "layout.name": ("nchw",),
+    "workload.metrics_from": (["auto"],),
     **{key: (value,) for key, value in flatten(encode(Training()), "training").items()},
 }
 

@@ -131,8 +131,12 @@ def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
 
 def _unread(events: Sequence[StoredEvent]) -> dict[str, object]:
     """Return what was not read of the files of metrics that the program wrote, by file."""
-    told = [event.details for event in events if event.name == "metrics_trouble"]
-    return {f"metrics in {details.get('file')}": details.get("problem") for details in told}
+    told: dict[str, list[str]] = {}
+    for event in events:
+        if event.name == "metrics_trouble":
+            place = f"metrics in {event.details.get('file')}"
+            told.setdefault(place, []).append(str(event.details.get("problem")))
+    return {place: "; ".join(dict.fromkeys(problems)) for place, problems in told.items()}
 
 
 def _missing(run: RunRecord) -> Iterator[tuple[str, object]]:

@@ -395,7 +395,7 @@ sys.stdout.flush(); os.kill(os.getpid(), 9)"""
     run_dir = make_run(
         program,
         r"workload.metrics=[{pattern: 'epoch (?P<step>\d+): train (?P<train>\S+) val (?P<val>\S+)'},"
-        r"{pattern: 'acc (?P<value>\S+)', name: acc}]",
+        r"{pattern: 'acc (?P<value>\S+)', name: acc}, {pattern: 'loss=(?P<loss>\S+)'}]",
         uid=uid,
         cwd=str(cwd),
         staging=Staging(code=str(code), project="mine"),
@@ -410,6 +410,8 @@ sys.stdout.flush(); os.kill(os.getpid(), 9)"""
                 for name, value in record.values.items():
                     found.setdefault(name, []).append((record.step, value))
     assert found == {"loss": [(7, 0.5)], "train": [(1, 0.5)], "val": [(1, 0.25)], "acc": [(0, 70.0)]}
+    (trouble,) = told(run_dir, "metrics_trouble")
+    assert trouble["problem"].startswith("no line matched the rule 'loss=(?P<loss>")
     assert told(run_dir, "metrics_read") == [{"jsonl": {"metrics": 1, "values": 1}, "told_elsewhere": []}]
 
 

@@ -17,7 +17,7 @@ def place(tmp_path: Path) -> Path:
     """The directory in which a reader types what a page shows."""
     folder = tmp_path / "reader"
     folder.mkdir()
-    for page in ("your-own-program.md", "journal.md", "checkpoints.md"):
+    for page in ("your-own-program.md", "bring-your-program.md", "journal.md", "checkpoints.md"):
         for name, text in files_of(page).items():
             (folder / name).write_text(text, encoding="utf-8")
     return folder
@@ -96,6 +96,42 @@ def test_the_examples_of_other_frameworks_complete(
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     type_in(commands_of("your-own-program.md")[command], place, hpcml_environ)
+
+
+def test_a_program_that_prints_is_swept_and_compared_as_the_page_says(
+    place: Path, hpcml_environ: dict[str, str]
+) -> None:
+    pytest.importorskip("torch", reason="the example trains with torch")
+    commands = commands_of("bring-your-program.md")
+
+    type_in(commands["plain"], place, hpcml_environ)
+    type_in(commands["plain-compared"], place, hpcml_environ)
+
+
+@pytest.mark.parametrize(
+    ("command", "library", "steps"),
+    [
+        ("hf", "transformers", {"loss": [2, 4], "eval_loss": [4]}),
+        ("accelerated", "accelerate", {"loss": [0, 10, 20], "val/acc": [0, 10, 20]}),
+        ("lit", "lightning", {"train_loss": [1, 3, 5, 7], "val_loss": [3, 7]}),
+        ("kerasfit", "keras", {"loss": [0, 1, 2], "val_loss": [0, 1, 2]}),
+    ],
+)
+def test_each_framework_reports_as_the_page_says(
+    place: Path, hpcml_environ: dict[str, str], command: str, library: str, steps: dict[str, list[int]]
+) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+
+    type_in(commands_of("bring-your-program.md")[command], place, {**hpcml_environ, "HF_HUB_OFFLINE": "1"})
+
+    found: dict[str, list[int]] = {}
+    for path in Path(hpcml_environ["HPCML_HOME"]).glob(f"runs/{command}/*/journal/*-rank0.jsonl"):
+        for record in read_journal(path).records:
+            if isinstance(record, Metrics):
+                for name in record.values:
+                    found.setdefault(name, []).append(record.step)
+    assert {name: found.get(name) for name in steps} == steps
 
 
 def test_the_bash_writer_writes_a_journal_that_hpcml_reads(place: Path, hpcml_environ: dict[str, str]) -> None:

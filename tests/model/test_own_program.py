@@ -11,6 +11,7 @@ def test_defaults_for_recipes_say_nothing_of_a_program_of_ones_own(compose_one: 
     assert [key for key in params if says_nothing(params, key)] == [
         *("model.name", "data.name", "data.needs_path", "data.ships_with", "data.holdout", "layout.name"),
         *(key for key in params if key.startswith("training.")),
+        "workload.metrics_from",
     ]
 
 

@@ -40,6 +40,7 @@ class StdoutScanner:
     path: Path
     rules: Sequence[MetricRule]
     counts: Counter[str] = field(default_factory=Counter)
+    matched: set[int] = field(default_factory=set)  # rules that gave a value, by their places
     _offset: int = 0
     _compiled: list[tuple[re.Pattern[str], str | None]] = field(init=False)
 
@@ -71,13 +72,15 @@ class StdoutScanner:
                     return
 
     def _pick(self, line: str) -> Iterator[Picked]:
-        for pattern, name in self._compiled:
+        for place, (pattern, name) in enumerate(self._compiled):
             for match in pattern.finditer(line):
                 groups = match.groupdict()
                 found = {name or groups.get("name"): groups["value"]} if "value" in groups else groups
                 for called, text in found.items():
                     if called and text and (called not in ("step", "name") or "value" in groups):
-                        yield from self._picked(called, text, groups.get("step"))
+                        for found_one in self._picked(called, text, groups.get("step")):
+                            self.matched.add(place)
+                            yield found_one
 
     def _picked(self, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
         try:
@@ -117,10 +120,18 @@ class FoundMetrics:
             for found in scanner.scan(to_the_end=to_the_end):
                 self.journal.metrics(found.step, {found.name: found.value}, is_counted=found.is_counted)
 
+    def _tell_of_idle_rules(self) -> None:
+        matched = {place for scanner in self._scanners for place in scanner.matched}
+        for place, rule in enumerate(self.rules):
+            if place not in matched:
+                problem = f"no line matched the rule {rule.pattern!r}, or none with a number"
+                self.journal.event("metrics_trouble", {"file": "what was printed", "problem": problem})
+
     def end(self, *, within_s: float) -> None:
         """Journal all that is left, of files within so many seconds; the program has ended."""
         try:
             if all(path.exists() for path in self.printed):  # else it could not be started
                 self.pick(to_the_end=True)
+                self._tell_of_idle_rules()
         finally:
             self.files.stop(within_s=within_s)

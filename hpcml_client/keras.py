@@ -1,0 +1,22 @@
+"""Keras reports to hpcml: ``model.fit(..., callbacks=[HpcmlCallback()])``."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+from keras.callbacks import Callback
+
+from hpcml_client.client import Client, connect
+from hpcml_client.rows import report_row
+
+
+class HpcmlCallback(Callback):
+    """Reports the logs of each epoch (``loss``, ``val_loss`` ...) at its number from 0; *run*: of `connect`."""
+
+    def __init__(self, run: Optional[Client] = None) -> None:
+        super().__init__()
+        self._run = run or connect()
+
+    def on_epoch_end(self, epoch: int, logs: Optional[Mapping[str, Any]] = None) -> None:
+        """Report *logs*; called by Keras."""
+        report_row(self._run, logs or {}, epoch)

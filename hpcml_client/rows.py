@@ -1,0 +1,30 @@
+"""What the loggers of frameworks hand over: rows with numbers among other things. The callbacks here share it."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Mapping, Optional, Tuple
+
+from hpcml_client.client import Client
+
+
+def report_row(run: Client, row: Mapping[str, Any], step: Optional[int]) -> None:
+    """Report the numbers of *row* at *step*, and leave out what is none: a logger must not end a training.
+
+    Nested rows give names with a slash.
+    """
+    numbers = dict(_numbers(row, ""))
+    if numbers:
+        run.metrics(numbers, step)
+
+
+def _numbers(row: Mapping[str, Any], before: str) -> Iterator[Tuple[str, float]]:
+    for key, value in row.items():
+        name = before + str(key)
+        if isinstance(value, Mapping):
+            for pair in _numbers(value, name + "/"):
+                yield pair
+        elif name and not isinstance(value, (bool, str, bytes)):
+            try:
+                yield name, float(value)
+            except (TypeError, ValueError, RuntimeError, OverflowError):  # several numbers, a picture, None
+                continue

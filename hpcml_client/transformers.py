@@ -1,0 +1,29 @@
+"""Hugging Face's Trainer reports to hpcml: ``Trainer(..., callbacks=[HpcmlCallback()])``."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hpcml_client.client import Client, connect
+from hpcml_client.rows import report_row
+
+
+class HpcmlCallback(TrainerCallback):
+    """Reports what the Trainer logs, by its names (``loss``, ``eval_loss`` ...), at its steps; *run*: of `connect`."""
+
+    def __init__(self, run: Optional[Client] = None) -> None:
+        self._run = run or connect()
+
+    def on_log(
+        self,
+        args: TrainingArguments,  # noqa: ARG002 - the Trainer's signature
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        logs: Optional[Mapping[str, Any]] = None,
+        **_: object,
+    ) -> None:
+        """Report *logs* at the Trainer's step; called by it."""
+        if state.is_world_process_zero:
+            report_row(self._run, logs or {}, state.global_step)
