@@ -24,6 +24,7 @@ Verdict = Literal[
     "not as requested",  # an arm, or its reference, was measured to compute in another precision than its name says
 ]
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
+ENOUGH_NODES = 3  # from which nodes are the unit of a speed-up: fewer have no spread to speak of
 MIXED = "mixed"  # stands for the numerics of a row whose runs differ in it
 
 _LISTED = 6  # values of one setting, in a line that people read

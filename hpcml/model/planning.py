@@ -21,7 +21,7 @@ class Spread:
     """The standard deviation of a metric, and an interval for it from the runs at hand."""
 
     sd: float  # unpaired: of one arm, over seeds; paired: of the differences, over pairs
-    df: int
+    df: float  # less than counted where differences share a reference: they are no independent witnesses
     low: float  # with 80 % confidence the true one is not below it
     high: float  # nor, with 80 % confidence, above it
     rho: float | None = None  # correlation of the pairs; None unpaired, or where it cannot be estimated
@@ -41,6 +41,8 @@ class Design:
     seeds_high: int | None  # if it is as large as it may be
     table: Sequence[tuple[float, Sequence[float]]]  # margin, power with each of PowerPlan.columns
     smallest: Sequence[float | None]  # margin that each of PowerPlan.columns would show with the power asked for
+    expected_power: float | None = None  # of `seeds`, on average over what the true spread may be
+    to_launch: int | None = None  # that `seeds` of them count in 80 % of cases, if as large a share is lost again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class PowerCell:
     margin_source: Literal["config", "command line"]
     seeds: Mapping[str, int]  # by level: how many there are
     designs: Sequence[Design]  # paired first, where it is possible
+    warnings: Sequence[str] = ()  # that come before the numbers
     remarks: Sequence[str] = ()
 
 

@@ -133,6 +133,18 @@ def test_a_factor_that_changes_what_is_asked_for_is_warned_about(tmp_path: Path)
     assert "schedule.pack names training.batch_size, and no two runs" in line
 
 
+def test_arms_that_would_have_a_node_each_are_warned_about(tmp_path: Path) -> None:
+    words = ("precision=fp32,bf16", "seed=0,1,2")
+
+    (line,) = warnings(planned(tmp_path, *words, "schedule.pack=seed"))
+
+    assert line.startswith("schedule.pack=seed puts the seeds of each arm into jobs of their own: arm and node")
+    assert list(warnings(planned(tmp_path, *words, "schedule.pack=precision"))) == []
+    assert list(warnings(planned(tmp_path, *words, 'schedule.pack="precision,seed"'))) == []
+    assert list(warnings(planned(tmp_path, *words))) == []
+    assert list(warnings(planned(tmp_path, "seed=0,1,2", "schedule.pack=seed"))) == []
+
+
 def test_turns_go_round_whatever_the_number_of_blocks(tmp_path: Path) -> None:
     items = planned(tmp_path, "precision=fp32,bf16", "schedule.repeats=4")
 

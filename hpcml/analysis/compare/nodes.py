@@ -17,10 +17,8 @@ from typing import Literal
 
 from hpcml.analysis import statistics
 from hpcml.analysis.statistics import Contrast
-from hpcml.model.comparison import Interval
+from hpcml.model.comparison import ENOUGH_NODES, Interval
 from hpcml.model.records import RunRecord
-
-ENOUGH = 3  # nodes from which they are the unit: fewer have no spread to speak of
 
 Unit = Literal["seeds", "nodes", "these nodes", "node means", "none"]
 
@@ -68,7 +66,7 @@ def ratio_of_times(arm: Sequence[Timed], reference: Sequence[Timed]) -> TimeRati
         return _by_seeds(arm, reference, shared=tuple(str(place) for place in places if place is not None))
     mine, theirs = _by_place(arm), _by_place(reference)
     shared = tuple(sorted(mine.keys() & theirs.keys()))
-    if len(shared) >= ENOUGH:
+    if len(shared) >= ENOUGH_NODES:
         contrast = statistics.mean([fmean(theirs[place]) - fmean(mine[place]) for place in shared])
         out = sum(len(of) for own in (mine, theirs) for place, of in own.items() if place not in shared)
         return _ratio(contrast, unit="nodes", paired=True, shared=shared, left_out=out)
@@ -77,7 +75,7 @@ def ratio_of_times(arm: Sequence[Timed], reference: Sequence[Timed]) -> TimeRati
         return _ratio(_blocked(mine, theirs), unit="these nodes", paired=True, shared=shared, left_out=out)
     means = [fmean(of) for of in theirs.values()], [fmean(of) for of in mine.values()]
     contrast = statistics.welch(*means)
-    if min(len(mine), len(theirs)) >= ENOUGH:
+    if min(len(mine), len(theirs)) >= ENOUGH_NODES:
         return _ratio(contrast, unit="node means", paired=False)
     return _ratio(Contrast(value=contrast.value, standard_error=0.0, df=None), unit="none", paired=False)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,10 @@ from hpcml.model.run import changes_results
 
 COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table
 _MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the table, times the one asked for
-_HARDLY_KNOWN = 4  # degrees of freedom; with fewer, the 80 % bounds of a spread are a factor of 2 apart or more
+_HARDLY_KNOWN = 8  # degrees of freedom; with fewer, the power that is reached is points below what is asked for
+LEAST_SEEDS = 3  # with fewer no verdict is given
+_SHARED = 0.5  # correlation of differences to one reference, where all arms vary alike
+_ONE_SEED = 1.0  # of values of one seed in several arms, at most: what so few runs show of it is too uncertain
 _ALWAYS_NAMED = ("model.name", "data.name")
 _NOT_ASKED = ("seed", "experiment")
 
@@ -127,8 +130,7 @@ def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) ->
         for level in sorted({factor.level(run) for run in runs}, key=factor.sort_key)
     }
     seeds = {level: len(arm.values) for level, arm in arms.items()}
-    unpaired = pooled([list(arm.values.values()) for arm in arms.values()])
-    if unpaired is None:
+    if all(len(arm.values) < 2 for arm in arms.values()):
         counts = ", ".join(f"{level} n={n}" for level, n in seeds.items())
         return f"{', '.join(f'{key}={value}' for key, value in where.items())}: {counts}"
     margin = find_margin([run for arm in arms.values() for run in arm.ok], metric, terms.margin)
@@ -137,15 +139,86 @@ def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) ->
             f"which difference in {metric} matters? say --margin X, from what the result is for and not from its "
             "spread, or set objective.margin in the configuration"
         )
-    spreads = [(True, _paired_spread(arms, terms.reference)), (False, unpaired)]
+    step = _step_of([run for arm in arms.values() for run in arm.ok], metric)
+    spreads = find_spreads(arms, terms.reference, step)
+    lost = _lost_share(arms)
+    designs = [_design(spread, margin.value, terms, paired=pairs, lost=lost) for pairs, spread in spreads.items()]
     return PowerCell(
         where=where,
         margin=margin.value,
         margin_source=margin.source,
         seeds=seeds,
-        designs=[_design(spread, margin.value, terms, paired=paired) for paired, spread in spreads if spread],
-        remarks=tuple(_remarks(arms, [spread for _, spread in spreads if spread], terms)),
+        designs=designs,
+        warnings=tuple(_warnings(designs, terms)),
+        remarks=tuple(_remarks(arms, designs, terms, step)),
     )
+
+
+def find_spreads(arms: Mapping[str, Arm], reference: str, step: float = 0.0) -> dict[bool, Spread]:
+    """Return the spread of differences (True, where some seeds are shared) and that of an arm (False), by `paired`.
+
+    Their bounds reckon with what arms have in common: the reference, or the seeds. Nothing is below one *step* of the
+    metric. Empty where no arm has two seeds.
+    """
+    unpaired, paired = pooled([list(arm.values.values()) for arm in arms.values()]), _paired_spread(arms, reference)
+    if unpaired is None:
+        return {}
+    if paired is None:
+        return {False: _floored(unpaired, step / math.sqrt(2))}
+    return {
+        True: _floored(_narrowed(paired, len(arms) - 1, _SHARED), step),
+        False: _floored(_narrowed(unpaired, len(arms), _ONE_SEED), step / math.sqrt(2)),
+    }
+
+
+def _narrowed(spread: Spread, groups: int, rho: float) -> Spread:
+    """Return *spread* with the degrees of freedom that *groups* of values which correlate by *rho* really have.
+
+    The sums of squares of two such groups correlate by rho², and a sum of them has the variance of a chi-square with
+    ``df / (1 + (groups - 1) rho²)`` (Satterthwaite's rule).
+    """
+    return _bounded(spread.sd, spread.df / (1 + max(0, groups - 1) * rho**2), rho=spread.rho)
+
+
+def _floored(spread: Spread, least: float) -> Spread:
+    """Return *spread* nowhere below *least*: a metric that moves in steps cannot show a smaller one."""
+    return replace(spread, sd=max(spread.sd, least), low=max(spread.low, least), high=max(spread.high, least))
+
+
+def _step_of(runs: Sequence[RunRecord], metric: str) -> float:
+    """Return the metric's smallest step as configured or recorded, 0 where it is not known."""
+    configured = [
+        run.params.get("objective.resolution") for run in runs if run.params.get("objective.metric") == metric
+    ]
+    recorded = [run.facts.get(f"metric_resolution.{metric}") for run in runs]
+    known = [float(step) for step in (*configured, *recorded) if isinstance(step, int | float) and step > 0]
+    return max(known, default=0.0)
+
+
+def _lost_share(arms: Mapping[str, Arm]) -> float:
+    lost = sum(len(arm.without_value) for arm in arms.values())
+    return lost / (lost + sum(len(arm.ok) for arm in arms.values())) if lost else 0.0
+
+
+def _to_launch(needed: int, lost: float) -> int:
+    """Return how many seeds leave *needed* in 80 % of cases, where each is lost with the chance *lost*."""
+    launched = needed
+    while float(special.bdtr(launched - needed, launched, lost)) < _SURE:
+        launched += 1
+    return launched
+
+
+def _warnings(designs: Sequence[Design], terms: _Terms) -> Iterator[str]:
+    """Yield what must be known before the numbers are read: the power that they really give."""
+    for design in designs:
+        if design.spread.df < _HARDLY_KNOWN and design.expected_power is not None and design.seeds is not None:
+            how, asked = "paired" if design.paired else "unpaired", f"{100 * terms.power:.3g} %"
+            sure = f"more than {MOST_SEEDS}" if design.seeds_high is None else design.seeds_high
+            yield (
+                f"{how}: a spread from so few runs is hardly known ({design.spread.df:.3g} degrees of freedom): "
+                f"{design.seeds} seeds have a power of {100 * design.expected_power:.0f} % on average, not {asked}; "
+                f"for {asked} with 80 % confidence it takes {sure}"
+            )
 
 
 def _paired_spread(arms: Mapping[str, Arm], reference: str) -> Spread | None:
@@ -171,10 +244,10 @@ def _centred(values: Sequence[float]) -> list[float]:
     return [value - mean for value in values]
 
 
-def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool) -> Design:
+def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool, lost: float) -> Design:
     def needed(sd: float) -> int | None:
         if sd == 0:
-            return 2
+            return LEAST_SEEDS
         return seeds_needed(
             margin / sd, power=terms.power, verdict=terms.verdict, paired=paired, comparisons=terms.comparisons
         )
@@ -182,10 +255,13 @@ def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool) -> De
     trials = [trial(n, paired=paired, comparisons=terms.comparisons) for n in COLUMNS]
     margins = [factor * margin for factor in _MARGINS]
     has_spread = spread.sd > 0
+    seeds = needed(spread.sd)
     return Design(
         paired=paired,
         spread=spread,
-        seeds=needed(spread.sd),
+        seeds=seeds,
+        expected_power=None if seeds is None else _expected_power(seeds, spread, margin, terms, paired=paired),
+        to_launch=_to_launch(seeds, lost) if seeds is not None and 0 < lost < 1 else None,
         seeds_low=needed(spread.low),
         seeds_high=needed(spread.high),
         table=[
@@ -196,14 +272,33 @@ def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool) -> De
     )
 
 
-def _remarks(arms: Mapping[str, Arm], spreads: Sequence[Spread], terms: _Terms) -> Iterator[str]:
+def _expected_power(seeds: int, spread: Spread, margin: float, terms: _Terms, *, paired: bool) -> float:
+    """Return the power of *seeds*, averaged over what the true spread may be, given the one that was seen.
+
+    The variance that was seen times its degrees of freedom over the true one is chi-square; nothing else is assumed.
+    """
+    if spread.sd == 0:
+        return 1.0
+    chances = (np.arange(_CHANCES) + 0.5) / _CHANCES
+    true = spread.sd * np.sqrt(spread.df / (2 * special.gammaincinv(spread.df / 2, chances)))
+    one = trial(seeds, paired=paired, comparisons=terms.comparisons)
+    return float(np.mean([one.power(margin / sd, terms.verdict) for sd in true]))
+
+
+def _remarks(arms: Mapping[str, Arm], designs: Sequence[Design], terms: _Terms, step: float) -> Iterator[str]:
+    spreads = [design.spread for design in designs]
     if lost := sum(len(arm.without_value) for arm in arms.values()):
-        yield f"{lost} ended runs gave no value and are left out: plan more seeds, if as many will be lost again"
-    df = min(spread.df for spread in spreads)
-    if df < _HARDLY_KNOWN:
-        yield f"the spread itself is hardly known ({df} degrees of freedom): read the bounds, not the number"
+        launch = ", ".join(
+            f"{design.to_launch} for {design.seeds} {'in pairs' if design.paired else 'unpaired'}"
+            for design in designs
+            if design.to_launch is not None
+        )
+        more = f"to have the seeds above in 80 % of cases launch {launch}" if launch else "plan more seeds"
+        yield f"{lost} ended runs gave no value and are left out: if as large a share is lost again, {more}"
+    if step and any(spread.sd in (step, step / math.sqrt(2)) for spread in spreads):
+        yield f"the spread was taken to be one step of the metric ({step:.3g}), which is more than was seen"
     if any(spread.sd == 0 for spread in spreads):
-        yield "no spread at all: does the seed change anything? two seeds are the least that a test takes"
+        yield "no spread at all: does the seed change anything? three seeds are the least that a verdict takes"
     if len(spreads) == 1:
         yield f"not paired: no two seeds were run with {terms.reference} and another {terms.factor.name}"
     if len(arms) > 2 and terms.comparisons == 1:
@@ -218,6 +313,7 @@ def _remarks(arms: Mapping[str, Arm], spreads: Sequence[Spread], terms: _Terms) 
 MOST_SEEDS = 1000  # tried; whoever needs more needs another margin
 _RISK = 0.05  # of each one-sided test, as in equivalence
 _SURE = 0.80  # confidence of each bound of a spread
+_CHANCES = 40  # places of a chi-square at which a power is averaged
 _NODES_PAIRED, _NODES_WELCH = 200, 40  # held to 1e-3 by tests, against a simulation and statsmodels
 
 Array = npt.NDArray[np.float64]
@@ -281,16 +377,16 @@ def seeds_needed(
     def suffices(n: int) -> bool:
         return trial(n, paired=paired, comparisons=comparisons).power(margin, verdict) >= power
 
-    high = 2
+    high = LEAST_SEEDS
     while not suffices(high):
         if high >= MOST_SEEDS:
             return None
         high = min(2 * high, MOST_SEEDS)
-    low = high // 2  # does not suffice, or is below 2
+    low = max(LEAST_SEEDS - 1, high // 2)  # does not suffice, or is below the least
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle, high)
-    return max(2, high)
+    return high
 
 
 def pooled(groups: Sequence[Sequence[float]], *, rho: float | None = None) -> Spread | None:
@@ -313,5 +409,9 @@ def pooled(groups: Sequence[Sequence[float]], *, rho: float | None = None) -> Sp
     scale = max(abs(value) for group in groups for value in group)
     if sd <= 1e-12 * scale:  # rounding, as in equivalence.sd
         sd = 0.0
+    return _bounded(sd, df, rho=rho)
+
+
+def _bounded(sd: float, df: float, *, rho: float | None) -> Spread:
     low, high = (sd * math.sqrt(df / (2 * float(special.gammaincinv(df / 2, chance)))) for chance in (_SURE, 1 - _SURE))
     return Spread(sd=sd, df=df, low=low, high=high, rho=rho)

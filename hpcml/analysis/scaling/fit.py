@@ -6,7 +6,10 @@ With E the efficiency on r times the reference's devices and s the serial share,
   and H. Flatt (Commun. ACM 33, 1990).
 - weak scaling: ``1 - E = s (1 - 1/r)`` (J. Gustafson, Commun. ACM 31, 1988).
 
-The fit is weighted least squares, with the weights of times whose noise is in proportion to them.
+The fit is weighted least squares, with the weights of times whose noise is in proportion to them. Whether the law
+describes the times at all is tested against the seeds' own spread (lack of fit, by generalised least squares on the
+logarithms: all slow-downs share the noise of the reference). Where Amdahl's law does not, a third term is tried, a cost
+for each doubling of the devices as a tree of messages has it: ``1/E = 1 + s (r - 1) + c r log2 r``.
 """
 
 from __future__ import annotations
@@ -15,6 +18,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+from scipy import special  # not scipy.stats: it takes a second to import
+
 from hpcml.analysis import statistics
 from hpcml.analysis.statistics import Contrast
 from hpcml.model.comparison import Interval
@@ -22,6 +29,7 @@ from hpcml.model.scaling import Kind, SerialShare
 
 _FEWEST_FOR_AN_INTERVAL = 3  # numbers of devices: two points lie on any such line, so that nothing is tested
 BySeed = Mapping[int, float]
+_Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +66,20 @@ def fit_serial_share(kind: Kind, reference: int, costs_s: Mapping[int, BySeed]) 
         else:
             interval = _by_delta(kind, reference, used, places, share)
     is_amdahl = kind == "strong"
+    noise = _noise(used)
+    p = None if noise is None else _p_lack_of_fit(_deviations(kind, share, places), noise, used, reference)
+    beside = None
+    if is_amdahl and p is not None and p < statistics.ALPHA and noise is not None:
+        beside = _with_doublings(places, noise, used, reference)
     return SerialShare(
         law="Amdahl" if is_amdahl else "Gustafson",
         share=share,
         ci95=interval,
         most_speedup=1 / share if is_amdahl and share > 0 else None,
         misfit=max(abs(_expected(kind, share, place.ratio) / place.slowdown - 1) for place in places.values()),
+        p_lack_of_fit=p,
+        per_doubling=None if beside is None else beside[1],
+        serial_beside=None if beside is None else beside[0],
     )
 
 
@@ -132,3 +148,71 @@ def _expected(kind: Kind, share: float, ratio: float) -> float:
 
 def _geometric(values: BySeed) -> float:
     return math.exp(math.fsum(map(math.log, values.values())) / len(values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Noise:
+    """The variance of the logarithm of a time between seeds, and its degrees of freedom."""
+
+    variance: float
+    df: int
+
+
+def _noise(used: Mapping[int, BySeed]) -> _Noise | None:
+    """Return the noise pooled over all numbers of devices, without what seeds have in common; None without a spread."""
+    logs = [{seed: math.log(value) for seed, value in values.items()} for values in used.values()]
+    means = [math.fsum(of.values()) / len(of) for of in logs]
+    if len({frozenset(of) for of in logs}) == 1:
+        seeds = list(logs[0])
+        table = np.array([[of[seed] for seed in seeds] for of in logs])
+        rest = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
+        squares, df = float((rest**2).sum()), (len(logs) - 1) * (len(seeds) - 1)
+    else:
+        squares = math.fsum((x - mean) ** 2 for of, mean in zip(logs, means, strict=True) for x in of.values())
+        df = sum(len(of) - 1 for of in logs)
+    return _Noise(variance=squares / df, df=df) if df and squares > 0 else None
+
+
+def _deviations(kind: Kind, share: float, places: Mapping[int, _Place]) -> tuple[_Array, _Array] | None:
+    """Return how the logarithms of the slow-downs leave the law, and their slopes by the share; None beyond the law."""
+    expected = np.array([_expected(kind, share, place.ratio) for place in places.values()])
+    if not np.all(np.isfinite(expected) & (expected > 0)):
+        return None
+    abscissas = np.array([_abscissa(kind, place.ratio) for place in places.values()])
+    slopes = abscissas / expected if kind == "strong" else abscissas * expected
+    return np.log([place.slowdown for place in places.values()]) - np.log(expected), slopes[:, None]
+
+
+def _p_lack_of_fit(
+    told: tuple[_Array, _Array] | None, noise: _Noise, used: Mapping[int, BySeed], reference: int
+) -> float | None:
+    """Return the p value of an F test of what remains after the best fit; None where nothing can remain."""
+    if told is None:
+        return 0.0
+    deviations, slopes = told
+    others = sorted(used.keys() - {reference})
+    df = len(others) - slopes.shape[1]
+    if df < 1:
+        return None
+    covariance = np.diag([1 / len(used[n]) for n in others]) + 1 / len(used[reference])
+    inverse = np.linalg.inv(covariance)
+    fitted = np.linalg.solve(slopes.T @ inverse @ slopes, slopes.T @ inverse @ deviations)
+    rest = deviations - slopes @ fitted
+    return float(special.fdtrc(df, noise.df, float(rest @ inverse @ rest) / noise.variance / df))
+
+
+def _with_doublings(
+    places: Mapping[int, _Place], noise: _Noise, used: Mapping[int, BySeed], reference: int
+) -> tuple[float, float] | None:
+    """Return the serial share and the cost of a doubling that describe the times, or None where none do."""
+    ratios = np.array([place.ratio for place in places.values()])
+    slowdowns = np.array([place.slowdown for place in places.values()])
+    terms = np.stack([ratios - 1, ratios * np.log2(ratios)], axis=1)
+    if len(ratios) < 3:  # as many unknowns as numbers: nothing would be tested
+        return None
+    (share, cost), *_ = np.linalg.lstsq(terms / slowdowns[:, None], (slowdowns - 1) / slowdowns, rcond=None)
+    expected = 1 + terms @ np.array([share, cost])
+    if cost <= 0 or share < 0 or np.any(expected <= 0):
+        return None
+    p = _p_lack_of_fit((np.log(slowdowns / expected), terms / expected[:, None]), noise, used, reference)
+    return (float(share), float(cost)) if p is not None and p >= statistics.ALPHA else None

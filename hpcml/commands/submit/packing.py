@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.workload import with_times
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
+from hpcml.model.comparison import ENOUGH_NODES
 from hpcml.model.run import Run, identifies
 from hpcml.runs.manifest import FORMAT, Manifest, Provenance
 from hpcml.schedulers.request import PACK_MARGIN_S, Request, request_for
@@ -51,8 +53,21 @@ def packs_of(planned: Sequence[Planned]) -> list[list[Planned]]:
 
 
 def warnings(planned: Sequence[Planned]) -> Iterator[str]:
-    """Yield a line for each factor that no job holds two values of, though the sweep does."""
+    """Yield a line for each factor that no job holds two values of, though the sweep does.
+
+    Also where the runs of each arm would share a job of their own: then arm and node are one, and nothing tells the
+    speed of the one from that of the other (`hpcml.analysis.compare.nodes`).
+    """
     packs = packs_of(planned)
+    arms = [{_arm(item) for item in pack} for pack in packs]
+    if any(len({item.run.seed for item in pack}) > 1 for pack in packs) and len(set().union(*arms)) > 1:
+        jobs: Counter[str] = Counter(arm for held in arms for arm in held)
+        if all(len(held) == 1 for held in arms) and max(jobs.values()) < ENOUGH_NODES:
+            yield (
+                f"schedule.pack={planned[0].run.schedule.pack} puts the seeds of each arm into jobs of their own: arm "
+                "and node would be one, and compare gives no interval of their speed-up; name the compared setting in "
+                "schedule.pack, as in schedule.pack=precision, to have all arms of a seed on one node"
+            )
     for factor in sorted({factor for item in planned for factor in item.run.schedule.pack_factors}):
         values = [
             {_values(factor, item) for item in pack if factor in item.run.schedule.pack_factors} for pack in packs
@@ -102,6 +117,11 @@ def _alike(item: Planned) -> str | None:
 
 def _settings(run: Run) -> dict[str, Any]:
     return {key: value for key, value in flatten(encode(run)).items() if identifies(key)}
+
+
+def _arm(item: Planned) -> str:
+    """Return as text all settings of a run but its seed."""
+    return json.dumps({key: value for key, value in _settings(item.run).items() if key != "seed"}, sort_keys=True)
 
 
 def _values(factor: str, item: Planned) -> str:

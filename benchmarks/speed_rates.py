@@ -1,0 +1,196 @@
+"""How often hpcml's words on speed, scaling and seeds are wrong, by simulation: the tables of docs/statistics.md.
+
+    python benchmarks/speed_rates.py [--trials 10000]
+
+Pure arithmetic on one core, about three minutes. Every section draws from its own fixed seed. Normal noise on the
+logarithms of times is assumed throughout; what else is assumed stands at each section.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcml.analysis.compare.arms import Arm
+from hpcml.analysis.compare.nodes import Timed, ratio_of_times
+from hpcml.analysis.planning.seeds import find_spreads
+from hpcml.analysis.scaling.conclusions import Evidence, Thresholds, sentences
+from hpcml.analysis.scaling.fit import fit_serial_share
+from hpcml.analysis.steady import find_drift, has_modes
+
+Array = npt.NDArray[np.float64]
+NODE_SD, RUN_SD = 0.03, 0.005
+DESIGNS: Mapping[str, tuple[str, str]] = {  # the node of each seed, of the arm and of the reference
+    "seed i of both on node i": ("123456", "123456"),
+    "both on 3 nodes, 2 seeds each": ("112233", "112233"),
+    "both on one node": ("111111", "111111"),
+    "A 111222, B 222333": ("111222", "222333"),
+    "A 11122, B 13333": ("11122", "13333"),
+    "one node each": ("11111", "22222"),
+    "2 nodes each": ("111222", "333444"),
+    "3 nodes each": ("112233", "445566"),
+    "5 nodes each": ("12345", "67890"),
+}
+
+
+def node_coverage(design: str, interaction: float, *, trials: int, seed: int = 1) -> tuple[float, float, float]:
+    """Return the coverage of 95 % intervals of a speed-up, their median half width, and the share without one.
+
+    *interaction* is the sd of what a node does to one arm alone.
+    """
+    noise = np.random.default_rng(seed)
+    places = DESIGNS[design]
+    names = sorted(set("".join(places)))
+    hits, halves = 0, []
+    for _ in range(trials):
+        node = dict(zip(names, noise.normal(0, NODE_SD, len(names)), strict=True))
+        arms = []
+        for where in places:
+            own = dict(zip(names, noise.normal(0, interaction, len(names)), strict=True))
+            logs = [node[place] + own[place] + noise.normal(0, RUN_SD) for place in where]
+            arms.append(
+                [Timed(seed=i, place=p, time=math.exp(x)) for i, (p, x) in enumerate(zip(where, logs, strict=True))]
+            )
+        found = ratio_of_times(arms[0], arms[1])
+        if found is not None and found.ci95 is not None:
+            hits += found.ci95.low <= 1 <= found.ci95.high
+            halves.append(math.log(found.ci95.high / found.ci95.low) / 2)
+    known = len(halves)
+    return (hits / known if known else math.nan, float(np.median(halves)) if known else math.nan, 1 - known / trials)
+
+
+def _ar(noise: np.random.Generator, n: int, phi: float, sd: float) -> Array:
+    shocks = noise.normal(0, sd * math.sqrt(1 - phi**2), n + 500)
+    values = np.zeros(n + 500)
+    for at in range(1, n + 500):
+        values[at] = phi * values[at - 1] + shocks[at]
+    return np.exp(values[500:])
+
+
+SERIES: Mapping[str, Callable[[np.random.Generator, int], Array]] = {
+    "normal 2 %": lambda noise, n: 1 + noise.normal(0, 0.02, n),
+    "lognormal 30 %": lambda noise, n: np.exp(noise.normal(0, 0.3, n)),
+    "uniform": lambda noise, n: noise.uniform(0.5, 1.5, n),
+    "AR(.95) 2 %": lambda noise, n: _ar(noise, n, 0.95, 0.02),
+    "1 % of steps x10": lambda noise, n: (1 + noise.normal(0, 0.02, n)) * np.where(noise.random(n) < 0.01, 10, 1),
+    "30 % of steps x3": lambda noise, n: (1 + noise.normal(0, 0.02, n)) * np.where(noise.random(n) < 0.3, 3, 1),
+    "alternating 5/35": lambda noise, n: (1 + noise.normal(0, 0.02, n)) * np.where(np.arange(n) % 2, 7, 1),
+    "step of 10 % midway": lambda noise, n: (1 + noise.normal(0, 0.02, n)) * np.where(np.arange(n) < n / 2, 1.1, 1),
+}
+
+
+def series_flags(name: str, *, trials: int, n: int = 100, seeds: int = 5, seed: int = 2) -> tuple[float, float]:
+    """Return the share of arms of *seeds* runs that are said to drift, and of runs that are said to have two modes."""
+    noise = np.random.default_rng(seed)
+    drifts = modes = 0
+    for _ in range(trials):
+        changes = []
+        for _ in range(seeds):
+            values = SERIES[name](noise, n)
+            modes += has_modes(values.tolist())
+            third = n // 3
+            changes.append(float(np.median(values[-third:]) / np.median(values[:third]) - 1))
+        drifts += find_drift(changes) is not None
+    return drifts / trials, modes / trials / seeds
+
+
+def help_claims(
+    times: Mapping[int, float], noise_of: Mapping[int, float], *, seeds: int, trials: int, seed: int = 3
+) -> float:
+    """Return how often "more GPUs help up to ..." is said, where *times* are true and *noise_of* is the sd of logs."""
+    noise = np.random.default_rng(seed)
+    said = 0
+    for _ in range(trials):
+        costs = {n: {s: t * math.exp(noise.normal(0, noise_of[n])) for s in range(seeds)} for n, t in times.items()}
+        cell = Evidence(kind="strong", over="GPUs", reference=1, points=(), costs_s=costs, fit=None)
+        told = sentences(cell, Thresholds(least_gain=0.05, least_efficiency=0.5))
+        said += any(line.startswith("more GPUs help up to") for line in told)
+    return said / trials
+
+
+def misfits(communication: float, *, seeds: int, trials: int, noise_sd: float = 0.01, seed: int = 4) -> float:
+    """Return how often Amdahl's law is said not to describe times of 10 % serial work and *communication* a doubling.
+
+    On 1, 2, 4, 8 and 16 devices; *communication* is a share of the reference's time.
+    """
+    noise = np.random.default_rng(seed)
+    said = 0
+    for _ in range(trials):
+        costs = {
+            n: {
+                s: (0.1 + 0.9 / n + communication * math.log2(n)) * math.exp(noise.normal(0, noise_sd))
+                for s in range(seeds)
+            }
+            for n in (1, 2, 4, 8, 16)
+        }
+        fit = fit_serial_share("strong", 1, costs)
+        said += fit is not None and fit.p_lack_of_fit is not None and fit.p_lack_of_fit < 0.05
+    return said / trials
+
+
+def bound_holds(arms: int, n: int, rho: float, *, trials: int, seed: int = 5) -> tuple[float, float]:
+    """Return how often the upper 80 % bounds of `hpcml plan` hold: of differences, and of an arm.
+
+    *arms* besides the reference, *n* seeds each, values of one seed correlated by *rho* between arms.
+    """
+    noise = np.random.default_rng(seed)
+    names = ["reference", *(f"arm{at}" for at in range(arms))]
+    hits = {True: 0, False: 0}
+    for _ in range(trials):
+        values = noise.normal(size=(arms + 1, n)) * math.sqrt(1 - rho) + noise.normal(size=n) * math.sqrt(rho)
+        found = find_spreads({name: _arm(name, row) for name, row in zip(names, values, strict=True)}, "reference")
+        hits[True] += found[True].high >= math.sqrt(2 * (1 - rho))
+        hits[False] += found[False].high >= 1
+    return hits[True] / trials, hits[False] / trials
+
+
+def _arm(level: str, values: Array) -> Arm:
+    return Arm(
+        level=level,
+        ok=(),
+        nan=(),
+        without_metric=(),
+        incomplete=(),
+        failed=(),
+        unfinished=(),
+        values=dict(enumerate(values.tolist())),
+    )
+
+
+def main() -> None:
+    """Print every table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=10000)
+    trials = parser.parse_args().trials
+    print(
+        "| design | coverage, node x arm 0 | .5 % | 1 % | median half width | no interval |\n|---|---|---|---|---|---|"
+    )
+    for name in DESIGNS:
+        cells = [node_coverage(name, sd, trials=trials) for sd in (0.0, 0.005, 0.01)]
+        shown = " | ".join(f"{100 * cell[0]:.1f}" for cell in cells)
+        print(f"| {name} | {shown} | {100 * cells[1][1]:.1f} % | {100 * cells[1][2]:.0f} % |")
+    print("\n| series of 100 steps | arms said to drift, % | runs said to have two modes, % |\n|---|---|---|")
+    for name in SERIES:
+        drifts, modes = series_flags(name, trials=max(1, trials // 5))
+        print(f"| {name} | {100 * drifts:.1f} | {100 * modes:.1f} |")
+    print("\n'more GPUs help up to 8' though 8 is slower than 1 (times 1, 2, 1.5, 1.2; noise of the first two 20 %):")
+    for seeds in (3, 5):
+        noise_of = {1: 0.2, 2: 0.2, 4: 0.01, 8: 0.01}
+        rate = help_claims({1: 1.0, 2: 2.0, 4: 1.5, 8: 1.2}, noise_of, seeds=seeds, trials=trials)
+        print(f"  {seeds} seeds: {100 * rate:.1f} %")
+    print("\nAmdahl's law said not to describe the times, %, by communication a doubling (0: it is the law):")
+    for seeds in (3, 5):
+        rates = {c: misfits(c, seeds=seeds, trials=trials) for c in (0.0, 0.01, 0.03)}
+        print(f"  {seeds} seeds: {', '.join(f'{c:g}: {100 * rate:.1f}' for c, rate in rates.items())}")
+    print("\n| arms | n | rho | upper bound of differences holds, % | of an arm, % |\n|---|---|---|---|---|")
+    for arms, n, rho in ((1, 3, 0.0), (4, 3, 0.0), (4, 3, 0.9), (4, 5, 0.5), (8, 3, 0.5)):
+        pairs, single = bound_holds(arms, n, rho, trials=trials)
+        print(f"| {arms} | {n} | {rho:g} | {100 * pairs:.1f} | {100 * single:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Speed-ups over nodes: what counts as one observation, and how often the interval holds the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from recorded_runs import arm, curves, run
+
+from benchmarks.speed_rates import bound_holds, help_claims, misfits, node_coverage, series_flags
+from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.nodes import Timed, ratio_of_times
+from hpcml.model.comparison import Row
+from hpcml.model.records import Point, RunRecord, Usage
+from tests.effort import times
+
+VALUES = [0.90, 0.91, 0.92, 0.93, 0.94, 0.95]
+
+
+def on(places: str, level: str) -> list[RunRecord]:
+    return [run(level, seed, VALUES[seed], facts={"hostname": f"n{place}"}) for seed, place in enumerate(places)]
+
+
+def speed_row(arm_on: str, reference_on: str) -> Row:
+    runs = on(reference_on, "fp32") + on(arm_on, "tf32")
+    return compare(runs, curves(runs, {"fp32": 0.02, "tf32": 0.01})).cells[0].rows[1]
+
+
+@pytest.mark.parametrize(
+    ("arm_on", "reference_on", "unit", "flag"),
+    [
+        ("111111", "111111", "seeds", None),
+        ("123456", "123456", "nodes", None),
+        ("111222", "222333", "these nodes", "speed-up on n2 alone"),
+        ("111222", "333444", "none", "arm and node are one"),
+        ("112233", "445566", "node means", "unpaired over means of nodes"),
+        ("112234", "112235", "nodes", "2 runs on other nodes say nothing"),
+    ],
+)
+def test_the_unit_of_a_speed_up_is_chosen_by_the_nodes_that_arms_share(
+    arm_on: str, reference_on: str, unit: str, flag: str | None
+) -> None:
+    row = speed_row(arm_on, reference_on)
+
+    assert row.speed is not None
+    assert row.speed.speedup_unit == unit
+    assert row.speed.speedup == pytest.approx(2.0, rel=0.02)
+    assert (row.speed.speedup_ci95 is None) == (unit == "none")
+    found = [each for each in row.flags if "node" in each or "alone" in each]
+    assert (found == []) if flag is None else any(flag in each for each in found)
+
+
+def test_gpus_of_one_node_are_places_of_their_own() -> None:
+    shared = {"hostname": "n1", "gpu_uuids": "GPU-a"}
+    other = {"hostname": "n1", "gpu_uuids": "GPU-b"}
+    runs = arm("fp32", VALUES[:3], facts=shared) + arm("tf32", VALUES[:3], facts=other)
+
+    row = compare(runs, curves(runs, {"fp32": 0.02, "tf32": 0.01})).cells[0].rows[1]
+
+    assert row.speed is not None
+    assert (row.speed.speedup_unit, row.speed.speedup_ci95) == ("none", None)
+
+
+def test_the_block_design_is_least_squares_with_an_effect_of_each_node() -> None:
+    import numpy as np  # noqa: PLC0415
+
+    mine = [("1", 0.0), ("1", 0.1), ("2", 0.5), ("2", 0.3), ("2", 0.4)]
+    theirs = [("2", 0.9), ("2", 0.8), ("3", 2.0), ("3", 2.2)]
+    design = [
+        [1.0 if level else 0.0, *(1.0 if place == p else 0.0 for p in "123")]
+        for level, of in ((0, mine), (1, theirs))
+        for place, _ in of
+    ]
+    y = np.array([x for of in (mine, theirs) for _, x in of])
+    solution, (squares,), *_ = np.linalg.lstsq(np.array(design), y, rcond=None)
+    variance = squares / (len(y) - 4) * np.linalg.inv(np.array(design).T @ np.array(design))[0, 0]
+
+    found = ratio_of_times(
+        *([Timed(seed=i, place=p, time=math.exp(x)) for i, (p, x) in enumerate(of)] for of in (mine, theirs))
+    )
+
+    assert found is not None
+    assert found.ci95 is not None
+    assert math.log(found.value) == pytest.approx(solution[0])
+    assert math.log(found.ci95.high / found.ci95.low) / 2 == pytest.approx(2.5705818 * math.sqrt(variance))  # t, 5 df
+
+
+def covers(share: float, trials: int, nominal: float = 0.95) -> bool:
+    return abs(share - nominal) <= 0.005 + 3 * math.sqrt(nominal * (1 - nominal) / trials)
+
+
+@pytest.mark.parametrize(
+    ("design", "interaction"),
+    [
+        ("seed i of both on node i", 0.01),
+        ("both on 3 nodes, 2 seeds each", 0.01),
+        ("both on one node", 0.0),
+        ("A 111222, B 222333", 0.0),
+        ("A 11122, B 13333", 0.0),
+        ("5 nodes each", 0.01),
+    ],
+)
+def test_intervals_over_nodes_cover_the_truth(design: str, interaction: float) -> None:
+    trials = times(800, 10000)
+
+    share, _, without = node_coverage(design, interaction, trials=trials)
+
+    assert without == 0
+    assert covers(share, trials)
+
+
+@pytest.mark.parametrize("design", ["one node each", "2 nodes each"])
+def test_where_arm_and_node_are_one_there_is_never_an_interval(design: str) -> None:
+    assert node_coverage(design, 0.0, trials=50)[2] == 1.0
+
+
+def kept(runs: Sequence[RunRecord], shapes: dict[str, Any]) -> dict[str, list[Point]]:
+    return {
+        r.uid: [Point(step=s, t_s=float(s), value=shapes[r.precision](s, r.seed)) for s in range(200)] for r in runs
+    }
+
+
+def test_recurring_slow_steps_count_in_the_speed_up() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    jitter = lambda s, seed: 1 + 0.01 * math.sin(7 * s + seed)  # noqa: E731
+    shapes = {
+        "fp32": lambda s, seed: 0.02 * jitter(s, seed),
+        "tf32": lambda s, seed: 0.01 * jitter(s, seed) * (3 if s % 10 < 3 else 1),  # 30 % of steps are 3 times as long
+    }
+
+    cell = compare(runs, kept(runs, shapes)).cells[0]
+    speed = cell.rows[1].speed
+
+    assert speed is not None
+    assert speed.speedup_of == "means"
+    assert speed.speedup == pytest.approx(1.25, rel=0.01)
+    assert speed.speedup_of_medians == pytest.approx(2.0, rel=0.01)
+    assert any("slow and fast steps alternate" in flag for flag in cell.rows[1].flags)
+    assert any(remark.startswith("speed-ups and samples/s are of mean") for remark in cell.remarks)
+
+
+def test_an_arm_that_is_still_settling_has_no_steady_speed() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    shapes = {
+        "fp32": lambda s, seed: 0.02 * (1 + 0.01 * math.sin(7 * s + seed)),
+        "tf32": lambda s, seed: 0.01 * (1 + math.exp(-s / 50)) * (1 + 0.01 * math.sin(7 * s + seed)),
+    }
+
+    flags = compare(runs, kept(runs, shapes)).cells[0].rows[1].flags
+
+    assert any(flag.startswith("speed not steady: step times -") for flag in flags)
+
+
+def test_one_short_run_takes_no_speed_from_the_others() -> None:
+    runs = arm("fp32", VALUES[:5]) + arm("tf32", VALUES[:5])
+    steps = curves(runs, {"fp32": 0.02, "tf32": 0.01})
+    steps[runs[0].uid] = steps[runs[0].uid][:40]
+
+    cell = compare(runs, steps).cells[0]
+
+    assert [row.speed.n for row in cell.rows if row.speed is not None] == [5, 5]
+    assert not any("no steady step time" in flag for row in cell.rows for flag in row.flags)
+    assert any("each is of its own last half" in remark for remark in cell.remarks)
+
+
+def test_other_sm_clocks_are_told_with_what_may_have_lowered_them() -> None:
+    def clocked(mhz: float, capped: float) -> Usage:
+        return Usage(sm_mhz=mhz, throttled_power_share=capped)
+
+    locked = arm("fp32", VALUES, usage=clocked(1410, 0)) + arm("tf32", VALUES, usage=clocked(900, 0))
+    capped = [replace(r, usage=clocked(900, 0.4)) if r.precision == "tf32" else r for r in locked]
+
+    (said,) = [remark for remark in compare(locked, {}).cells[0].remarks if "SM clocks" in remark]
+    assert "tf32 were 900 MHz, of fp32 1410 MHz" in said
+    assert "were clocks locked?" in said
+    assert any("its power cap" in remark for remark in compare(capped, {}).cells[0].remarks)
+
+
+def test_drift_and_two_kinds_of_steps_are_rarely_seen_where_there_are_none_and_found_where_they_are() -> None:
+    trials = times(100, 2000)
+
+    for name in ("normal 2 %", "AR(.95) 2 %", "1 % of steps x10"):
+        drifts, modes = series_flags(name, trials=trials)
+        assert drifts <= 0.03
+        assert modes <= 0.01
+    assert series_flags("30 % of steps x3", trials=20)[1] > 0.95
+    assert series_flags("step of 10 % midway", trials=20)[0] > 0.95
+
+
+def test_more_gpus_are_not_said_to_help_where_they_are_slower_than_fewer() -> None:
+    noise = {1: 0.2, 2: 0.2, 4: 0.01, 8: 0.01}
+
+    assert help_claims({1: 1.0, 2: 2.0, 4: 1.5, 8: 1.2}, noise, seeds=3, trials=times(300, 10000)) <= 0.05
+    assert help_claims({1: 1.0, 2: 0.6, 4: 0.4, 8: 0.3}, dict.fromkeys(noise, 0.02), seeds=3, trials=50) > 0.95
+
+
+def test_amdahls_law_is_told_where_it_holds_and_not_where_communication_grows() -> None:
+    trials = times(400, 10000)
+
+    assert misfits(0.0, seeds=3, trials=trials) <= 0.06 + 3 * math.sqrt(0.05 * 0.95 / trials)
+    assert misfits(0.03, seeds=3, trials=30) > 0.95
+
+
+@pytest.mark.parametrize(("arms", "n", "rho"), [(1, 3, 0.0), (4, 3, 0.9), (4, 5, 0.5)])
+def test_the_upper_bound_of_a_spread_holds_in_eighty_per_cent(arms: int, n: int, rho: float) -> None:
+    trials = times(1500, 10000)
+
+    assert min(bound_holds(arms, n, rho, trials=trials)) >= 0.8 - 3 * math.sqrt(0.16 / trials)
