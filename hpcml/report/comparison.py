@@ -312,8 +312,7 @@ def _measure(cell: Cell, comparison: Comparison) -> Iterator[str]:
     if cell.scale != "linear":
         yield f"tests are on the {cell.scale} scale: of typical runs (geometric means), not of mean {comparison.metric}"
     if cell.resolution is not None:
-        source = {"config": "as configured", "recorded": "as recorded", "guessed": "guessed from the values"}
-        known = source[cell.resolution_source or "guessed"]
+        known = "as configured" if cell.resolution_source == "config" else "guessed from the values"
         yield f"{comparison.metric} moves in steps of {cell.resolution:.3g}, {known}: no spread is taken to be below"
         if cell.margin is not None and cell.margin < _COARSE * cell.resolution:
             yield f"the margin is finer than {_COARSE} steps of the metric"

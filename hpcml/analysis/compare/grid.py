@@ -17,7 +17,6 @@ from hpcml.analysis.compare.factor import show
 from hpcml.errors import ComparisonError
 from hpcml.model.records import RunRecord
 
-FACT = "metric_resolution."  # and the metric's name: what a program recorded
 _OFF_GRID = 1e-3  # of a step: values that were computed in FP32 lie so near
 _MOST_STEPS = 1e6  # a value of more steps fits any grid
 
@@ -27,7 +26,7 @@ class Resolution:
     """The smallest step of a metric; None: no grid is known, nor can one be seen."""
 
     value: float | None
-    source: Literal["config", "recorded", "guessed"] | None
+    source: Literal["config", "guessed"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +96,14 @@ def find_scale(runs: Sequence[RunRecord], metric: str, *, higher_is_better: bool
 
 
 def find_resolution(runs: Sequence[RunRecord], metric: str) -> Resolution:
-    """Return the step of *metric* of the runs of one cell: configured, else recorded by the program, else seen.
+    """Return the step of *metric* of the runs of one cell: configured, else seen.
 
     It is seen where all values are multiples of the smallest gap between two of them. Raises `ComparisonError` where
-    the runs' configurations disagree; where programs recorded several, the largest counts.
+    the runs' configurations disagree.
     """
     configured = _agreed(runs, metric, "resolution", _number)
     if isinstance(configured, float):
         return Resolution(value=configured, source="config")
-    recorded = [value for run in runs if (value := _number(run.facts.get(f"{FACT}{metric}"))) is not None]
-    if recorded:
-        return Resolution(value=max(recorded), source="recorded")
     guess = _guess([value for run in runs if (value := metric_value(run, metric)) is not None])
     return Resolution(value=guess, source=None if guess is None else "guessed")
 
