@@ -3,7 +3,8 @@
 An arm holds the runs of one setting; its values are one number per seed, in the unit of the metric, never one per step:
 a thousand steps of one run are one observation. The sections of the file, each of pure functions:
 
-- Contrasts: `mean`, `paired` (t test on differences), `welch` (Welch's t test) and `ratio` (either, on logarithms).
+- Contrasts: `mean`, `paired` (t test on differences), `welch` (Welch's t test), `partly_paired` (some seeds are in
+  both arms) and `ratio` (paired or Welch, on logarithms). A *floor* is the least spread that values on a grid can show.
 - Verdicts: `verdict` from a 90 % interval and a margin. That is the TOST equivalence test at the level of 5 %
   (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987): equivalent if the whole interval lies inside the margin.
 - Holm's adjustment of the p values of a whole table: S. Holm, A simple sequentially rejective multiple test procedure,
@@ -13,7 +14,7 @@ a thousand steps of one run are one observation. The sections of the file, each 
 
 What holds for all of them:
 
-- n < 2 in an arm: there is no interval, hence None, and the verdict is "inconclusive".
+- n < 2 in an arm: there is no interval, hence None. n < 3: there is one, but no claim (`LEAST_SEEDS`).
 - No spread at all (sd 0, up to rounding): the interval is the point itself; TOST's p is 0 inside the margin, else 1.
 - All quantiles come from Student's t; nothing is resampled, since bootstraps under-cover below ten runs an arm.
 """
@@ -32,6 +33,7 @@ from scipy import special  # not scipy.stats: it takes a second to import, and `
 from hpcml.model.comparison import Interval, Verdict
 from hpcml.model.publication import Band
 
+LEAST_SEEDS = 3  # below, no verdict: two runs that happen to agree would be certain of anything
 INDICATIVE_BELOW = 5  # seeds; power at the usual margins is 2 to 30 % with 3
 _ROUNDING = 1e-12  # a relative spread below this is arithmetic, not data
 
@@ -98,10 +100,10 @@ def sd(values: Sequence[float]) -> float | None:
     return 0.0 if relative <= _ROUNDING else relative * scale
 
 
-def mean(values: Sequence[float]) -> Contrast:
+def mean(values: Sequence[float], *, floor: float = 0.0) -> Contrast:
     """Return the mean of one arm with its standard error ``sd / sqrt(n)`` and n - 1 degrees of freedom.
 
-    *values* is one number per seed and must not be empty.
+    *values* is one number per seed and must not be empty; their sd is taken to be *floor* at least.
 
     >>> mean([1.0, 2.0, 3.0]).value
     2.0
@@ -110,35 +112,37 @@ def mean(values: Sequence[float]) -> Contrast:
     if spread is None:
         return Contrast(value=float(values[0]), standard_error=0.0, df=None)
     n = len(values)
-    return Contrast(value=math.fsum(values) / n, standard_error=spread / math.sqrt(n), df=n - 1)
+    return Contrast(value=math.fsum(values) / n, standard_error=max(spread, floor) / math.sqrt(n), df=n - 1)
 
 
-def paired(arm: Sequence[float], reference: Sequence[float]) -> Contrast:
+def paired(arm: Sequence[float], reference: Sequence[float], *, floor: float = 0.0) -> Contrast:
     """Return the mean of arm minus reference with the standard error of the paired t test.
 
-    The values at the same place belong to the same seed; raises `ValueError` where the two differ in length.
+    The values at the same place belong to the same seed; raises `ValueError` where the two differ in length. The sd of
+    the differences is taken to be *floor* at least.
 
     >>> round(paired([0.92, 0.93, 0.91], [0.90, 0.92, 0.90]).value, 4)
     0.0133
     """
     differences = [a - r for a, r in zip(arm, reference, strict=True)]
-    contrast = mean(differences)
+    contrast = mean(differences, floor=floor)
     scale = max(map(abs, (*arm, *reference)))
-    if contrast.standard_error <= _ROUNDING * scale:  # 0.3 - 0.2 and 0.2 - 0.1 differ in their last bit only
+    if not floor and contrast.standard_error <= _ROUNDING * scale:  # 0.3 - 0.2 and 0.2 - 0.1 differ in their last bit
         return Contrast(value=contrast.value, standard_error=0.0, df=contrast.df)
     return contrast
 
 
-def welch(arm: Sequence[float], reference: Sequence[float]) -> Contrast:
+def welch(arm: Sequence[float], reference: Sequence[float], *, floor: float = 0.0) -> Contrast:
     """Return the difference of the means of two independent arms, whose variances may differ.
 
     Welch's t test: the standard error is ``sqrt(s1²/n1 + s2²/n2)``, the degrees of freedom are those of Welch and
-    Satterthwaite (B. L. Welch, Biometrika 34, 1947). The arms may have different numbers of seeds.
+    Satterthwaite (B. L. Welch, Biometrika 34, 1947). The arms may have different numbers of seeds. The sd of each is
+    taken to be *floor* at least.
 
     >>> welch([2.0, 4.0], [1.0, 3.0])
     Contrast(value=1.0, standard_error=1.414213562373095, df=2.0)
     """
-    one, other = mean(arm), mean(reference)
+    one, other = mean(arm, floor=floor), mean(reference, floor=floor)
     value = one.value - other.value
     if one.df is None or other.df is None:
         return Contrast(value=value, standard_error=0.0, df=None)
@@ -148,6 +152,30 @@ def welch(arm: Sequence[float], reference: Sequence[float]) -> Contrast:
     shares = (one.standard_error / error) ** 2, (other.standard_error / error) ** 2
     df = 1 / (shares[0] ** 2 / one.df + shares[1] ** 2 / other.df)  # Welch and Satterthwaite
     return Contrast(value=value, standard_error=error, df=df)
+
+
+def partly_paired(
+    pairs: Sequence[tuple[float, float]], arm: Sequence[float], reference: Sequence[float], *, floor: float = 0.0
+) -> Contrast:
+    """Return the difference of the means of two arms of which some values, *pairs*, belong to the same seeds.
+
+    *arm* and *reference* are the values without a partner. T_new2 of B. Derrick, B. Russ, D. Toher and P. White (Test
+    statistics for the comparison of means for two samples that include both paired and independent observations, J.
+    Mod. Appl. Stat. Methods 16, 2017): Welch's standard error less twice the covariance of the means, which the shared
+    seeds give. At least three pairs; the sd of each arm is taken to be *floor* at least.
+    """
+    shared, others = [a for a, _ in pairs], [r for _, r in pairs]
+    contrast = welch([*shared, *arm], [*others, *reference], floor=floor)
+    if not contrast.standard_error or contrast.df is None:
+        return contrast
+    n_shared, n_alone = len(pairs), len(arm) + len(reference)
+    one, other = mean([*shared, *arm], floor=floor), mean([*others, *reference], floor=floor)
+    rho = correlation(shared, others) or 0.0
+    n_arm, n_reference = n_shared + len(arm), n_shared + len(reference)
+    both = 2 * rho * one.standard_error * other.standard_error * n_shared / math.sqrt(n_arm * n_reference)
+    error = math.sqrt(max(0.0, contrast.standard_error**2 - both))
+    df = (n_shared - 1) + (contrast.df - n_shared + 1) / (n_alone + 2 * n_shared) * n_alone
+    return Contrast(value=contrast.value, standard_error=error, df=max(1.0, df))
 
 
 def ratio(
@@ -202,16 +230,15 @@ def verdict(ci90: Interval | None, margin: float | None, *, higher_is_better: bo
     - equivalent: the whole interval lies inside ±margin
     - better: its low end is above 0
     - non-inferior: its low end is above -margin
+    - worse by more than the margin: its high end is below -margin
     - worse: its high end is below 0
     - inconclusive: none of these, or no interval (None)
 
     >>> verdict(Interval(low=-0.002, high=0.003, confidence=0.9), 0.005, higher_is_better=True)
     'equivalent'
     """
-    if margin is None:
-        return "no margin"
-    if ci90 is None:
-        return "inconclusive"
+    if margin is None or ci90 is None:
+        return "no margin" if margin is None else "inconclusive"
     low, high = (ci90.low, ci90.high) if higher_is_better else (-ci90.high, -ci90.low)
     if -margin < low and high < margin:
         return "equivalent"
@@ -219,7 +246,9 @@ def verdict(ci90: Interval | None, margin: float | None, *, higher_is_better: bo
         return "better"
     if low > -margin:
         return "non-inferior"
-    return "worse" if high < 0 else "inconclusive"
+    if high >= 0:
+        return "inconclusive"
+    return "worse by more than the margin" if high < -margin else "worse"
 
 
 def p_not_worse(
@@ -244,6 +273,7 @@ def _exp(value: float) -> float:
 
 
 ALPHA = 0.05
+_KINDS = ("equivalent", "better", "non_inferior", "worse", "worse_by_margin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,19 +284,24 @@ class Claims:
     better: float
     non_inferior: float
     worse: float
+    worse_by_margin: float
 
 
 def find_claims(contrast: Contrast, margin: float | None, *, higher_is_better: bool) -> Claims | None:
     """Return the p values of what *contrast* (arm minus reference) may show; None without a margin, or for n < 2.
 
-    "equivalent" is tested by TOST, the others by a one-sided t test against 0 or -margin.
+    "equivalent" is tested by TOST, the others by a one-sided t test against 0 or -margin, each at 5 %: of two truly
+    equal arms one in ten is called better or worse.
     """
     if margin is None or contrast.df is None:
         return None
     gain = contrast if higher_is_better else contrast.turned()
-    ps = contrast.p_tost(margin), gain.p_above(0.0), gain.p_above(-margin), gain.turned().p_above(0.0)
-    equivalent, better, non_inferior, worse = (1.0 if p is None else p for p in ps)
-    return Claims(equivalent=equivalent, better=better, non_inferior=non_inferior, worse=worse)
+    loss = gain.turned()
+    ps = (
+        *(contrast.p_tost(margin), gain.p_above(0.0), gain.p_above(-margin)),
+        *(loss.p_above(0.0), loss.p_above(margin)),
+    )
+    return Claims(**dict(zip(_KINDS, (1.0 if p is None else p for p in ps), strict=True)))
 
 
 def adjust(claims: Sequence[Claims]) -> list[Claims]:
@@ -274,13 +309,8 @@ def adjust(claims: Sequence[Claims]) -> list[Claims]:
 
     Each kind of claim is a family of its own.
     """
-    kinds = [
-        holm([getattr(each, kind) for each in claims]) for kind in ("equivalent", "better", "non_inferior", "worse")
-    ]
-    return [
-        Claims(equivalent=equivalent, better=better, non_inferior=non_inferior, worse=worse)
-        for equivalent, better, non_inferior, worse in zip(*kinds, strict=True)
-    ]
+    kinds = [holm([getattr(each, kind) for each in claims]) for kind in _KINDS]
+    return [Claims(**dict(zip(_KINDS, ps, strict=True))) for ps in zip(*kinds, strict=True)]
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -307,6 +337,8 @@ def verdict_of(claims: Claims) -> Verdict:
         return "better"
     if claims.non_inferior < ALPHA:
         return "non-inferior"
+    if claims.worse_by_margin < ALPHA:
+        return "worse by more than the margin"
     return "worse" if claims.worse < ALPHA else "inconclusive"
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.argument("references", metavar="[RUN]...", nargs=-1)
 @comparing
 @selecting
+@click.option("--explain", is_flag=True, help="Say how each number came about, and show all remarks.")
 @form("json", "csv", "md", "latex")
 @pass_places
 def compare(
@@ -26,6 +27,8 @@ def compare(
     /,
     request: ComparisonRequest,
     form: str | None,
+    *,
+    explain: bool,
     **selection: object,
 ) -> None:
     """Compare runs that differ in one setting: metric, speed, cost, and whether the difference matters.
@@ -41,7 +44,7 @@ def compare(
 
     chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
     result = compare_runs(places, chosen, request)
-    document = comparison_document(result)
+    document = comparison_document(result, explain=explain)
     if form is None:
         show(as_renderable(document, console=console()))
     else:

@@ -15,12 +15,16 @@ from hpcml.model.precision import Numerics
 
 Verdict = Literal[
     "reference",  # the row that the others are measured against
-    "equivalent",  # the 90 % interval of the difference lies inside the margin
-    "better",
-    "non-inferior",  # not worse by the margin or more; perhaps better
-    "worse",
+    "identical",  # every value is bit for bit the reference's: says nothing of other seeds
+    "equivalent",  # shown to differ by less than the margin, either way
+    "better",  # shown to be above the reference, by however little
+    "non-inferior",  # shown not to be worse by the margin or more; perhaps better
+    "worse by more than the margin",  # shown to be
+    "worse",  # shown to be below the reference, by however little
     "inconclusive",  # the runs at hand cannot tell; never read it as "no difference"
+    "unstable",  # too many of its runs, or of the reference's, were lost to their own doing: survivors prove nothing
     "no margin",  # no margin was given, so no difference is known to matter
+    "not proven",  # precisions are compared, and that of an arm, or of its reference, was not measured
     "not as requested",  # an arm, or its reference, was measured to compute in another precision than its name says
 ]
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
@@ -80,8 +84,13 @@ class Difference:
     ci90: Interval | None  # two one-sided tests at 5 % and this interval say the same
     ci95: Interval | None
     p_tost: float | None  # the larger of the two one-sided p values; None without a margin
-    paired: bool  # by seed; else Welch
+    paired: bool  # by seed, over the shared seeds; else Welch or, where `partly_paired`, a test of both
     rho: float | None  # correlation of the pairs; None unpaired, below 3 pairs, or without any spread
+    partly_paired: bool = False  # shared seeds as pairs, and the others as they are
+    n_pairs: int = 0
+    left_out: tuple[int, ...] = ()  # seeds with a value in one arm only, which a paired test does not use
+    is_floored: bool = False  # the spread that was seen is below one step of the metric, which was taken instead
+    p_sign_flip: float | None = None  # exact, of the claim made; None: no claim, unpaired, or below 6 pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +173,24 @@ class ToTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """The runs of a row that were lost to their own doing: how many, at which rate, and what if they count as worst.
+
+    Lost to its own doing is a run that completed without a finite value, or failed by its program or for want of
+    memory. What a machine, a scheduler or a person ended is in `n_elsewhere` alone.
+    """
+
+    n: int
+    n_ended: int  # without those that were lost elsewhere
+    rate_ci90: Interval | None  # Clopper and Pearson; each end is a one-sided 95 % bound
+    p_more: float | None  # Boschloo's exact one-sided test: the arm with more losses loses more; None for the reference
+    n_elsewhere: int
+    worst: float | None = None  # the value that lost runs have in `worst_case`
+    worst_case: Interval | None = None  # 90 %, of the difference
+    worst_case_verdict: Verdict | None = None  # alone, without Holm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """The runs of one level of the factor in one cell; the unit of all statistics is the seed.
 
@@ -189,6 +216,7 @@ class Row:
     speed: Speed | None
     flags: tuple[str, ...] = ()
     p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison: the verdict goes by it
+    losses: Losses | None = None
     p_not_worse: float | None = None  # P(a run of this row >= one of the reference - margin)
     score: float | None = None  # MLPerf's: fastest and slowest run dropped, mean of the rest; only on request
     cost: Cost | None = None
@@ -260,6 +288,9 @@ class Cell:
     confounders: tuple[Discrepancy, ...] = ()  # only where mixing was allowed: a reason to doubt every number above
     notes: tuple[Discrepancy, ...] = ()  # may differ, worth knowing
     excluded: tuple[Excluded, ...] = ()
+    scale: Literal["linear", "log", "logit"] = "linear"  # of all tests of the metric
+    resolution: float | None = None  # the step of the metric's grid
+    resolution_source: Literal["config", "guessed"] | None = None
     target_source: Literal["config", "command line"] | None = None  # None: no row has a `to_target`
 
 

@@ -43,7 +43,10 @@ _PLACEMENT = frozenset(
 ) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
 # How a run is judged, and whether it goes on after a precision mismatch, is not what it computes. These settings came
 # after the first runs were recorded, whose hashes must not change.
-_JUDGEMENT = ("objective.margins", "objective.target", "precision.on_mismatch", "workload.metrics_from")
+_JUDGEMENT = (
+    *("objective.margins", "objective.target", "objective.scale", "objective.resolution", "objective.worst"),
+    *("precision.on_mismatch", "workload.metrics_from"),
+)
 # Settings that came after the first runs were recorded: at these values the run is the same experiment as before.
 _ADDED_LATER: Mapping[str, object] = {
     "model.options": {},
@@ -164,6 +167,14 @@ class Goal(Enum):
     min = "min"
 
 
+class Scale(Enum):
+    """The scale on which values of the metric are compared; errors near 0 and accuracies near 1 are skewed as such."""
+
+    linear = "linear"
+    log = "log"
+    logit = "logit"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """The metric that runs are compared by.
@@ -177,12 +188,36 @@ class Objective:
     margin: float | None = None  # in the metric's unit: a difference below it does not matter
     margins: dict[str, float] = field(default_factory=dict)  # of other metrics, by name
     target: float | None = None  # a value of the metric: how long, and how much energy, a run needs to reach it
+    scale: Scale = Scale.linear
+    scale_at: float | None = None  # where on another scale than linear the margin is meant: a usual value of the metric
+    resolution: float | None = None  # the metric's smallest step: 1/355 for an accuracy of 355 samples
+    worst: float | None = None  # what a run that diverged is worth, in a second look at the verdict: chance level, say
 
     def __post_init__(self) -> None:
         require(self.margin is None or self.margin > 0, f"objective.margin={self.margin} must be positive")
         for name, margin in self.margins.items():
             require(margin > 0, f"objective.margins.{name}={margin} must be positive")
         require(self.target is None or math.isfinite(self.target), f"objective.target={self.target} must be a number")
+        require(self.worst is None or math.isfinite(self.worst), f"objective.worst={self.worst} must be a number")
+        step = self.resolution
+        require(step is None or (step > 0 and math.isfinite(step)), f"objective.resolution={step} must be positive")
+        self._check_scale()
+
+    def _check_scale(self) -> None:
+        if self.scale is Scale.linear:
+            return
+        at, asked = self.scale_at, f"objective.scale={self.scale.name}"
+        require(
+            at is not None, f"{asked} needs objective.scale_at: the value of {self.metric} where the margin is meant"
+        )
+        if at is None:
+            return
+        top = math.inf if self.scale is Scale.log else 1.0
+        require(0 < at < top, f"objective.scale_at={at} must lie between 0 and {top:g} for {asked}")
+        worse = at + (self.margin or 0) * (1 if self.goal is Goal.min else -1)
+        require(
+            0 < worse < top, f"objective.margin={self.margin} from objective.scale_at={at} leaves the {asked} scale"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from hpcml.codec import Json, encode
 from hpcml.model.comparison import Cell, Comparison, Difference, Interval, Row
@@ -28,15 +29,21 @@ from hpcml.report.document import (
     report_table,
     short_table,
 )
+from hpcml.report.finding import sentence
 from hpcml.report.text import duration, ends, p_value
 
+_MOST_REMARKS = 3
+_COARSE = 3  # steps of the metric
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
 
 
-def comparison_document(comparison: Comparison, quantities: RowQuantities = row_quantities) -> Document:
-    """Return the document of ``hpcml compare``: for each cell a table, its costs, and remarks.
+def comparison_document(
+    comparison: Comparison, quantities: RowQuantities = row_quantities, *, explain: bool = False
+) -> Document:
+    """Return the document of ``hpcml compare``: for each cell what was found, a table, its costs, and remarks.
 
-    A cell has the runs that are alike in everything but the compared setting, and a row for each of its values.
+    A cell has the runs that are alike in everything but the compared setting, and a row for each of its values. Of the
+    remarks at most three are shown, those that change what a reader should think; *explain* shows all, and the chart.
     *quantities* makes the columns, in the order of CSV; a test gives its own.
     """
     warning = closing(comparison)
@@ -44,15 +51,15 @@ def comparison_document(comparison: Comparison, quantities: RowQuantities = row_
     return Document(
         introduction=introduction(comparison),
         sections=[
-            *(_cell(comparison, cell, its) for cell, its in told),
-            *([Section(heading="", parts=[Paragraph(text=warning)])] if warning is not None else []),
+            *(_cell(comparison, cell, its, explain=explain) for cell, its in told),
+            *([Section(heading="", parts=[Paragraph(text=warning)])] if warning is not None and explain else []),
         ],
         record=_record(comparison, told),
         lines=[flat_line(its, row) for cell, its in told for row in cell.rows],
     )
 
 
-def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Section:
+def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]], *, explain: bool) -> Section:
     below = line_table(quantities, cell.rows, [row.level for row in cell.rows])
     known = [(row.level, row.difference) for row in cell.rows if row.difference is not None]
     intervals = IntervalChart(
@@ -63,10 +70,13 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
         levels=[row.level for row in cell.rows],
     )
     whole_runs = walls(cell)
-    parts: list[Part] = [short_table(quantities, cell.rows, keeps_empty=True, is_dense=True), intervals]
+    found = [f"{row.level}: {sentence(comparison, cell, row)}" for row in cell.rows if row.verdict != "reference"]
+    parts: list[Part] = [Remarks(lines=found, tones=["conclusion"] * len(found))] if found else []
+    parts.append(short_table(quantities, cell.rows, keeps_empty=True, is_dense=True))
+    parts += [intervals] if explain else []
     parts += [below] if below is not None else []
-    parts.append(_remarks(comparison, cell))
-    parts += [Remarks(lines=[whole_runs], terminal_only=True)] if whole_runs is not None else []
+    parts.append(_remarks(comparison, cell, most=None if explain else _MOST_REMARKS))
+    parts += [Remarks(lines=[whole_runs], terminal_only=True)] if whole_runs is not None and explain else []
     return Section(heading=heading(cell), parts=parts)
 
 
@@ -127,8 +137,12 @@ def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Ro
         yield table(TARGET, caption, races)
 
 
-def _remarks(comparison: Comparison, cell: Cell) -> Remarks:
+def _remarks(comparison: Comparison, cell: Cell, *, most: int | None = None) -> Remarks:
     lines = list(remarks(cell, comparison))
+    if most is not None:
+        first = list(weighty_remarks(cell))[:most]
+        more = len(lines) - len(first)
+        lines = [*first, *([f"{more} more remarks: --explain"] if more > 0 else [])]
     tones: list[Tone] = ["bad" if line.startswith("CONFOUNDED") else "plain" for line in lines]
     return Remarks(lines=lines, tones=tones)
 
@@ -146,7 +160,7 @@ def findings_of(comparison: Comparison) -> Iterator[Finding]:
 
 
 def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
-    said = [_metric(comparison, cell, row), *_ratios(cell, row)]
+    said = [sentence(comparison, cell, row), *_ratios(cell, row)]
     doubts = [f"CONFOUNDED by {each.kind} {each}" for each in cell.confounders]
     return Finding(
         verdict=row.verdict,
@@ -155,20 +169,6 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
         text="; ".join(said) + ".",
         doubts=[*doubts, *row.flags],
     )
-
-
-def _metric(comparison: Comparison, cell: Cell, row: Row) -> str:
-    if row.difference is None:
-        return f"no difference in {comparison.metric} can be told: {_counts(row)}"
-    decimals = cell_decimals(cell)
-    difference = row.difference
-    interval = "" if difference.ci90 is None else f" {ends(difference.ci90, decimals, signed=True)} (90 %)"
-    margin = "" if cell.margin is None else f", margin {cell.margin:g}"
-    return f"difference in {comparison.metric} {difference.value:+.{decimals}f}{interval}{margin}, {_counts(row)}"
-
-
-def _counts(row: Row) -> str:
-    return f"n = {row.n_ok}" if row.n_ok == row.n_selected else f"{row.n_ok} of {row.n_selected} runs count"
 
 
 def _ratios(cell: Cell, row: Row) -> Iterator[str]:
@@ -183,6 +183,22 @@ def _ratios(cell: Cell, row: Row) -> Iterator[str]:
 
 def _times(value: float, interval: Interval | None) -> str:
     return f"{value:.2f}" + ("" if interval is None else f" {ends(interval, 2)}")
+
+
+def weighty_remarks(cell: Cell) -> Iterator[str]:
+    """Yield the remarks that change what a reader should think of *cell*, the most important first.
+
+    That is what else differs, what is wrong with the whole cell, then with the rows, first of each row in turn, and
+    that the margin was chosen afterwards. How many seeds there are is said by the findings.
+    """
+    for confounder in cell.confounders:
+        yield f"CONFOUNDED by {confounder.kind} {confounder}"
+    yield from cell.remarks
+    if cell.margin_source == "command line":
+        yield "the margin was given on the command line, afterwards: fix it beforehand (objective.margin)"
+    flags = [[f"{row.level}: {flag}" for flag in row.flags if "indicative only" not in flag] for row in cell.rows]
+    for turn in zip_longest(*flags):
+        yield from (flag for flag in turn if flag is not None)
 
 
 def heading(cell: Cell) -> str:
@@ -211,15 +227,16 @@ def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
-    for row in cell.rows:
-        for flag in row.flags:
-            yield f"{row.level}: {flag}"
+    yield from (f"{row.level}: {flag}" for row in cell.rows for flag in row.flags)
     if any(row.n_ok for row in cell.rows):  # the margin is that of the runs that count
         yield _margin(cell, comparison.metric)
     yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
     for row in cell.rows:
         if row.difference is not None:
             yield f"{row.level}: {_pairing(row, row.difference)}"
+    for row in cell.rows:
+        yield from _lost(row, cell)
+    yield from _measure(cell, comparison)
     yield from _sources(cell, comparison)
     if cell.steady_from_step is not None:
         yield f"step times: medians over steps {cell.steady_from_step} to {cell.steady_to_step} of every run"
@@ -260,13 +277,47 @@ def _margin(cell: Cell, metric: str) -> str:
 def _pairing(row: Row, difference: Difference) -> str:
     if difference.ci90 is None:
         return "one seed in an arm: no interval, and one run each cannot show it"
-    how = "paired by seed" if difference.paired else "unpaired"
+    how = "paired by seed" if difference.paired else "partly paired" if difference.partly_paired else "unpaired"
+    if difference.p_sign_flip is not None:
+        how += f", exact sign-flip p {p_value(difference.p_sign_flip)}"
+    elif difference.paired:
+        how += f", rests on normality: no exact test is of use with {difference.n_pairs or len(row.seeds)} pairs"
     rho = f", rho {difference.rho:+.2f}" if difference.rho is not None else ""
     p = f", p of TOST {p_value(difference.p_tost)}" if difference.p_tost is not None else ""
     if p_value(row.p_adjusted) != p_value(difference.p_tost) and row.p_adjusted is not None:
         p += f" (after Holm {p_value(row.p_adjusted)})"
     chance = f", P(not worse by the margin) {row.p_not_worse:.2f}" if row.p_not_worse is not None else ""
     return how + rho + p + chance
+
+
+def _lost(row: Row, cell: Cell) -> Iterator[str]:
+    """Yield what an arm lost: its rate with its interval, and the difference if lost runs had ended at the worst."""
+    losses = row.losses
+    if losses is None or not losses.n_ended:
+        return
+    if losses.rate_ci90 is not None:
+        rate = losses.rate_ci90
+        yield f"{row.level}: lost {losses.n}/{losses.n_ended} runs, a rate of {rate.low:.0%} to {rate.high:.0%}"
+    if losses.worst_case is not None and losses.worst is not None:
+        interval = ends(losses.worst_case, cell_decimals(cell), signed=True)
+        yield (
+            f"{row.level}: with lost runs at the worst, {losses.worst:g}, the difference is {interval}: "
+            f"{losses.worst_case_verdict}"
+        )
+    if losses.n_elsewhere:
+        yield f"{row.level}: {losses.n_elsewhere} more runs were ended by a machine, a scheduler or a person"
+
+
+def _measure(cell: Cell, comparison: Comparison) -> Iterator[str]:
+    if cell.scale != "linear":
+        yield f"tests are on the {cell.scale} scale: of typical runs (geometric means), not of mean {comparison.metric}"
+    if cell.resolution is not None:
+        known = "as configured" if cell.resolution_source == "config" else "guessed from the values"
+        yield f"{comparison.metric} moves in steps of {cell.resolution:.3g}, {known}: no spread is taken to be below"
+        if cell.margin is not None and cell.margin < _COARSE * cell.resolution:
+            yield f"the margin is finer than {_COARSE} steps of the metric"
+    if any(row.verdict in ("better", "worse") for row in cell.rows):
+        yield "better and worse are tested at 5 % each: where nothing differs one row in ten is called one of both"
 
 
 def _sources(cell: Cell, comparison: Comparison) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from hpcml.model.comparison import Cell, Comparison, Row, Speed
+from hpcml.model.comparison import Cell, Comparison, Losses, Row, Speed
 from hpcml.model.precision import Numerics
 from hpcml.report.comparison_costs import (
     FIRST,
@@ -48,7 +48,7 @@ def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
     """
     return [
         *_context(comparison, cell),
-        *_counts(comparison),
+        *_counts(comparison, cell),
         *_outcome(comparison, cell),
         *_speed(),
         *cost_quantities(),
@@ -88,7 +88,7 @@ def _context(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
     ]
 
 
-def _counts(comparison: Comparison) -> list[Quantity[Row]]:
+def _counts(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
     return [
         Quantity(key="level", heading=comparison.by, kind="text", value=lambda row: row.level, section=NAME, order=-9,
                  short=Short(terminal=comparison.by.rpartition(".")[2])),
@@ -119,8 +119,48 @@ def _counts(comparison: Comparison) -> list[Quantity[Row]]:
                  write=lambda row: figure(row.n_incomplete or None), short=None),
         Quantity(key="n_unfinished", heading="unfinished", value=lambda row: row.n_unfinished, section=OUTCOME,
                  write=lambda row: figure(row.n_unfinished or None), short=None),
+        *_losses(cell),
         hidden("seeds", lambda row: ";".join(map(str, row.seeds))),
     ]  # fmt: skip
+
+
+def _losses(cell: Cell) -> list[Quantity[Row]]:
+    """Return what is told of lost runs; a column of all forms where any row has lost one."""
+
+    def of(read: Callable[[Losses], Value]) -> Callable[[Row], Value]:
+        return lambda row: None if row.losses is None else read(row.losses)
+
+    is_shown = any(row.losses is not None and row.losses.n for row in cell.rows)
+    return [
+        Quantity(
+            key="n_lost",
+            heading="lost",
+            value=of(lambda losses: losses.n),
+            write=_lost,
+            section=OUTCOME,
+            short=Short(
+                heading="lost [90 %]", terminal=f"lost [90{NBSP}%]", write=_lost, is_number=False, wrap="narrow"
+            )
+            if is_shown
+            else None,
+        ),
+        hidden("n_ended", of(lambda losses: losses.n_ended)),
+        hidden("n_lost_elsewhere", of(lambda losses: losses.n_elsewhere)),
+        hidden("lost_rate_low", of(lambda losses: losses.rate_ci90.low if losses.rate_ci90 else None)),
+        hidden("lost_rate_high", of(lambda losses: losses.rate_ci90.high if losses.rate_ci90 else None)),
+        hidden("p_lost_more", of(lambda losses: losses.p_more)),
+        hidden("worst_case_low", of(lambda losses: losses.worst_case.low if losses.worst_case else None)),
+        hidden("worst_case_high", of(lambda losses: losses.worst_case.high if losses.worst_case else None)),
+        hidden("worst_case_verdict", of(lambda losses: losses.worst_case_verdict)),
+    ]
+
+
+def _lost(row: Row) -> Entry:
+    if row.losses is None or not (row.losses.n or row.losses.n_ended):
+        return NOTHING
+    rate = row.losses.rate_ci90
+    interval = "" if rate is None else f"[{rate.low * 100:.0f} %, {rate.high * 100:.0f} %]"
+    return Entry(text=f"{row.losses.n}/{row.losses.n_ended}", interval=interval, order=row.losses.n)
 
 
 def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
@@ -175,6 +215,10 @@ def _tests(cell: Cell) -> list[Quantity[Row]]:
         Quantity(key="paired", heading="pairing", kind="text", write=_pairing, section=OUTCOME, order=2, short=None,
                  value=lambda row: row.difference.paired if row.difference else None),
         hidden("rho", lambda row: row.difference.rho if row.difference else None),
+        hidden("n_pairs", lambda row: row.difference.n_pairs if row.difference else None),
+        hidden("left_out", lambda row: ";".join(map(str, row.difference.left_out)) if row.difference else None),
+        hidden("scale", lambda _: cell.scale),
+        hidden("resolution", lambda _: cell.resolution),
         hidden("margin", lambda _: cell.margin),
         hidden("margin_source", lambda _: cell.margin_source),
         Quantity(
@@ -188,6 +232,9 @@ def _tests(cell: Cell) -> list[Quantity[Row]]:
         ),
         Quantity(key="p_adjusted", heading="p, Holm", value=lambda row: row.p_adjusted, section=OUTCOME, order=2,
                  write=lambda row: _p(row.p_adjusted), short=None),
+        Quantity(key="p_sign_flip", heading="p, signs", section=OUTCOME, order=2, short=None,
+                 value=lambda row: row.difference.p_sign_flip if row.difference else None,
+                 write=lambda row: _p(row.difference.p_sign_flip if row.difference else None)),
         Quantity(key="p_not_worse", heading="P(not worse)", value=lambda row: row.p_not_worse, section=OUTCOME,
                  write=lambda row: fixed(row.p_not_worse, 2), order=2, short=None),
         Quantity(
@@ -288,7 +335,8 @@ def _pairing(row: Row) -> Entry:
     if row.difference is None:
         return NOTHING
     rho = "" if row.difference.rho is None else f", rho {row.difference.rho:+.2f}"
-    return Entry(text=f"{'by seed' if row.difference.paired else 'none'}{rho}")
+    how = "by seed" if row.difference.paired else "partly" if row.difference.partly_paired else "none"
+    return Entry(text=f"{how}{rho}")
 
 
 def _paired(is_paired: bool | None) -> str | None:  # noqa: FBT001 - a value of the table

@@ -389,8 +389,12 @@ VERDICT_TONES: dict[Verdict, Tone] = {
     "equivalent": "good",
     "better": "good",
     "non-inferior": "good",
+    "worse by more than the margin": "bad",
     "worse": "bad",
+    "unstable": "bad",
+    "identical": "doubt",
     "inconclusive": "doubt",
+    "not proven": "doubt",
     "not as requested": "doubt",
 }
 

@@ -22,6 +22,9 @@ GOLDEN = """\
 
 model digits_cnn · data digits · strategy single · layout nchw · cluster karolina · batch size 64 ·
 device cuda (A100)
+  amp_bf16: no difference that matters: -0.0010, between -0.0018 and -0.0002, margin 0.005; 5 seeds
+  tf32: worse, though perhaps by less than the margin: -0.0325, between -0.0450 and -0.0200, margin
+  0.005; 3 seeds: enough for a look, take 5 for a paper
                                                                                        speed-up
 precision effective  n   val_accuracy vs fp32 [90 %]     verdict     step ms samples/s [95 %]
 fp32      fp32       5   0.9108                          reference     19.97      3205 1
@@ -38,14 +41,44 @@ tf32      fp32, tf32 3/4 0.8783       -0.0325            worse      emulated  em
   - tf32: emulated: no speed
   - margin 0.005 in val_accuracy, fixed in the configuration
   - differences are against fp32: 90 % intervals for the verdict; means and speed-ups 95 %
-  - amp_bf16: paired by seed, rho +0.93, p of TOST 0.032
+  - amp_bf16: paired by seed, rests on normality: no exact test is of use with 5 pairs, rho +0.93, p
+  of TOST 0.032
   - tf32: unpaired, p of TOST 0.032
+  - better and worse are tested at 5 % each: where nothing differs one row in ten is called one of
+  both
   - step times: medians over steps 50 to 99 of every run
   - note: hostname: acn01 (12 runs: fp32, amp_bf16); acn02 (1 run: tf32)
   - not counted: 20261121-080000-abcdef (tf32): val_accuracy ended non-finite
   - wall time of whole runs, start-up and validation included (medians): fp32 1m03s, amp_bf16 1m03s
 
 2 comparisons: the intervals are not adjusted for their number
+"""
+SHORT = """\
+14 runs by precision · val_accuracy: last value, higher is better
+
+model digits_cnn · data digits · strategy single · layout nchw · cluster
+karolina · batch size 64 · device cuda (A100)
+  amp_bf16: no difference that matters: -0.0010, between -0.0018 and -0.0002,
+  margin 0.005; 5 seeds
+  tf32: worse, though perhaps by less than the margin: -0.0325, between -0.0450
+  and -0.0200, margin 0.005; 3 seeds: enough for a look, take 5 for a paper
+precision effective  n   val_accuracy vs fp32 [90 %]     verdict     step ms
+fp32      fp32       5   0.9108                          reference     19.97
+                         ± 0.0024
+amp_bf16  amp_bf16   5   0.9098       -0.0010            equivalent    8.979
+                         ± 0.0024     [-0.0018, -0.0002]
+tf32      fp32, tf32 3/4 0.8783       -0.0325            worse      emulated
+                         ± 0.0024     [-0.0450, -0.0200]
+
+                    speed-up
+precision samples/s [95 %]
+fp32           3205 1
+amp_bf16       7128 2.22
+                    [2.21, 2.23]
+tf32       emulated emulated
+  - tf32: requested tf32, measured fp32 (1 of 3 runs)
+  - tf32: emulated: no speed
+  - 9 more remarks: --explain
 """
 
 
@@ -109,6 +142,23 @@ def measured() -> Comparison:
 
 def test_a_comparison_reads_like_this_in_100_columns() -> None:
     assert comparison_text(comparison(), width=100).replace("\u00a0", " ") == GOLDEN
+
+
+def test_without_explain_findings_go_first_and_80_columns_break_no_word() -> None:
+    assert comparison_text(comparison(), width=80, explain=False).replace("\u00a0", " ") == SHORT
+
+
+def test_three_remarks_at_most_and_what_differs_first() -> None:
+    doubted = replace(comparison(), cells=(replace(comparison().cells[0], remarks=("one", "two", "three", "four")),))
+
+    lines = comparison_text(doubted, explain=False).splitlines()
+
+    assert [line.strip() for line in lines if line.startswith("  - ")] == [
+        "- one",
+        "- two",
+        "- three",
+        "- 12 more remarks: --explain",
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 140, 200])
@@ -200,7 +250,7 @@ def test_a_setting_that_made_cells_is_in_their_heading_once() -> None:
 @pytest.mark.parametrize("half", [0.001, 0.02, 3.0])
 def test_bars_of_a_cell_share_one_axis(half: float) -> None:
     rows = (row("fp32", 0.9), row("tf32", 0.9, difference=difference(0.0, half)))
-    parts = comparison_document(comparison(rows=rows)).sections[0].parts
+    parts = comparison_document(comparison(rows=rows), explain=True).sections[0].parts
     chart = next(part for part in parts if isinstance(part, IntervalChart))
 
     bars = interval_bars(chart, width=41, marks=PLAIN)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, natural, show
 from hpcml.analysis.compare.fairness import differing, setting, settings_of
+from hpcml.analysis.compare.grid import LINEAR, NO_GRID, MetricScale, Resolution
 from hpcml.analysis.compare.to_target import Race, Reach
 from hpcml.analysis.steady import SteadyState
 from hpcml.model.comparison import Comparison
@@ -85,6 +86,7 @@ class Terms:
     """What all rows of one cell are judged by."""
 
     reference: Arm | None  # None: the cell has no run of that level
+    metric: str
     margin: float | None
     higher_is_better: bool
     by_precision: bool
@@ -93,6 +95,9 @@ class Terms:
     steps: Curves  # step_time_s
     data: Curves  # data_time_s
     communication: Curves  # communication_time_s
+    scale: MetricScale = LINEAR
+    resolution: Resolution = NO_GRID
+    worst: float | None = None  # what a lost run is worth at worst; None: nobody can say
     race: Race | None = None  # None: no target
     reaches: Mapping[str, Sequence[Reach]] = field(default_factory=dict)  # by level
     budget_s: float | None = None

@@ -16,6 +16,7 @@ from hpcml.analysis.compare.arms import Arm, excluded, sort_runs
 from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells
 from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference
 from hpcml.analysis.compare.fairness import Differences, clock_remarks, find_allowed, find_differences, order_remarks
+from hpcml.analysis.compare.grid import find_resolution, find_scale, find_worst
 from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_margin, find_target, find_yardstick
 from hpcml.analysis.compare.rows import adjusted, draft_row
 from hpcml.analysis.compare.speed import uses_means
@@ -185,8 +186,8 @@ class _Case:
 def judge(found: Sequence[JudgedCell], question: Question) -> tuple[list[Cell], int]:
     """Return the judged cells, and the number of tests that Holm's adjustment reckons with.
 
-    A test is a row that has a margin, a reference and at least two seeds on both sides. Raises `ComparisonError` where
-    a score is wanted and no cell has a target.
+    A test is a row that has a margin, a reference and at least three seeds on both sides. Raises `ComparisonError`
+    where a score is wanted and no cell has a target.
     """
     cases = [_case(each, question) for each in found]
     if question.is_scored and all(case.terms.race is None for case in cases):
@@ -212,10 +213,15 @@ def _case(found: JudgedCell, question: Question) -> _Case:
             timelines=question.timelines,
         )
     reaches = {} if race is None else {level: find_reaches(arm, race) for level, arm in found.arms.items()}
+    higher_is_better = question.yardstick.higher_is_better
     terms = Terms(
         reference=reference,
+        metric=metric,
+        scale=find_scale(found.counted, metric, higher_is_better=higher_is_better),
+        resolution=find_resolution(found.counted, metric),
+        worst=find_worst(found.counted, found.group.runs, metric, low=higher_is_better),
         margin=margin.value,
-        higher_is_better=question.yardstick.higher_is_better,
+        higher_is_better=higher_is_better,
         by_precision=question.factor.group == "precision",
         steady=steady,
         reporting={run.uid for run in found.counted if question.curves[STEP].get(run.uid)},
@@ -248,6 +254,9 @@ def _build_cell(case: _Case, rows: Sequence[Row], question: Question) -> Cell:
         confounders=found.differences.forbidding,
         notes=found.differences.noted,
         excluded=tuple(run for arm in case.arms for run in excluded(arm, question.yardstick.metric)),
+        scale=case.terms.scale.name,
+        resolution=case.terms.resolution.value,
+        resolution_source=case.terms.resolution.source,
         target_source=case.target.source,
     )
 

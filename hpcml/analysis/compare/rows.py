@@ -1,25 +1,25 @@
 """One row of a comparison: an arm against the reference arm of its cell, with the doubts about its numbers as flags.
 
-`draft_row` judges each row alone, `adjusted` then all rows of the table together (Holm), `row_flags` names each reason
-for doubt in one line: few seeds, lost runs, an unproven precision, unpaired seeds, times that are missing.
+`draft_row` judges each row alone, `adjusted` then all rows of the table together (Holm).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, has_nonfinite_loss
+from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.cells import Terms
-from hpcml.analysis.compare.costs import cost, cost_flags, find_rates, load, load_flags
-from hpcml.analysis.compare.speed import find_speed, speed_flags
+from hpcml.analysis.compare.contrasts import Matchup, claims_of, describe, match, sign_flip_ps
+from hpcml.analysis.compare.costs import cost, find_rates, load, load_flags
+from hpcml.analysis.compare.flags import effective, row_flags
+from hpcml.analysis.compare.losses import find_losses, judged_by_losses, with_worst_case
+from hpcml.analysis.compare.speed import find_speed
 from hpcml.analysis.compare.to_target import mlperf_score, to_target
-from hpcml.analysis.statistics import Claims, Contrast, adjust, find_claims, is_paired, verdict_of
-from hpcml.analysis.steady import MIN_STEPS
-from hpcml.model.comparison import MIXED, NOT_PROVEN, Difference, Row, Speed, Verdict
-from hpcml.model.precision import Numerics, PrecisionName, contradicts
+from hpcml.analysis.statistics import ALPHA, Claims, adjust, verdict_of
+from hpcml.model.comparison import Row, Verdict
+from hpcml.model.precision import contradicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,9 @@ class Draft:
     """A row judged as if it were alone, and its p values for the adjustment over the table."""
 
     row: Row
+    arm: Arm
+    terms: Terms
+    found: Matchup | None  # None: the reference, or nothing to compare with
     claims: Claims | None  # None: nothing can be claimed, hence nothing is adjusted
 
 
@@ -34,8 +37,9 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
     """Return the row of *arm*, judged as if it were the only one of the table."""
     values = arm.aligned(arm.seeds)
     mean = statistics.mean(values) if values else None
-    contrast = _contrast(arm, terms)
-    difference = None if contrast is None else _difference(contrast, arm, terms)
+    found = _match(arm, terms)
+    difference = None if found is None else describe(found, terms.margin, terms.scale)
+    claims = None if found is None else claims_of(found, terms.margin, terms.scale)
     speed = find_speed(arm, terms) if arm.has_speed else None
     rates = find_rates(arm, terms.steady) if arm.has_speed else {}
     reaches = terms.reaches.get(arm.level, ())
@@ -57,13 +61,14 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
         sd=statistics.sd(values),
         mean_ci95=None if mean is None else mean.interval(0.95),
         difference=difference,
-        verdict=_verdict(arm, difference, terms),
+        verdict=_verdict(arm, found, claims, terms),
         speed=speed,
         flags=(
-            *row_flags(arm, terms, difference, speed),
+            *row_flags(arm, terms, found, speed),
             *(load_flags(arm, rates) if arm.has_speed else ()),
             *([why_not] if why_not else ()),
         ),
+        losses=with_worst_case(find_losses(arm, terms.reference), arm, terms),
         p_not_worse=_p_not_worse(arm, terms),
         score=score,
         cost=cost(arm, terms.reference) if arm.has_speed else None,
@@ -74,10 +79,7 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
         ),
         to_target=None if terms.race is None else to_target(reaches, others, terms.race, terms.budget_s),
     )
-    claims = None
-    if contrast is not None:
-        claims = find_claims(contrast, terms.margin, higher_is_better=terms.higher_is_better)
-    return Draft(row=row, claims=claims)
+    return Draft(row=row, arm=arm, terms=terms, found=found, claims=claims)
 
 
 def adjusted(drafts: Sequence[Draft]) -> list[Row]:
@@ -85,40 +87,44 @@ def adjusted(drafts: Sequence[Draft]) -> list[Row]:
     family = [at for at, draft in enumerate(drafts) if draft.claims is not None]
     rows = [draft.row for draft in drafts]
     for at, claims in zip(family, adjust([draft.claims for draft in drafts if draft.claims is not None]), strict=True):
-        rows[at] = _judged(rows[at], claims, len(family))
+        rows[at] = _with_exact(drafts[at], _judged(drafts[at], claims, len(family)))
     return rows
 
 
-def _judged(row: Row, claims: Claims, m: int) -> Row:
-    if m == 1 or row.verdict == "not as requested":  # alone, the interval has decided
-        return replace(row, p_adjusted=claims.equivalent)
-    verdict, flags = verdict_of(claims), row.flags
+def _judged(draft: Draft, claims: Claims, m: int) -> Row:
+    row = draft.row
+    verdict, flags = _verdict(draft.arm, draft.found, claims, draft.terms), row.flags
     if verdict != row.verdict:
         flags = (*flags, f"{row.verdict} if it were the only row, {verdict} after Holm over {m}")
     return replace(row, p_adjusted=claims.equivalent, verdict=verdict, flags=flags)
 
 
-def _contrast(arm: Arm, terms: Terms) -> Contrast | None:
+def _with_exact(draft: Draft, row: Row) -> Row:
+    """Return *row* with the exact p of its claim, and a flag where the exact test and t disagree."""
+    if draft.found is None or row.difference is None:
+        return row
+    ps = sign_flip_ps(draft.found, draft.terms.margin, draft.terms.scale)
+    if row.verdict in ps:
+        p = ps[row.verdict]
+        row = replace(row, difference=replace(row.difference, p_sign_flip=p))
+        if p > ALPHA:
+            return _flagged(row, f"'{row.verdict}' rests on normality: the exact sign-flip test gives p = {p:.2g}")
+    elif row.verdict == "inconclusive" and draft.row.verdict == row.verdict:  # by t alone, not for Holm
+        claims = [f"'{verdict}' (p = {p:.2g})" for verdict, p in ps.items() if p <= ALPHA]
+        if claims:
+            return _flagged(row, f"the exact sign-flip test alone would say {claims[0]}: t does not")
+    return row
+
+
+def _flagged(row: Row, flag: str) -> Row:
+    return replace(row, flags=(*row.flags, flag))
+
+
+def _match(arm: Arm, terms: Terms) -> Matchup | None:
     reference = terms.reference
     if reference is None or reference is arm or not arm.values or not reference.values:
         return None
-    compared = statistics.paired if is_paired(arm.values, reference.values) else statistics.welch
-    return compared(arm.aligned(arm.seeds), reference.aligned(reference.seeds))
-
-
-def _difference(contrast: Contrast, arm: Arm, terms: Terms) -> Difference:
-    reference = terms.reference
-    assert reference is not None, f"{arm.level}: a contrast has a reference"
-    pairs = is_paired(arm.values, reference.values)
-    rho = statistics.correlation(arm.aligned(arm.seeds), reference.aligned(reference.seeds)) if pairs else None
-    return Difference(
-        value=contrast.value,
-        ci90=contrast.interval(0.90),
-        ci95=contrast.interval(0.95),
-        p_tost=None if terms.margin is None else contrast.p_tost(terms.margin),
-        paired=pairs,
-        rho=rho,
-    )
+    return match(arm.values, reference.values, terms.scale, terms.resolution.value)
 
 
 def _p_not_worse(arm: Arm, terms: Terms) -> float | None:
@@ -129,121 +135,34 @@ def _p_not_worse(arm: Arm, terms: Terms) -> float | None:
     return statistics.p_not_worse(values, others, terms.margin, higher_is_better=terms.higher_is_better)
 
 
-def _verdict(arm: Arm, difference: Difference | None, terms: Terms) -> Verdict:
-    if arm is terms.reference:
+def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:
+    """Return what may be said of *arm*, where *claims* are its p values; doubts come before claims."""
+    reference = terms.reference
+    if arm is reference:
         return "reference"
-    if terms.by_precision and (_is_impostor(arm) or (terms.reference is not None and _is_impostor(terms.reference))):
+    if terms.by_precision and any(_is_impostor(each) for each in (arm, reference) if each is not None):
         return "not as requested"
-    if not arm.values:
-        return "inconclusive"
-    interval = None if difference is None else difference.ci90
-    return statistics.verdict(interval, terms.margin, higher_is_better=terms.higher_is_better)
+    said = _said(found, claims, terms)
+    if reference is not None:
+        said = judged_by_losses(said, arm, reference)
+    if said == "unstable" or not terms.by_precision:
+        return said
+    return "not proven" if any(_is_unproven(each) for each in (arm, reference) if each is not None) else said
+
+
+def _said(found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:
+    if found is not None and found.is_identical and found.n >= statistics.LEAST_SEEDS:
+        return "identical"
+    if terms.margin is None:
+        return "no margin"
+    return "inconclusive" if claims is None else verdict_of(claims)
+
+
+def _is_unproven(arm: Arm) -> bool:
+    """Whether it is not known of a run in which precision it computed."""
+    return any(run.precision_effective is None for run in arm.ok)
 
 
 def _is_impostor(arm: Arm) -> bool:
     """Whether any run was measured to compute in another precision than it was configured for."""
     return any(contradicts(run.precision, run.precision_effective) for run in arm.ok)
-
-
-def row_flags(arm: Arm, terms: Terms, difference: Difference | None, speed: Speed | None) -> tuple[str, ...]:
-    """Return all flags of the row of *arm*, each one line for people."""
-    found = [*_doubts(arm, terms), *_precision_flags(arm, terms), *_method_flags(arm, terms, difference, speed)]
-    if speed is not None:
-        found += [*speed_flags(arm, terms), *cost_flags(arm), *_requeue_flags(arm, terms)]
-    return tuple(found)
-
-
-def effective(arm: Arm) -> tuple[str, ...]:
-    """Return the precisions that runs of *arm* were measured to compute in, sorted; `NOT_PROVEN` where not measured."""
-    return tuple(sorted({run.precision_effective or NOT_PROVEN for run in arm.ok}))
-
-
-def _doubts(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flags about how many runs there are, and which are missing."""
-    if not arm.ok:
-        return ["no run counts", *([_missing(arm)] if arm.incomplete else [])]
-    flags = []
-    reference = terms.reference
-    arms = [arm] if reference is None or not reference.ok else [arm, reference]
-    n = min(len(one.values) for one in arms)
-    if n < statistics.INDICATIVE_BELOW:
-        flags.append(f"n={n}: indicative only")
-    if extra := len(arm.ok) - len(arm.values):
-        flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
-    if lost := len(arm.without_value):
-        flags.append(f"{lost} of {len(arm.ok) + lost} ended runs do not count: the rest may be a lucky selection")
-    if arm.incomplete:
-        flags.append(_missing(arm))
-    return flags
-
-
-def _missing(arm: Arm) -> str:
-    n, why = len(arm.incomplete), arm.incomplete[0].incomplete
-    return (
-        f"records may be missing of {n} run{'s' if n > 1 else ''}, which {'do' if n > 1 else 'does'} not count: {why}"
-    )
-
-
-def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
-    proofs = Counter((run.precision, run.precision_effective) for run in arm.ok)
-    flags = []
-    for (requested, measured), n in sorted(proofs.items(), key=str):
-        runs = f"{n} of {len(arm.ok)} runs"
-        if measured is None and requested == PrecisionName.own.name:
-            flags.append(f"precision left to the program, and not measured ({runs})")
-        elif measured is None:
-            flags.append(f"requested {requested}, not proven by a measurement ({runs})")
-        elif contradicts(requested, measured):
-            flags.append(f"requested {requested}, measured {measured} ({runs})")
-    measured_ones = effective(arm)
-    if len(measured_ones) > 1:
-        flags.append(f"mixed effective precisions: {', '.join(measured_ones)}")
-    if arm.ok and not arm.has_speed:
-        flags.append(f"{_numerics(arm)}: no speed")
-    others = terms.reference
-    is_judged = terms.by_precision and others is not None and others is not arm and bool(arm.ok)
-    if is_judged and others is not None and measured_ones == effective(others) != (NOT_PROVEN,):
-        flags.append(f"measured {', '.join(measured_ones)}, as the reference was: this row compares no precisions")
-    return flags
-
-
-def _numerics(arm: Arm) -> str:
-    """Return in words why the times of *arm* cannot be used."""
-    if arm.numerics == MIXED:
-        return f"{', '.join(arm.kinds[:-1])} and {arm.kinds[-1]} runs mixed"
-    return arm.numerics if arm.numerics == Numerics.emulated.name else f"numerics {arm.numerics}"
-
-
-def _method_flags(arm: Arm, terms: Terms, difference: Difference | None, speed: Speed | None) -> list[str]:
-    """Return the flags about how the row's numbers came about."""
-    flags, reference = [], terms.reference
-    if difference is not None and reference is not None and arm.seeds != reference.seeds:
-        flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
-    interval = None if difference is None else difference.ci90
-    if difference is not None and interval is not None and interval.low == interval.high:
-        question = ": did the two arms really compute different things?" if difference.value == 0 else ""
-        flags.append(f"no spread in the difference, an interval without width{question}")
-    if speed is not None:
-        flags += _time_flags(arm, terms)
-    if broken := sum(has_nonfinite_loss(run) for run in arm.ok):
-        flags.append(f"{broken} of {len(arm.ok)} runs had non-finite loss")
-    return flags
-
-
-def _time_flags(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flags about seeds without a steady step time, by the reason."""
-    steady = {run.seed for run in arm.ok if run.uid in terms.steady}
-    reported = {run.seed for run in arm.ok if run.uid in terms.reporting}
-    n, n_silent, n_short = len(arm.values), len(set(arm.values) - reported), len(reported - steady)
-    flags = []
-    if n_silent:
-        flags.append(f"step_time_s was not reported{f' for {n_silent} of {n} seeds' if n_silent < n else ''}")
-    if n_short:
-        flags.append(f"no steady step time for {n_short} of {n} seeds: below {MIN_STEPS} steps in the window")
-    return flags
-
-
-def _requeue_flags(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flag for runs that were started again: their times to the target include the queue."""
-    waited = sum(reach.run.attempt > 1 and reach.at_s is not None for reach in terms.reaches.get(arm.level, ()))
-    return [f"{waited} runs were started more than once: their times to the target hold the waiting"] if waited else []

@@ -32,7 +32,7 @@ from hpcml.report.text import safe
 from hpcml.report.text_charts import DRAWN, PLAIN, bar, can_draw, interval_bars
 
 _WIDE = 132  # from here on a value and its interval stand in one line
-_DESIGN_WIDTH = 100  # below it all but the verdict may fold
+_WORDS_WIDTH = 26  # of a cell: longer ones are wrapped between words
 _TITLE_WIDTH = 14
 _INTERVAL_WIDTH = 41  # odd: zero has a character of its own
 _BAR_WIDTH = 10
@@ -100,7 +100,7 @@ def _part(part: Part, console: Console, *, is_closing: bool) -> Iterator[Rendera
         if part.is_transposed:
             yield from _transposed(part, console)
         else:
-            yield _dense(part, console) if part.is_dense else _fitted(part, console)
+            yield from _dense(part, console) if part.is_dense else [_fitted(part, console)]
     elif isinstance(part, IntervalChart):
         yield from _intervals(part, console)
     elif isinstance(part, Remarks):
@@ -142,28 +142,59 @@ def _fitted(table: Table, console: Console) -> RichTable:
     return drawn
 
 
-def _dense(table: Table, console: Console) -> RichTable:
-    """Return a table with all of its columns; headings, and intervals if needed, are wrapped."""
+def _dense(table: Table, console: Console) -> Iterator[RenderableType]:
+    """Yield a table with all of its columns; those that do not fit come in further tables, behind the first column.
+
+    Headings, words and, if needed, intervals are wrapped, at blanks alone: no word and no number is broken.
+    """
     is_wide = console.width >= _WIDE
-    # One column of space between columns, which SIMPLE_HEAD brings along: with more, 100 columns do not do.
-    edges, padding = (box.SIMPLE_HEAD, 0) if console.is_terminal else (None, (0, 1, 0, 0))
-    drawn = RichTable(box=edges, padding=padding, pad_edge=False, show_edge=False)
     columns = [(at, column) for at, column in enumerate(table.columns) if column.on_terminal]
-    for _, column in columns:
-        drawn.add_column(
-            Text("\n".join(textwrap.wrap(_title(column), width=40 if is_wide else _TITLE_WIDTH))),
-            justify="right" if column.is_number else "left",
-            no_wrap=column.wrap == "never" or (console.width >= _DESIGN_WIDTH and column.wrap == "narrow"),
-            overflow="fold",
-        )
     between = " " if is_wide else "\n"  # a value and its interval
-    for row in table.rows:
-        cells = []
-        for entry in (row[at] for at, _ in columns):
-            text = between.join(safe(word) for word in (entry.text, entry.interval) if word)
-            cells.append(Text(text, style=_CELL_STYLES.get(entry.tone, "")))
-        drawn.add_row(*cells)
-    return drawn
+    titles = {at: _wrapped(_title(column), 40 if is_wide else _TITLE_WIDTH) for at, column in columns}
+    cells = [
+        {at: between.join(_wrapped(safe(word), _WORDS_WIDTH) for word in (row[at].text, row[at].interval) if word)
+         for at, _ in columns}
+        for row in table.rows
+    ]  # fmt: skip
+    widths = {at: max(_widest(text) for text in (titles[at], *(cell[at] for cell in cells))) for at, _ in columns}
+    gap = 3 if console.is_terminal else 1
+    for number, chosen in enumerate(_that_share_a_line(columns, widths, console.width, gap)):
+        if number:
+            yield Text()
+        # One column of space between columns, which SIMPLE_HEAD brings along: with more, 100 columns do not do.
+        edges, padding = (box.SIMPLE_HEAD, 0) if console.is_terminal else (None, (0, 1, 0, 0))
+        drawn = RichTable(box=edges, padding=padding, pad_edge=False, show_edge=False)
+        for at, column in chosen:
+            drawn.add_column(
+                Text(titles[at]), justify="right" if column.is_number else "left", no_wrap=True, overflow="fold"
+            )
+        for row, texts in zip(table.rows, cells, strict=True):
+            drawn.add_row(*(Text(texts[at], style=_CELL_STYLES.get(row[at].tone, "")) for at, _ in chosen))
+        yield drawn
+
+
+def _that_share_a_line(
+    columns: Sequence[tuple[int, TableColumn]], widths: Mapping[int, int], width: int, gap: int
+) -> Iterator[list[tuple[int, TableColumn]]]:
+    """Yield *columns* in groups that fit into *width*, each with the first column."""
+    first, *others = columns
+    chosen, taken = [first], widths[first[0]]
+    for each in others:
+        more = widths[each[0]] + gap
+        if taken + more > width and len(chosen) > 1:
+            yield chosen
+            chosen, taken = [first], widths[first[0]]
+        chosen.append(each)
+        taken += more
+    yield chosen
+
+
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(text, width=width, break_long_words=False, break_on_hyphens=False))
+
+
+def _widest(text: str) -> int:
+    return max(map(cell_len, text.split("\n")))
 
 
 def _transposed(table: Table, console: Console) -> Iterator[RenderableType]:

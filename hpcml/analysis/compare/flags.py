@@ -1,0 +1,167 @@
+"""The reasons to doubt a row of a comparison, one line each: lost runs, few seeds, an unproven precision."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hpcml.analysis import statistics
+from hpcml.analysis.compare.arms import Arm, has_nonfinite_loss
+from hpcml.analysis.compare.cells import Terms
+from hpcml.analysis.compare.contrasts import Matchup
+from hpcml.analysis.compare.costs import cost_flags
+from hpcml.analysis.compare.losses import lost_runs, lost_words
+from hpcml.analysis.compare.speed import speed_flags
+from hpcml.analysis.steady import MIN_STEPS
+from hpcml.model.comparison import MIXED, NOT_PROVEN, Speed
+from hpcml.model.precision import Numerics, PrecisionName, contradicts
+
+_UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
+
+
+def row_flags(arm: Arm, terms: Terms, found: Matchup | None, speed: Speed | None) -> tuple[str, ...]:
+    """Return all flags of the row of *arm*, each one line for people."""
+    flags = [*_doubts(arm, terms), *_precision_flags(arm, terms), *_method_flags(arm, terms, found, speed)]
+    if speed is not None:
+        flags += [*speed_flags(arm, terms), *cost_flags(arm), *_requeue_flags(arm, terms)]
+    return tuple(flags)
+
+
+def effective(arm: Arm) -> tuple[str, ...]:
+    """Return the precisions that runs of *arm* were measured to compute in, sorted; `NOT_PROVEN` where not measured."""
+    return tuple(sorted({run.precision_effective or NOT_PROVEN for run in arm.ok}))
+
+
+def _doubts(arm: Arm, terms: Terms) -> list[str]:
+    """Return the flags about how many runs there are, and which are missing."""
+    if not arm.ok:
+        return ["no run counts", *([_missing(arm)] if arm.incomplete else [])]
+    flags = []
+    reference = terms.reference
+    if reference is not None and reference is not arm and (lost_runs(arm) or lost_runs(reference)):
+        left = f"; the verdict rests on {len(arm.ok)} survivors" if lost_runs(arm) else ""
+        flags.append(f"{lost_words(arm, reference)}{left}")
+    arms = [arm] if reference is None or not reference.ok else [arm, reference]
+    n = min(len(one.values) for one in arms)
+    if n < statistics.INDICATIVE_BELOW:
+        flags.append(f"n={n}: indicative only")
+    if extra := len(arm.ok) - len(arm.values):
+        flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
+    if lost := len(arm.without_value):
+        flags.append(f"{lost} of {len(arm.ok) + lost} ended runs do not count: the rest may be a lucky selection")
+    flags += _shape_flags(arm, terms)
+    if arm.incomplete:
+        flags.append(_missing(arm))
+    return flags
+
+
+def _missing(arm: Arm) -> str:
+    n, why = len(arm.incomplete), arm.incomplete[0].incomplete
+    return (
+        f"records may be missing of {n} run{'s' if n > 1 else ''}, which {'do' if n > 1 else 'does'} not count: {why}"
+    )
+
+
+def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
+    proofs = Counter((run.precision, run.precision_effective) for run in arm.ok)
+    flags = []
+    for (requested, measured), n in sorted(proofs.items(), key=str):
+        runs = f"{n} of {len(arm.ok)} runs"
+        if measured is None and requested == PrecisionName.own.name:
+            flags.append(f"precision left to the program, and not measured ({runs})")
+        elif measured is None:
+            flags.append(f"requested {requested}, not proven by a measurement ({runs})")
+        elif contradicts(requested, measured):
+            flags.append(f"requested {requested}, measured {measured} ({runs})")
+    measured_ones = effective(arm)
+    if len(measured_ones) > 1:
+        flags.append(f"mixed effective precisions: {', '.join(measured_ones)}")
+    if arm.ok and not arm.has_speed:
+        flags.append(f"{_numerics(arm)}: no speed")
+    others = terms.reference
+    is_judged = terms.by_precision and others is not None and others is not arm and bool(arm.ok)
+    if is_judged and others is not None and measured_ones == effective(others) != (NOT_PROVEN,):
+        flags.append(f"measured {', '.join(measured_ones)}, as the reference was: this row compares no precisions")
+    return flags
+
+
+def _numerics(arm: Arm) -> str:
+    """Return in words why the times of *arm* cannot be used."""
+    if arm.numerics == MIXED:
+        return f"{', '.join(arm.kinds[:-1])} and {arm.kinds[-1]} runs mixed"
+    return arm.numerics if arm.numerics == Numerics.emulated.name else f"numerics {arm.numerics}"
+
+
+def _method_flags(arm: Arm, terms: Terms, found: Matchup | None, speed: Speed | None) -> list[str]:
+    """Return the flags about how the row's numbers came about."""
+    flags: list[str] = []
+    if found is not None and terms.reference is not None:
+        flags = _test_flags(found, arm, terms.reference, terms)
+    if speed is not None:
+        flags += _time_flags(arm, terms)
+    if broken := sum(has_nonfinite_loss(run) for run in arm.ok):
+        flags.append(f"{broken} of {len(arm.ok)} runs had non-finite loss")
+    return flags
+
+
+def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[str]:
+    """Return the flags about the test of the difference: its pairs, its spread, its grid."""
+    flags = []
+    seeds = ", ".join(map(str, found.left_out))
+    if found.pairing == "shared":
+        flags.append(f"paired by the {found.n} shared seeds; left out, since the other arm lacks them: seed {seeds}")
+    elif found.pairing == "partly":
+        flags.append(f"{len(found.shared)} seeds are in both arms: these as pairs, the others beside them (T_new2)")
+    elif found.pairing == "none" and set(arm.values) != set(reference.values):
+        flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
+    if found.n < statistics.LEAST_SEEDS:
+        flags.append(f"n={found.n}: no verdict below {statistics.LEAST_SEEDS} seeds")
+    if found.is_identical:
+        flags.append("all values are the reference's, bit for bit: did the two arms really compute different things?")
+    elif found.contrast.df is not None and not found.contrast.standard_error:
+        flags.append("no spread in the difference: nothing says how certain it is, hence no verdict")
+    if found.is_floored:
+        guessed = " as guessed from its values" if terms.resolution.source == "guessed" else ""
+        flags.append(f"the seen spread is below one step, {terms.resolution.value:.3g}{guessed}: one step was taken")
+    return flags
+
+
+def _shape_flags(arm: Arm, terms: Terms) -> list[str]:
+    """Return the flag where the rates of a t test are not known to hold: a skewed metric, or arms of unequal spread."""
+    reference = terms.reference
+    if terms.scale.name != "linear" or reference is None or reference is arm:
+        return []
+    others = [*arm.values.values()], [*reference.values.values()]
+    spreads = [statistics.sd(values) or 0.0 for values in others]
+    n = min(map(len, others))
+    if n >= statistics.INDICATIVE_BELOW and min(spreads) > 0 and max(spreads) > _UNEQUAL * min(spreads):
+        return [f"indicative: one arm's sd is {max(spreads) / min(spreads):.1f} times the other's"]
+    for values in others:
+        rooms = [1 - value if terms.higher_is_better else value for value in values]
+        inside = all(0 < value <= 1 for value in values) or not terms.higher_is_better
+        if len(rooms) >= statistics.LEAST_SEEDS and inside and min(rooms) > 0 and max(rooms) > _UNEQUAL * min(rooms):
+            scale = "logit" if terms.higher_is_better else "log"
+            told = (
+                f"indicative: values lie {max(rooms) / min(rooms):.1f} times as far from their bound as others, so t's "
+                f"5 % may be more; next time set objective.scale={scale} beforehand"
+            )
+            return [told]
+    return []
+
+
+def _time_flags(arm: Arm, terms: Terms) -> list[str]:
+    """Return the flags about seeds without a steady step time, by the reason."""
+    steady = {run.seed for run in arm.ok if run.uid in terms.steady}
+    reported = {run.seed for run in arm.ok if run.uid in terms.reporting}
+    n, n_silent, n_short = len(arm.values), len(set(arm.values) - reported), len(reported - steady)
+    flags = []
+    if n_silent:
+        flags.append(f"step_time_s was not reported{f' for {n_silent} of {n} seeds' if n_silent < n else ''}")
+    if n_short:
+        flags.append(f"no steady step time for {n_short} of {n} seeds: below {MIN_STEPS} steps in the window")
+    return flags
+
+
+def _requeue_flags(arm: Arm, terms: Terms) -> list[str]:
+    """Return the flag for runs that were started again: their times to the target include the queue."""
+    waited = sum(reach.run.attempt > 1 and reach.at_s is not None for reach in terms.reaches.get(arm.level, ()))
+    return [f"{waited} runs were started more than once: their times to the target hold the waiting"] if waited else []

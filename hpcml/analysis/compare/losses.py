@@ -1,0 +1,114 @@
+"""Runs that an arm lost to its own doing, and what they forbid to claim of those that are left.
+
+A run whose loss became nan, or whose program failed, is an outcome of its arm. Who drops it compares survivors: with
+two of ten runs left, two arms of which one diverges look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hpcml.analysis import statistics
+from hpcml.analysis.compare.arms import Arm, by_seed, metric_value
+from hpcml.analysis.compare.cells import Terms
+from hpcml.analysis.compare.contrasts import claims_of, match
+from hpcml.analysis.exact import p_more, share_interval
+from hpcml.model.comparison import Interval, Losses, Verdict
+from hpcml.model.failure_causes import Cause
+from hpcml.model.records import RunRecord
+from hpcml.model.state import State
+
+_MOST_LOST = 5  # one of so many runs; with more lost there is no verdict
+_OWN_CAUSES = frozenset({Cause.PROGRAM, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.UNKNOWN, None})
+_GOOD: frozenset[Verdict] = frozenset({"identical", "equivalent", "better", "non-inferior"})
+_BAD: frozenset[Verdict] = frozenset({"worse", "worse by more than the margin"})
+
+
+def lost_runs(arm: Arm) -> list[RunRecord]:
+    """Return the runs that *arm* lost to its own doing."""
+    return [*arm.nan, *arm.without_metric, *(run for run in arm.failed if _is_own_doing(run))]
+
+
+def find_losses(arm: Arm, reference: Arm | None) -> Losses:
+    """Return how many runs *arm* lost to its own doing; its p is against *reference*."""
+    lost, ended = _counts(arm)
+    return Losses(
+        n=lost,
+        n_ended=ended,
+        rate_ci90=share_interval(lost, ended),
+        p_more=None if reference is None or reference is arm else _p_more(arm, reference),
+        n_elsewhere=len(arm.failed) - (lost - len(arm.nan) - len(arm.without_metric)),
+    )
+
+
+def with_worst_case(losses: Losses, arm: Arm, terms: Terms) -> Losses:
+    """Return *losses* with the difference to the reference if each lost run, of both arms, had ended at the worst."""
+    reference = terms.reference
+    if reference is None or reference is arm or terms.worst is None:
+        return losses
+    gone = [*lost_runs(arm), *lost_runs(reference)]
+    if not gone:
+        return losses
+    values, others = (_with_worst(each, terms) for each in (arm, reference))
+    if not values or not others:
+        return losses
+    found = match(values, others, terms.scale, terms.resolution.value)
+    claims = claims_of(found, terms.margin, terms.scale)
+    interval = found.contrast.interval(0.90)
+    return replace(
+        losses,
+        worst=terms.worst,
+        worst_case=None
+        if interval is None
+        else Interval(low=terms.scale.back(interval.low), high=terms.scale.back(interval.high), confidence=0.90),
+        worst_case_verdict="inconclusive" if claims is None else statistics.verdict_of(claims),
+    )
+
+
+def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
+    """Return *verdict*, or "unstable" where the runs that were lost forbid it.
+
+    Nothing may be said where either arm lost more than one run of five; nothing good of an arm that lost a larger share
+    than the reference, and nothing bad of one that lost a smaller share.
+    """
+    (lost, n), (other_lost, other_n) = _counts(arm), _counts(reference)
+    if lost * _MOST_LOST > n or other_lost * _MOST_LOST > other_n:
+        return "unstable"
+    more = lost * other_n - other_lost * n
+    if (more > 0 and verdict in _GOOD) or (more < 0 and verdict in _BAD):
+        return "unstable"
+    return verdict
+
+
+def lost_words(arm: Arm, reference: Arm) -> str:
+    """Return "8/10 runs lost to their own doing, against 0/10 of fp32 (p = 0.0001)"."""
+    (lost, n), (other_lost, other_n) = _counts(arm), _counts(reference)
+    return (
+        f"{lost}/{n} runs lost to their own doing, against {other_lost}/{other_n} of {reference.level} "
+        f"(p = {_p_more(arm, reference):.2g})"
+    )
+
+
+def _p_more(arm: Arm, reference: Arm) -> float:
+    """Return the p that the arm with the larger share lost does not really lose more."""
+    one, other = _counts(arm), _counts(reference)
+    if one[0] * other[1] < other[0] * one[1]:
+        one, other = other, one
+    return p_more(*one, *other)
+
+
+def _counts(arm: Arm) -> tuple[int, int]:
+    lost = len(lost_runs(arm))
+    return lost, lost + len(arm.ok)
+
+
+def _with_worst(arm: Arm, terms: Terms) -> dict[int, float]:
+    gone = {run.uid for run in lost_runs(arm)}
+    runs: Sequence[RunRecord] = [*arm.ok, *lost_runs(arm)]
+    return dict(by_seed(runs, lambda run: terms.worst if run.uid in gone else metric_value(run, terms.metric)))
+
+
+def _is_own_doing(run: RunRecord) -> bool:
+    cause = None if run.cause is None else Cause(run.cause) if run.cause in set(Cause) else Cause.UNKNOWN
+    return run.state in (State.FAILED, State.OUT_OF_MEMORY) and cause in _OWN_CAUSES

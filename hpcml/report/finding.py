@@ -1,0 +1,65 @@
+"""What a row of a comparison says, as one sentence in plain words: the first thing that a reader sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpcml.model.comparison import Cell, Comparison, Losses, Row, Verdict
+from hpcml.report.comparison_rows import cell_decimals
+
+_LEAST, _ENOUGH = 3, 5  # seeds: for a verdict at all, and for one that is worth printing
+_WORDS: Mapping[Verdict, str] = {
+    "identical": "the same values in every seed; did the two compute different things?",
+    "equivalent": "no difference that matters",
+    "better": "better",
+    "non-inferior": "not worse by the margin, and perhaps better",
+    "worse by more than the margin": "worse, and by more than the margin",
+    "worse": "worse, though perhaps by less than the margin",
+    "inconclusive": "these runs cannot tell",
+    "no margin": "no verdict, since no margin says which difference matters",
+    "not proven": "no verdict, since it was not measured in which precision it, or its reference, computed",
+    "not as requested": "no verdict, since it, or its reference, was measured to compute in another precision",
+}
+
+
+def sentence(comparison: Comparison, cell: Cell, row: Row) -> str:
+    """Return what *row* says: verdict, difference, 90 % interval, margin, and whether the seeds are enough.
+
+    For example: "no difference that matters: -0.006, between -0.020 and +0.009, margin 0.02; 5 seeds".
+    """
+    said = _unstable(cell, row) if row.verdict == "unstable" else _WORDS.get(row.verdict, row.verdict)
+    numbers = _numbers(cell, row)
+    return f"{said}{f': {numbers}' if numbers else f'; no {comparison.metric} to compare'}; {_seeds(row)}"
+
+
+def _unstable(cell: Cell, row: Row) -> str:
+    reference = next((each for each in cell.rows if each.verdict == "reference"), None)
+    ours, theirs = (_lost(None if each is None else each.losses) for each in (row, reference))
+    return f"unstable, no verdict on survivors: lost {ours} of its runs to their own doing, {cell.reference} {theirs}"
+
+
+def _lost(losses: Losses | None) -> str:
+    return "an unknown number" if losses is None else f"{losses.n} of {losses.n_ended}"
+
+
+def _numbers(cell: Cell, row: Row) -> str:
+    difference = row.difference
+    if difference is None:
+        return ""
+    decimals = cell_decimals(cell)
+    parts = [f"{difference.value:+.{decimals}f}"]
+    if difference.ci90 is not None:
+        parts.append(f"between {difference.ci90.low:+.{decimals}f} and {difference.ci90.high:+.{decimals}f}")
+    if cell.margin is not None:
+        parts.append(f"margin {cell.margin:g}")
+    return ", ".join(parts)
+
+
+def _seeds(row: Row) -> str:
+    n = len(row.seeds)
+    if row.difference is not None and row.difference.paired:
+        n = row.difference.n_pairs or n
+    counted = f"{n} seed{'' if n == 1 else 's'}"
+    if n < _LEAST:
+        return f"{counted}: too few for a verdict, take {_ENOUGH}"
+    return counted if n >= _ENOUGH else f"{counted}: enough for a look, take {_ENOUGH} for a paper"

@@ -1,0 +1,149 @@
+"""Runs that an arm loses to its own doing, and other reasons for which no verdict is given."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from recorded_runs import arm, run, summary
+
+from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.exact import p_more, share_interval, sign_flip
+from hpcml.errors import ComparisonError
+from hpcml.model.comparison import ComparisonRequest, Row
+from hpcml.model.failure_causes import Cause
+from hpcml.model.state import State
+
+TEN = [0.9 + seed / 977 for seed in range(10)]
+LARGE = ComparisonRequest(margin=0.05)
+
+
+def judged(ours: list[float | None], theirs: list[float | None], request: ComparisonRequest = LARGE) -> Row:
+    return compare(arm("fp32", theirs) + arm("tf32", ours), {}, request).cells[0].rows[1]
+
+
+def test_two_survivors_of_ten_are_no_evidence() -> None:
+    row = judged([TEN[0] + 0.001, TEN[1], *[math.nan] * 8], [*TEN])
+
+    assert row.verdict == "unstable"
+    assert row.losses is not None
+    assert (row.losses.n, row.losses.n_ended) == (8, 10)
+    assert row.losses.rate_ci90 is not None
+    assert row.losses.rate_ci90.low == pytest.approx(0.493, abs=0.001)  # Clopper and Pearson's tables
+    assert row.losses.p_more == pytest.approx(0.0001, abs=0.00005)
+    assert any(flag.startswith("8/10 runs lost to their own doing, against 0/10 of fp32") for flag in row.flags)
+
+
+def test_one_run_lost_of_ten_forbids_what_is_good_and_not_what_is_bad() -> None:
+    good = judged([math.nan, *(value + value / 999 for value in TEN[1:])], [*TEN])
+    bad = judged([math.nan, *(value - 0.2 - value / 50 for value in TEN[1:])], [*TEN])
+
+    assert (good.verdict, bad.verdict) == ("unstable", "worse by more than the margin")
+
+
+def test_losses_that_both_arms_have_forbid_nothing() -> None:
+    row = judged([math.nan, *(value + value / 999 for value in TEN[1:])], [*TEN[:9], math.nan])
+
+    assert row.verdict == "equivalent"
+    assert any("survivors" in flag for flag in row.flags)
+    assert row.losses is not None
+    assert row.losses.worst_case_verdict == "inconclusive"  # by its worst case both are anything
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "verdict"),
+    [
+        (State.FAILED, Cause.PROGRAM, "unstable"),
+        (State.FAILED, Cause.GPU_MEMORY, "unstable"),
+        (State.OUT_OF_MEMORY, Cause.HOST_MEMORY, "unstable"),
+        (State.NODE_FAIL, Cause.NODE_FAILURE, "equivalent"),
+        (State.CANCELLED, Cause.CANCELLED, "equivalent"),
+        (State.TIMEOUT, Cause.TIME_LIMIT, "equivalent"),
+        (State.FAILED, Cause.COMMUNICATION, "equivalent"),
+    ],
+)
+def test_who_ended_a_run_decides_whether_the_arm_lost_it(state: State, cause: Cause, verdict: str) -> None:
+    lost = run("tf32", 0, None, state=state, cause=cause.value, metrics={"val_accuracy": summary("val_accuracy", 0.5)})
+    others = [run("tf32", seed, value + value / 999) for seed, value in enumerate(TEN) if seed]
+
+    row = compare([*arm("fp32", TEN), lost, *others], {}, LARGE).cells[0].rows[1]
+
+    assert row.verdict == verdict
+    assert row.losses is not None
+    assert row.losses.n + row.losses.n_elsewhere == 1
+
+
+def test_a_spread_without_width_shows_nothing() -> None:
+    off = [0.1234567, 0.2345678, 0.3987654, 0.4111111, 0.5717171]
+
+    row = judged([value + 0.25 for value in off], [*off])
+
+    assert row.verdict == "inconclusive"
+    assert any("no spread in the difference" in flag for flag in row.flags)
+
+
+def test_two_seeds_have_no_verdict_however_well_they_agree() -> None:
+    row = judged([0.912345, 0.923467], [0.912346, 0.923469])
+
+    assert row.verdict == "inconclusive"
+    assert "n=2: no verdict below 3 seeds" in row.flags
+
+
+def test_precisions_that_nobody_measured_are_not_judged() -> None:
+    runs = arm("fp32", TEN) + arm("tf32", [value + value / 999 for value in TEN], precision_effective=None)
+
+    assert compare(runs, {}, LARGE).cells[0].rows[1].verdict == "not proven"
+
+
+def test_a_step_that_was_configured_is_the_least_spread() -> None:
+    step = {"objective.resolution": 0.01}
+    runs = arm("fp32", TEN, params=step) + arm("tf32", [value + value / 999 for value in TEN], params=step)
+
+    cell = compare(runs, {}, LARGE).cells[0]
+
+    assert (cell.resolution, cell.resolution_source) == (0.01, "config")
+    assert cell.rows[1].difference is not None
+    assert cell.rows[1].difference.is_floored
+
+
+def test_the_exact_test_stands_beside_t_from_six_pairs_on() -> None:
+    few, many = (judged([v + v / 999 for v in TEN[:n]], [*TEN[:n]]).difference for n in (5, 6))
+
+    assert few is not None
+    assert few.p_sign_flip is None
+    assert many is not None
+    assert many.p_sign_flip == pytest.approx(1 / 64)
+
+
+def test_on_the_log_scale_the_margin_is_translated_where_it_was_meant() -> None:
+    scale = {"objective.scale": "log", "objective.scale_at": 0.05, "objective.goal": "min", "objective.margin": 0.02}
+    losses = [0.04, 0.0503, 0.0617, 0.0555, 0.047]
+    tens = arm("fp32", losses, params=scale) + arm("tf32", [v * 1.03 + v * v / 9 for v in losses], params=scale)
+
+    cell = compare(tens, {}).cells[0]
+
+    assert cell.scale == "log"
+    assert cell.rows[1].verdict == "equivalent"
+    assert cell.rows[1].difference is not None
+    assert cell.rows[1].difference.value == pytest.approx(0.05 * 0.036, rel=0.05)
+
+
+def test_a_value_that_has_no_place_on_the_scale_is_refused() -> None:
+    scale = {"objective.scale": "log", "objective.scale_at": 0.05, "objective.goal": "min"}
+
+    with pytest.raises(ComparisonError, match=r"objective.scale=log has no place for a value of 0"):
+        compare(arm("fp32", [0.0, 0.1, 0.2], params=scale) + arm("tf32", [0.1, 0.1, 0.2], params=scale), {})
+
+
+def test_exact_figures_are_those_of_the_books() -> None:
+    from scipy.stats import binomtest, permutation_test  # noqa: PLC0415 - an oracle, slow to import
+
+    found = share_interval(3, 17)
+    expected = binomtest(3, 17).proportion_ci(0.90, method="exact")
+    values = [0.3, -0.1, 0.25, 0.4, 0.05, 0.2]
+    flipped = permutation_test((values,), sum, permutation_type="samples", n_resamples=10**6, alternative="greater")
+
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert sign_flip(values) == pytest.approx(flipped.pvalue)
+    assert p_more(0, 10, 3, 10) == 1.0

@@ -1,0 +1,55 @@
+"""What `hpcml compare` says of recorded runs of which some were lost, in every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from hpcml.config.compose import compose_from_cli
+from tests.cli.command_line import Hpcml
+from tests.store.building import Journal, make_run_dir
+
+SURVIVORS = 2
+
+
+@pytest.fixture
+def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
+    """A user with ten recorded runs in each of two precisions, of which eight of tf32 ended in nan."""
+    user = Hpcml(environ=hpcml_environ, cwd=tmp_path)
+    for point in compose_from_cli(["-m", "precision=fp32,tf32", "seed=range(10)"], project=tmp_path):
+        precision, seed = point.run.precision.name.name, point.run.seed
+        changes = {field.name: getattr(point.run, field.name) for field in fields(point.run)}
+        run_dir = make_run_dir(user.home / "runs", f"20260528-202640-{precision}{seed}a", **changes)
+        agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir)
+        agent.event("attempt_started")
+        agent.event("facts", device="cpu", cpu_model="a")
+        probed = {"requested": precision, "effective": precision, "numerics": "emulated"}
+        rank0.event("precision", 1.0, **probed, products={"forward": precision}, parameters="fp32")
+        is_lost = precision == "tf32" and seed >= SURVIVORS
+        rank0.metrics(1, 2.0, val_accuracy=0.1)
+        rank0.metrics(300, 20.0, val_accuracy=math.nan if is_lost else 0.9 + seed / 977 + seed * seed / 99991)
+        agent.event("attempt_ended", 21.0, state="COMPLETED", exit_code=0, wall_s=21.0)
+    return user
+
+
+def test_eight_of_ten_runs_that_end_in_nan_are_the_finding_in_every_form(hpcml: Hpcml) -> None:
+    text, explained = hpcml("compare"), hpcml("compare", "--explain")
+    row = json.loads(hpcml("compare", "--json").stdout)["cells"][0]["rows"][1]
+    line = list(csv.DictReader(io.StringIO(hpcml("compare", "--csv").stdout)))[1]
+    latex = hpcml("compare", "--latex").stdout
+
+    assert "tf32: unstable, no verdict on survivors: lost 8 of 10 of its runs" in " ".join(text.stdout.split())
+    assert explained.stdout.count("\n") > text.stdout.count("\n")
+    assert "with lost runs at the worst, 0.1, the difference is" in " ".join(explained.stdout.split())
+    assert (row["verdict"], row["losses"]["n"], row["losses"]["n_ended"]) == ("unstable", 8, 10)
+    assert row["losses"]["rate_ci90"]["low"] > 0.4
+    assert (line["verdict"], line["n_lost"], line["n_ended"]) == ("unstable", "8", "10")
+    assert float(line["p_lost_more"]) < 0.001
+    assert "8/10" in latex
+    assert "unstable" in latex
