@@ -18,13 +18,15 @@ COMMANDS = {
     "run": ("hpcml.cli.run:run", "Compose a configuration, check it and run it; -m for sweeps."),
     "estimate": ("hpcml.cli.estimate:estimate", "Say how long a sweep will take, by recorded runs."),
     "plan": ("hpcml.cli.plan:plan", "Say how many seeds a verdict needs, by the spread of recorded runs."),
+    "retry": ("hpcml.cli.retry:retry", "Try failed runs again, as their causes ask for."),
+    "cancel": ("hpcml.cli.cancel:cancel", "Stop runs, whether they run or wait."),
     "status": ("hpcml.cli.status:status", "Ask the schedulers where the runs stand."),
     "wait": ("hpcml.cli.wait:wait", "Wait until runs have ended."),
-    "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
-    "files": ("hpcml.cli.files:files", "List the files that a run's program wrote."),
     "top": ("hpcml.cli.top:top", "Watch runs while they go, or this machine: GPUs, hosts, metrics, pace."),
+    "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
     "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
     "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
+    "files": ("hpcml.cli.files:files", "List the files that a run's program wrote."),
     "best": ("hpcml.cli.best:best", "List the runs that did best by a metric."),
     "curves": ("hpcml.cli.curves:curves", "Show how a metric went in runs."),
     "diff": ("hpcml.cli.diff:diff", "Show in what two runs differ."),
@@ -37,23 +39,34 @@ COMMANDS = {
     "build": ("hpcml.cli.build:build", "Build the image of a configuration."),
     "images": ("hpcml.cli.images:images", "List, remove, check and move images."),
     "cluster": ("hpcml.cli.cluster:cluster", "List, show and make profiles of clusters."),
+    "doctor": ("hpcml.cli.doctor:doctor", "Look at what a run needs, here and on a cluster."),
+    "gpus": ("hpcml.cli.gpus:gpus", "Show what GPUs can do at most, in each precision."),
     "recipes": (
         "hpcml.cli.recipes:recipes",
         "List the recipes, their options, and which precision runs on which device.",
     ),
     "new": ("hpcml.cli.new:new", "Make a recipe, a cluster's profile or a study of your own, ready to run."),
-    "gpus": ("hpcml.cli.gpus:gpus", "Show what GPUs can do at most, in each precision."),
-    "doctor": ("hpcml.cli.doctor:doctor", "Look at what a run needs, here and on a cluster."),
-    "cancel": ("hpcml.cli.cancel:cancel", "Stop runs, whether they run or wait."),
-    "retry": ("hpcml.cli.retry:retry", "Try failed runs again, as their causes ask for."),
     "tag": ("hpcml.cli.tag:tag", "Give runs tags, and take them away."),
     "note": ("hpcml.cli.note:note", "Note something of a run."),
     "rm": ("hpcml.cli.rm:rm", "Remove runs, and what nothing needs any more; asks before."),
-    "import": ("hpcml.cli.import_:import_", "Import the runs of an MLflow file store."),
     "export": ("hpcml.cli.export:export", "Export runs for other tools."),
+    "import": ("hpcml.cli.import_:import_", "Import the runs of an MLflow file store."),
     "ingest": ("hpcml.cli.ingest:ingest", "Read run directories that lie elsewhere, now and from now on."),
     "store": ("hpcml.cli.store:store", "Say where the store is; check it, back it up, make it small."),
     "sync": ("hpcml.cli.sync:sync", "Finish what was interrupted, and bring the run directories into the store."),
+}
+# For `hpcml --help`: what belongs together, and an example of it.
+GROUPS = {
+    "Run": ("hpcml run -m precision=fp32,tf32 'seed=range(3)'", ("run", "estimate", "plan", "retry", "cancel")),
+    "Watch": ("hpcml status", ("status", "wait", "top", "logs")),
+    "Look": (
+        "hpcml runs --where 'val_accuracy>0.9'",
+        ("runs", "show", "files", "best", "curves", "diff", "query", "ui"),
+    ),
+    "Compare": ("hpcml compare --by precision", ("compare", "report", "scaling", "peak")),
+    "Images": ("hpcml build +container=ngc_pytorch", ("build", "images")),
+    "Clusters": ("hpcml doctor --cluster karolina", ("cluster", "doctor", "gpus", "recipes", "new")),
+    "Keep": ("hpcml export --to csv -o results", ("tag", "note", "rm", "export", "import", "ingest", "store", "sync")),
 }
 _INTERRUPTED = 130
 
@@ -74,13 +87,33 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that *args* begin with; a misspelt one is answered with what may be meant."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from hpcml.config.guess import COMMANDS as SYNONYMS
+            from hpcml.config.guess import did_you_mean
+
+            guess = did_you_mean(name, COMMANDS, SYNONYMS) or "hpcml --help lists the commands"
+            raise click.UsageError(f"there is no command {name}: {guess}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        """List the commands in their groups, without importing them."""
+        width = max(map(len, COMMANDS))
+        for title, (example, names) in GROUPS.items():
+            with formatter.section(f"{title}, as in `{example}`"):
+                formatter.write_dl([(name.ljust(width), COMMANDS[name][1]) for name in names])
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="hpcml", message="%(prog)s %(version)s")
 @click.option("--home", metavar="DIR", help="Where runs are kept (HPCML_HOME; ~/.local/share/hpcml).")
 @click.option("--store", metavar="FILE", help="The experiment store (HPCML_STORE; store.db in the home).")
@@ -88,6 +121,8 @@ class LazyGroup(click.Group):
 def cli(context: click.Context, home: str | None, store: str | None) -> None:
     """Describe, contain, submit, watch and compare ML runs on HPC clusters."""
     context.obj = locate(os.environ, home=home, store=store)
+    if context.invoked_subcommand is None:
+        say(context.get_help())
 
 
 pass_places = click.make_pass_decorator(Places)
@@ -120,6 +155,9 @@ def main() -> None:
     except HpcmlError as error:
         complain(error)
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        say(error.ctx.get_help() if error.ctx else error.format_message())
+        sys.exit(0)
     except click.ClickException as error:
         complain(error.format_message())
         sys.exit(error.exit_code)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import get_type_hints
 
+from hpcml.config.guess import KEYS, did_you_mean
 from hpcml.errors import ConfigError
 from hpcml.paths import is_source_of_hpcml
 
@@ -133,7 +133,22 @@ def in_quotes(text: str) -> str:
 _NOISE = re.compile(
     r"^(object_type=|reference_type=|Set the environment variable HYDRA_FULL_ERROR|Config search path:|provider=)"
 )
-_UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
+_UNKNOWN_KEY = re.compile(
+    r"(?:Could not override '([^']+)'|^unknown key (\S+)|Could not delete from config\. '([^']+)' does not exist)"
+)
+_UNKNOWN_OPTION = re.compile(
+    r"Could not find '(?P<group>[^']+)/(?P<name>[^'/]*)'\s+Available options in '[^']+':(?P<names>(?:\n\t\S+)*)"
+)
+_LIST = re.compile(r"Ambiguous value for argument '(?P<word>[^']+)'")
+_NOT_CONVERTED = re.compile(
+    r"Error merging override (?P<word>.+?)\n.*Value '(?P<value>.*)' of type "
+    r"'\w+' could not be converted to (?P<type>\w+)",
+    re.DOTALL,
+)
+_NO_SECTION = re.compile(r"Error merging override (?P<key>[^=]+)=.*\n.*is not a subclass of", re.DOTALL)
+_NO_REFERENCE = re.compile(r"Interpolation key '(?P<key>[^']+)' not found")
+_NO_BOOL = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*is not a valid bool")
+_MEANT = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
 def in_one_line(message: str, cause: str = "", *, schema: type | None = None) -> str:
@@ -145,18 +160,50 @@ def in_one_line(message: str, cause: str = "", *, schema: type | None = None) ->
     >>> in_one_line("Key 'sed' is not in struct\n    full_key: sed\n    object_type=Run")
     "Key 'sed' is not in struct"
     """
-    unknown = _UNKNOWN_KEY.search(message)
-    if unknown and schema is not None and (key := unknown["key"]) not in (known := _known_keys(schema)):
-        near = difflib.get_close_matches(key, known, n=2, cutoff=0.6)
-        return f"unknown key {key}: " + (
-            f"did you mean {' or '.join(near)}?" if near else "hpcml run --help lists the keys"
-        )
+    if (told := _translated(f"{message}\n{cause}", schema)) is not None:
+        return told
     lines: list[str] = []
     for line in f"{message}\n{cause}".splitlines():
         text = " ".join(line.split())
         if text and not _NOISE.match(text) and text not in lines and not _said(text, lines):
             lines.append(text)
     return " ".join(line if line.endswith((".", "?", ":", ",")) else f"{line};" for line in lines).rstrip("; ")
+
+
+def _translated(message: str, schema: type | None) -> str | None:
+    """Return what *message* says in the words of a command line; None for what Hydra says well enough."""
+    told: str | None = None
+    if found := _UNKNOWN_OPTION.search(message):
+        group, name, names = found["group"], found["name"], found["names"].split()
+        guess = did_you_mean(name, names) if name else None
+        told = f"Could not find '{group}/{name}': {f'{guess} ' if guess else ''}{group} is one of {', '.join(names)}"
+    elif found := _LIST.search(message):
+        key, _, value = found["word"].partition("=")
+        told = (
+            f"{key}={value} has several values: add -m (--multirun) for a sweep, or write '{key}=\"{value}\"' for one"
+        )
+    elif found := _NOT_CONVERTED.search(message):
+        key = found["word"].partition("=")[0]
+        told = f"{key}={found['value']}: {key} is {_MEANT.get(found['type'], found['type'])}"
+    elif found := _NO_BOOL.search(message):
+        told = f"{found['key']}={found['value']}: {found['key']} is {_MEANT['Boolean']}"
+    elif schema is not None:
+        told = _translated_key(message, _known_keys(schema))
+    return told
+
+
+def _translated_key(message: str, known: list[str]) -> str | None:
+    if found := _NO_SECTION.search(message):
+        below = [key for key in known if key.startswith(f"{found['key']}.")]
+        return f"{found['key']} is a section: set one of its keys, {', '.join(below)}"
+    unknown, reference = _UNKNOWN_KEY.search(message), _NO_REFERENCE.search(message)
+    key = next((key for key in (unknown.groups() if unknown else ()) if key), None)
+    if key is not None and key not in known:
+        return f"unknown key {key}: {did_you_mean(key, known, KEYS) or 'hpcml run --help lists the keys'}"
+    if reference:
+        guess = did_you_mean(reference["key"], known, KEYS) or "hpcml run --help lists the keys"
+        return f"${{{reference['key']}}}: there is no key {reference['key']} to refer to; {guess}"
+    return None
 
 
 def _said(text: str, lines: list[str]) -> bool:

@@ -63,7 +63,7 @@ def test_one_impossible_point_refuses_the_whole_sweep(tmp_path: Path) -> None:
         (["presicion=fp32"], "did you mean precision"),
         (["precision=fp31"], "Could not find 'precision/fp31'"),
         (["training.stepz=5"], "did you mean training.steps"),
-        (["training.steps=many"], "could not be converted to Integer"),
+        (["training.steps=many"], "training.steps is a whole number"),
         (["precision.numerics=quick"], "expected one of [auto, native, emulated]"),
         (["+precision.colour=red"], "unknown key precision.colour"),
         (["+colour=red"], "unknown key colour"),

@@ -1,0 +1,90 @@
+"""What somebody meant who wrote a word that does not exist: a command, a key, an option, a run's experiment."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+
+_LIKE = 0.65  # difflib's own measure: two words with this share of letters in the same order look alike
+_MOST = 2
+_OF_SITES = ("cluster", "container")  # sections that profiles fill in; most words are meant for others
+
+# What other programs call our settings, by the last part of a key.
+KEYS: Mapping[str, str] = {
+    **dict.fromkeys(("lr", "learningrate", "learning-rate", "rate"), "learning_rate"),
+    **dict.fromkeys(("gpus", "gpu", "ngpus", "num_gpus", "devices_per_node"), "gpus_per_node"),
+    **dict.fromkeys(("cpus", "cores", "threads", "num_threads", "num_workers", "cpu"), "cpus_per_task"),
+    **dict.fromkeys(("bs", "batch", "batchsize", "batch-size"), "batch_size"),
+    **dict.fromkeys(("epochs", "iterations", "iters", "max_steps", "num_steps"), "steps"),
+    **dict.fromkeys(("time", "timelimit", "time_limit", "wall_time", "timeout", "hours"), "walltime"),
+    **dict.fromkeys(("memory", "ram", "mem_per_node"), "mem"),
+    "q": "queue",
+    **dict.fromkeys(("project", "allocation"), "account"),
+    **dict.fromkeys(("ntasks", "processes", "nproc_per_node", "ntasks_per_node", "ranks"), "processes_per_node"),
+    **dict.fromkeys(("num_nodes", "n_nodes", "nnodes"), "nodes"),
+    **dict.fromkeys(("image", "singularity", "apptainer", "docker"), "container"),
+    **dict.fromkeys(("dtype", "amp"), "precision"),
+    **dict.fromkeys(("dataset",), "data"),
+    **dict.fromkeys(("network", "net", "arch"), "model"),
+    **dict.fromkeys(("cmd", "program", "script"), "command"),
+    **dict.fromkeys(("random_seed", "seeds"), "seed"),
+}
+COMMANDS: Mapping[str, str] = {
+    **dict.fromkeys(("submit", "start", "launch", "sweep", "train", "exec"), "run"),
+    **dict.fromkeys(("ls", "list", "history", "jobs"), "runs"),
+    **dict.fromkeys(("ps", "queue", "stat"), "status"),
+    **dict.fromkeys(("stop", "kill", "abort"), "cancel"),
+    **dict.fromkeys(("delete", "remove", "clean", "gc", "prune"), "rm"),
+    **dict.fromkeys(("tail", "log", "output", "cat"), "logs"),
+    **dict.fromkeys(("info", "describe", "inspect", "config"), "show"),
+    **dict.fromkeys(("init", "create"), "new"),
+    **dict.fromkeys(("resume", "restart", "requeue", "rerun"), "retry"),
+    **dict.fromkeys(("plot", "curve", "metrics"), "curves"),
+    **dict.fromkeys(("watch", "monitor", "htop", "nvidia-smi"), "top"),
+    **dict.fromkeys(("check", "test", "verify"), "doctor"),
+    **dict.fromkeys(("sql", "select"), "query"),
+    **dict.fromkeys(("image", "containers", "container"), "images"),
+    **dict.fromkeys(("models", "recipe", "datasets"), "recipes"),
+    **dict.fromkeys(("web", "browse", "dashboard"), "ui"),
+    **dict.fromkeys(("gpu", "devices"), "gpus"),
+    **dict.fromkeys(("eta", "cost"), "estimate"),
+}
+
+
+def nearest(word: str, known: Collection[str], synonyms: Mapping[str, str] | None = None) -> list[str]:
+    """Return at most two of *known* that *word* may stand for, the likeliest first; none where nothing is like it.
+
+    Known words may be dotted keys. First come those whose last part is that of *word*, or what other programs call so
+    (*synonyms*), the one of the same section before others; then those that look alike, whole or in their last parts.
+
+    >>> nearest("account", ["layout", "resources.account"])
+    ['resources.account']
+    """
+    section, _, last = word.lower().rpartition(".")
+    for end in (last, (synonyms or {}).get(last)):
+        same = [key for key in known if _last(key) == end and key != word]
+        if same:
+            return sorted(same, key=lambda key: (_section(key) != section, _section(key) in _OF_SITES, len(key)))[:1]
+    lasts = {_last(key) for key in known}
+    by_last = difflib.get_close_matches(last, lasts, n=_MOST, cutoff=_LIKE)
+    inside = [key for end in by_last for key in known if _last(key) == end and section == _section(key)]
+    whole = difflib.get_close_matches(word.lower(), known, n=_MOST, cutoff=_LIKE)
+    elsewhere = [key for end in by_last for key in known if _last(key) == end]
+    begun = [key for key in sorted(known) if len(last) >= len("abc") and _last(key).startswith(last)]
+    in_section = inside or [key for key in begun if section and _section(key) == section]
+    found = in_section or [key for key in whole if "." in key or not section] or begun or elsewhere
+    return list(dict.fromkeys(found))[:_MOST]
+
+
+def did_you_mean(word: str, known: Collection[str], synonyms: Mapping[str, str] | None = None) -> str | None:
+    """Return the question, ``did you mean X?``; None where nothing is like *word*."""
+    near = nearest(word, known, synonyms)
+    return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _section(key: str) -> str:
+    return key.rpartition(".")[0]

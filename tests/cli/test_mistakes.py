@@ -1,0 +1,194 @@
+"""Mistakes that users make, each answered by one line that says how to put it right, and by exit code 2."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hpcml.cli.main import COMMANDS, GROUPS
+from hpcml.config.compose import compose_from_cli
+from hpcml.config.guess import KEYS, nearest
+from hpcml.errors import ConfigError
+from tests.cli.command_line import Hpcml, said_in_one_line
+
+# The words of `hpcml run`, and what the answer must say.
+SETTINGS = {
+    "training.lr=1": "did you mean training.learning_rate?",
+    "+training.lr=1": "did you mean training.learning_rate?",
+    "lr=1": "did you mean training.learning_rate?",
+    "learning_rate=1": "did you mean training.learning_rate?",
+    "training.learning_rat=1": "did you mean training.learning_rate?",
+    "batch_size=8": "did you mean training.batch_size?",
+    "bs=8": "did you mean training.batch_size?",
+    "training.batchsize=8": "did you mean training.batch_size?",
+    "epochs=3": "did you mean training.steps?",
+    "steps=3": "did you mean training.steps?",
+    "training.stepz=3": "did you mean training.steps",
+    "resources.gpus=1": "did you mean resources.gpus_per_node?",
+    "gpus=1": "did you mean resources.gpus_per_node?",
+    "gpus_per_node=1": "did you mean resources.gpus_per_node?",
+    "resources.cpus=4": "did you mean resources.cpus_per_task?",
+    "cores=4": "did you mean resources.cpus_per_task?",
+    "resources.memory=4G": "did you mean resources.mem?",
+    "mem=4G": "did you mean resources.mem?",
+    "resources.time=1h": "did you mean resources.walltime?",
+    "walltime=1h": "did you mean resources.walltime?",
+    "account=OPEN-1": "did you mean resources.account?",
+    "project=OPEN-1": "did you mean resources.account?",
+    "partition=qgpu": "did you mean resources.partition?",
+    "queue=qgpu": "did you mean resources.queue?",
+    "nodes=2": "did you mean resources.nodes?",
+    "metric=loss": "did you mean objective.metric?",
+    "margin=0.1": "did you mean objective.margin?",
+    "command=ls": "did you mean workload.command?",
+    "repeats=2": "did you mean schedule.repeats?",
+    "dataset=digits": "did you mean data?",
+    "modl=mnist_cnn": "did you mean model?",
+    "presicion=fp32": "did you mean precision",
+    "seeds=1": "did you mean seed?",
+    "+colour=red": "hpcml run --help lists the keys",
+    "~nothing": "unknown key nothing",
+    "+cluster=karolna": "did you mean karolina",
+    "cluster=lumi": "did you mean lumi_g?",
+    "cluster=atlantis": "cluster is one of anselm",
+    "model=mnist_cn": "did you mean mnist_cnn",
+    "model=resnet": "resnet50",
+    "precision=fp33": "did you mean fp32",
+    "precision=bfloat16": "did you mean bf16",
+    "precision=": "precision is one of amp",
+    "container=pytorch": "did you mean ngc_pytorch",
+    "strategy=dpp": "did you mean ddp",
+    "data=digit": "did you mean digits?",
+    "precision=fp32,tf32": "add -m",
+    "seed=1,2": "add -m",
+    "seed=abc": "seed is a whole number",
+    "seed=1.5": "seed is a whole number",
+    "training.steps=many": "training.steps is a whole number",
+    "training.learning_rate=fast": "training.learning_rate is a number",
+    "training.deterministic=perhaps": "training.deterministic is true or false",
+    "resources.nodes=two": "resources.nodes is a whole number",
+    "training=abc": "training is a section: set one of its keys, training.steps",
+    "data.path=${trainin.steps}": "did you mean training.steps?",
+    "experiment=ünï": "use letters, digits",
+    "experiment=a:b": "use letters, digits",
+    "'experiment=a b'": "use letters, digits",
+    "'experiment=\"'": "a quote is not closed",
+    '"experiment=it\'s"': "a quote is not closed",
+    "precision=fp32,": "empty part",
+    "-m seed=1,,2": "empty part",
+    "'seed=range('": "is missing",
+    "seed=[1": "is missing",
+    "'a b=1'": "write key=value",
+    "schlüssel=1": "write key=value",
+    "seed": "write key=value",
+    "fp32": "write key=value",
+    "=3": "write key=value",
+    "--mutlirun seed=1": "unrecognized arguments: --mutlirun",
+    "resources.mem=lots": "write 64G, 500M or 1T",
+}
+# The words of `hpcml`, and what the answer must say.
+TYPED = {
+    "cmpare": "did you mean compare?",
+    "statsu": "did you mean status?",
+    "submit": "did you mean run?",
+    "ls": "did you mean runs?",
+    "ps": "did you mean status?",
+    "kill 222c": "did you mean cancel?",
+    "tail -f x": "did you mean logs?",
+    "resume": "did you mean retry?",
+    "init": "did you mean new?",
+    "zzz": "hpcml --help lists the commands",
+    "--hme /x runs": "--home",
+    "compare --byy precision": "Did you mean '--by'?",
+    "compare --where nosuch": "write it as in 'precision=tf32",
+    "compare nosuch": "hpcml runs lists them",
+    "compare --margin much": "valid float",
+    "show": "Missing argument 'RUN'",
+    "show nosuch": "hpcml runs lists them",
+    "show @-1": "fewer submissions",
+    "logs x --errr": "Did you mean '--err'?",
+    "wait --timeout soon": "write 200 (seconds)",
+    "cancel": "say what is to be stopped",
+    "rm": "say what goes",
+    "tag": "say which runs, and what to change",
+    "diff one two": "at least 4 characters",
+    "curves": "name them",
+    "runs --state DONE": "choose PENDING",
+    "runs --limit -1": "x>=1",
+    "export --to excel -o x": "is not one of 'csv'",
+    "export --to csv": "-o FOLDER",
+    "import /nowhere": "does not exist",
+    "ingest /nowhere": "name a run directory",
+    "scaling --over nosuch": "is not one of 'gpus'",
+    "plan --margin 0": "x>0",
+    "estimate seed=x": "seed is a whole number",
+    "build nosuch": "write key=value",
+    "images rmm x": "Did you mean 'rm'?",
+    "cluster lst": "Did you mean 'list'?",
+    "cluster show karolna": "karolina",
+    "new recpie x": "Did you mean 'recipe'?",
+    "new recipe ../x": "use letters, digits",
+    "gpus nosuch": "hpcml gpus lists them",
+    "recipes nosuch": "choose allreduce",
+    "sync extra": "unexpected extra argument",
+    "run account=x": "did you mean resources.account?",
+}
+
+
+@pytest.mark.parametrize("line", SETTINGS)
+def test_a_mistake_in_a_setting_is_one_line_with_the_remedy(line: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        compose_from_cli(shlex.split(line), project=tmp_path)
+
+    said = str(refusal.value)
+    assert SETTINGS[line] in said
+    assert "\n" not in said
+    assert "Exception" not in said
+    assert "hydra.cc" not in said
+    assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize("line", TYPED)
+def test_a_mistake_in_a_command_is_one_line_with_the_remedy(line: str, hpcml: Hpcml) -> None:
+    done = hpcml(*shlex.split(line))
+
+    assert done.returncode == 2
+    assert TYPED[line] in said_in_one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("data.path=~/data", "path", str(Path("~/data").expanduser())),
+        ("data.path=/scratch/größe/x y", "path", "/scratch/größe/x y"),
+        ("resources.nodelist=acn[01-02,05]", "nodelist", "acn[01-02,05]"),
+    ],
+)
+def test_a_value_with_odd_signs_is_taken_as_it_is(word: str, key: str, value: str, tmp_path: Path) -> None:
+    (point,) = compose_from_cli([word, "data=custom"], project=tmp_path)
+
+    assert getattr(point.run.data if key == "path" else point.run.resources, key) == value
+
+
+def test_values_with_odd_signs_are_points_of_a_sweep(tmp_path: Path) -> None:
+    points = compose_from_cli(["-m", "resources.nodelist=acn[01,02],acn[03]"], project=tmp_path)
+
+    assert [point.run.resources.nodelist for point in points] == ["acn[01,02]", "acn[03]"]
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["new"]])
+def test_a_command_without_words_helps(words: list[str], hpcml: Hpcml) -> None:
+    done = hpcml(*words)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: hpcml" in done.stdout
+
+
+def test_every_command_stands_in_one_group() -> None:
+    assert sorted(name for _, names in GROUPS.values() for name in names) == sorted(COMMANDS)
+
+
+def test_nothing_is_guessed_for_what_is_like_nothing() -> None:
+    assert nearest("zzzzz", ["resources.account", "layout"], KEYS) == []
