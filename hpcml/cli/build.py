@@ -13,7 +13,7 @@ import click
 from hpcml.cli.say import complain, pass_on, say, saying_what_is_printed
 
 if TYPE_CHECKING:
-    from hpcml.commands.images import Draft, WantedImage
+    from hpcml.commands.images import UnresolvedImage, WantedImage
     from hpcml.images.build import BuildProgress, OnProgress
 
 _OWN_FLAGS = {"-n": "dry-run", "--dry-run": "dry-run", "--json": "json", "--no-wait": "no-wait"}
@@ -67,13 +67,13 @@ Options:
 """
 
 
-def _show(planned: WantedImage | Draft) -> None:
-    from hpcml.commands.images import Draft
+def _show(planned: WantedImage | UnresolvedImage) -> None:
+    from hpcml.commands.images import UnresolvedImage
 
     definition = planned.definition
     pass_on(definition.text)
     say()
-    if isinstance(planned, Draft):
+    if isinstance(planned, UnresolvedImage):
         say("key     unresolved, for it follows from the digest of the base")
         say(f"base    {definition.base} {definition.base_digest}: {planned.why}")
         say(f"image   {planned.folder or '$HPCML_IMAGES'}/KEY.sif")

@@ -92,7 +92,7 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class UnresolvedImage:
     """A definition whose base could not be asked for: its digest is unresolved, and so is the key of the image."""
 
     definition: Definition
@@ -100,12 +100,12 @@ class Draft:
     why: str
 
 
-def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[WantedImage | Draft]:
-    """Return what `want_all` does, with a `Draft` where the registry does not answer, or images have no place.
+def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[WantedImage | UnresolvedImage]:
+    """Return what `want_all` does, with a `UnresolvedImage` where the registry does not answer, or images have no place.
 
     Nothing is written.
     """
-    found: list[WantedImage | Draft] = []
+    found: list[WantedImage | UnresolvedImage] = []
     for container, cluster in _distinct(runs):
         folder: Path | None = None
         try:
@@ -118,7 +118,7 @@ def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) ->
                 raise
             tagged = with_tag(container, cluster)
             definition = definitions.define(tagged, container.digest, folders=definition_folders(project))
-            found.append(Draft(definition=definition, folder=folder, why=str(error)))
+            found.append(UnresolvedImage(definition=definition, folder=folder, why=str(error)))
     return found
 
 
