@@ -101,7 +101,7 @@ class UnresolvedImage:
 
 
 def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[WantedImage | UnresolvedImage]:
-    """Return what `want_all` does, with a `UnresolvedImage` where the registry does not answer, or images have no place.
+    """Return as `want_all`, with an `UnresolvedImage` where the registry does not answer or images have no place.
 
     Nothing is written.
     """
