@@ -13,7 +13,7 @@ import click
 from hpcml.cli.say import complain, pass_on, say, saying_what_is_printed
 
 if TYPE_CHECKING:
-    from hpcml.commands.images import WantedImage
+    from hpcml.commands.images import UnresolvedImage, WantedImage
     from hpcml.images.build import BuildProgress, OnProgress
 
 _OWN_FLAGS = {"-n": "dry-run", "--dry-run": "dry-run", "--json": "json", "--no-wait": "no-wait"}
@@ -36,12 +36,14 @@ def build(words: tuple[str, ...]) -> None:
     composed = [word for word in words if word not in _OWN_FLAGS]
     with saying_what_is_printed():
         points = compose_from_cli(composed, project=Path.cwd(), most=most_runs(os.environ))
-    for wanted in images.want_all([point.run for point in points], os.environ, Path.cwd()):
+    runs = [point.run for point in points]
+    if "dry-run" in flags:
+        for planned in images.draft_all(runs, os.environ, Path.cwd()):
+            _show(planned)
+        return
+    for wanted in images.want_all(runs, os.environ, Path.cwd()):
         if wanted.note:
             complain(f"warning: {wanted.note}")
-        if "dry-run" in flags:
-            _show(wanted)
-            continue
         with display(wanted.definition.base) as on_progress:
             record = images.build(wanted, os.environ, on_progress=on_progress, wait="no-wait" not in flags)
         if "json" in flags:
@@ -65,13 +67,23 @@ Options:
 """
 
 
-def _show(wanted: WantedImage) -> None:
-    pass_on(wanted.definition.text)
+def _show(planned: WantedImage | UnresolvedImage) -> None:
+    from hpcml.commands.images import UnresolvedImage
+
+    definition = planned.definition
+    pass_on(definition.text)
     say()
-    say(f"key     {wanted.definition.key}")
-    say(f"base    {wanted.definition.base} {wanted.definition.base_digest}")
-    state = "is there" if wanted.found else "to be built"
-    say(f"image   {wanted.cache.image(wanted.definition.key)} ({state})")
+    if isinstance(planned, UnresolvedImage):
+        say("key     unresolved, for it follows from the digest of the base")
+        say(f"base    {definition.base} {definition.base_digest}: {planned.why}")
+        say(f"image   {planned.folder or '$HPCML_IMAGES'}/KEY.sif")
+        return
+    if planned.note:
+        complain(f"warning: {planned.note}")
+    say(f"key     {definition.key}")
+    say(f"base    {definition.base} {definition.base_digest}")
+    state = "is there" if planned.found else "to be built"
+    say(f"image   {planned.cache.image(definition.key)} ({state})")
 
 
 @contextmanager

@@ -43,12 +43,9 @@ class WantedImage:
 def want_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[WantedImage]:
     """Return the images that *runs* ask for, each once, in the order of the runs; raises as `want` does."""
     found: dict[str, WantedImage] = {}
-    asked: list[Container] = []
-    for run in runs:
-        if run.container not in asked:
-            asked.append(run.container)
-            wanted = want(run.container, run.cluster, environ, project)
-            found.setdefault(wanted.definition.key, wanted)
+    for container, cluster in _distinct(runs):
+        wanted = want(container, cluster, environ, project)
+        found.setdefault(wanted.definition.key, wanted)
     return list(found.values())
 
 
@@ -92,6 +89,45 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
             raise
         note = f"the image of {known.built_at[:10]} is used, without a look at the registry: {error}"
         return wanted(registry.Base(digest=known.base_digest, size_bytes=0), note)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnresolvedImage:
+    """A definition whose base could not be asked for: its digest is unresolved, and so is the key of the image."""
+
+    definition: Definition
+    folder: Path | None  # where the image would be; None: no place for images is known
+    why: str
+
+
+def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[WantedImage | UnresolvedImage]:
+    """Return as `want_all`, with an `UnresolvedImage` where the registry does not answer or images have no place.
+
+    Nothing is written.
+    """
+    found: list[WantedImage | UnresolvedImage] = []
+    for container, cluster in _distinct(runs):
+        folder: Path | None = None
+        try:
+            if container.kind is ContainerKind.build:
+                folder = caches.locate(environ, site=cluster.scratch)
+            found.append(want(container, cluster, environ, project))
+        except (ConfigError, ImageError) as error:
+            known = container.kind is not ContainerKind.build or folder is not None
+            if known and not isinstance(error, registry.UnreachableError):
+                raise
+            tagged = with_tag(container, cluster)
+            definition = definitions.define(tagged, container.digest, folders=definition_folders(project))
+            found.append(UnresolvedImage(definition=definition, folder=folder, why=str(error)))
+    return found
+
+
+def _distinct(runs: Sequence[Run]) -> Iterator[tuple[Container, Cluster]]:
+    asked: list[Container] = []
+    for run in runs:
+        if run.container not in asked:
+            asked.append(run.container)
+            yield run.container, run.cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -308,9 +308,9 @@ def _words_of(text: str) -> list[str]:
 
 
 def _labels_of(text: str) -> dict[str, str]:
-    section = text.partition("%labels\n")[2].partition("\n%")[0]
-    pairs = [line.partition(" ") for line in section.splitlines() if line.strip()]
-    return {name: value for name, _, value in pairs}
+    section = text.rpartition("%labels\n")[2].partition("\n%")[0] if "%labels\n" in text else ""
+    pairs = [line.strip().partition(" ") for line in section.splitlines() if line.strip()]
+    return {name: value.strip() for name, _, value in pairs if not name.startswith("#")}
 
 
 def _explain(lines: deque[str], code: int, cache: Cache, runtime: Runtime) -> ImageError:

@@ -1,8 +1,8 @@
-"""Renders the `container` configuration as a definition file for Apptainer. Pure but for reading a template.
+"""Makes the text that Apptainer builds an image from: a definition file, with what the `container` configuration adds.
 
-docs/containers.md describes the templates; `hpcml build` and submissions hand the result to hpcml/images/build. The
-same configuration and the same digest of the base image always give the same text, and so the same key in the cache:
-labels and variables are sorted, and sections without content are left out.
+docs/containers.md describes the files; `hpcml build` and submissions hand the result to hpcml/images/build. The same
+file, configuration and digest of the base image always give the same text, and so the same key in the cache: labels and
+variables are sorted, and sections without content are left out. Pure but for reading the file.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from string import Template
 
 from hpcml.errors import ConfigError, require
 from hpcml.images.registry import Reference
 from hpcml.model.container import Container
-from hpcml.model.image import Definition
+from hpcml.model.image import UNRESOLVED, Definition
+from hpcml.paths import resource_dir
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # uname's word -> what registries call it
 _DEFAULT = "docker"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _OURS = "org.hpcml."
+_SECTION = re.compile(r"%[A-Za-z]")
+_STAGE = re.compile(r"(?i)\s*bootstrap\s*:(.*)")
+_FROM = re.compile(r"(?i)(\s*from\s*:\s*)(.*)")
 
 
 def host_architecture() -> str:
@@ -36,7 +39,7 @@ def host_architecture() -> str:
 
 def define(
     container: Container,
-    base_digest: str,
+    base_digest: str | None,
     *,
     folders: Sequence[Path],
     architecture: str | None = None,
@@ -44,46 +47,125 @@ def define(
 ) -> Definition:
     """Return the definition of *container* on the base image with *base_digest*.
 
-    *base_digest* is ``sha256:...``; *architecture* is amd64 or arm64, None that of this machine; *base_size_bytes* is
-    the size of the compressed layers, from which the room for a build is estimated. The template is
-    ``<container.name>.def`` in the first of *folders* that has it, else ``docker.def``; its words are ``$base``,
-    ``$pinned``, ``$labels``, ``$environment`` and ``$post``.
+    *base_digest* is ``sha256:...``, or None while it is not known: then the text has the tag, and builds nothing.
+    *architecture* is amd64 or arm64, None that of this machine; *base_size_bytes* is the size of the compressed layers,
+    from which the room for a build is estimated. The text is ``<container.name>.def`` in the first of *folders* that
+    has it, else ``docker.def``; in its last stage the image is that of *container*, and sections get what it adds.
 
-    Raises `ConfigError` where there is no template, or it uses unknown words, or a label has a name that is not
-    allowed.
+    Raises `ConfigError` where there is no such file, or it builds from no registry or from another image or tag than
+    *container* names, or a label has a name that is not allowed.
     """
     reference = Reference.of(container)
-    template = _template(container.name, folders)
-    words = {
-        "base": reference.for_people,
-        "pinned": f"{reference.host_and_name}@{base_digest}",
-        "labels": "\n".join(_labels(container, reference, base_digest)),
-        "environment": "\n".join(_environment(container)),
-        "post": "\n".join(_post(container)),
+    path = _file(container.name, folders)
+    sections = _sections(path)
+    require(bool(sections), f"{path} is empty")
+    if path.stem != _DEFAULT:
+        _check_base(path, sections, reference)
+    pinned = f"{reference.host_and_name}@{base_digest}" if base_digest else reference.for_people
+    _set_base(sections, pinned, reference.for_people)
+    added = {
+        "labels": [*_labels(container, reference, base_digest or UNRESOLVED)],
+        "environment": [*_environment(container)],
+        "post": [*_post(container)],
     }
-    try:
-        text = Template(template.read_text(encoding="utf-8")).substitute(words)
-    except (KeyError, ValueError) as error:
-        raise ConfigError(
-            f"{template}: {error} is no word for a template: use ${', $'.join(words)}; a dollar is written $$"
-        ) from error
+    for name, lines in added.items():
+        _add(sections, name, lines)
     return Definition(
-        text=_without_empty_sections(text),
+        text=_joined(sections),
         base=reference.for_people,
-        base_digest=base_digest,
+        base_digest=base_digest or UNRESOLVED,
         architecture=architecture or host_architecture(),
         plain_http=reference.plain_http,
         base_size_bytes=base_size_bytes,
     )
 
 
-def _template(name: str, folders: Sequence[Path]) -> Path:
+def _file(name: str, folders: Sequence[Path]) -> Path:
     for candidate in (name, _DEFAULT):
         for folder in folders:
             path = folder / f"{candidate}.def"
             if path.is_file():
                 return path
     raise ConfigError(f"container={name}: there is no {_DEFAULT}.def in {', '.join(map(str, folders))}")
+
+
+def _sections(path: Path) -> list[list[str]]:
+    """Return the lines of a definition in pieces, each of which begins with the head of a section or of a stage."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    pieces: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if _SECTION.match(line) or (_STAGE.match(line) and any(_SECTION.match(piece[0]) for piece in pieces if piece)):
+            pieces.append([])
+        pieces[-1].append(line)
+    return [piece for piece in pieces if piece]
+
+
+def _last_stage(sections: Sequence[list[str]]) -> int:
+    """Return the index of the piece with the head of the last stage."""
+    return max((i for i, piece in enumerate(sections) if any(_FROM.match(line) for line in piece)), default=0)
+
+
+def _check_base(path: Path, sections: Sequence[list[str]], reference: Reference) -> None:
+    head = sections[_last_stage(sections)]
+    agent = next((match[1].strip().lower() for line in head if (match := _STAGE.match(line))), "")
+    written = next((match[2].strip() for line in head if (match := _FROM.match(line))), "")
+    require(
+        agent == "docker" and written != "",
+        f"{path}: hpcml builds from registries: begin with Bootstrap: docker and From: {reference.for_people}; "
+        "for another kind use apptainer build, and container=sif",
+    )
+    require("$" not in written, f"{path}: From: {written} is no image: write From: {reference.for_people}")
+    name, _, rest = written.partition("@")
+    image, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "")
+    require(
+        image == reference.name or image.endswith(f"/{reference.name}"),
+        f"{path} is From: {written}, and container.image={reference.name}: make them the same",
+    )
+    ours = path.parent == resource_dir("containers")  # its tag is the newest, and a cluster may need an older one
+    require(
+        ours or rest != "" or tag in ("", reference.tag),
+        f"{path} is From: {written}, and the tag here is {reference.tag}: set container.tag={tag}, "
+        "or write From: without a tag to leave it to the configuration",
+    )
+    require(
+        rest in ("", reference.digest),
+        f"{path} is From: {written}: set container.digest={rest}, or write From: without a digest",
+    )
+
+
+def _set_base(sections: Sequence[list[str]], pinned: str, for_people: str) -> None:
+    """Let the last stage begin from *pinned*, and say before it what that is for people."""
+    piece = sections[_last_stage(sections)]
+    note = [f"# {for_people}"] if pinned != for_people else []
+    done: list[str] = []
+    for line in piece:
+        match = _FROM.match(line)
+        done += [*note, f"{match[1]}{pinned}"] if match else [line]
+    piece[:] = done
+
+
+def _add(sections: list[list[str]], name: str, lines: Sequence[str]) -> None:
+    """Add *lines* to the section of that name in the last stage, which is made where there is none."""
+    if not lines:
+        return
+    first = _last_stage(sections)
+    for piece in sections[first:]:
+        if piece[0].split()[0].lower() == f"%{name}":
+            while piece and not piece[-1].strip():
+                piece.pop()
+            piece += [f"    {line}" if name == "labels" else line for line in lines]
+            return
+    place = next((i for i, piece in enumerate(sections) if i > first and piece[0].startswith("%test")), len(sections))
+    sections.insert(place, [f"%{name}", *(f"    {line}" if name == "labels" else line for line in lines)])
+
+
+def _joined(sections: Sequence[list[str]]) -> str:
+    """Return the text, without sections that say nothing, so that they do not change the key of the image."""
+    kept = ["\n".join(piece).strip("\n") for piece in sections]
+    return "\n\n".join(piece for piece in kept if not _SECTION.match(piece) or "\n" in piece) + "\n"
 
 
 def _labels(container: Container, reference: Reference, base_digest: str) -> Iterator[str]:
@@ -117,14 +199,3 @@ def _post(container: Container) -> Iterator[str]:
 def _apt(packages: str) -> str:
     install = f"DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends {packages}"
     return f"apt-get update && {install} && rm -rf /var/lib/apt/lists/*"
-
-
-def _without_empty_sections(text: str) -> str:
-    """Return *text* without sections that say nothing, so that they do not change the key of the image."""
-    sections: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if line.startswith("%"):
-            sections.append([])
-        sections[-1].append(line)
-    head, *others = ("\n".join(section).strip("\n") for section in sections)
-    return "\n\n".join([head, *(section for section in others if "\n" in section)]) + "\n"

@@ -19,6 +19,8 @@ import yaml
 from hpcml.errors import ConfigError
 
 _TABLE = Path(__file__).with_name("releases.yaml")
+_CUDA_FIRST = re.compile(r"^(\d+(?:\.\d+)*)-")  # 12.6.3-devel-ubuntu24.04
+_CUDA_WITHIN = re.compile(r"-cuda(\d+(?:\.\d+)*)")  # 25.02-cuda12.8-py3.12
 _MONTH = re.compile(r"(\d\d\.(?:0[1-9]|1[0-2]))(?:-|$)")
 _GPUS = {(6, 0): "P100", (7, 0): "V100", (3, 5): "K20", (3, 7): "K80"}  # those that people ask about
 
@@ -76,7 +78,7 @@ def newest(
     if not allowed:
         wanted = ", ".join(_wishes(compute_capability, driver, not_after))
         raise ConfigError(
-            f"no release of {image} that hpcml knows ({known[0].release} to {known[-1].release}) fits {wanted}: "
+            f"no release of {image} that hpcml knows ({known[0].tag} to {known[-1].tag}) fits {wanted}: "
             "set container.tag, or choose another container"
         )
     return allowed[-1]
@@ -95,12 +97,13 @@ def check(
     Nothing is known of images that are not in the table, and of tags that do not begin with a month (``24.12-py3``). A
     month that is newer than the table needs at least the GPU of the last one in it.
     """
+    facts = _table()["images"].get(image)
+    if facts is not None and "tags" in facts and not facts.get("months"):
+        return _check_cuda(image, tag, compute_capability, driver)
     month = _month(tag)
-    if month is None or image not in _table()["images"]:
-        return None
     # A month that is not in the table needs no less than the one before; its driver is not known.
-    before = [release for release in _releases(image, all_months=True) if release.release <= month]
-    if not before:
+    before = [release for release in _releases(image, all_months=True) if month and release.release <= month]
+    if month is None or not before:
         return None
     release = before[-1]
     if not release.knows_gpu(compute_capability):
@@ -118,6 +121,37 @@ def check(
     if not_after is not None and month > not_after:
         return f"container.tag={tag}: cluster.ngc_max_release={not_after} is the newest that the site runs"
     return None
+
+
+def _check_cuda(image: str, tag: str, capability: Capability | None, driver: str | None) -> str | None:
+    """Return why *tag* of an image outside of the monthly train cannot run, by the version of CUDA that it names."""
+    named = next((row["cuda"] for row in _table()["images"][image]["tags"] if row["tag"] == tag), None)
+    found = (_CUDA_FIRST if image == "nvidia/cuda" else _CUDA_WITHIN).search(tag)
+    cuda = named or (found[1] if found else "")
+    if cuda.partition(".")[0] not in _table()["cuda"]:
+        return None
+    release = _of_cuda(image, tag, cuda)
+    if not release.knows_gpu(capability):
+        need = f"a GPU of compute capability {_written(release.compute_capability)}"
+    elif not release.takes_driver(driver):
+        need = f"driver {release.driver}, and cluster.host_driver={driver}"
+    else:
+        return None
+    return f"container.tag={tag} (CUDA {cuda}) needs {need}: {_instead(image, capability, driver)}"
+
+
+def _of_cuda(image: str, tag: str, cuda: str) -> Release:
+    row = _table()["cuda"][cuda.partition(".")[0]]
+    floor = _table()["images"][image].get("compute_capability", "0.0")
+    return Release(
+        image=image,
+        release="",
+        tag=tag,
+        cuda=cuda,
+        driver=row["driver"],
+        compute_capability=max(_capability(row["compute_capability"]), _capability(floor)),
+        source="cuda",
+    )
 
 
 def _last_for(image: str, capability: Capability) -> str:
@@ -145,15 +179,21 @@ def _releases(image: str, *, all_months: bool = False) -> Iterator[Release]:
     facts = _table()["images"].get(image)
     if facts is None:
         return
+    if "tags" in facts and not facts.get("months"):
+        yield from (_of_cuda(image, row["tag"], row["cuda"]) for row in facts["tags"])
+        return
+    seen = {_month(tag): tag for tag in facts.get("tags", ())}
     for month in _table()["releases"]:
         release = month["release"]
-        if not all_months and not facts.get("first", "00.00") <= release <= facts["last"]:
+        if seen and not all_months and release not in seen:
+            continue
+        if not seen and not all_months and not facts.get("first", "00.00") <= release <= facts["last"]:
             continue
         row = {**month, **_table()["exceptions"].get(image, {}).get(release, {})}
         yield Release(
             image=image,
             release=release,
-            tag=facts["tag"].format(release=release),
+            tag=seen.get(release) or facts.get("tag", "{release}-py3").format(release=release),
             cuda=row["cuda"],
             driver=row.get("driver"),
             branches=tuple(row.get("branches", ())),

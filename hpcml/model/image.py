@@ -16,6 +16,7 @@ LOGIN_VARIABLES = (
     "NGC_API_KEY",
     *(f"{name}_DOCKER_{word}" for name in ("APPTAINER", "SINGULARITY") for word in ("USERNAME", "PASSWORD")),
 )
+UNRESOLVED = "unresolved"  # in place of a digest that the registry could not be asked for
 _KEY_DIGITS = 32  # 128 bits of SHA-256: no two definitions of one site will ever share them
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,36 +34,39 @@ def test_a_definition_pins_its_base_and_says_what_it_was() -> None:
 
     text = rendered(container).text
 
+    shipped = (resource_dir("containers") / "ngc_pytorch.def").read_text(encoding="utf-8")
+    head, test = shipped.split("From: nvcr.io/nvidia/pytorch:26.03-py3\n")
+    own, test = test.split("\n%test\n")
+    labels, own = own.split("\n%environment\n")
     assert text == (
         f"""\
-# nvcr.io/nvidia/pytorch:24.12-py3
-Bootstrap: docker
+{head}# nvcr.io/nvidia/pytorch:24.12-py3
 From: nvcr.io/nvidia/pytorch@{DIGEST}
-
-%labels
-org.hpcml.base nvcr.io/nvidia/pytorch:24.12-py3
-org.hpcml.base.digest {DIGEST}
-project OPEN-1-2
+{labels}    org.hpcml.base nvcr.io/nvidia/pytorch:24.12-py3
+    org.hpcml.base.digest {DIGEST}
+    project OPEN-1-2
 
 %environment
-export MODE='it'"'"'s here'
+{own}export MODE='it'"'"'s here'
 
 %post
 export MODE='it'"'"'s here'
 apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends git """
         """&& rm -rf /var/lib/apt/lists/*
 python3 -m pip --version >/dev/null 2>&1 || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y """
-        """--no-install-recommends python3-pip && rm -rf /var/lib/apt/lists/*; }
+        f"""--no-install-recommends python3-pip && rm -rf /var/lib/apt/lists/*; }}
 PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir einops==0.8 'a>1'
 echo one
 echo two
 true
-"""
+
+%test
+{test}"""
     )
 
 
 def test_a_base_alone_needs_no_sections() -> None:
-    text = rendered(PYTORCH).text
+    text = rendered(replace(PYTORCH, name="mine")).text
 
     assert "%post" not in text
     assert "%environment" not in text
@@ -98,16 +102,56 @@ def test_what_no_registry_or_definition_takes_is_refused(change: dict[str, objec
     assert "\n" not in str(refused.value)
 
 
-def test_a_template_of_the_project_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "ngc_pytorch.def").write_text("Bootstrap: docker\nFrom: $pinned\n\n%post\necho $$HOME\n$post\n")
+def test_a_definition_of_the_project_comes_first_and_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "ngc_pytorch.def").write_text(
+        "Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch\n\n%post\necho $HOME\n\n%test\ntrue\n"
+    )
 
-    text = rendered(replace(PYTORCH, post=["echo $HOME"]), tmp_path).text
+    text = rendered(replace(PYTORCH, post=["echo own"]), tmp_path).text
 
-    assert text.endswith("%post\necho $HOME\necho $HOME\n")
+    assert f"From: nvcr.io/nvidia/pytorch@{DIGEST}\n" in text
+    assert "\n%post\necho $HOME\necho own\n" in text
+    assert text.endswith("\n%test\ntrue\n")
 
 
-def test_a_template_with_an_unknown_word_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "docker.def").write_text("From: $bases\n")
+def test_of_several_stages_the_last_is_pinned_and_gets_what_is_added(tmp_path: Path) -> None:
+    (tmp_path / "ngc_pytorch.def").write_text(
+        "Bootstrap: docker\nFrom: alpine:3\nStage: one\n\n%post\necho one\n\n"
+        "Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch:24.12-py3\nStage: two\n\n%post\necho two\n"
+    )
 
-    with pytest.raises(ConfigError, match=r"docker\.def: 'bases' is no word"):
+    text = rendered(replace(PYTORCH, post=["echo own"]), tmp_path).text
+
+    assert "From: alpine:3\n" in text
+    assert text.count(DIGEST) == 2  # the base, and the label
+    assert "echo one\n\nBootstrap" in text
+    assert "echo two\necho own\n" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("Bootstrap: localimage\nFrom: /a.sif\n", "hpcml builds from registries"),
+        ("Bootstrap: docker\nFrom: $pinned\n", "is no image: write From: nvcr.io/nvidia/pytorch:24.12-py3"),
+        ("Bootstrap: docker\nFrom: nvcr.io/nvidia/cuda:1\n", "container.image=nvidia/pytorch: make them the same"),
+        ("Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch:24.10-py3\n", "set container.tag=24.10-py3"),
+        (f"Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch@{DIGEST}\n", f"set container.digest={DIGEST}"),
+    ],
+)
+def test_a_definition_of_the_project_that_is_not_what_is_asked_for_is_refused(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    (tmp_path / "ngc_pytorch.def").write_text(text)
+
+    with pytest.raises(ConfigError, match=re.escape(says)) as refused:
         rendered(PYTORCH, tmp_path)
+
+    assert "\n" not in str(refused.value)
+
+
+def test_without_a_digest_the_text_has_the_tag_and_says_so() -> None:
+    definition = define(PYTORCH, None, folders=[resource_dir("containers")])
+
+    assert "From: nvcr.io/nvidia/pytorch:24.12-py3\n" in definition.text
+    assert "org.hpcml.base.digest unresolved\n" in definition.text

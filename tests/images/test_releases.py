@@ -37,6 +37,14 @@ P100, V100, T4, A100, H100 = (6, 0), (7, 0), (7, 5), (8, 0), (9, 0)
         (TENSORFLOW, P100, None, "24.12-tf2-py3"),
         (TENSORRT, (3, 7), None, "19.02-py3"),
         (TENSORRT, V100, None, "24.12-py3"),
+        ("nvidia/cuda", V100, None, "12.6.3-cudnn-devel-ubuntu24.04"),
+        ("nvidia/cuda", A100, "580.65.06", "13.0.1-cudnn-devel-ubuntu24.04"),
+        ("nvidia/cuda", A100, "535.183.01", "12.6.3-cudnn-devel-ubuntu24.04"),
+        ("nvidia/rapidsai/base", V100, None, "25.02-cuda12.8-py3.12"),
+        ("nvidia/rapidsai/base", None, None, "26.04-cuda13-py3.12"),
+        ("nvidia/jax", A100, "595.45.04", "26.03-py3"),
+        ("nvidia/jax", V100, None, "24.10-py3"),
+        ("nvidia/nemo", A100, "550.54.15", "24.07"),
     ],
 )
 def test_the_newest_release_that_a_gpu_and_a_driver_run(
@@ -54,7 +62,8 @@ def test_a_site_may_allow_no_newer_one() -> None:
     [
         (PYTORCH, (3, 5), None, "no release of nvidia/pytorch .* fits compute capability 3.5: set container.tag"),
         (TENSORFLOW, A100, "367.48", "fits compute capability 8.0, driver 367.48"),
-        ("nvidia/cuda", A100, None, "knows only the releases of nvidia/pytorch, nvidia/tensorflow, nvidia/tensorrt"),
+        ("me/pytorch", A100, None, "knows only the releases of nvidia/pytorch, nvidia/tensorflow, nvidia/tensorrt"),
+        ("nvidia/cuda", A100, "470.57.02", "12.6.3-cudnn-devel-ubuntu24.04 to 13.0.1-.* fits compute capability 8.0"),
         (PYTORCH, A100, "new", "cluster.host_driver='new' is no version"),
     ],
 )
@@ -79,6 +88,8 @@ def test_where_none_fits_it_says_so(image: str, gpu: tuple[int, int], driver: st
         (PYTORCH, "19.03-py3", (3, 7), None, "none since 18.12 runs on K80 (3.7)"),
         (TENSORRT, "19.05-py3", (3, 7), None, "19.02 is the last for K80 (3.7)"),
         (PYTORCH, "25.08-py3", A100, "570.86.10", "driver 580.82.07, and cluster.host_driver=570.86.10: 25.02-py3 is"),
+        ("nvidia/cuda", "13.1.0-devel-ubuntu24.04", V100, None, "capability 7.5: 12.6.3-cudnn-devel-ubuntu24.04 is"),
+        ("nvidia/rapidsai/base", "25.10-cuda13-py3.12", A100, "535.54", "(CUDA 13) needs driver 580.65.06, and"),
         (PYTORCH, "24.12-py3", A100, "510.47.03", "(or of an older branch 470.57, 525.85, 535.86)"),
     ],
 )  # fmt: skip
@@ -101,7 +112,8 @@ def test_a_tag_that_cannot_run_is_refused_with_the_one_that_can(
         (PYTORCH, "24.05-py3", A100, "510.47.03"),  # of a month that nobody has read nothing is said
         (PYTORCH, "17.04", (3, 5), None),
         (PYTORCH, "my-own-tag", (3, 5), None),
-        ("nvidia/cuda", "12.6.3-devel-ubuntu22.04", (3, 5), None),
+        ("nvidia/cuda", "12.6.3-devel-ubuntu22.04", V100, "525.60.13"),
+        ("nvidia/cuda", "latest", V100, "525.60.13"),
         ("me/pytorch", "25.01-py3", V100, None),
         (PYTORCH, "25.01-py3", None, None),
     ],

@@ -28,6 +28,10 @@ def test_each_shipped_container_can_be_composed_with_what_it_needs(compose_one: 
         "ngc_tensorrt": "nvidia/tensorrt",
         "ngc_cuda": "nvidia/cuda",
         "ngc_rapids": "nvidia/rapidsai/base",
+        "ngc_jax": "nvidia/jax",
+        "ngc_nemo": "nvidia/nemo",
+        "ngc_pytorch_horovod": "nvidia/pytorch",
+        "ngc_tensorflow_horovod": "nvidia/tensorflow",
     }
     for name, image in images.items():
         container = compose_one(f"+container={name}").container

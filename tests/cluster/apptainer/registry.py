@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ _APPLETS = (
     "grep",
     "head",
 )
+_SAYS = '#!/bin/sh\necho "${0##*/} $*" 2>/dev/null >>/said || true\n'
 _START_TIMEOUT_S = 180
 
 
@@ -98,8 +99,11 @@ def running(folder: Path, *, needs_login: bool) -> Iterator[Registry]:
         process.wait(300)
 
 
-def make_base(folder: Path, *, words: str = "") -> Path:
-    """Make an OCI layout with the tag `base`: Busybox, and a file that says *words*; return its path."""
+def make_base(folder: Path, *, words: str = "", says: Sequence[str] = ("python3",)) -> Path:
+    """Make an OCI layout with the tag `base`: Busybox, and a file that says *words*; return its path.
+
+    Programs named in *says* do nothing but write into /said, where they may, how they were called.
+    """
     layout, bundle = folder / "oci", folder / "bundle"
     folder.mkdir(parents=True, exist_ok=True)
     umoci = ["umoci"]
@@ -112,6 +116,10 @@ def make_base(folder: Path, *, words: str = "") -> Path:
     shutil.copy(_BUSYBOX, root / "bin" / "busybox")
     for name in _APPLETS:
         (root / "bin" / name).symlink_to("busybox")
+    for name in says:
+        program = root / "bin" / name
+        program.write_text(_SAYS, encoding="utf-8")
+        program.chmod(0o755)
     (root / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n", encoding="utf-8")
     (root / "etc" / "words").write_text(words, encoding="utf-8")
     _run([*umoci, "repack", "--image", f"{layout}:base", str(bundle)], cwd=folder)
