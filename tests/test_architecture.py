@@ -71,7 +71,6 @@ LATE: dict[tuple[str, str], str] = {
 SMALL_TOPICS: dict[str, str] = {
     "hpcml.commands.submit.walltimes": "loads the database, and so only where a walltime has to be judged (LATE)",
     "hpcml.commands.submit.import_paths": "asks a program's own Python from where it imports",
-    "hpcml.report.finding": "the words of each verdict",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {

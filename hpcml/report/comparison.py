@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from hpcml.codec import Json, encode
-from hpcml.model.comparison import Cell, Comparison, Difference, Interval, Row
+from hpcml.model.comparison import Cell, Comparison, Difference, Row
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
 from hpcml.report.comparison_rows import RowQuantities, cell_decimals, row_quantities
 from hpcml.report.document import (
-    VERDICT_TONES,
     Document,
-    Finding,
     IntervalChart,
     LevelStyle,
     Paragraph,
@@ -29,7 +27,7 @@ from hpcml.report.document import (
     report_table,
     short_table,
 )
-from hpcml.report.finding import sentence
+from hpcml.report.finding import heading, sentence
 from hpcml.report.text import duration, ends, p_value
 
 _MOST_REMARKS = 3
@@ -147,44 +145,6 @@ def _remarks(comparison: Comparison, cell: Cell, *, most: int | None = None) -> 
     return Remarks(lines=lines, tones=tones)
 
 
-def findings_of(comparison: Comparison) -> Iterator[Finding]:
-    """Yield a conclusion for each row but the reference, cell by cell.
-
-    A conclusion says the verdict, the difference with its 90 % interval, and the ratios of speed, energy and time to
-    the target that are known; confounders and flags of the row are its doubts.
-    """
-    for cell in comparison.cells:
-        for row in cell.rows:
-            if row.verdict != "reference":
-                yield _finding(comparison, cell, row)
-
-
-def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
-    said = [sentence(comparison, cell, row), *_ratios(cell, row)]
-    doubts = [f"CONFOUNDED by {each.kind} {each}" for each in cell.confounders]
-    return Finding(
-        verdict=row.verdict,
-        tone=VERDICT_TONES.get(row.verdict, "plain"),
-        about=f"{row.level} against {cell.reference} · {heading(cell)}",
-        text="; ".join(said) + ".",
-        doubts=[*doubts, *row.flags],
-    )
-
-
-def _ratios(cell: Cell, row: Row) -> Iterator[str]:
-    if row.speed and row.speed.speedup is not None:
-        yield f"{_times(row.speed.speedup, row.speed.speedup_ci95)} times as fast as {cell.reference}"
-    if row.cost and row.cost.energy_ratio is not None:
-        yield f"{_times(row.cost.energy_ratio, row.cost.energy_ratio_ci95)} times its energy per sample"
-    if row.to_target and row.to_target.ratio is not None:
-        reached = f"reached {row.to_target.target:g} in {row.to_target.reached} of {row.to_target.n} runs"
-        yield f"{_times(row.to_target.ratio, row.to_target.ratio_ci95)} times its time to the target ({reached})"
-
-
-def _times(value: float, interval: Interval | None) -> str:
-    return f"{value:.2f}" + ("" if interval is None else f" {ends(interval, 2)}")
-
-
 def weighty_remarks(cell: Cell) -> Iterator[str]:
     """Yield the remarks that change what a reader should think of *cell*, the most important first.
 
@@ -199,16 +159,6 @@ def weighty_remarks(cell: Cell) -> Iterator[str]:
     flags = [[f"{row.level}: {flag}" for flag in row.flags if "indicative only" not in flag] for row in cell.rows]
     for turn in zip_longest(*flags):
         yield from (flag for flag in turn if flag is not None)
-
-
-def heading(cell: Cell) -> str:
-    """Return the settings that all runs of *cell* have in common, in one line; "" where there are none."""
-    parts = [f"{group} {name}" for group, name in cell.where.items() if name not in ("not set", "none")]
-    if cell.batch_size is not None and "training.batch_size" not in cell.where:
-        parts.append(f"batch size {cell.batch_size}")
-    if cell.device is not None:
-        parts.append(f"device {cell.device}")
-    return " · ".join(parts)
 
 
 def introduction(comparison: Comparison) -> str:

@@ -11,7 +11,7 @@ from hpcml.model.publication import Publication, ReportGroup
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.report.charts import level_styles
-from hpcml.report.comparison import closing, comparison_section, findings_of, heading, introduction
+from hpcml.report.comparison import closing, comparison_section, introduction
 from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.curves import curve_chart
 from hpcml.report.document import (
@@ -34,6 +34,7 @@ from hpcml.report.document import (
     text_column,
     words,
 )
+from hpcml.report.finding import findings_of, heading
 from hpcml.report.runs import cause_words, key_metric, metric_words, title
 from hpcml.report.scaling import scaling_section
 from hpcml.report.telemetry import telemetry_section

@@ -20,18 +20,16 @@ SURVIVORS = 2
 
 @pytest.fixture
 def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
-    """A user with ten recorded runs in each of two precisions, of which eight of tf32 ended in nan."""
+    """A user with ten recorded runs at each of two learning rates, of which eight at 0.5 ended in nan."""
     user = Hpcml(environ=hpcml_environ, cwd=tmp_path)
-    for point in compose_from_cli(["-m", "precision=fp32,tf32", "seed=range(10)"], project=tmp_path):
-        precision, seed = point.run.precision.name.name, point.run.seed
+    for point in compose_from_cli(["-m", "training.learning_rate=0.1,0.5", "seed=range(10)"], project=tmp_path):
+        rate, seed = point.run.training.learning_rate, point.run.seed
         changes = {field.name: getattr(point.run, field.name) for field in fields(point.run)}
-        run_dir = make_run_dir(user.home / "runs", f"20260528-202640-{precision}{seed}a", **changes)
+        run_dir = make_run_dir(user.home / "runs", f"20260528-202640-lr{round(10 * rate)}s{seed}a", **changes)
         agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir)
         agent.event("attempt_started")
         agent.event("facts", device="cpu", cpu_model="a")
-        probed = {"requested": precision, "effective": precision, "numerics": "emulated"}
-        rank0.event("precision", 1.0, **probed, products={"forward": precision}, parameters="fp32")
-        is_lost = precision == "tf32" and seed >= SURVIVORS
+        is_lost = rate > 0.3 and seed >= SURVIVORS
         rank0.metrics(1, 2.0, val_accuracy=0.1)
         rank0.metrics(300, 20.0, val_accuracy=math.nan if is_lost else 0.9 + seed / 977 + seed * seed / 99991)
         agent.event("attempt_ended", 21.0, state="COMPLETED", exit_code=0, wall_s=21.0)
@@ -39,12 +37,15 @@ def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
 
 
 def test_eight_of_ten_runs_that_end_in_nan_are_the_finding_in_every_form(hpcml: Hpcml) -> None:
-    text, explained = hpcml("compare"), hpcml("compare", "--explain")
-    row = json.loads(hpcml("compare", "--json").stdout)["cells"][0]["rows"][1]
-    line = list(csv.DictReader(io.StringIO(hpcml("compare", "--csv").stdout)))[1]
-    latex = hpcml("compare", "--latex").stdout
+    text, explained = (
+        hpcml("compare", "--by", "training.learning_rate"),
+        hpcml("compare", "--by", "training.learning_rate", "--explain"),
+    )
+    row = json.loads(hpcml("compare", "--by", "training.learning_rate", "--json").stdout)["cells"][0]["rows"][1]
+    line = list(csv.DictReader(io.StringIO(hpcml("compare", "--by", "training.learning_rate", "--csv").stdout)))[1]
+    latex = hpcml("compare", "--by", "training.learning_rate", "--latex").stdout
 
-    assert "tf32: unstable, no verdict on survivors: lost 8 of 10 of its runs" in " ".join(text.stdout.split())
+    assert "0.5: unstable, no verdict on survivors: lost 8 of 10 of its runs" in " ".join(text.stdout.split())
     assert explained.stdout.count("\n") > text.stdout.count("\n")
     assert "with lost runs at the worst, 0.1, the difference is" in " ".join(explained.stdout.split())
     assert (row["verdict"], row["losses"]["n"], row["losses"]["n_ended"]) == ("unstable", 8, 10)
