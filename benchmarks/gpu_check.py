@@ -38,7 +38,7 @@ from hpcml.agent.nvml.inventory import list_gpus
 from hpcml.agent.nvml.session import started
 from hpcml.agent.telemetry.gpus import gpu_facts
 from hpcml.model.hardware import GpuModel, gpu_of
-from hpcml.model.precision import Device, PrecisionName, why_refused
+from hpcml.model.precision import CAPABILITIES, Device, PrecisionName, why_refused
 from hpcml_client.journal import VERSION
 from hpcml_train.precision import proof
 
@@ -218,7 +218,7 @@ def prove(part: Part, device: torch.device) -> None:
         if importlib.util.find_spec(framework) is None:
             part.unknown.append(f"{framework} is not installed here")
             continue
-        for name in PrecisionName:
+        for name in CAPABILITIES:
             if (reason := why_refused(name, seen, framework)) is not None:
                 found.append({"framework": framework, "precision": name.name, "measured": f"refused: {reason}"})
                 continue

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hpcml.model.precision import PrecisionName  # noqa: E402
+from hpcml.model.precision import CAPABILITIES  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.torch
@@ -33,7 +33,7 @@ def test_it_goes_the_whole_way_and_lists_what_is_unknown(hpcml_environ: dict[str
     assert not [fault for part in parts.values() for fault in part["faults"]]
     probed = parts["Probe of every precision"]["answer"]
     assert {row["precision"] for row in probed if row["framework"].startswith("torch ")} == {
-        name.name for name in PrecisionName
+        name.name for name in CAPABILITIES
     }
     rounded = {row["precision"]: row["rounded"] for row in parts["Rounding of inputs, against the emulation"]["answer"]}
     assert rounded == {"tf32": "rna", "amp_fp16": "rne", "amp_bf16": "rne", "bf16": "rne", "fp16": "rne"}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union, cast
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union, cast
 
 import torch
 
@@ -241,9 +241,17 @@ class Arithmetic:
         with switches.ieee(), torch.autocast(self.device.type, enabled=False):
             yield
 
-    def _autocast(self) -> ContextManager[Any]:
+    @contextlib.contextmanager
+    def _autocast(self) -> Iterator[None]:
         dtype = _AUTOCAST.get(self.precision)
-        return contextlib.nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
+        if dtype is None:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            if self.device.type == "cpu" and self._has_rnn and not _has_mkldnn(dtype):
+                stack.enter_context(emulation.without_mkldnn())
+            stack.enter_context(torch.autocast(self.device.type, dtype=dtype))
+            yield
 
     @contextlib.contextmanager
     def _emulation(self, *, must_see: bool) -> Iterator[None]:
@@ -255,6 +263,17 @@ class Arithmetic:
             yield
         for operation, count in emulated.calls.items():
             self.products[operation] = self.products.get(operation, 0) + count
+
+
+def _has_mkldnn(dtype: torch.dtype) -> bool:
+    """Tell whether oneDNN computes in *dtype* on this CPU.
+
+    Without AVX-512 it does not; torch then takes kernels of its own, but under autocast its recurrent layers ask oneDNN
+    all the same and raise (torch 2.13).
+    """
+    name = "_is_mkldnn_bf16_supported" if dtype is torch.bfloat16 else "_is_mkldnn_fp16_supported"
+    asked = getattr(torch.ops.mkldnn, name, None)
+    return asked is None or bool(asked())
 
 
 def _count_overflows(optimizer: torch.optim.Optimizer) -> int:

@@ -203,7 +203,7 @@ def emulate(
     with contextlib.ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if has_rnn:
-            stack.enter_context(_without_mkldnn())
+            stack.enter_context(without_mkldnn())
         stack.enter_context(mode)
         yield mode
     if must_see and not mode.calls:
@@ -211,7 +211,8 @@ def emulate(
 
 
 @contextlib.contextmanager
-def _without_mkldnn() -> Iterator[None]:
+def without_mkldnn() -> Iterator[None]:
+    """Let torch compute by kernels of its own in the block, and none by oneDNN's."""
     # not torch.backends.mkldnn.flags: in torch 2.13 it also resets the FP32 switches of oneDNN
     mkldnn: Any = torch.backends.mkldnn
     before = mkldnn.enabled

@@ -14,10 +14,11 @@ import torch
 from image_runs import Recorded
 from numeric_runs import config_of, defaults_agree, last, load, run_all, run_interrupted
 
-from hpcml.model.precision import PrecisionName
+from hpcml.model.precision import CAPABILITIES
 from tests.cli.command_line import Hpcml, said_in_one_line
 
 pytestmark = pytest.mark.torch
+PRECISIONS = [name.name for name in CAPABILITIES]
 DIGITS = {"name": "digits", "holdout": 0.2, "path": None}
 
 
@@ -28,7 +29,7 @@ def config(precision: str = "fp32", steps: int = 12, **options: object) -> dict[
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
-    configs = {name: config(name, staleness=3) for name in PrecisionName.__members__}
+    configs = {name: config(name, staleness=3) for name in PRECISIONS}
     configs["synchronous"] = config(steps=120, staleness=0)
     configs["stale"] = config(steps=120, staleness=8, delay="constant")
     return run_all(tmp_path_factory.mktemp("staleness"), "staleness", configs)
@@ -89,7 +90,7 @@ def test_bound_0_is_synchronous_sgd_bit_for_bit() -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(plain.parameters(), twin.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("precision", PrecisionName.__members__)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_it_trains_in_every_precision(runs: dict[str, Recorded], precision: str) -> None:
     recorded = runs[precision]
 

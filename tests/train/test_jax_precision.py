@@ -122,7 +122,7 @@ def test_an_overflow_is_skipped_and_counted_inside_compiled_steps(told: dict[str
 def test_what_jax_cannot_do_here_is_refused_with_a_reason(told: dict[str, Any]) -> None:
     tf32, fp8, emulated, unknown = told["refused"]
     assert tf32.startswith("precision=tf32 is refused on a CPU with jax: it has no TF32 units")
-    assert fp8.startswith("precision='fp8_e4m3' is not there with jax: choose one of fp64, fp32")
+    assert fp8.startswith("precision='fp8_e4m3' is not there with jax: choose one of own, fp64, fp32")
     assert emulated == "numerics='emulated' is refused with jax: hpcml_client emulates in torch only"
     assert unknown.startswith("precision='int8' is not there with jax")
     assert re.match(r"the plan says cuda, but JAX \d\S+ sees no GPU: is it built for CUDA, ", told["no_gpu"])

@@ -136,7 +136,7 @@ def test_fp16_parameters_need_a_larger_eps(told: dict[str, Any]) -> None:
 def test_what_tensorflow_cannot_do_here_is_refused_with_a_reason(told: dict[str, Any]) -> None:
     tf32, fp8, emulated, unknown = told["refused"]
     assert tf32.startswith("precision=tf32 is refused on a CPU with tensorflow: it has no TF32 units")
-    assert fp8.startswith("precision='fp8_e4m3' is not there with tensorflow: choose one of fp64, fp32")
+    assert fp8.startswith("precision='fp8_e4m3' is not there with tensorflow: choose one of own, fp64, fp32")
     assert emulated == "numerics='emulated' is refused with tensorflow: hpcml_client emulates in torch only"
     assert unknown.startswith("precision='int8' is not there with tensorflow")
     assert re.match(r"the plan says cuda, but TensorFlow \d\S+ sees no GPU: is it built for CUDA, ", told["no_gpu"])
