@@ -151,7 +151,7 @@ def test_a_run_whose_agent_hangs_is_a_timeout_in_slurms_words(hpcml: Hpcml) -> N
     assert (run["state"], run["cause"]) == ("TIMEOUT", "time_limit"), run["reason"]
     (end,) = events(run, "ended_by_scheduler")
     assert end["wall_s"] >= 60
-    assert run["wall_s"] == end["wall_s"]
+    assert run["wall_s"] == pytest.approx(end["wall_s"], abs=10)  # the agent may have had a moment to say it first
     assert {"exit_status", "cpu_s"} <= end.keys()
 
 
