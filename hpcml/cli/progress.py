@@ -23,9 +23,13 @@ from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report.files import written_words
 from hpcml.report.text import safe
+from hpcml.schedulers.contract import Ticket
+from hpcml.schedulers.local.waiting import why_waiting
 
 _PERIOD_S = 0.25
 _SECOND_THOUGHT_S = 5.0
+_WAITS_PERIOD_S = 2.0
+_SAY_AFTER_S, _SAY_PERIOD_S = 5.0, 60.0  # without a terminal: a line of what is waited for
 _INTERRUPTED = 130
 _MOST_BARS = 12  # of runs that have ended; those that run are always shown
 
@@ -35,7 +39,7 @@ def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
     console = terminal()
     console.print(f"{len(launched)} run{'s' if len(launched) != 1 else ''} in {_drawn(_folder(launched))}")
     try:
-        glimpses = _show(launched, console)
+        glimpses = _show(launched, places, console)
     except KeyboardInterrupt:
         return _detach_or_cancel(launched, console)
     with opened(places) as store:
@@ -68,7 +72,38 @@ def labels(launched: Sequence[Launched]) -> list[str]:
     ]
 
 
-def _show(launched: Sequence[Launched], console: Console) -> list[Glimpse]:
+class _Waits:
+    """What the runs that have not started lack, looked up now and then."""
+
+    def __init__(self, launched: Sequence[Launched], places: Places) -> None:
+        self._tickets = {item.run_dir.uid: item.ticket for item in launched}
+        self._places = places
+        self._looked_at = float("-inf")
+        self._lacking: dict[Ticket, str] = {}
+
+    def look(self, glimpses: Sequence[Glimpse]) -> None:
+        """Look again, unless that was done a moment ago."""
+        if time.monotonic() - self._looked_at < _WAITS_PERIOD_S:
+            return
+        pending = [glimpse.uid for glimpse in glimpses if glimpse.state is State.PENDING]
+        tickets = [self._tickets[uid] for uid in pending if uid in self._tickets]
+        self._lacking = why_waiting(self._places.submissions, tickets) if tickets else {}
+        self._looked_at = time.monotonic()
+
+    def words(self, uid: str) -> str:
+        """Return "waiting", and what for where that is known."""
+        lacks = self._lacking.get(self._tickets[uid]) if uid in self._tickets else None
+        return "waiting" if lacks is None else f"waiting for {lacks}"
+
+    def line(self) -> str | None:
+        """Return in a line how many wait for what; None where none is known to."""
+        if not self._lacking:
+            return None
+        what, n = next(iter(self._lacking.values())), len(self._lacking)
+        return f"{n} run{'s' if n != 1 else ''} waiting for {what}"
+
+
+def _show(launched: Sequence[Launched], places: Places, console: Console) -> list[Glimpse]:
     names = labels(launched)
     progress = Progress(
         TextColumn("{task.description}"),
@@ -87,14 +122,21 @@ def _show(launched: Sequence[Launched], console: Console) -> list[Glimpse]:
     ]
     ended: set[str] = set()
     glimpses: list[Glimpse] = []
+    waits, said_at, began_at = _Waits(launched, places), float("-inf"), time.monotonic()
     with progress:
         for glimpses in follow(
             [item.run_dir for item in launched],
             period_s=_PERIOD_S,
             is_supervised=lambda: has_live_queue([item.ticket for item in launched]),
         ):
+            waits.look(glimpses)
+            now = time.monotonic()
+            if not console.is_terminal and now - began_at > _SAY_AFTER_S and now - said_at >= _SAY_PERIOD_S:
+                said_at = now
+                if told := waits.line():
+                    console.print(_drawn(told), soft_wrap=True)
             for bar, name, item, glimpse in zip(bars, names, launched, glimpses, strict=True):
-                _update(progress, bar, item, glimpse)
+                _update(progress, bar, item, glimpse, waits)
                 if glimpse.state.is_final and glimpse.uid not in ended:
                     ended.add(glimpse.uid)
                     if not console.is_terminal:
@@ -102,7 +144,7 @@ def _show(launched: Sequence[Launched], console: Console) -> list[Glimpse]:
     return glimpses
 
 
-def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: Glimpse) -> None:
+def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: Glimpse, waits: _Waits) -> None:
     task = progress.tasks[bar]
     if glimpse.state is not State.PENDING and not task.started:
         progress.start_task(task.id)
@@ -112,7 +154,8 @@ def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: Glimpse) -
         done = task.total
     if glimpse.state.is_final and not task.finished:
         progress.stop_task(task.id)
-    progress.update(task.id, completed=done, note=_drawn(_note(item, glimpse)))
+    note = waits.words(glimpse.uid) if glimpse.state is State.PENDING else _note(item, glimpse)
+    progress.update(task.id, completed=done, note=_drawn(note))
 
 
 def _drawn(words: object) -> str:
@@ -125,8 +168,6 @@ def _steps(item: Launched) -> int | None:
 
 
 def _note(item: Launched, glimpse: Glimpse) -> str:
-    if glimpse.state is State.PENDING:
-        return "waiting"
     metric = item.manifest.run.objective.metric
     value = f"{metric} {glimpse.latest[metric]:.4g}" if metric in glimpse.latest else ""
     if glimpse.state is State.RUNNING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcml.commands.collect import answering, collect
@@ -19,6 +19,7 @@ from hpcml.paths import Places
 from hpcml.runs.cancellation import marked_at
 from hpcml.runs.layout import RunDir
 from hpcml.schedulers.contract import Answers, Ticket
+from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 from hpcml.schedulers.registry import CLUSTER_SCHEDULERS
 from hpcml.store import origin
 from hpcml.store.database import Database
@@ -215,11 +216,23 @@ def look(store: Database, places: Places, selection: Selection, asked: Scheduler
     """Return the same from a store that is open, after one question to *asked*; for commands that look repeatedly."""
     runs = collect(store, places, asked).runs
     if not selection.is_empty:
-        return standing_of(store, select(store, selection))
+        return _with_waits(standing_of(store, select(store, selection)), places)
     shown = {record.uid for record in runs}
     ended = ended_with_jobs(store, CLUSTER_SCHEDULERS, since=float("inf"), limit=_ASKED_AT_ONCE, roots=[places.runs])
     others = standing_of(store, [record for record in reversed(ended) if record.uid not in shown])
-    return [*standing_of(store, runs), *(one for one in others if one.known is not None)]
+    return _with_waits([*standing_of(store, runs), *(one for one in others if one.known is not None)], places)
+
+
+def _with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
+    """Return *standings*, and of those that wait on this machine what for."""
+    tickets = {
+        one.record.uid: ticket_of(one.record)
+        for one in standings
+        if one.record.scheduler == "local" and one.record.state is State.PENDING and one.record.job_id is not None
+    }
+    lacking = why_waiting(places.submissions, list(tickets.values())) if tickets else {}
+    waits = {uid: known_as_waiting(lacking[ticket]) for uid, ticket in tickets.items() if ticket in lacking}
+    return [replace(one, known=waits.get(one.record.uid, one.known)) for one in standings]
 
 
 def standing_of(store: Database, records: Sequence[RunRecord]) -> list[Standing]:

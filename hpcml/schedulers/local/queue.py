@@ -328,6 +328,8 @@ class _Queue:
         elif handed is not None:
             sources = handed.left(sources)
             write_sources(pack_file(self._folder, index), [sources])
+        with suppress(OSError):  # a full disk: then those that wait are not told who holds what they wait for
+            held.label(run_dir_of(Path(job.sources[0])).path)
         agent = _start_agent(self._folder, index, job, held, os.environ)
         assert agent.stdin is not None
         with agent.stdin:  # where it closes without the word, what is to become the agent ends
@@ -354,6 +356,11 @@ class _Queue:
                     str(run_dir.journals), run=run_dir.uid, attempt=told.attempt, writer="queue"
                 ) as journal:
                     journal.event(EventName.SUBMISSION_FAILED, {"reason": f"it was not started: {why}"})
+
+
+def was_handed(folder: Path, index: int) -> bool:
+    """Tell whether an agent was started for job *index* of the batch in *folder*."""
+    return _handed_file(folder, index).exists()
 
 
 def _gone(agent: ProcessIdentity) -> int | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.errors import NotPrivateError
 from hpcml.runs.private import check, make_folder
+
+_MOST_LABEL_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +47,76 @@ class Claim:
     gpus: Sequence[str]
     files: Sequence[int]
 
+    def label(self, run_dir: Path) -> None:
+        """Leave in the locks which run holds them, for `holders`; raises `OSError`, as on a full disk."""
+        words = json.dumps({"run_dir": str(run_dir), "since_s": time.time()}).encode()
+        for file in self.files:
+            os.pwrite(file, words, 0)
+
     def release(self) -> None:
         """Give everything back, whoever has the locks open; to be called once."""
         for file in self.files:
             fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a core or a GPU: the folder of the run, and since when, in seconds of the epoch."""
+
+    run_dir: Path
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """How many cores and GPUs are missing for a need, and which runs hold such; one that does not say who is left out.
+
+    The one that has held for the longest time is first.
+    """
+
+    cores: int
+    gpus: int
+    holders: Sequence[Holder]
+
+
+def find_shortage(need: Need, pool: Pool, lock_dir: Path) -> Shortage | None:
+    """Return what is missing at this moment for *need* and who holds it; None where enough is free.
+
+    Each lock that is free is taken for an instant (shared, so that several may look).
+    """
+    missing: dict[str, int] = {}
+    holders: dict[Path, Holder] = {}
+    kinds = (("cores", _cores(pool), need.cores), ("gpus", list(pool.gpus), need.gpus))
+    for kind, names, wanted in kinds:
+        taken = [name for name in names if not _is_free(lock_dir / f"{name}.lock")]
+        missing[kind] = max(0, wanted - (len(names) - len(taken)))
+        if missing[kind]:
+            found = (_read_label(lock_dir / f"{name}.lock") for name in taken)
+            holders |= {holder.run_dir: holder for holder in found if holder is not None}
+    if not any(missing.values()):
+        return None
+    return Shortage(**missing, holders=sorted(holders.values(), key=lambda holder: holder.since_s))
+
+
+def _is_free(lock: Path) -> bool:
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:  # nobody has ever claimed it
+        return True
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_label(lock: Path) -> Holder | None:
+    try:
+        with lock.open("rb") as file:
+            told = json.loads(file.read(_MOST_LABEL_BYTES))
+        return Holder(Path(told["run_dir"]), float(told["since_s"]))
+    except (OSError, ValueError, KeyError, TypeError):  # claimed a moment ago, or by an older hpcml, which says nothing
+        return None
 
 
 def claim(need: Need, pool: Pool, lock_dir: Path) -> Claim | None:
@@ -58,13 +127,17 @@ def claim(need: Need, pool: Pool, lock_dir: Path) -> Claim | None:
     `OSError` where that fails, and `NotPrivateError` where it is another user's.
     """
     make_lock_dir(lock_dir)
-    cores = _take([f"core-{number}" for number in range(pool.cores)], need.cores, lock_dir)
+    cores = _take(_cores(pool), need.cores, lock_dir)
     gpus = _take(list(pool.gpus), need.gpus, lock_dir)
     held = Claim([name for name, _ in gpus], [file for _, file in (*cores, *gpus)])
     if len(cores) == need.cores and len(gpus) == need.gpus:
         return held
     held.release()
     return None
+
+
+def _cores(pool: Pool) -> list[str]:
+    return [f"core-{number}" for number in range(pool.cores)]
 
 
 def make_lock_dir(lock_dir: Path) -> None:
@@ -91,5 +164,6 @@ def _take(names: Sequence[str], count: int, lock_dir: Path) -> list[tuple[str, i
         except BlockingIOError:
             os.close(file)
             continue
+        os.ftruncate(file, 0)  # whoever held it before
         taken.append((name, file))
     return taken

@@ -20,13 +20,12 @@ import psutil  # for command lines alone: whether a process lives is runs/livene
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.model.state import State
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import owners
 from hpcml.runs.private import make_folder, open_file
 from hpcml.schedulers import batches
 from hpcml.schedulers.commands import NoAnswerError
-from hpcml.schedulers.contract import Answers, Batch, Job, Known, Preview, Ticket
+from hpcml.schedulers.contract import Answers, Batch, Job, Preview, Ticket
 from hpcml.schedulers.local.queue import (
     LocalBatch,
     Queued,
@@ -38,6 +37,7 @@ from hpcml.schedulers.local.queue import (
     write_batch,
 )
 from hpcml.schedulers.local.slots import Need, Pool, make_lock_dir
+from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 
 _START_TIMEOUT_S = 60
 _STARTER = "hpcml.schedulers.local.start"
@@ -142,7 +142,8 @@ class LocalSubmitter:
         A job whose queue is dead is left out, as one that a scheduler has forgotten. Costs no call of a program.
         """
         waiting = [ticket for ticket in tickets if queue_liveness(ticket.job_id, ticket.queue) is not Liveness.DEAD]
-        return Answers(known={ticket: Known(state=State.PENDING, raw="queued") for ticket in waiting})
+        lacking = why_waiting(self.submissions, waiting)
+        return Answers(known={ticket: known_as_waiting(lacking.get(ticket)) for ticket in waiting})
 
     def start_again(self) -> Iterator[tuple[str, Restarted | str]]:
         """Start each queue of this machine that was killed; yield the token of its batch and the new queue.

@@ -1,7 +1,9 @@
 import multiprocessing
+import os
 from pathlib import Path
 
-from hpcml.schedulers.local.slots import Need, Pool, claim
+from hpcml.schedulers.local.slots import Claim, Holder, Need, Pool, claim, find_shortage
+from hpcml.schedulers.local.waiting import in_words
 
 POOL = Pool(cores=4, gpus=["GPU-a", "GPU-b"])
 
@@ -50,3 +52,54 @@ def test_the_folder_of_locks_is_private(tmp_path: Path) -> None:
     claim(Need(cores=1, gpus=0), POOL, tmp_path / "locks")
 
     assert (tmp_path / "locks").stat().st_mode & 0o077 == 0
+
+
+def _held(need: Need, folder: Path, run_dir: Path) -> Claim:
+    held = claim(need, POOL, folder)
+    assert held is not None
+    held.label(run_dir)
+    return held
+
+
+def test_who_waits_learns_what_is_missing_and_who_holds_it(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    locks = tmp_path / "locks"
+    assert find_shortage(Need(cores=4, gpus=2), POOL, locks) is None
+
+    _held(Need(cores=2, gpus=0), locks, there / "runs" / "default" / "a")
+    held = _held(Need(cores=1, gpus=1), locks, here / "runs" / "default" / "b")
+    shortage = find_shortage(Need(cores=3, gpus=2), POOL, locks)
+
+    assert shortage is not None
+    assert (shortage.cores, shortage.gpus) == (2, 1)
+    assert [holder.run_dir.name for holder in shortage.holders] == ["a", "b"]
+    first, second = (holder.since_s for holder in shortage.holders)
+    words = in_words(shortage, home=here, now_s=second + 240)
+    assert words == f"2 cores and 1 GPU, held by a (home {there}, 4m), b (4m)"
+    assert first <= second
+    held.release()
+    assert find_shortage(Need(cores=2, gpus=2), POOL, locks) is None
+
+
+def test_a_lock_says_nothing_of_who_held_it_before(tmp_path: Path) -> None:
+    _held(Need(cores=4, gpus=0), tmp_path, tmp_path / "runs" / "default" / "before").release()
+    again = claim(Need(cores=4, gpus=0), POOL, tmp_path)
+    assert again is not None
+
+    shortage = find_shortage(Need(cores=1, gpus=0), POOL, tmp_path)
+
+    assert shortage is not None
+    assert shortage.holders == []
+    assert in_words(shortage, home=tmp_path, now_s=0.0) == "1 core"
+
+
+def test_damaged_words_in_a_lock_name_nobody(tmp_path: Path) -> None:
+    held = _held(Need(cores=4, gpus=0), tmp_path, tmp_path / "a")
+    for number, words in enumerate([b"\xff", b"[]", b'{"run_dir": 1, "since_s": "x"}']):
+        os.pwrite(held.files[number], words.ljust(200), 0)
+
+    shortage = find_shortage(Need(cores=1, gpus=0), POOL, tmp_path)
+
+    assert shortage is not None
+    assert [holder.run_dir.name for holder in shortage.holders] == ["a"]
+    assert isinstance(shortage.holders[0], Holder)
