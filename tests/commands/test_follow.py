@@ -121,12 +121,13 @@ def test_a_run_of_a_shared_job_is_only_marked(run_dir: RunDir) -> None:
     assert Watcher(run_dir).look().state is State.PENDING
 
 
-def test_a_journal_that_is_removed_at_this_moment_is_an_error_of_the_file_system(tmp_path: Path) -> None:
+def test_a_journal_that_is_removed_at_this_moment_is_an_error_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_dir = RunDir(tmp_path / "run")
     run_dir.journals.mkdir(parents=True)
-    (run_dir.journals / "0-node7-1-agent.jsonl").symlink_to(
-        tmp_path / "gone"
-    )  # listed, and not there when it is opened
+    listed = [run_dir.journals / "0-node7-1-agent.jsonl"]  # and not there when it is opened
+    monkeypatch.setattr(RunDir, "journal_files", lambda _: listed)
 
     with pytest.raises(FileNotFoundError):
         Watcher(run_dir).look()
