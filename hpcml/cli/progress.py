@@ -31,6 +31,7 @@ _SECOND_THOUGHT_S = 5.0
 _WAITS_PERIOD_S = 2.0
 _SAY_AFTER_S, _SAY_PERIOD_S = 5.0, 60.0  # without a terminal: a line of what is waited for
 _INTERRUPTED = 130
+_MOST_NAMES = 6
 _MOST_BARS = 12  # of runs that have ended; those that run are always shown
 
 
@@ -202,9 +203,30 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
     if told := _written(glimpses):
         console.print(_drawn(told), soft_wrap=True)
+    if missing := _without_objective(launched, glimpses):
+        warn(missing)
     for line in _changed(launched, glimpses):
         warn(line)
     return 1 if failures else 0
+
+
+def _without_objective(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> str | None:
+    """Return in a line how many programs of the user's own reported something, but not the metric to compare by."""
+    silent = [
+        (item.manifest.run.objective.metric, glimpse)
+        for item, glimpse in zip(launched, glimpses, strict=True)
+        if item.manifest.run.workload.command is not None and glimpse.state is State.COMPLETED and glimpse.latest
+        if item.manifest.run.objective.metric not in glimpse.latest
+    ]
+    if not silent:
+        return None
+    metric, glimpse = silent[0]
+    names = sorted(glimpse.latest)
+    listed = ", ".join([*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])])
+    return (
+        f"{len(silent)} of {len(launched)} runs reported no {metric}, by which hpcml compare judges, but {listed}: "
+        f"objective.metric=NAME says which it is"
+    )
 
 
 def _changed(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> Iterator[str]:

@@ -31,6 +31,18 @@ def test_words_reach_the_program_exactly_as_they_were_typed(hpcml: Hpcml) -> Non
     assert json.loads(said) == [*words, "7", "{seed}"]
 
 
+def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcml: Hpcml) -> None:
+    (hpcml.cwd / "metrics.py").write_text("open('metrics.jsonl', 'w').write('{\"step\": 1, \"acc\": 0.5}\\n')")
+    program = ["--", sys.executable, "metrics.py"]
+
+    other, chosen = hpcml("run", *program), hpcml("run", "objective.metric=acc", *program)
+
+    assert (other.returncode, chosen.returncode) == (0, 0), other.stderr
+    told = "1 of 1 runs reported no val_accuracy, by which hpcml compare judges, but acc: objective.metric=NAME says"
+    assert told in other.stderr
+    assert "reported no" not in chosen.stderr
+
+
 def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
     (hpcml.cwd / "fit.py").write_text(FITS)
     fit = ["--", sys.executable, "fit.py", "--seed", "0..2", "--lr"]
