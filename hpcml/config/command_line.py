@@ -161,7 +161,7 @@ def in_one_line(message: str, cause: str = "", *, schema: type | None = None) ->
     "Key 'sed' is not in struct"
     """
     if (told := _translated(f"{message}\n{cause}", schema)) is not None:
-        return told
+        return " ".join(told.split())
     lines: list[str] = []
     for line in f"{message}\n{cause}".splitlines():
         text = " ".join(line.split())

@@ -50,9 +50,10 @@ from hpcml.paths import resource_dir
 _ROOT_CONFIG = "run"
 _PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-_NOT_TEXT = re.compile(
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
     r"^[\[{(]|['\"]|^\w+\(|\$\{(?![^{}]*\})"
-)  # it begins as a list, or has quotes: its writer meant more
+)
 _STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.points.StopAtSweep"
 
 
@@ -181,7 +182,8 @@ def _quoted_where_needed(word: str, parser: OverridesParser) -> str:
     mended = (
         f"{key}={','.join(part if _can_be_read(f'x={part}', parser) else in_quotes(part) for part in _parts(value))}"
     )
-    if sign and value and not _NOT_TEXT.search(value) and all(_parts(value)) and _can_be_read(mended, parser):
+    is_text = bool(value) and not _NOT_TEXT.search(value) and not _CONTROL.search(value)
+    if sign and is_text and all(_parts(value)) and _can_be_read(mended, parser):
         return mended
     raise ConfigError(f"{word!r} is no override: {_what_to_write(word)}")
 
@@ -205,6 +207,8 @@ def _what_to_write(word: str) -> str:
     name = key.lstrip("+~")
     if not sign or not re.fullmatch(r"[\w./@:-]+", name, re.ASCII):
         return "write key=value, with letters, digits, . and _ in the key (hpcml run --help lists the keys)"
+    if _CONTROL.search(value):
+        return "there is a control character in it"
     if not all(part.strip() for part in value.split(",")):
         return f"a list of values has an empty part; no blanks and no comma too many, as in {name}=a,b"
     for opening, closing in ("[]", "{}", "()"):
