@@ -122,7 +122,8 @@ def _check_base(path: Path, sections: Sequence[list[str]], reference: Reference)
     image, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "")
     require(
         image == reference.name or image.endswith(f"/{reference.name}"),
-        f"{path} is From: {written}, and container.image={reference.name}: make them the same",
+        f"{path} is From: {written}, and container.image={reference.name}: "
+        f"for another image add container.name={_DEFAULT}, which has no definition of its own",
     )
     ours = path.parent == resource_dir("containers")  # its tag is the newest, and a cluster may need an older one
     require(

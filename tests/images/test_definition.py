@@ -134,7 +134,10 @@ def test_of_several_stages_the_last_is_pinned_and_gets_what_is_added(tmp_path: P
         ("", "is empty"),
         ("Bootstrap: localimage\nFrom: /a.sif\n", "hpcml builds from registries"),
         ("Bootstrap: docker\nFrom: $pinned\n", "is no image: write From: nvcr.io/nvidia/pytorch:24.12-py3"),
-        ("Bootstrap: docker\nFrom: nvcr.io/nvidia/cuda:1\n", "container.image=nvidia/pytorch: make them the same"),
+        (
+            "Bootstrap: docker\nFrom: nvcr.io/nvidia/cuda:1\n",
+            "container.image=nvidia/pytorch: for another image add container.name=docker",
+        ),
         ("Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch:24.10-py3\n", "set container.tag=24.10-py3"),
         (f"Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch@{DIGEST}\n", f"set container.digest={DIGEST}"),
     ],

@@ -30,7 +30,13 @@ def registry() -> Iterator[str]:
 
 def words(host: str) -> list[str]:
     image = ["container.image=mine/base", "container.tag=1"]
-    return ["+container=ngc_pytorch", f"container.registry=http://{host}", *image, "workload.command=true"]
+    return [
+        "+container=ngc_pytorch",
+        "container.name=docker",
+        f"container.registry=http://{host}",
+        *image,
+        "workload.command=true",
+    ]
 
 
 def test_runs_whose_image_was_not_built_end_and_say_so(hpcml: Hpcml, registry: str) -> None:
