@@ -16,7 +16,7 @@ from hpcml_train.torch.arithmetic import Arithmetic, choose_device  # noqa: E402
 from hpcml_train.torch.probe import measure_precision  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_as_found")]
-ALL = [name.name for name in PrecisionName]
+ALL = [name.name for name in CAPABILITIES]
 
 
 def _named(details: dict[str, object]) -> str:
