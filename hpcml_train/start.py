@@ -29,6 +29,9 @@ def start(name: str, module: str = "training", **modules: str) -> NoReturn:
     checkpoint.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: else TensorFlow begins with a page about itself
+    # By itself TensorFlow takes oneDNN's kernels only on CPUs with AVX-512, and without them has no convolution in NCHW
+    # (2.21): a recipe would end on one node and train on the other.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
         with connect() as run:
             status = _train(run, name, module, modules)
