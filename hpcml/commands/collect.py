@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from hpcml.commands import external_runs, supervision
 from hpcml.commands.follow import Watcher
 from hpcml.commands.logs import log_tail
-from hpcml.commands.reconcile import Circumstances, Verdict, by_scheduler
+from hpcml.commands.reconcile import QUIET_S, Circumstances, Verdict, by_scheduler
 from hpcml.errors import ConfigError, HpcmlError, StoreError
 from hpcml.model.failure_causes import Cause, classify
 from hpcml.model.records import Known, RunRecord
@@ -30,7 +30,7 @@ from hpcml.runs.cancellation import is_cancelled, unmark
 from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.private import check_lone, claim_home, make_home
-from hpcml.runs.state import EventName, state_after
+from hpcml.runs.state import EventName, read_fold, state_after
 from hpcml.store import origin
 from hpcml.store.database import Database
 from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
@@ -272,9 +272,17 @@ def _failed_builder(run_dir: RunDir, words: Mapping[str, Known | None]) -> str |
 
 
 def _still_stands(record: RunRecord, run_dir: RunDir) -> bool:
-    """Tell whether the run still stands as *record* says: its own words that came meanwhile go first."""
+    """Tell whether the run still stands as *record* says: its own words that came meanwhile go first.
+
+    While an agent puts the run back into the queue, or has just done so, the scheduler's word may be of the job before.
+    """
     seen = Watcher(run_dir).look()
-    return (seen.state, seen.is_settled) == (record.state, record.is_settled) and seen.attempt <= record.attempt
+    if (seen.state, seen.is_settled) != (record.state, record.is_settled) or seen.attempt > record.attempt:
+        return False
+    told = read_fold(run_dir)
+    if told.job is not None and told.job.job_id != record.job_id:
+        return False
+    return not supervision.is_being_requeued(told) or _quiet_s(run_dir, time.time()) >= QUIET_S
 
 
 def _quiet_s(run_dir: RunDir, now: float) -> float:

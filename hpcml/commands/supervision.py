@@ -18,7 +18,7 @@ from hpcml.runs.dependency import Outlook
 from hpcml.runs.journal import Chunk, Event, events, read_journal
 from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
-from hpcml.runs.state import EventName
+from hpcml.runs.state import EventName, RunFold
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.submitter import is_tended, queue_liveness
 
@@ -113,6 +113,16 @@ def _last(chunks: Sequence[Chunk], name: str) -> Event | None:
 def last_start(run_dir: RunDir) -> Event | None:
     """Return the event with which the last attempt began, as its agent wrote it; None where no attempt has begun."""
     return _last([read_journal(path) for path in run_dir.journal_files()], EventName.ATTEMPT_STARTED)
+
+
+def is_being_requeued(told: RunFold) -> bool:
+    """Tell whether an agent has begun to put the run back into the queue, names no job yet, and may still be at it."""
+    latest = max(told, key=lambda attempt: attempt.number, default=None)
+    if latest is None or not latest.is_requeue or latest.jobs:
+        return False
+    starts = [start for attempt in told if attempt.number < latest.number for start in attempt.starts]
+    agents = [ProcessIdentity.from_details(start.details) for start in starts[-1:]]
+    return any(agent is not None and liveness_of(agent) is not Liveness.DEAD for agent in agents)
 
 
 def agent_liveness(started: Event) -> Liveness:

@@ -1,0 +1,86 @@
+"""What runs become while they are looked at: answers of a scheduler that are older than the run's own words."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcml.commands.collect import collect, opened
+from hpcml.commands.reconcile import QUIET_S
+from hpcml.model.records import Known, RunRecord
+from hpcml.model.state import State
+from hpcml.paths import Places
+from hpcml.runs.layout import RunDir
+from hpcml.runs.liveness import ProcessIdentity
+from hpcml.runs.private import make_home
+from tests.store.building import Journal, make_run_dir
+
+FORMER = {"scheduler": "pbs", "job_id": "4.pbs01", "job_name": "x"}
+NEXT = {"why": "left at a checkpoint", "by": "agent"}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(home=tmp_path / "home", store_url=str(tmp_path / "home" / "store.db"))
+
+
+def left_at_a_checkpoint(places: Places, agent: Mapping[str, Any]) -> tuple[RunDir, Journal]:
+    """Write a run that *agent* is putting back into the queue; return it with the journal of its next attempt."""
+    make_home(places.home)
+    run_dir = make_run_dir(places.runs)
+    Journal(run_dir, writer="launch", attempt=0).event("submitted", **FORMER)
+    journal = Journal(run_dir, writer="agent", attempt=0)
+    journal.event("attempt_started", 1.0, job_id="4.pbs01", **agent)
+    journal.event("attempt_ended", 2.0, state="TIMEOUT", exit_code=75, checkpointed=True)
+    following = Journal(run_dir, writer="agent", attempt=1)
+    following.event("submitted", 3.0, **NEXT)
+    return run_dir, following
+
+
+def ended(tell: Callable[[], None] = lambda: None) -> Callable[[Sequence[RunRecord]], Mapping[str, Known | None]]:
+    """Ask PBS, which knows that the former job has ended; meanwhile the agent can *tell* something."""
+
+    def ask(records: Sequence[RunRecord]) -> Mapping[str, Known | None]:
+        assert [record.job_id for record in records] == ["4.pbs01"]
+        tell()
+        return {record.uid: Known(state=State.FAILED, raw="F", exit_code="75", is_live=True) for record in records}
+
+    return ask
+
+
+def test_the_end_of_a_job_is_not_that_of_the_one_that_goes_on_meanwhile(places: Places) -> None:
+    _, following = left_at_a_checkpoint(places, ProcessIdentity.of_this_process().as_details())
+
+    with opened(places) as store:
+        (run,) = collect(store, places, ended(lambda: following.event("submitted", 4.0, **NEXT, job_id="5.pbs01"))).runs
+
+        assert run.state is State.PENDING
+        (run,) = collect(store, places).runs
+    assert (run.state, run.attempt, run.job_id) == (State.PENDING, 1, "5.pbs01")
+
+
+def test_a_run_that_its_agent_is_putting_back_is_not_judged(places: Places) -> None:
+    run_dir, _ = left_at_a_checkpoint(places, ProcessIdentity.of_this_process().as_details())
+
+    with opened(places) as store:
+        assert collect(store, places, ended()).runs[0].state is State.PENDING
+
+        long_ago = time.time() - QUIET_S
+        for journal in run_dir.journal_files():
+            os.utime(journal, (long_ago, long_ago))
+        assert collect(store, places, ended()).runs[0].state is State.FAILED
+
+
+def test_a_run_whose_agent_died_while_it_put_it_back_is_judged_at_once(places: Places) -> None:
+    here = ProcessIdentity.of_this_process().as_details()
+    left_at_a_checkpoint(places, {**here, "pid": 2**22 + 1})
+
+    with opened(places) as store:
+        (run,) = collect(store, places, ended()).runs
+
+    assert run.state is State.FAILED
