@@ -1,3 +1,4 @@
+import math
 import os
 import shlex
 import signal
@@ -74,6 +75,30 @@ def wait_for(file: Path, timeout_s: float = 300) -> None:
     while not file.exists():
         assert time.monotonic() < end, f"{file} did not appear"
         time.sleep(0.01)
+
+
+class OnceReady:
+    """A time limit that begins when the program has said that it is ready, however long it took to start."""
+
+    ask_ahead_s = 0.0
+    ask_every_s = 0.1
+
+    def __init__(self, folder: Path, *, stop_after_s: int, warn_after_s: int = 0) -> None:
+        self.ready = folder / "ready"
+        self.stop_after_s, self.warn_after_s = stop_after_s, warn_after_s
+        self.began = time.monotonic()
+        self.took_s: int | None = None
+
+    def ask(self) -> None:
+        if self.took_s is None and self.ready.exists():
+            self.took_s = math.ceil(time.monotonic() - self.began)
+
+    def deadlines(self) -> Deadlines | None:
+        if self.took_s is None:
+            return None
+        return Deadlines(
+            stop_after_s=self.took_s + self.stop_after_s, margin_s=0, warn_after_s=self.took_s + self.warn_after_s
+        )
 
 
 READY = "open('ready', 'w').close()\n"
@@ -154,17 +179,19 @@ def test_one_that_is_ended_before_its_walltime_is_told_the_walltime_that_was_ask
     assert [details["reason"] for name, details in told if name == "warned"] == ["walltime in 61 s"]
 
 
-def test_a_workload_that_ignores_the_end_of_its_walltime_is_killed(run_ranks: Supervise, told: Told) -> None:
-    outcome = run_ranks(DEAF + SLEEP, walltime_s=0.5, grace_s=0.5)
+def test_a_workload_that_ignores_the_end_of_its_walltime_is_killed(
+    run_ranks: Supervise, told: Told, tmp_path: Path
+) -> None:
+    outcome = run_ranks(DEAF + READY + SLEEP, time_limit=OnceReady(tmp_path, stop_after_s=0), grace_s=0.5)
 
     assert (outcome.state, outcome.signal) == (State.TIMEOUT, signal.SIGKILL)
     assert ("signal", {"signal": "SIGKILL", "reason": "still running 0.5 s after SIGTERM"}) in told
 
 
-def test_ending_cleanly_at_the_walltime_is_still_a_timeout(run_ranks: Supervise) -> None:
-    program = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\ntime.sleep(60)\n"
+def test_ending_cleanly_at_the_walltime_is_still_a_timeout(run_ranks: Supervise, tmp_path: Path) -> None:
+    leaves = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
 
-    outcome = run_ranks(program, walltime_s=1.0)
+    outcome = run_ranks(leaves + READY + SLEEP, time_limit=OnceReady(tmp_path, stop_after_s=0))
 
     assert (outcome.state, outcome.exit_code) == (State.TIMEOUT, 0)
     assert outcome.exit_status != 0
@@ -274,13 +301,17 @@ CATCHES = (
 )
 
 
-def test_a_warned_program_that_leaves_at_a_checkpoint_is_a_timeout_with_one(run_ranks: Supervise, told: Told) -> None:
-    outcome = run_ranks(CATCHES, walltime_s=40, warn_after_s=1.0)
+def test_a_warned_program_that_leaves_at_a_checkpoint_is_a_timeout_with_one(
+    run_ranks: Supervise, told: Told, tmp_path: Path
+) -> None:
+    limit = OnceReady(tmp_path, stop_after_s=40)
+
+    outcome = run_ranks(CATCHES, time_limit=limit)
 
     assert (outcome.state, outcome.exit_code, outcome.checkpointed) == (State.TIMEOUT, 75, True)
     assert outcome.reason == "left at a checkpoint before the walltime"
     assert outcome.exit_status == 1  # 75 is for a run that was queued again
-    assert ("warned", {"reason": "walltime in 39 s", "processes": 1}) in told
+    assert ("warned", {"reason": "walltime in 40 s", "processes": 1}) in told
 
 
 def test_a_program_that_does_not_catch_the_warning_survives_it(run_ranks: Supervise, told: Told) -> None:

@@ -142,19 +142,19 @@ def test_the_walltime_that_a_job_has_once_it_begins_is_kept_whatever_was_asked_f
 @pytest.mark.torch
 def test_a_recipe_that_ran_out_of_time_ends_with_the_same_weights(hpcml: Hpcml, pbs: PbsDouble) -> None:
     pytest.importorskip("torch")
-    words = ["model=mnist_mlp", "precision=amp", "training.steps=5000", "training.eval_every=5000"]
+    words = ["model=mnist_mlp", "precision=amp", "training.steps=8000", "training.eval_every=8000"]
     words += ["resources.gpus_per_node=0", "resources.cpus_per_task=1", "schedule.max_requeues=40"]
     submit(hpcml, *words, "experiment=whole")
-    submit(hpcml, *words, "experiment=broken", "resources.walltime=32s", "schedule.notice=8s")
+    submit(hpcml, *words, "experiment=broken", "resources.walltime=40s", "schedule.notice=8s")
 
-    runs = until(hpcml, lambda runs: all(run["state"] == "COMPLETED" for run in runs))
+    runs = until(hpcml, lambda runs: all(run["state"] == "COMPLETED" for run in runs), timeout_s=900)
 
     whole, broken = sorted(runs, key=lambda run: str(run["experiment"]), reverse=True)
     assert whole["attempt"] == 0
     assert broken["attempt"] >= 1, "it was not interrupted: give it more steps"
     assert jobs(pbs) == 2 + broken["attempt"]  # each attempt is a job of its own
     assert final_weights(whole) == final_weights(broken)
-    assert broken["metrics"]["loss"]["n"] == 5000
+    assert broken["metrics"]["loss"]["n"] == 8000
 
 
 def final_weights(run: dict[str, object]) -> object:

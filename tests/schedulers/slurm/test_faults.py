@@ -100,12 +100,13 @@ def test_a_queue_that_does_not_answer_is_not_an_empty_queue(slurm: Account, slur
 def test_a_job_that_runs_is_known_though_the_accounting_is_down(
     slurm: Account, slurm_with: WrapperMaker, folder: Path
 ) -> None:
-    ((ticket, _),) = slurm.call(as_user.submit, folder, ["sleep 3"])
+    ((ticket, _),) = slurm.call(as_user.submit, folder, ["sleep 600"])
     environ = slurm_with(
         "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1", "sacct"
     )
 
     assert slurm.call_in(environ, as_user.query, [ticket]).known[ticket].state in (State.PENDING, State.RUNNING)
+    slurm.call(as_user.cancel, ticket)
 
 
 def test_a_submission_that_timed_out_on_its_way_is_sent_again(
