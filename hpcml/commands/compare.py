@@ -12,7 +12,7 @@ from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
-from hpcml.errors import HpcmlError
+from hpcml.errors import ComparisonError, HpcmlError
 from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.query_results import Timeline
@@ -40,7 +40,13 @@ def compare_runs(
     with answering(places) as store:
         collect(store, places)
         runs = select(store, selection)
-        return compare_selected(store, runs, request, step_curves(store, runs), over_steps=over_steps)
+        found = compare_selected(store, runs, request, step_curves(store, runs), over_steps=over_steps)
+    if over_steps and all(row.curve is None for cell in found.cells for row in cell.rows):
+        raise ComparisonError(
+            f"--over-steps: no curves of {found.metric} to compare: it takes three seeds an arm, each with two values "
+            "at least, and steps that all of them reached (training.eval_every)"
+        )
+    return found
 
 
 def check_runs(places: Places, selection: Selection, request: ComparisonRequest) -> tuple[Comparison, Checklist]:

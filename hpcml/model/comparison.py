@@ -324,7 +324,7 @@ class Cell:
     excluded: tuple[Excluded, ...] = ()
     scale: Literal["linear", "log", "logit"] = "linear"  # of all tests of the metric
     resolution: float | None = None  # the step of the metric's grid
-    resolution_source: Literal["config", "guessed"] | None = None
+    resolution_source: Literal["config", "recorded", "guessed"] | None = None
     target_source: Literal["config", "command line"] | None = None  # None: no row has a `to_target`
 
 

@@ -33,6 +33,7 @@ from hpcml.report.text import duration, ends, p_value
 
 _MOST_REMARKS = 3
 _COARSE = 3  # steps of the metric
+_RESOLUTION_FROM = {"config": "as configured", "recorded": "as recorded", "guessed": "guessed from the values"}
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
 
 
@@ -272,7 +273,7 @@ def _measure(cell: Cell, comparison: Comparison) -> Iterator[str]:
     if cell.scale != "linear":
         yield f"tests are on the {cell.scale} scale: of typical runs (geometric means), not of mean {comparison.metric}"
     if cell.resolution is not None:
-        known = "as configured" if cell.resolution_source == "config" else "guessed from the values"
+        known = _RESOLUTION_FROM[cell.resolution_source or "guessed"]
         yield f"{comparison.metric} moves in steps of {cell.resolution:.3g}, {known}: no spread is taken to be below"
         if cell.margin is not None and cell.margin < _COARSE * cell.resolution:
             yield f"the margin is finer than {_COARSE} steps of the metric"

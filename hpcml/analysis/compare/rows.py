@@ -137,7 +137,7 @@ def _curve(arm: Arm, terms: Terms) -> CurveDifference | None:
     reference = terms.reference
     if terms.values is None or reference is None or reference is arm:
         return None
-    step = terms.resolution.value if terms.resolution.source == "config" else None
+    step = terms.resolution.value if terms.resolution.source != "guessed" else None
     return curve_difference(arm, reference, terms.values, resolution=step)
 
 

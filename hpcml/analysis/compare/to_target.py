@@ -21,6 +21,7 @@ from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm, BySeed, by_seed, median_of
 from hpcml.analysis.compare.contrasts import match
 from hpcml.analysis.compare.grid import LINEAR
+from hpcml.analysis.exact import log_rank
 from hpcml.analysis.statistics import Contrast
 from hpcml.model.comparison import Interval, ToTarget
 from hpcml.model.precision import Numerics
@@ -191,24 +192,6 @@ def _saved(
     if min(len(mine), len(theirs)) < statistics.LEAST_SEEDS:
         return saved, None
     return saved, log_rank(list(mine.values()), list(theirs.values()), budget_s)
-
-
-def log_rank(times: Sequence[float], others: Sequence[float], budget_s: float) -> float | None:
-    """Return the two-sided p of the log-rank test of two arms (N. Mantel, Cancer Chemother. Rep. 50, 1966).
-
-    Times of *budget_s* or more are censored there; None where all are.
-    """
-    from scipy import stats  # noqa: PLC0415 - takes a second to import, and few comparisons have a target
-
-    arms = [np.asarray(each, dtype=float) for each in (times, others)]
-    if all((each >= budget_s).all() for each in arms):
-        return None
-    censored = [
-        stats.CensoredData(uncensored=each[each < budget_s], right=each[each >= budget_s].clip(max=budget_s))
-        for each in arms
-    ]
-    p = float(stats.logrank(*censored).pvalue)
-    return p if math.isfinite(p) else None
 
 
 def _by_seed(reaches: Sequence[Reach]) -> dict[int, list[Reach]]:
