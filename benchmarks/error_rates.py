@@ -14,18 +14,21 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.model.comparison import ComparisonRequest
-from hpcml.model.records import MetricSummary, RunRecord
+from hpcml.model.comparison import ComparisonRequest, Interval
+from hpcml.model.records import MetricSummary, Point, RunRecord
 from hpcml.model.state import State
 
 Values = NDArray[np.float64]
 Study = tuple[Mapping[int, float | None], Mapping[int, float | None]]  # reference and arm by seed; None: ended in nan
 Draw = Callable[[np.random.Generator], Study]
+Found = TypeVar("Found")
 
 METRIC = "val_accuracy"
 GOOD = ("equivalent", "better", "non-inferior", "identical")
@@ -251,6 +254,95 @@ def false_of_skew(n: int, spreads: tuple[float, float], scale: str, studies: int
     return sum(found[word] for word in GOOD)
 
 
+CURVE_STEPS = range(0, 310, 10)
+TARGET = 0.9
+WATCHED_S = 1.3  # the length of every run; the median time to the target is 1 s
+
+
+def curve_rates(n: int, rho: float, studies: int, *, pairs_rho: float = 0.5, seed: int = 1) -> tuple[float, float]:
+    """Return how often the band, and the interval of the area, do not hold a true difference of zero, in per cent.
+
+    Curves are of 31 steps, of which neighbours correlate by *rho*; the two arms correlate by *pairs_rho*.
+    """
+    noise = np.random.default_rng(seed)
+    outside = Counter[str]()
+    for _ in range(studies):
+        fresh = noise.normal(size=(2, n, len(CURVE_STEPS)))
+        for at in range(1, len(CURVE_STEPS)):
+            fresh[:, :, at] = rho * fresh[:, :, at - 1] + math.sqrt(1 - rho * rho) * fresh[:, :, at]
+        values = {"fp32": fresh[0], "tf32": pairs_rho * fresh[0] + math.sqrt(1 - pairs_rho**2) * fresh[1]}
+        runs, curves = [], {}
+        for level, of in values.items():
+            for at, curve in enumerate(of):
+                run = record(level, at, float(curve[-1]), {"objective.margin": 1.0})
+                runs.append(run)
+                curves[run.uid] = [Point(s, float(s), float(v)) for s, v in zip(CURVE_STEPS, curve, strict=True)]
+        found = _known(compare(runs, {}, _PLAIN, more_curves={METRIC: curves}).cells[0].rows[1].curve)
+        outside["band"] += any(low > 0 or high < 0 for low, high in zip(found.low, found.high, strict=True))
+        outside["area"] += not _holds_zero(_known(found.area_ci95))
+    return 100 * outside["band"] / studies, 100 * outside["area"] / studies
+
+
+def target_rates(n: int, ratio: float, studies: int, *, rho: float = 0.0, seed: int = 1) -> tuple[float, float]:
+    """Return how often the log-rank test and the restricted means say that arms differ (5 %), in per cent of studies.
+
+    Logarithms of times are normal with an sd of 0.3; the arm's median is the reference's times *ratio*; about one run
+    of five is over before it is there.
+    """
+    noise = np.random.default_rng(seed)
+    said = Counter[str]()
+    for _ in range(studies):
+        one, other = pairs(noise, n, rho)
+        times = {"fp32": np.exp(0.3 * one), "tf32": ratio * np.exp(0.3 * other)}
+        runs, curves = [], {}
+        for level, of in times.items():
+            for at, time_s in enumerate(of):
+                run = record(level, at, TARGET, {"objective.margin": 1.0, "objective.target": TARGET})
+                runs.append(replace(run, wall_s=WATCHED_S, numerics="native"))
+                reached = [Point(1, float(time_s), TARGET)] if time_s < WATCHED_S else []
+                curves[run.uid] = [Point(0, 0.0, 0.1), *reached]
+        found = _known(compare(runs, {}, _PLAIN, more_curves={METRIC: curves}).cells[0].rows[1].to_target)
+        said["log-rank"] += found.p_log_rank is not None and found.p_log_rank < 0.05
+        said["means"] += not _holds_zero(_known(found.saved_ci95))
+    return 100 * said["log-rank"] / studies, 100 * said["means"] / studies
+
+
+def _known(found: Found | None) -> Found:
+    if found is None:
+        raise TypeError
+    return found
+
+
+def _holds_zero(interval: Interval) -> bool:
+    return interval.low <= 0 <= interval.high
+
+
+def tables_beyond(studies: int) -> Iterator[str]:
+    """Yield the tables of docs/statistics.md about curves and times to a target, line by line."""
+    yield from (
+        "",
+        "Learning curves that do not differ (31 steps, rho of neighbours), declared to differ: somewhere / in area:",
+        "",
+        "| rho of steps | 3 seeds | 5 | 10 |",
+        "|---|---|---|---|",
+    )
+    for rho in (0.0, 0.9, 0.99):
+        cells = ["{:.1f} / {:.1f}".format(*curve_rates(n, rho, studies)) for n in (3, 5, 10)]
+        yield f"| {rho:g} | {' | '.join(cells)} |"
+    yield from (
+        "",
+        "Times to a target, a fifth of them censored, declared to differ: log-rank / restricted means:",
+        "",
+        "| median times, rho of seeds | 3 seeds | 5 | 10 |",
+        "|---|---|---|---|",
+    )
+    for ratio, rho in ((1.0, 0.0), (1.0, 0.8), (0.7, 0.0), (0.7, 0.8)):
+        cells = ["{:.1f} / {:.1f}".format(*target_rates(n, ratio, studies, rho=rho)) for n in (3, 5, 10)]
+        yield f"| {ratio:g}, {rho:g} | {' | '.join(cells)} |"
+
+
 if __name__ == "__main__":
     for line in tables(int(sys.argv[1]) if len(sys.argv) > 1 else 2000):
+        print(line, flush=True)
+    for line in tables_beyond(int(sys.argv[1]) if len(sys.argv) > 1 else 2000):
         print(line, flush=True)

@@ -204,14 +204,29 @@ def _report(training: Training, end: StepEnd) -> None:
     run.metrics(values, end.step)
 
 
+_RESOLUTION = "metric_resolution."  # a fact of the run: the smallest step of a metric
+
+
+def counted_in(metric: str, samples: int) -> dict[str, object]:
+    """Return the facts of a *metric* that counts right answers of so many validation *samples*: it moves in steps.
+
+    >>> counted_in("val_accuracy", 4)
+    {'validation_samples': 4, 'metric_resolution.val_accuracy': 0.25}
+    """
+    return {"validation_samples": samples, **({f"{_RESOLUTION}{metric}": 1 / samples} if samples else {})}
+
+
 def _say_what_is_trained(training: Training) -> None:
     run, task = training.run, training.task
+    told = training.facts()
+    if steps := {name: value for name, value in told.items() if name.startswith(_RESOLUTION)}:
+        run.event("facts", **steps)
     run.event(
         "training",
         steps=task.steps,
         parameters=training.parameters(),
         batch_size=task.batch_size,
-        **training.facts(),
+        **{name: value for name, value in told.items() if name not in steps},
     )
     work = training.work()
     tokens = work.tokens_per_sample

@@ -215,7 +215,8 @@ def correlation(arm: Sequence[float], reference: Sequence[float]) -> float | Non
     """
     if len(arm) < 3 or not sd(arm) or not sd(reference):
         return None
-    ones, others = (np.asarray(values) - np.mean(values) for values in (arm, reference))
+    ones, others = (np.asarray(values) / max(map(abs, values)) for values in (arm, reference))
+    ones, others = ones - np.mean(ones), others - np.mean(others)
     ones, others = ones / np.abs(ones).max(), others / np.abs(others).max()  # rho has no scale, and squares underflow
     rho = float(ones @ others / math.sqrt(float(ones @ ones) * float(others @ others)))
     return max(-1.0, min(1.0, rho))
@@ -262,9 +263,9 @@ def p_not_worse(
     if not arm or not reference:
         return None
     sign = 1.0 if higher_is_better else -1.0
-    moved = sign * np.asarray(arm)[:, None] + margin - sign * np.asarray(reference)[None, :]
-    scale = max(map(abs, (*arm, *reference)))
-    ties = np.abs(moved) <= _ROUNDING * scale
+    scale = max(map(abs, (*arm, *reference))) or 1.0  # differences of the largest numbers overflow
+    moved = sign * np.asarray(arm)[:, None] / scale + margin / scale - sign * np.asarray(reference)[None, :] / scale
+    ties = np.abs(moved) <= _ROUNDING
     return float(np.mean(np.where(ties, 0.5, moved > 0)))
 
 

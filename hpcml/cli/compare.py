@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 @comparing
 @selecting
 @click.option("--explain", is_flag=True, help="Say how each number came about, and show all remarks.")
+@click.option("--over-steps", is_flag=True, help="Compare whole learning curves, not only their last values.")
+@click.option("--checklist", is_flag=True, help="Answer what reviewers ask: seeds, lost runs, hours, code, tuning ...")
 @form("json", "csv", "md", "latex")
 @pass_places
 def compare(
@@ -29,6 +31,8 @@ def compare(
     form: str | None,
     *,
     explain: bool,
+    over_steps: bool,
+    checklist: bool,
     **selection: object,
 ) -> None:
     """Compare runs that differ in one setting: metric, speed, cost, and whether the difference matters.
@@ -36,15 +40,18 @@ def compare(
     Runs that differ in other settings too stand in tables of their own, one for each combination.
     """
     from hpcml.cli.terminal import console, show
-    from hpcml.commands.compare import compare_runs
+    from hpcml.commands.compare import check_runs, compare_runs
     from hpcml.commands.selection import Selection
+    from hpcml.report.checklist import checklist_document
     from hpcml.report.comparison import comparison_document
     from hpcml.report.render.forms import FORMS
     from hpcml.report.render.terminal import as_renderable
 
     chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
-    result = compare_runs(places, chosen, request)
-    document = comparison_document(result, explain=explain)
+    if checklist:
+        document = checklist_document(*check_runs(places, chosen, request))
+    else:
+        document = comparison_document(compare_runs(places, chosen, request, over_steps=over_steps), explain=explain)
     if form is None:
         show(as_renderable(document, console=console()))
     else:

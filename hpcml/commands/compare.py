@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcml.analysis.compare.cells import Curves
+from hpcml.analysis.compare.checklist import check
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
-from hpcml.errors import HpcmlError
+from hpcml.errors import ComparisonError, HpcmlError
+from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Point, RunRecord
@@ -19,21 +21,48 @@ from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_raw
 from hpcml.store import query
+from hpcml.store.attempts import attempts_of, others_of_experiments
 from hpcml.store.database import Database
 from hpcml.store.telemetry import timelines
 
 _NAMED = 6  # packages in one line
 
 
-def compare_runs(places: Places, selection: Selection, request: ComparisonRequest) -> Comparison:
+def compare_runs(
+    places: Places, selection: Selection, request: ComparisonRequest, *, over_steps: bool = False
+) -> Comparison:
     """Return the comparison of the selected runs, whose levels, metric and tests *request* says.
+
+    *over_steps*: also of their whole learning curves.
 
     Raises `ComparisonError` where it would not be fair: the runs differ in more than the compared setting, for example.
     """
     with answering(places) as store:
         collect(store, places)
         runs = select(store, selection)
-        return compare_selected(store, runs, request, step_curves(store, runs))
+        found = compare_selected(store, runs, request, step_curves(store, runs), over_steps=over_steps)
+    if over_steps and all(row.curve is None for cell in found.cells for row in cell.rows):
+        raise ComparisonError(
+            f"--over-steps: no curves of {found.metric} to compare: it takes three seeds an arm, each with two values "
+            "at least, and steps that all of them reached (training.eval_every)"
+        )
+    return found
+
+
+def check_runs(places: Places, selection: Selection, request: ComparisonRequest) -> tuple[Comparison, Checklist]:
+    """Return the comparison of the selected runs, and what a reviewer would ask of it with the records' answers."""
+    with answering(places) as store:
+        collect(store, places)
+        runs = select(store, selection)
+        comparison = compare_selected(store, runs, request, step_curves(store, runs))
+        return comparison, checklist_of(store, runs, comparison)
+
+
+def checklist_of(store: Database, runs: Sequence[RunRecord], comparison: Comparison) -> Checklist:
+    """Return the answers about *comparison*, which was made of *runs*, with all other runs of their experiments."""
+    others = others_of_experiments(store, {run.experiment for run in runs}, {run.uid for run in runs})
+    attempts = attempts_of(store, [run.uid for run in (*runs, *others)])
+    return check(comparison, runs, others=others, attempts=attempts)
 
 
 def compare_selected(
@@ -42,17 +71,20 @@ def compare_selected(
     request: ComparisonRequest,
     steps: Mapping[str, Curves],
     sampled: Mapping[str, Sequence[Timeline]] | None = None,
+    *,
+    over_steps: bool = False,
 ) -> Comparison:
     """Return the comparison of *runs*; *steps* are their `step_curves`, *sampled* their telemetry timelines by uid.
 
-    The compared metric's curves, and timelines that were not given (None), are read from the store only where there is
-    a target to reach. `hpcml report` gives both, since it draws them too.
+    The compared metric's curves are read from the store only where there is a target to reach, or they are compared
+    *over_steps*; timelines that were not given (None) only for a target.
     """
     curves = dict(steps)
-    if runs and (request.target is not None or any(run.params.get("objective.target") is not None for run in runs)):
+    has_target = request.target is not None or any(run.params.get("objective.target") is not None for run in runs)
+    if runs and (has_target or over_steps):
         judged = find_yardstick(runs, request.metric, request.goal).metric
         curves[judged] = curves_of(store, runs, judged)
-        if sampled is None:
+        if sampled is None and has_target:
             sampled = {run.uid: timelines(store, run.uid) for run in runs if run.usage is not None}
     return compare(with_packages(runs), steps[STEP], request, more_curves=curves, timelines=sampled)
 

@@ -19,7 +19,7 @@ from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.analysis.statistics import Track, band
 from hpcml.analysis.utilization.study import attain
 from hpcml.commands.collect import answering, collect
-from hpcml.commands.compare import compare_selected, curves_of, step_curves
+from hpcml.commands.compare import checklist_of, compare_selected, curves_of, step_curves
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.interop import output
@@ -71,6 +71,7 @@ def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
         sampled = {run.uid: timelines(store, run.uid) for run in runs if run.usage is not None}
         steps = step_curves(store, runs)
         comparison, why_not = _compare(store, runs, steps, sampled, wish.comparison)
+        checklist = None if comparison is None else checklist_of(store, runs, comparison)
         groups = group_runs(runs, by, comparison)
         curves = _curves(store, runs, groups, _metrics(runs, wish, comparison), sampled)
     left_out: dict[str, str] = {}
@@ -86,6 +87,7 @@ def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
         groups=groups,
         comparison=comparison,
         not_compared=why_not,
+        checklist=checklist,
         curves=curves,
         timelines=sampled,
         scaling=_scaling(runs, of_steps, left_out),
@@ -118,7 +120,7 @@ def _compare(
 ) -> tuple[Comparison | None, str | None]:
     """Return the comparison, or the reason why there is none where none was insisted on."""
     try:
-        return compare_selected(store, runs, request, steps, sampled), None
+        return compare_selected(store, runs, request, steps, sampled, over_steps=True), None
     except ComparisonError as error:
         if request.is_insistent:
             raise

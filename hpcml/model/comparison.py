@@ -73,6 +73,33 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MarginVerdict:
+    """The verdict that a row would have with a margin above `above`, up to the next one's."""
+
+    above: float  # in the metric's unit
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveDifference:
+    """The learning curves of a row minus those of the reference, at some steps that all of their runs reached.
+
+    The band from `low` to `high` holds for all steps at once. `area` is that between the mean curves over the length of
+    the stretch: the mean difference over steps, in the metric's unit.
+    """
+
+    steps: tuple[float, ...]
+    difference: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    confidence: float
+    n: int  # seeds that it rests on
+    paired: bool
+    area: float
+    area_ci95: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """The mean metric of a row minus that of the reference, in the metric's unit.
 
@@ -89,7 +116,9 @@ class Difference:
     partly_paired: bool = False  # shared seeds as pairs, and the others as they are
     n_pairs: int = 0
     left_out: tuple[int, ...] = ()  # seeds with a value in one arm only, which a paired test does not use
+    has_no_spread: bool = False  # and no step of the metric is known: nothing says how certain the difference is
     is_floored: bool = False  # the spread that was seen is below one step of the metric, which was taken instead
+    by_margin: tuple[MarginVerdict, ...] = ()  # of the row alone, without Holm; ascending
     p_sign_flip: float | None = None  # exact, of the claim made; None: no claim, unpaired, or below 6 pairs
 
 
@@ -169,6 +198,9 @@ class ToTarget:
     ratio: float | None  # this row's time over the reference's, geometric; below 1 is sooner. None where censored
     ratio_ci95: Interval | None
     median_kj: float | None  # of those that reached it
+    saved_s: float | None = None  # the reference's restricted mean minus this row's: positive is sooner
+    saved_ci95: Interval | None = None
+    p_log_rank: float | None = None  # two-sided: times up to the budget, censored ones included, do not differ
     energy_basis: Literal["samples", "share of time"] | None = None  # of the run's energy, by the time it took
 
 
@@ -215,6 +247,7 @@ class Row:
     verdict: Verdict
     speed: Speed | None
     flags: tuple[str, ...] = ()
+    verdict_alone: Verdict | None = None  # if it were the only row; None: the same
     p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison: the verdict goes by it
     losses: Losses | None = None
     p_not_worse: float | None = None  # P(a run of this row >= one of the reference - margin)
@@ -222,6 +255,7 @@ class Row:
     cost: Cost | None = None
     load: Load | None = None
     to_target: ToTarget | None = None
+    curve: CurveDifference | None = None  # only on request, or where the curves were read for a target
 
     @property
     def n_selected(self) -> int:
@@ -290,7 +324,7 @@ class Cell:
     excluded: tuple[Excluded, ...] = ()
     scale: Literal["linear", "log", "logit"] = "linear"  # of all tests of the metric
     resolution: float | None = None  # the step of the metric's grid
-    resolution_source: Literal["config", "guessed"] | None = None
+    resolution_source: Literal["config", "recorded", "guessed"] | None = None
     target_source: Literal["config", "command line"] | None = None  # None: no row has a `to_target`
 
 

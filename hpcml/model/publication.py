@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison
 from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import RunRecord
@@ -85,6 +86,7 @@ class Publication:
     groups: tuple[ReportGroup, ...]
     comparison: Comparison | None
     not_compared: str | None = None  # why there is no comparison
+    checklist: Checklist | None = None
     curves: tuple[GroupCurves, ...] = ()
     timelines: Mapping[str, Sequence[Timeline]] = field(default_factory=dict)  # by uid
     scaling: Scaling | None = None

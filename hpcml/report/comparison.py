@@ -9,6 +9,7 @@ from hpcml.codec import Json, encode
 from hpcml.model.comparison import Cell, Comparison, Difference, Row
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
+from hpcml.report.comparison_curves import charts_beyond, margin_lines
 from hpcml.report.comparison_rows import RowQuantities, cell_decimals, row_quantities
 from hpcml.report.document import (
     Document,
@@ -32,6 +33,7 @@ from hpcml.report.text import duration, ends, p_value
 
 _MOST_REMARKS = 3
 _COARSE = 3  # steps of the metric
+_RESOLUTION_FROM = {"config": "as configured", "recorded": "as recorded", "guessed": "guessed from the values"}
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
 
 
@@ -101,6 +103,7 @@ def comparison_section(
             parts=[
                 *_tables(comparison, cell, quantities(comparison, cell)),
                 *comparison_charts(comparison, cell, styles),
+                *charts_beyond(comparison, cell, styles),
                 _remarks(comparison, cell),
             ],
         )
@@ -156,9 +159,16 @@ def weighty_remarks(cell: Cell) -> Iterator[str]:
     yield from cell.remarks
     if cell.margin_source == "command line":
         yield "the margin was given on the command line, afterwards: fix it beforehand (objective.margin)"
-    flags = [[f"{row.level}: {flag}" for flag in row.flags if "indicative only" not in flag] for row in cell.rows]
-    for turn in zip_longest(*flags):
-        yield from (flag for flag in turn if flag is not None)
+    yield from _flags(cell, without="indicative only")
+
+
+def _flags(cell: Cell, *, without: str | None = None) -> Iterator[str]:
+    """Yield the flags of the rows, first of each row in turn; one that several rows have stands once."""
+    flags = [[flag for flag in row.flags if without is None or without not in flag] for row in cell.rows]
+    listed = dict.fromkeys(flag for turn in zip_longest(*flags) for flag in turn if flag is not None)
+    for flag in listed:
+        levels = [row.level for row in cell.rows if flag in row.flags]
+        yield f"{'all' if len(levels) == len(cell.rows) > 1 else ', '.join(levels)}: {flag}"
 
 
 def introduction(comparison: Comparison) -> str:
@@ -177,13 +187,14 @@ def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
-    yield from (f"{row.level}: {flag}" for row in cell.rows for flag in row.flags)
+    yield from _flags(cell)
     if any(row.n_ok for row in cell.rows):  # the margin is that of the runs that count
         yield _margin(cell, comparison.metric)
     yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
     for row in cell.rows:
         if row.difference is not None:
             yield f"{row.level}: {_pairing(row, row.difference)}"
+    yield from margin_lines(cell)
     for row in cell.rows:
         yield from _lost(row, cell)
     yield from _measure(cell, comparison)
@@ -262,7 +273,7 @@ def _measure(cell: Cell, comparison: Comparison) -> Iterator[str]:
     if cell.scale != "linear":
         yield f"tests are on the {cell.scale} scale: of typical runs (geometric means), not of mean {comparison.metric}"
     if cell.resolution is not None:
-        known = "as configured" if cell.resolution_source == "config" else "guessed from the values"
+        known = _RESOLUTION_FROM[cell.resolution_source or "guessed"]
         yield f"{comparison.metric} moves in steps of {cell.resolution:.3g}, {known}: no spread is taken to be below"
         if cell.margin is not None and cell.margin < _COARSE * cell.resolution:
             yield f"the margin is finer than {_COARSE} steps of the metric"

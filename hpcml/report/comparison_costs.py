@@ -22,7 +22,7 @@ from hpcml.report.document import (
     span,
     words,
 )
-from hpcml.report.text import ends, number
+from hpcml.report.text import ends, number, p_value, to_decimals
 
 OUTCOME, SPEED, COST, LOAD, TARGET = "outcome", "speed", "cost", "load", "target"  # a report's tables of a cell
 NAME = "name"  # stands in each of them
@@ -190,11 +190,26 @@ def to_target_quantities() -> list[Quantity[Row]]:
         ),
         Quantity(key="target_ratio_ci95", heading="95 % interval", kind="interval", section=TARGET, short=None,
                  value=of(lambda race: race.ratio_ci95), write=to(lambda race: between(race.ratio_ci95, 3))),
+        Quantity(key="target_saved_s", heading="sooner by", unit="s", section=TARGET,
+                 value=of(lambda race: race.saved_s),
+                 write=to(lambda race: figure(race.saved_s)),
+                 short=Short(heading=f"  sooner by, s [95{NBSP}%]", as_line=True, order=FIRST, write=to(_saved))),
+        Quantity(key="target_saved_ci95", heading="95 % interval", kind="interval", section=TARGET, short=None,
+                 value=of(lambda race: race.saved_ci95), write=to(lambda race: between(race.saved_ci95, 1))),
+        Quantity(key="target_p_log_rank", heading="p (log-rank)", value=of(lambda race: race.p_log_rank),
+                 section=TARGET, write=to(lambda race: words(p_value(race.p_log_rank) or None)),
+                 short=_line("  p (log-rank)", order=FIRST)),
         Quantity(key="target_median_kj", heading="median energy", unit="kJ", value=of(lambda race: race.median_kj),
                  section=TARGET, short=_line("energy to target, kJ", order=FIRST)),
         Quantity(key="target_energy_basis", heading="energy by", kind="text", section=TARGET, short=None,
                  value=of(lambda race: race.energy_basis)),
     ]  # fmt: skip
+
+
+def _saved(race: ToTarget) -> Entry:
+    if race.saved_s is None:
+        return NOTHING
+    return words(f"{to_decimals(race.saved_s, 1, signed=True)} {ends(race.saved_ci95, 1, signed=True)}".strip())
 
 
 def hidden(key: str, value: Callable[[Row], Value]) -> Quantity[Row]:

@@ -21,6 +21,7 @@ from hpcml.report.comparison_costs import (
     load_quantities,
     to_target_quantities,
 )
+from hpcml.report.comparison_curves import curve_quantities
 from hpcml.report.document import (
     NOTHING,
     VERDICT_TONES,
@@ -34,7 +35,7 @@ from hpcml.report.document import (
     span,
     words,
 )
-from hpcml.report.text import decimals_for, duration, ends, number, p_value
+from hpcml.report.text import decimals_for, duration, ends, number, p_value, to_decimals
 
 RowQuantities = Callable[[Comparison, Cell], Sequence[Quantity[Row]]]
 _GROUPS = ("model", "data", "strategy", "layout", "cluster", "container")
@@ -54,6 +55,7 @@ def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
         *cost_quantities(),
         *load_quantities(),
         *to_target_quantities(),
+        *curve_quantities(cell_decimals(cell)),
         Quantity(
             key="score_s",
             heading="score (MLPerf)",
@@ -319,8 +321,8 @@ def _mean(row: Row, *, decimals: int) -> Entry:
     """Return the mean with half of its 95 % interval behind ±."""
     half = None if row.mean_ci95 is None else (row.mean_ci95.high - row.mean_ci95.low) / 2
     return Entry(
-        text="" if row.mean is None else f"{row.mean:.{decimals}f}",
-        interval="" if half is None else f"± {half:.{decimals}f}",
+        text="" if row.mean is None else to_decimals(row.mean, decimals),
+        interval="" if half is None else f"± {to_decimals(half, decimals)}",
     )
 
 
@@ -328,7 +330,7 @@ def _difference(row: Row, *, decimals: int) -> Entry:
     if row.difference is None:
         return NOTHING
     interval = ends(row.difference.ci90, decimals, signed=True)
-    return Entry(text=f"{row.difference.value:+.{decimals}f}", interval=interval)
+    return Entry(text=to_decimals(row.difference.value, decimals, signed=True), interval=interval)
 
 
 def _pairing(row: Row) -> Entry:

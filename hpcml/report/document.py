@@ -21,7 +21,7 @@ from typing import Generic, Literal, TypeVar
 
 from hpcml.codec import Json
 from hpcml.model.comparison import Interval, Verdict
-from hpcml.report.text import duration, ends, number
+from hpcml.report.text import duration, ends, number, to_decimals
 
 Tone = Literal["good", "bad", "doubt", "plain", "faint", "conclusion", "strong"]
 Kind = Literal["number", "interval", "text", "bar"]
@@ -420,7 +420,7 @@ def figure(value: float | None, digits: int = 4) -> Entry:
 
 def fixed(value: float | None, decimals: int, *, signed: bool = False) -> Entry:
     """Return a number with *decimals* decimals; an empty cell for None. *signed* gives positive ones a sign, too."""
-    return NOTHING if value is None else Entry(text=f"{value:{'+' * signed}.{decimals}f}", order=value)
+    return NOTHING if value is None else Entry(text=to_decimals(value, decimals, signed=signed), order=value)
 
 
 def share(value: float | None) -> Entry:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from hpcml.model.comparison import Cell, Comparison, Interval, Losses, Row, Verdict
 from hpcml.report.comparison_rows import cell_decimals
 from hpcml.report.document import VERDICT_TONES, Finding
-from hpcml.report.text import ends
+from hpcml.report.text import ends, to_decimals
 
 _LEAST, _ENOUGH = 3, 5  # seeds: for a verdict at all, and for one that is worth printing
 _WORDS: Mapping[Verdict, str] = {
@@ -29,15 +29,32 @@ def sentence(comparison: Comparison, cell: Cell, row: Row) -> str:
 
     For example: "no difference that matters: -0.006, between -0.020 and +0.009, margin 0.02; 5 seeds".
     """
-    said = _unstable(cell, row) if row.verdict == "unstable" else _WORDS.get(row.verdict, row.verdict)
     numbers = _numbers(cell, row)
-    return f"{said}{f': {numbers}' if numbers else f'; no {comparison.metric} to compare'}; {_seeds(row)}"
+    if not numbers:
+        numbers = f"no {comparison.metric} to compare"
+    elif row.verdict == "unstable":
+        numbers = f"survivors differ by {numbers}"
+    return f"{_said(comparison, cell, row)}: {numbers}{_seeds(row)}"
+
+
+def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
+    """Return the verdict in words; of one that an interval alone does not explain, also the reason."""
+    if row.verdict == "unstable":
+        return _unstable(cell, row)
+    if row.verdict != "inconclusive":
+        return _WORDS.get(row.verdict, row.verdict)
+    if row.verdict_alone is not None:
+        alone = _WORDS.get(row.verdict_alone, row.verdict_alone)
+        return f"cannot tell among {comparison.n_tests} rows (Holm); alone it would be: {alone}"
+    if row.difference is not None and row.difference.has_no_spread:
+        return "no verdict, since the differences do not vary at all and no step of the metric is known"
+    return _WORDS[row.verdict]
 
 
 def _unstable(cell: Cell, row: Row) -> str:
     reference = next((each for each in cell.rows if each.verdict == "reference"), None)
     ours, theirs = (_lost(None if each is None else each.losses) for each in (row, reference))
-    return f"unstable, no verdict on survivors: lost {ours} of its runs to their own doing, {cell.reference} {theirs}"
+    return f"unstable: lost {ours} of its runs to their own doing, {cell.reference} lost {theirs}"
 
 
 def _lost(losses: Losses | None) -> str:
@@ -49,9 +66,10 @@ def _numbers(cell: Cell, row: Row) -> str:
     if difference is None:
         return ""
     decimals = cell_decimals(cell)
-    parts = [f"{difference.value:+.{decimals}f}"]
+    parts = [to_decimals(difference.value, decimals, signed=True)]
     if difference.ci90 is not None:
-        parts.append(f"between {difference.ci90.low:+.{decimals}f} and {difference.ci90.high:+.{decimals}f}")
+        low, high = (to_decimals(end, decimals, signed=True) for end in (difference.ci90.low, difference.ci90.high))
+        parts.append(f"between {low} and {high}")
     if cell.margin is not None:
         parts.append(f"margin {cell.margin:g}")
     return ", ".join(parts)
@@ -61,7 +79,9 @@ def _seeds(row: Row) -> str:
     n = len(row.seeds)
     if row.difference is not None and row.difference.paired:
         n = row.difference.n_pairs or n
-    counted = f"{n} seed{'' if n == 1 else 's'}"
+    if n == 0:
+        return ""
+    counted = f"; {n} seed{'' if n == 1 else 's'}"
     if n < _LEAST:
         return f"{counted}: too few for a verdict, take {_ENOUGH}"
     return counted if n >= _ENOUGH else f"{counted}: enough for a look, take {_ENOUGH} for a paper"

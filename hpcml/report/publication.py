@@ -11,6 +11,7 @@ from hpcml.model.publication import Publication, ReportGroup
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.report.charts import level_styles
+from hpcml.report.checklist import checklist_section
 from hpcml.report.comparison import closing, comparison_section, introduction
 from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.curves import curve_chart
@@ -58,6 +59,7 @@ def publication_document(publication: Publication, quantities: RowQuantities = r
         telemetry_section(publication, styles),
         scaling_section(publication.scaling) if publication.scaling else None,
         utilization_section(publication.attainment) if publication.attainment else None,
+        checklist_section(publication.checklist) if publication.checklist else None,
         environment_section(publication),
         runs_section(publication),
         methods_section(publication),

@@ -20,6 +20,9 @@ UNSAFE_CATEGORIES = (
 )  # controls, bidi and invisible marks, lone surrogates, line separators
 
 _LONGEST_WORD, _SHOWN = 500, 100
+_HUGE = 1e12  # from here on, and with more decimals, a number is written in powers of ten
+_MOST_DECIMALS = 9
+_SMALL = 1e-3  # six decimals show no more than three of its digits
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -78,8 +81,8 @@ def number(value: float | None, digits: int = 4) -> str:
 def decimals_for(spread: float | None, value: float | None) -> int:
     """Return how many decimals of *value* to show for an uncertainty of *spread*: two of its digits, at most 6.
 
-    Without a spread (None or 0) four digits of the value. The rule of two digits is that of the GUM (JCGM 100:2008,
-    7.2.6).
+    More only for a value that six would not show. Without a spread (None or 0) four digits of the value. The rule of
+    two digits is that of the GUM (JCGM 100:2008, 7.2.6).
 
     >>> decimals_for(0.012, 0.93)
     3
@@ -88,7 +91,18 @@ def decimals_for(spread: float | None, value: float | None) -> int:
     if not math.isfinite(scale):
         return 4
     wanted = (1 if spread else 3) - math.floor(math.log10(abs(scale)))
-    return max(0, min(6, wanted))
+    most = 5 - math.floor(math.log10(abs(value))) if value and abs(value) < _SMALL else 6
+    return max(0, min(most, wanted))
+
+
+def to_decimals(value: float, decimals: int, *, signed: bool = False) -> str:
+    """Return *value* with *decimals* decimals, or in powers of ten where that would be a long row of digits.
+
+    >>> to_decimals(0.0123, 3, signed=True), to_decimals(-1e300, 0), to_decimals(3.25e-12, 14)
+    ('+0.012', '-1.000e+300', '3.250e-12')
+    """
+    is_long = math.isfinite(value) and (abs(value) >= _HUGE or (decimals > _MOST_DECIMALS and value != 0))
+    return f"{value:{'+' * signed}.{3 if is_long else decimals}{'e' if is_long else 'f'}}"
 
 
 def p_value(value: float | None) -> str:
@@ -123,8 +137,8 @@ def ends(interval: Interval | None, decimals: int, *, signed: bool = False) -> s
     """Return "[low, high]", or "" for None. *signed* gives positive numbers a sign, too."""
     if interval is None:
         return ""
-    sign = "+" if signed else ""
-    return f"[{interval.low:{sign}.{decimals}f}, {interval.high:{sign}.{decimals}f}]"
+    low, high = (to_decimals(end, decimals, signed=signed) for end in (interval.low, interval.high))
+    return f"[{low}, {high}]"
 
 
 def size(count: int) -> str:

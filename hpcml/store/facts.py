@@ -92,7 +92,7 @@ class RunFacts:
     array_index: int | None = None
     job_name: str | None = None
     is_shared: bool = False
-    t_start: float | None = None  # of the first attempt whose work counts (`_working`)
+    t_start: float | None = None  # of the first attempt whose work counts (`counted_attempts`)
     t_end: float | None = None
     wall_s: float | None = None  # of all attempts whose work counts
     counted: Sequence[int] = ()  # these attempts
@@ -116,7 +116,7 @@ def fold(journals: Sequence[JournalStart], happenings: Iterable[Happening]) -> R
     starts = _starts(journals, known)
     deciding = told.deciding
     seen = deciding.end_seen if deciding is not None and told.state.is_final else None
-    working = _working(starts, told)
+    working = counted_attempts(starts, told)
     probed = max((h for h in known if h.name == "precision"), key=_by_precedence, default=None)
     job = told.job
     return RunFacts(
@@ -160,7 +160,7 @@ def _starts(journals: Iterable[JournalStart], known: Sequence[Happening]) -> dic
     return starts
 
 
-def _working(starts: Iterable[int], told: RunFold) -> list[int]:
+def counted_attempts(starts: Iterable[int], told: RunFold) -> list[int]:
     """Return the attempts whose work counts, in order: the one that decided, and those whose checkpoints it continued.
 
     An attempt continues the one before if that left a checkpoint, and so on. An attempt that never started did no work

@@ -11,6 +11,7 @@ import tensorflow as tf
 from hpcml_client import Checkpoints, Client
 from hpcml_train.data import digits
 from hpcml_train.errors import RecipeError
+from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import Arithmetic
 from hpcml_train.tensorflow.recipe import Batch, Recipe
@@ -59,7 +60,7 @@ class Classification(Recipe):
         return {"val_accuracy": correct / len(self._answers), "val_loss": loss / len(self._answers)}
 
     def facts(self) -> Mapping[str, object]:
-        return {"training_samples": self.samples, "validation_samples": len(self._answers)}
+        return {"training_samples": self.samples, **counted_in("val_accuracy", len(self._answers))}
 
     def _place(self, images: digits.Images, task: Task) -> Array:
         pixels = _pixels(images, task)

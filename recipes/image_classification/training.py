@@ -13,6 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own custom
 from hpcml_client import Checkpoints, Client
 from hpcml_train.data import digits
 from hpcml_train.errors import RecipeError
+from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.recipe import Recipe
@@ -65,7 +66,7 @@ class Classification(Recipe):
         return {"val_accuracy": correct / len(samples), "val_loss": loss / len(samples)}
 
     def facts(self) -> Mapping[str, object]:
-        return {"training_samples": self.samples, "validation_samples": len(self._validation)}
+        return {"training_samples": self.samples, **counted_in("val_accuracy", len(self._validation))}
 
 
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:

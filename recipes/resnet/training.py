@@ -13,6 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
 from hpcml_train.errors import RecipeError
+from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.recipe import Recipe
@@ -85,7 +86,7 @@ class Pictures(Recipe):
         return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=1e-4)
 
     def facts(self) -> Mapping[str, object]:
-        return {"training_samples": self.samples, "validation_samples": self._validation.count}
+        return {"training_samples": self.samples, **counted_in("val_accuracy", self._validation.count)}
 
 
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:

@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own custom
 from hpcml_client import Checkpoints, Client
 from hpcml_train.data import digits
 from hpcml_train.errors import RecipeError
+from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.recipe import Recipe
@@ -76,7 +77,7 @@ class StaleDigits(Recipe):
     def facts(self) -> Mapping[str, object]:
         return {
             "training_samples": self.samples,
-            "validation_samples": len(self._validation[1]),
+            **counted_in("val_accuracy", len(self._validation[1])),
             "simulated": True,
             "workers": self._workers,
             "staleness": self._staleness,

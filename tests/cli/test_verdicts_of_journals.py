@@ -45,7 +45,10 @@ def test_eight_of_ten_runs_that_end_in_nan_are_the_finding_in_every_form(hpcml: 
     line = list(csv.DictReader(io.StringIO(hpcml("compare", "--by", "training.learning_rate", "--csv").stdout)))[1]
     latex = hpcml("compare", "--by", "training.learning_rate", "--latex").stdout
 
-    assert "0.5: unstable, no verdict on survivors: lost 8 of 10 of its runs" in " ".join(text.stdout.split())
+    assert (
+        "0.5: unstable: lost 8 of 10 of its runs to their own doing, 0.1 lost 0 of 10: survivors differ by"
+        in " ".join(text.stdout.split())
+    )
     assert explained.stdout.count("\n") > text.stdout.count("\n")
     assert "with lost runs at the worst, 0.1, the difference is" in " ".join(explained.stdout.split())
     assert (row["verdict"], row["losses"]["n"], row["losses"]["n_ended"]) == ("unstable", 8, 10)

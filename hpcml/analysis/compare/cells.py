@@ -98,6 +98,7 @@ class Terms:
     scale: MetricScale = LINEAR
     resolution: Resolution = NO_GRID
     worst: float | None = None  # what a lost run is worth at worst; None: nobody can say
+    values: Curves | None = None  # of the metric itself; None: nobody asked for them
     race: Race | None = None  # None: no target
     reaches: Mapping[str, Sequence[Reach]] = field(default_factory=dict)  # by level
     budget_s: float | None = None

@@ -45,9 +45,9 @@ def compare(
     """Return what the setting that *request* names did, cell by cell; the order of *runs* does not matter.
 
     *curves* holds the ``step_time_s`` curves by uid; *more_curves* those of other metrics, by metric and uid: the
-    compared one for the time to the target, ``data_time_s``, ``communication_time_s``. *timelines* are the sampled
-    energies of GPUs by uid, for the energy to the target. Without the latter two, what depends on them is None in the
-    result.
+    compared one for the time to the target and the difference over steps, ``data_time_s``, ``communication_time_s``.
+    *timelines* are the sampled energies of GPUs by uid, for the energy to the target. Without the latter two, what
+    depends on them is None in the result.
 
     Runs that differ in another setting are in other cells, unless the request allows that setting to differ. Raises
     `ComparisonError` where runs that count differ, within a cell, in a fact that may change the result (a driver, a GPU
@@ -228,6 +228,7 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         steps=question.curves[STEP],
         data=question.curves.get(DATA, {}),
         communication=question.curves.get(COMMUNICATION, {}),
+        values=question.curves.get(metric),
         race=race,
         reaches=reaches,
         budget_s=find_budget_s([reach for of in reaches.values() for reach in of]),

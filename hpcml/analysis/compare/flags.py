@@ -20,7 +20,11 @@ _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md
 
 def row_flags(arm: Arm, terms: Terms, found: Matchup | None, speed: Speed | None) -> tuple[str, ...]:
     """Return all flags of the row of *arm*, each one line for people."""
-    flags = [*_doubts(arm, terms), *_precision_flags(arm, terms), *_method_flags(arm, terms, found, speed)]
+    reference = terms.reference
+    tests = [] if found is None or reference is None else _test_flags(found, arm, reference, terms)
+    precision = _precision_flags(arm, terms)
+    flags = [*_doubts(arm, terms), *([*precision, *tests] if terms.by_precision else [*tests, *precision])]
+    flags += _method_flags(arm, terms, speed)
     if speed is not None:
         flags += [*speed_flags(arm, terms), *cost_flags(arm), *_requeue_flags(arm, terms)]
     return tuple(flags)
@@ -91,13 +95,9 @@ def _numerics(arm: Arm) -> str:
     return arm.numerics if arm.numerics == Numerics.emulated.name else f"numerics {arm.numerics}"
 
 
-def _method_flags(arm: Arm, terms: Terms, found: Matchup | None, speed: Speed | None) -> list[str]:
-    """Return the flags about how the row's numbers came about."""
-    flags: list[str] = []
-    if found is not None and terms.reference is not None:
-        flags = _test_flags(found, arm, terms.reference, terms)
-    if speed is not None:
-        flags += _time_flags(arm, terms)
+def _method_flags(arm: Arm, terms: Terms, speed: Speed | None) -> list[str]:
+    """Return the flags about how the row's other numbers came about."""
+    flags = [] if speed is None else _time_flags(arm, terms)
     if broken := sum(has_nonfinite_loss(run) for run in arm.ok):
         flags.append(f"{broken} of {len(arm.ok)} runs had non-finite loss")
     return flags

@@ -18,6 +18,7 @@ from hpcml.errors import ComparisonError
 from hpcml.model.records import RunRecord
 
 _OFF_GRID = 1e-3  # of a step: values that were computed in FP32 lie so near
+_RECORDED = "metric_resolution."  # with the metric's name a fact, which programs may report
 _MOST_STEPS = 1e6  # a value of more steps fits any grid
 
 
@@ -26,7 +27,7 @@ class Resolution:
     """The smallest step of a metric; None: no grid is known, nor can one be seen."""
 
     value: float | None
-    source: Literal["config", "guessed"] | None
+    source: Literal["config", "recorded", "guessed"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +97,19 @@ def find_scale(runs: Sequence[RunRecord], metric: str, *, higher_is_better: bool
 
 
 def find_resolution(runs: Sequence[RunRecord], metric: str) -> Resolution:
-    """Return the step of *metric* of the runs of one cell: configured, else seen.
+    """Return the step of *metric* of the runs of one cell: configured, else recorded by their program, else seen.
 
-    It is seen where all values are multiples of the smallest gap between two of them. Raises `ComparisonError` where
-    the runs' configurations disagree.
+    Of several that were recorded the largest counts. A step is seen where all values are multiples of the smallest gap
+    between two of them. Raises `ComparisonError` where the runs' configurations disagree.
     """
     configured = _agreed(runs, metric, "resolution", _number)
     if isinstance(configured, float):
         return Resolution(value=configured, source="config")
+    recorded = [
+        step for run in runs if (step := _number(run.facts.get(f"{_RECORDED}{metric}"))) is not None and step > 0
+    ]
+    if recorded:
+        return Resolution(value=max(recorded), source="recorded")
     guess = _guess([value for run in runs if (value := metric_value(run, metric)) is not None])
     return Resolution(value=guess, source=None if guess is None else "guessed")
 

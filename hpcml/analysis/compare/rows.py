@@ -13,12 +13,13 @@ from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup, claims_of, describe, match, sign_flip_ps
 from hpcml.analysis.compare.costs import cost, find_rates, load, load_flags
+from hpcml.analysis.compare.curves import curve_difference
 from hpcml.analysis.compare.flags import effective, row_flags
 from hpcml.analysis.compare.losses import find_losses, judged_by_losses, with_worst_case
 from hpcml.analysis.compare.speed import find_speed
 from hpcml.analysis.compare.to_target import mlperf_score, to_target
 from hpcml.analysis.statistics import ALPHA, Claims, adjust, verdict_of
-from hpcml.model.comparison import Row, Verdict
+from hpcml.model.comparison import CurveDifference, Row, Verdict
 from hpcml.model.precision import contradicts
 
 
@@ -39,6 +40,8 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
     mean = statistics.mean(values) if values else None
     found = _match(arm, terms)
     difference = None if found is None else describe(found, terms.margin, terms.scale)
+    if difference is not None and not _may_claim(arm, terms):
+        difference = replace(difference, by_margin=())
     claims = None if found is None else claims_of(found, terms.margin, terms.scale)
     speed = find_speed(arm, terms) if arm.has_speed else None
     rates = find_rates(arm, terms.steady) if arm.has_speed else {}
@@ -77,6 +80,7 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
             if arm.has_speed
             else None
         ),
+        curve=_curve(arm, terms),
         to_target=None if terms.race is None else to_target(reaches, others, terms.race, terms.budget_s),
     )
     return Draft(row=row, arm=arm, terms=terms, found=found, claims=claims)
@@ -93,10 +97,12 @@ def adjusted(drafts: Sequence[Draft]) -> list[Row]:
 
 def _judged(draft: Draft, claims: Claims, m: int) -> Row:
     row = draft.row
-    verdict, flags = _verdict(draft.arm, draft.found, claims, draft.terms), row.flags
-    if verdict != row.verdict:
-        flags = (*flags, f"{row.verdict} if it were the only row, {verdict} after Holm over {m}")
-    return replace(row, p_adjusted=claims.equivalent, verdict=verdict, flags=flags)
+    verdict = _verdict(draft.arm, draft.found, claims, draft.terms)
+    row = replace(row, p_adjusted=claims.equivalent)
+    if verdict == row.verdict:
+        return row
+    flag = f"{row.verdict} if it were the only row, {verdict} after Holm over {m}"
+    return _flagged(replace(row, verdict=verdict, verdict_alone=row.verdict), flag)
 
 
 def _with_exact(draft: Draft, row: Row) -> Row:
@@ -127,6 +133,14 @@ def _match(arm: Arm, terms: Terms) -> Matchup | None:
     return match(arm.values, reference.values, terms.scale, terms.resolution.value)
 
 
+def _curve(arm: Arm, terms: Terms) -> CurveDifference | None:
+    reference = terms.reference
+    if terms.values is None or reference is None or reference is arm:
+        return None
+    step = terms.resolution.value if terms.resolution.source != "guessed" else None
+    return curve_difference(arm, reference, terms.values, resolution=step)
+
+
 def _p_not_worse(arm: Arm, terms: Terms) -> float | None:
     reference = terms.reference
     if reference is None or reference is arm or terms.margin is None:
@@ -148,6 +162,16 @@ def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Term
     if said == "unstable" or not terms.by_precision:
         return said
     return "not proven" if any(_is_unproven(each) for each in (arm, reference) if each is not None) else said
+
+
+def _may_claim(arm: Arm, terms: Terms) -> bool:
+    """Whether values alone decide what is said of *arm*, whichever claim that is."""
+    reference = terms.reference
+    arms = [arm] if reference is None else [arm, reference]
+    if terms.by_precision and any(_is_impostor(each) or _is_unproven(each) for each in arms):
+        return False
+    claims: tuple[Verdict, ...] = ("equivalent", "worse")
+    return reference is None or all(judged_by_losses(claim, arm, reference) == claim for claim in claims)
 
 
 def _said(found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:

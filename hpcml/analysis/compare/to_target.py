@@ -19,6 +19,10 @@ import numpy as np
 
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm, BySeed, by_seed, median_of
+from hpcml.analysis.compare.contrasts import match
+from hpcml.analysis.compare.grid import LINEAR
+from hpcml.analysis.exact import log_rank
+from hpcml.analysis.statistics import Contrast
 from hpcml.model.comparison import Interval, ToTarget
 from hpcml.model.precision import Numerics
 from hpcml.model.query_results import Timeline
@@ -100,6 +104,7 @@ def to_target(
     if not _are_native(reaches) or budget_s is None:
         return untimed
     ratio, interval = _ratio(reaches, reference)
+    saved, p_log_rank = _saved(reaches, reference, budget_s)
     energies, basis = _energies_kj(reaches, race)
     return replace(
         untimed,
@@ -108,6 +113,9 @@ def to_target(
         budget_s=budget_s,
         ratio=ratio,
         ratio_ci95=interval,
+        saved_s=None if saved is None else saved.value,
+        saved_ci95=None if saved is None else saved.interval(0.95),
+        p_log_rank=p_log_rank,
         median_kj=median_of(energies),
         energy_basis=basis,
     )
@@ -163,6 +171,27 @@ def _ratio(reaches: Sequence[Reach], reference: Sequence[Reach] | None) -> tuple
     mine, theirs = _times(_by_seed(reaches)), _times(_by_seed(reference))
     pairs = statistics.is_paired(mine, theirs)
     return statistics.ratio(list(mine.values()), list(theirs.values()), pairs=pairs) or (None, None)
+
+
+def _saved(
+    reaches: Sequence[Reach], reference: Sequence[Reach] | None, budget_s: float
+) -> tuple[Contrast | None, float | None]:
+    """Return the difference of restricted means (reference minus this arm), and the p of the log-rank test.
+
+    Up to *budget_s* no run is censored, so that the restricted mean is a plain one and t holds for it, paired where
+    seeds are shared. Who is not there by then counts in the log-rank test as censored at that time. None for the
+    reference itself, where not all runs are native, and for p below three seeds or where no run was there in time.
+    """
+    if not reference or not _are_native(reference):
+        return None, None
+    mine, theirs = (
+        {seed: fmean(reach.within(budget_s) for reach in of) for seed, of in _by_seed(each).items()}
+        for each in (reaches, reference)
+    )
+    saved = match(theirs, mine, LINEAR, None).contrast
+    if min(len(mine), len(theirs)) < statistics.LEAST_SEEDS:
+        return saved, None
+    return saved, log_rank(list(mine.values()), list(theirs.values()), budget_s)
 
 
 def _by_seed(reaches: Sequence[Reach]) -> dict[int, list[Reach]]:

@@ -21,6 +21,7 @@ from scipy import special  # not scipy.stats: it takes a second to import
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm, sort_runs
 from hpcml.analysis.compare.factor import Factor, find_factor, find_reference, natural, show
+from hpcml.analysis.compare.grid import find_resolution
 from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick
 from hpcml.errors import ComparisonError
 from hpcml.model.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
@@ -139,7 +140,7 @@ def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) ->
             f"which difference in {metric} matters? say --margin X, from what the result is for and not from its "
             "spread, or set objective.margin in the configuration"
         )
-    step = _step_of([run for arm in arms.values() for run in arm.ok], metric)
+    step = find_resolution([run for arm in arms.values() for run in arm.ok], metric).value or 0.0
     spreads = find_spreads(arms, terms.reference, step)
     lost = _lost_share(arms)
     designs = [_design(spread, margin.value, terms, paired=pairs, lost=lost) for pairs, spread in spreads.items()]
@@ -183,16 +184,6 @@ def _narrowed(spread: Spread, groups: int, rho: float) -> Spread:
 def _floored(spread: Spread, least: float) -> Spread:
     """Return *spread* nowhere below *least*: a metric that moves in steps cannot show a smaller one."""
     return replace(spread, sd=max(spread.sd, least), low=max(spread.low, least), high=max(spread.high, least))
-
-
-def _step_of(runs: Sequence[RunRecord], metric: str) -> float:
-    """Return the metric's smallest step as configured or recorded, 0 where it is not known."""
-    configured = [
-        run.params.get("objective.resolution") for run in runs if run.params.get("objective.metric") == metric
-    ]
-    recorded = [run.facts.get(f"metric_resolution.{metric}") for run in runs]
-    known = [float(step) for step in (*configured, *recorded) if isinstance(step, int | float) and step > 0]
-    return max(known, default=0.0)
 
 
 def _lost_share(arms: Mapping[str, Arm]) -> float:

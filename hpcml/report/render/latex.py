@@ -7,8 +7,9 @@ in a comment at the top.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from hpcml.report.document import Chart, Document, Paragraph, Part, Remarks, Section, Table
 from hpcml.report.text import safe
@@ -16,6 +17,8 @@ from hpcml.report.text import safe
 REPORT = "% hpcml report"
 _PREAMBLE = r"% Needs \usepackage{booktabs,graphicx}; written in UTF-8, the encoding of LaTeX since 2018."
 _WIDE = 8  # columns; from here on a table is made as narrow as the text
+_LINE = 120  # characters of a table in small print
+_PARAGRAPHS = 0.9  # of the line: the rest is between the columns
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -93,9 +96,19 @@ def escaped(value: object) -> str:
     return "".join(map(_one, text))
 
 
-def tabular(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
-    """Return the lines of a table with booktabs' rules; cells are taken as LaTeX, *right* are right-aligned columns."""
-    columns = "".join("r" if at in right else "l" for at in range(len(headings)))
+def tabular(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    widths: Mapping[int, float] = MappingProxyType({}),
+) -> list[str]:
+    """Return the lines of a table with booktabs' rules; cells are taken as LaTeX, *right* are right-aligned columns.
+
+    *widths* are shares of the line, for columns of running text, which is broken there.
+    """
+    kinds = {at: rf"p{{{share:.2f}\linewidth}}" for at, share in widths.items()} | dict.fromkeys(right, "r")
+    columns = "".join(kinds.get(at, "l") for at in range(len(headings)))
     lines = [rf"  {' & '.join(row)} \\" for row in rows]
     return [
         rf"\begin{{tabular}}{{{columns}}}",
@@ -159,6 +172,15 @@ def _without_empty_columns(table: Table) -> Table:
     return replace(table, columns=[table.columns[at] for at in kept], rows=rows)
 
 
+def _widths(table: Table) -> dict[int, float]:
+    """Return the shares of the line that the columns of a table of running text get; none for another table."""
+    longest = [max((len(row[at].whole) for row in table.rows), default=0) for at in range(len(table.columns))]
+    if sum(longest) <= _LINE or any(column.is_number for column in table.columns):
+        return {}
+    capped = [min(each, _LINE / 2) for each in longest]
+    return {at: _PARAGRAPHS * each / sum(capped) for at, each in enumerate(capped)}
+
+
 def _tabular(table: Table) -> Iterator[str]:
     headings = [f"{column.title} ({column.unit})" if column.unit else column.title for column in table.columns]
     rows = [[escaped(entry.whole) for entry in row] for row in table.rows]
@@ -166,6 +188,7 @@ def _tabular(table: Table) -> Iterator[str]:
     is_wide = len(headings) >= _WIDE and not table.is_transposed
     if is_wide:
         yield r"\resizebox{\linewidth}{!}{%"
-    yield from tabular(list(map(escaped, headings)), rows, right=right)
+    widths = {} if is_wide else _widths(table)
+    yield from tabular(list(map(escaped, headings)), rows, right=right, widths=widths)
     if is_wide:
         yield "}"
