@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpcml.model.comparison import Cell, Comparison, Interval, Losses, Row, Verdict
+from hpcml.model.comparison import Cell, Comparison, Interval, Losses, Row, RowLook, Verdict
 from hpcml.report.comparison_rows import cell_decimals
 from hpcml.report.document import VERDICT_TONES, Finding
 from hpcml.report.text import ends
@@ -30,8 +30,21 @@ def sentence(comparison: Comparison, cell: Cell, row: Row) -> str:
     For example: "no difference that matters: -0.006, between -0.020 and +0.009, margin 0.02; 5 seeds".
     """
     said = _unstable(cell, row) if row.verdict == "unstable" else _WORDS.get(row.verdict, row.verdict)
+    if row.exploratory is not None:
+        said = f"exploratory, {said}"
+    if row.look is not None and not row.look.number:
+        said = "no verdict before the first planned look"
     numbers = _numbers(cell, row)
-    return f"{said}{f': {numbers}' if numbers else f'; no {comparison.metric} to compare'}; {_seeds(row)}"
+    seeds = _seeds(row) if row.look is None else look_words(row.look)
+    return f"{said}{f': {numbers}' if numbers else f'; no {comparison.metric} to compare'}; {seeds}"
+
+
+def look_words(look: RowLook) -> str:
+    """Return "look 2 of 4 at 8 seeds, level 0.0099: shown, no more seeds"."""
+    if look.level is None:
+        return f"look 1 of {look.of} is at {look.next_n} seeds"
+    then = f"the next look is at {look.next_n} seeds" if look.stop is None else look.stop
+    return f"look {look.number} of {look.of} at {look.n} seeds, level {look.level:.2g}: {then}"
 
 
 def _unstable(cell: Cell, row: Row) -> str:
@@ -50,8 +63,9 @@ def _numbers(cell: Cell, row: Row) -> str:
         return ""
     decimals = cell_decimals(cell)
     parts = [f"{difference.value:+.{decimals}f}"]
-    if difference.ci90 is not None:
-        parts.append(f"between {difference.ci90.low:+.{decimals}f} and {difference.ci90.high:+.{decimals}f}")
+    interval = difference.ci90 if row.look is None or row.look.interval is None else row.look.interval
+    if interval is not None:
+        parts.append(f"between {interval.low:+.{decimals}f} and {interval.high:+.{decimals}f}")
     if cell.margin is not None:
         parts.append(f"margin {cell.margin:g}")
     return ", ".join(parts)
