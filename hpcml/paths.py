@@ -77,9 +77,23 @@ class Places:
         return self.home / "exports"
 
     @property
+    def looks(self) -> Path:
+        """Plans of looks at growing data, and the looks that were taken, as ``looks/<experiment>``."""
+        return self.home / "looks"
+
+    @property
     def own(self) -> tuple[Path, ...]:
         """All folders in `home` that hpcml makes."""
-        return (self.runs, self.elsewhere, self.submissions, self.checksums, self.code, self.builds, self.exports)
+        return (
+            self.runs,
+            self.elsewhere,
+            self.submissions,
+            self.checksums,
+            self.code,
+            self.builds,
+            self.exports,
+            self.looks,
+        )
 
 
 def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | None = None) -> Places:

@@ -62,6 +62,10 @@ LATE: dict[tuple[str, str], str] = {
         "hpcml.commands.submit.dry_run",
         "hpcml.commands.submit.images",
     ): "loads the database, for runs in containers alone",
+    (
+        "hpcml.commands.submit.dry_run",
+        "hpcml.commands.submit.look_plan",
+    ): "loads the statistics, for planned looks alone",
     ("hpcml.schedulers.slurm.submitter", "hpcml.schedulers.slurm.submission"): "loads submitit, for submissions alone",
     ("hpcml.store.postgres", "hpcml.store.upgrade"): "loads Alembic, for a store that is to be made or upgraded",
     ("hpcml.store.sqlite.file", "hpcml.store.upgrade"): "as above",

@@ -274,7 +274,7 @@ def _exp(value: float) -> float:
 
 
 ALPHA = 0.05
-_KINDS = ("equivalent", "better", "non_inferior", "worse", "worse_by_margin")
+KINDS = ("equivalent", "better", "non_inferior", "worse", "worse_by_margin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +302,12 @@ def find_claims(contrast: Contrast, margin: float | None, *, higher_is_better: b
         *(contrast.p_tost(margin), gain.p_above(0.0), gain.p_above(-margin)),
         *(loss.p_above(0.0), loss.p_above(margin)),
     )
-    return Claims(**dict(zip(_KINDS, (1.0 if p is None else p for p in ps), strict=True)))
+    return Claims(**dict(zip(KINDS, (1.0 if p is None else p for p in ps), strict=True)))
+
+
+def claims_from(ps: Mapping[str, float]) -> Claims:
+    """Return the claims of which *ps* has the p values by name; one that is missing has 1."""
+    return Claims(**{kind: ps.get(kind, 1.0) for kind in KINDS})
 
 
 def adjust(claims: Sequence[Claims]) -> list[Claims]:
@@ -310,8 +315,8 @@ def adjust(claims: Sequence[Claims]) -> list[Claims]:
 
     Each kind of claim is a family of its own.
     """
-    kinds = [holm([getattr(each, kind) for each in claims]) for kind in _KINDS]
-    return [Claims(**dict(zip(_KINDS, ps, strict=True))) for ps in zip(*kinds, strict=True)]
+    kinds = [holm([getattr(each, kind) for each in claims]) for kind in KINDS]
+    return [Claims(**dict(zip(KINDS, ps, strict=True))) for ps in zip(*kinds, strict=True)]
 
 
 def holm(ps: Sequence[float]) -> list[float]:

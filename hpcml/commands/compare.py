@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from hpcml.analysis.compare.cells import Curves
 from hpcml.analysis.compare.checklist import check
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
+from hpcml.analysis.compare.looks import glances_of
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ComparisonError, HpcmlError
 from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison, ComparisonRequest
+from hpcml.model.looks import Glance, LookPlan, PlannedStudy
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Point, RunRecord
+from hpcml.model.run import Until
 from hpcml.paths import Places
+from hpcml.runs import looks
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_raw
+from hpcml.runs.private import is_ours
 from hpcml.store import query
 from hpcml.store.attempts import attempts_of, others_of_experiments
 from hpcml.store.database import Database
 from hpcml.store.telemetry import timelines
+
+log = logging.getLogger(__name__)
 
 _NAMED = 6  # packages in one line
 
@@ -86,7 +96,91 @@ def compare_selected(
         curves[judged] = curves_of(store, runs, judged)
         if sampled is None and has_target:
             sampled = {run.uid: timelines(store, run.uid) for run in runs if run.usage is not None}
-    return compare(with_packages(runs), steps[STEP], request, more_curves=curves, timelines=sampled)
+    planned = find_study(runs, request)
+    comparison = compare(
+        with_packages(runs),
+        steps[STEP],
+        planned.request,
+        more_curves=curves,
+        timelines=sampled,
+        study=planned.study,
+        glances=planned.glances,
+        unplanned=planned.why_not,
+    )
+    if planned.study is None and not store.is_read_only:
+        _remember(comparison, runs)
+    return comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """How often, and by which plan, the runs of a comparison were looked at."""
+
+    request: ComparisonRequest  # with what the plan says where nothing else was asked
+    study: PlannedStudy | None = None
+    glances: Sequence[Glance] = ()
+    why_not: str | None = None  # why the plan of these runs does not hold for this comparison
+
+
+def find_study(runs: Sequence[RunRecord], request: ComparisonRequest) -> _Looked:
+    """Return the planned looks by which *runs* are judged; where there are none, the looks that nobody planned."""
+    places = _homes(runs)
+    studies = [
+        looks.read_study(files, top=home) for home, name in places if (files := looks.files_of(home, name)).is_planned
+    ]
+    glances = [glance for home, name in places for glance in looks.glances(home, name)]
+    of_plan = {uid for study in studies for arm in study.plan.arms for uid in arm.uids}
+    own = [run for run in runs if run.uid in of_plan]
+    if not own:
+        lacks = any(run.params.get("schedule.until") == Until.verdict.name for run in runs)
+        return _Looked(request=request, glances=glances, why_not="the plan of its looks is not here" if lacks else None)
+    plan = studies[0].plan
+    asked = request if request.by else replace(request, by=plan.by, reference=request.reference or plan.reference)
+    if why_not := _why_not(plan, asked, n_studies=len(studies), n_others=len({run.uid for run in runs}) - len(own)):
+        return _Looked(request=asked, glances=glances, why_not=why_not)
+    return _Looked(request=asked, study=studies[0])
+
+
+def _why_not(plan: LookPlan, request: ComparisonRequest, *, n_studies: int, n_others: int) -> str | None:
+    if n_studies > 1:
+        return "runs of several plans are compared: choose one with --experiment"
+    if n_others:
+        return f"{n_others} runs are not of the plan of experiment {plan.experiment}"
+    planned = {
+        "by": plan.by,
+        "reference": plan.reference,
+        "metric": plan.metric,
+        "goal": plan.goal,
+        "margin": plan.margin,
+    }
+    for name, value in planned.items():
+        asked = getattr(request, name)
+        if asked not in (None, value):
+            return f"the looks of experiment {plan.experiment} were planned for {name} {value}, not {asked}"
+    return None
+
+
+def _homes(runs: Sequence[RunRecord]) -> list[tuple[Path, str]]:
+    """Return the homes and experiments of *runs*; runs that lie elsewhere have none."""
+    paths = {Path(run.path).parent for run in runs if run.path}
+    return sorted((path.parent.parent, path.name) for path in paths if path.parent.name == "runs")
+
+
+def _remember(comparison: Comparison, runs: Sequence[RunRecord]) -> None:
+    """Write down what *comparison* saw, in the homes of its runs as far as they are this user's to write to."""
+    by_uid = {run.uid: run for run in runs}
+    at = datetime.now().astimezone().isoformat(timespec="seconds")
+    for digest, glance in glances_of(comparison, at=at):
+        for home, name in _homes([by_uid[uid] for uid in (*glance.seen, *glance.awaited)]):
+            if not is_ours(home) or not os.access(home, os.W_OK):
+                continue
+            try:
+                looks.remember(home, name, digest, glance)
+            except OSError as error:
+                log.warning(
+                    "that these runs were looked at cannot be written down: %s: %s", error.filename, error.strerror
+                )
+                return
 
 
 def step_curves(store: Database, runs: Sequence[RunRecord]) -> dict[str, Curves]:

@@ -13,7 +13,7 @@ from hpcml.commands import external_runs
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import to_retry
 from hpcml.commands.rm import finish_removals
-from hpcml.commands.submit import recover
+from hpcml.commands.submit import looks, recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.code_store import clear_abandoned
 from hpcml.commands.wait import Waiting, retry_all
@@ -65,6 +65,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         asked = waiting.asked()
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
         retried, _ = retry_all(waiting, to_retry(store, places))
+        steps = looks.go_on(places, backends, store, lambda _: None)
         cleared += _clear_files_of_jobs(places, store, time.time())
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [_counted(recovered.finished, "finished"), _counted(recovered.removed, "never began and removed")]
@@ -72,7 +73,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
     return Synchronised(
         report=collected.report,
-        lines=[*filter(None, lines), *queues, *retried],
+        lines=[*filter(None, lines), *queues, *retried, *(line for step in steps for line in step.lines)],
         warnings=[*recovered.waiting, *asked.problems, *filter(None, missing)],
         waiting=len(recovered.waiting),
     )

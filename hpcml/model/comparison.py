@@ -223,6 +223,19 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowLook:
+    """The planned look by which a row was judged: a claim takes a p of `level` or less there."""
+
+    number: int  # from 1; 0: the first is still to come
+    of: int
+    n: int  # planned seeds of it
+    level: float | None  # one-sided, of the claim that is wanted; None before the first
+    interval: Interval | None  # of the difference, repeated: at that level
+    stop: str | None  # why the row gets no more seeds; None: it goes on
+    next_n: int | None  # seeds of the next look; None: there is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """The runs of one level of the factor in one cell; the unit of all statistics is the seed.
 
@@ -256,6 +269,10 @@ class Row:
     load: Load | None = None
     to_target: ToTarget | None = None
     curve: CurveDifference | None = None  # only on request, or where the curves were read for a target
+    look: RowLook | None = None  # None: nobody planned looks
+    runs: tuple[str, ...] = ()  # that the verdict rests on: its own and the reference's; none of the reference itself
+    awaited: tuple[str, ...] = ()  # of both, those that have not ended
+    exploratory: str | None = None  # why the verdict's 5 % may not hold: the data were looked at while they grew
 
     @property
     def n_selected(self) -> int:

@@ -25,6 +25,7 @@ from hpcml.codec import encode, flatten
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind, identifies_container
+from hpcml.model.looks import CLAIMS
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.precision import RECIPES_OWN, Device, Numerics, PrecisionName, decide_numerics
 from hpcml.model.strategy import Strategy
@@ -270,6 +271,13 @@ class Notify(Enum):
     sweep = "sweep"
 
 
+class Until(Enum):
+    """Whether all runs of a sweep are submitted, or seeds in rounds until the verdict is there."""
+
+    all = "all"
+    verdict = "verdict"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """How runs are distributed over jobs, and what is done about runs that the cluster ended early."""
@@ -282,6 +290,10 @@ class Schedule:
     retry: int = 0  # automatic retries after a failure of the cluster, by `hpcml wait`, `sync` and `status --watch`
     notify: Notify = Notify.never
     webhook_file: str | None = None  # a private file with the URL, which is a secret and stays out of run.json
+    until: Until = Until.all  # verdict: seeds in rounds, at most those given, until the planned looks decide
+    claim: str = "equivalent"  # that until=verdict wants to show: equivalent, non-inferior or better
+    by: str | None = None  # what until=verdict compares; None: the one setting that the sweep varies besides the seed
+    reference: str | None = None  # what the others are compared with; None: fp32 of precisions, else the first
 
     def __post_init__(self) -> None:
         parse_wait_s(self.notice, field="schedule.notice")
@@ -289,6 +301,13 @@ class Schedule:
         for name in ("max_requeues", "retry"):
             value = getattr(self, name)
             require(value >= 0, f"schedule.{name}={value} must not be negative")
+        require(self.claim in CLAIMS, f"schedule.claim={self.claim}: choose {', '.join(CLAIMS)}")
+        for name in ("claim", "by", "reference"):
+            is_default = getattr(self, name) in (None, CLAIMS[0])
+            require(
+                is_default or self.until is Until.verdict,
+                f"schedule.{name}={getattr(self, name)} needs schedule.until=verdict",
+            )
         require(bool(self.pack_factors) or self.pack in ("none", "all"), f"schedule.pack={self.pack!r} names nothing")
         require(
             self.notify is Notify.never or self.webhook_file is not None,

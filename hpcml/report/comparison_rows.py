@@ -63,9 +63,19 @@ def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             section=SPEED,
             short=Short(as_line=True, order=FIRST, write=lambda row: words(duration(row.score))),
         ),
+        hidden("exploratory", lambda row: row.exploratory),
+        hidden("look", lambda row: None if row.look is None else row.look.number),
+        hidden("looks", lambda row: None if row.look is None else row.look.of),
+        hidden("look_level", lambda row: None if row.look is None else row.look.level),
+        hidden("look_stop", lambda row: None if row.look is None else row.look.stop),
         hidden("flags", lambda row: "; ".join(row.flags)),
         hidden("confounders", lambda _: "; ".join(map(str, cell.confounders))),
     ]
+
+
+def verdict_words(row: Row) -> str:
+    """Return the verdict of *row*, with the word for one whose 5 % may not hold."""
+    return row.verdict if row.exploratory is None else f"{row.verdict} (exploratory)"
 
 
 def cell_decimals(cell: Cell) -> int:
@@ -244,7 +254,7 @@ def _tests(cell: Cell) -> list[Quantity[Row]]:
             heading="verdict",
             kind="text",
             value=lambda row: row.verdict,
-            write=lambda row: words(row.verdict, VERDICT_TONES.get(row.verdict, "plain")),
+            write=lambda row: words(verdict_words(row), VERDICT_TONES.get(row.verdict, "plain")),
             section=OUTCOME,
             order=-3,
             short=Short(wrap="never"),

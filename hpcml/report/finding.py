@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpcml.model.comparison import Cell, Comparison, Interval, Losses, Row, Verdict
+from hpcml.model.comparison import Cell, Comparison, Interval, Losses, Row, RowLook, Verdict
 from hpcml.report.comparison_rows import cell_decimals
 from hpcml.report.document import VERDICT_TONES, Finding
 from hpcml.report.text import ends, to_decimals
@@ -34,7 +34,12 @@ def sentence(comparison: Comparison, cell: Cell, row: Row) -> str:
         numbers = f"no {comparison.metric} to compare"
     elif row.verdict == "unstable":
         numbers = f"survivors differ by {numbers}"
-    return f"{_said(comparison, cell, row)}: {numbers}{_seeds(row)}"
+    said = _said(comparison, cell, row)
+    if row.exploratory is not None:
+        said = f"exploratory, {said}"
+    if row.look is not None and not row.look.number:
+        said = "no verdict before the first planned look"
+    return f"{said}: {numbers}{_seeds(row) if row.look is None else f'; {look_words(row.look)}'}"
 
 
 def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
@@ -49,6 +54,14 @@ def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
     if row.difference is not None and row.difference.has_no_spread:
         return "no verdict, since the differences do not vary at all and no step of the metric is known"
     return _WORDS[row.verdict]
+
+
+def look_words(look: RowLook) -> str:
+    """Return "look 2 of 4 at 8 seeds, level 0.0099: shown, no more seeds"."""
+    if look.level is None:
+        return f"look 1 of {look.of} is at {look.next_n} seeds"
+    then = f"the next look is at {look.next_n} seeds" if look.stop is None else look.stop
+    return f"look {look.number} of {look.of} at {look.n} seeds, level {look.level:.2g}: {then}"
 
 
 def _unstable(cell: Cell, row: Row) -> str:
@@ -67,8 +80,9 @@ def _numbers(cell: Cell, row: Row) -> str:
         return ""
     decimals = cell_decimals(cell)
     parts = [to_decimals(difference.value, decimals, signed=True)]
-    if difference.ci90 is not None:
-        low, high = (to_decimals(end, decimals, signed=True) for end in (difference.ci90.low, difference.ci90.high))
+    interval = difference.ci90 if row.look is None or row.look.interval is None else row.look.interval
+    if interval is not None:
+        low, high = (to_decimals(end, decimals, signed=True) for end in (interval.low, interval.high))
         parts.append(f"between {low} and {high}")
     if cell.margin is not None:
         parts.append(f"margin {cell.margin:g}")

@@ -17,13 +17,15 @@ from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells
 from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference
 from hpcml.analysis.compare.fairness import Differences, clock_remarks, find_allowed, find_differences, order_remarks
 from hpcml.analysis.compare.grid import find_resolution, find_scale, find_worst
+from hpcml.analysis.compare.looks import PlannedRows, about, exploratory, seen_arm
 from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_margin, find_target, find_yardstick
-from hpcml.analysis.compare.rows import adjusted, draft_row
+from hpcml.analysis.compare.rows import Draft, adjusted, draft_row
 from hpcml.analysis.compare.speed import uses_means
 from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
 from hpcml.analysis.steady import SteadyState, Window, common_window, steady_state
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
+from hpcml.model.looks import Glance, PlannedStudy, SeenArm
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import RunRecord
@@ -41,18 +43,70 @@ def compare(
     *,
     more_curves: Mapping[str, Curves] | None = None,
     timelines: Mapping[str, Sequence[Timeline]] | None = None,
+    study: PlannedStudy | None = None,
+    glances: Sequence[Glance] = (),
+    unplanned: str | None = None,
 ) -> Comparison:
     """Return what the setting that *request* names did, cell by cell; the order of *runs* does not matter.
 
     *curves* holds the ``step_time_s`` curves by uid; *more_curves* those of other metrics, by metric and uid: the
     compared one for the time to the target and the difference over steps, ``data_time_s``, ``communication_time_s``.
     *timelines* are the sampled energies of GPUs by uid, for the energy to the target. Without the latter two, what
-    depends on them is None in the result.
+    depends on them is None in the result. With *study* the rows are judged by its planned looks; else *glances* are
+    earlier comparisons that saw the data grow, and *unplanned* says why planned looks do not hold here.
 
     Runs that differ in another setting are in other cells, unless the request allows that setting to differ. Raises
     `ComparisonError` where runs that count differ, within a cell, in a fact that may change the result (a driver, a GPU
     model), where there is nothing to compare, or where no run can count.
     """
+    found, question = _look_at_all(runs, curves, request, more_curves, timelines)
+    factor, yardstick = question.factor, question.yardstick
+    cells, n_tests = judge(found, question, study)
+    if study is None:
+        cells = exploratory(cells, glances, about=about(yardstick.metric, factor.name), unplanned=unplanned)
+    return Comparison(
+        by=factor.name,
+        metric=yardstick.metric,
+        goal=yardstick.goal,
+        goal_source=yardstick.goal_source,
+        n_runs=len({run.uid for run in runs}),
+        n_comparisons=sum(row.difference is not None for cell in cells for row in cell.rows),
+        cells=tuple(cells),
+        n_tests=n_tests,
+    )
+
+
+def take_look(runs: Sequence[RunRecord], study: PlannedStudy, number: int) -> list[SeenArm]:
+    """Return what look *number* of *study* says of its open arms; *runs* are theirs, all ended.
+
+    Raises `ComparisonError` where they may not be compared.
+    """
+    plan = study.plan
+    if not any(run.state is State.COMPLETED for run in runs):
+        return [
+            SeenArm(cell=arm.cell, level=arm.level, n=0, uids=[], verdict="unstable", stop="no run completed")
+            for arm in study.open_rows
+        ]
+    request = ComparisonRequest(by=plan.by, reference=plan.reference, metric=plan.metric)
+    found, question = _look_at_all(runs, {}, request, None, None)
+    planned = PlannedRows(study, taking=number)
+    drafts = _drafts([_case(each, question) for each in found], planned)
+    judged = zip(drafts, planned.judged(drafts), strict=True)
+    return [
+        seen_arm(row, draft, arm)
+        for draft, row in judged
+        if (arm := planned.arm_of(draft.arm)) is not None and not arm.is_reference
+    ]
+
+
+def _look_at_all(
+    runs: Sequence[RunRecord],
+    curves: Curves,
+    request: ComparisonRequest,
+    more_curves: Mapping[str, Curves] | None,
+    timelines: Mapping[str, Sequence[Timeline]] | None,
+) -> tuple[list[JudgedCell], Question]:
+    """Return *runs* sorted into cells, and what is asked of them; raise `ComparisonError` as `compare` does."""
     runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
     if not runs:
         raise ComparisonError("no runs to compare: none matches the selection")
@@ -83,17 +137,7 @@ def compare(
         curves={**(more_curves or {}), STEP: curves},
         timelines=timelines or {},
     )
-    cells, n_tests = judge(found, question)
-    return Comparison(
-        by=factor.name,
-        metric=yardstick.metric,
-        goal=yardstick.goal,
-        goal_source=yardstick.goal_source,
-        n_runs=len(runs),
-        n_comparisons=sum(row.difference is not None for cell in cells for row in cell.rows),
-        cells=tuple(cells),
-        n_tests=n_tests,
-    )
+    return found, question
 
 
 def _look_at(factor: Factor, group: CellRuns, metric: str, *, has_target: bool) -> JudgedCell:
@@ -183,8 +227,8 @@ class _Case:
     window: Window | None
 
 
-def judge(found: Sequence[JudgedCell], question: Question) -> tuple[list[Cell], int]:
-    """Return the judged cells, and the number of tests that Holm's adjustment reckons with.
+def judge(found: Sequence[JudgedCell], question: Question, study: PlannedStudy | None = None) -> tuple[list[Cell], int]:
+    """Return the judged cells, and the number of tests that Holm's adjustment reckons with; with *study* by its looks.
 
     A test is a row that has a margin, a reference and at least three seeds on both sides. Raises `ComparisonError`
     where a score is wanted and no cell has a target.
@@ -192,10 +236,17 @@ def judge(found: Sequence[JudgedCell], question: Question) -> tuple[list[Cell], 
     cases = [_case(each, question) for each in found]
     if question.is_scored and all(case.terms.race is None for case in cases):
         raise ComparisonError("score=mlperf is a time to a target: give --target, or set objective.target")
-    drafts = [draft_row(arm, case.terms) for case in cases for arm in case.arms]
-    rows = iter(adjusted(drafts))
+    planned = None if study is None else PlannedRows(study)
+    drafts = _drafts(cases, planned)
+    rows = iter(adjusted(drafts) if planned is None else planned.judged(drafts))
     cells = [_build_cell(case, [next(rows) for _ in case.arms], question) for case in cases]
-    return cells, sum(draft.claims is not None for draft in drafts)
+    n_tests = sum(draft.claims is not None for draft in drafts)
+    return cells, n_tests if planned is None else len(planned.plan.rows)
+
+
+def _drafts(cases: Sequence[_Case], planned: PlannedRows | None) -> list[Draft]:
+    rows = [(arm, case.terms) for case in cases for arm in case.arms]
+    return [draft_row(*(each if planned is None else planned.as_seen(*each))) for each in rows]
 
 
 def _case(found: JudgedCell, question: Question) -> _Case:

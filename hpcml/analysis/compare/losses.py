@@ -27,7 +27,7 @@ _BAD: frozenset[Verdict] = frozenset({"worse", "worse by more than the margin"})
 
 def lost_runs(arm: Arm) -> list[RunRecord]:
     """Return the runs that *arm* lost to its own doing."""
-    return [*arm.nan, *arm.without_metric, *(run for run in arm.failed if _is_own_doing(run))]
+    return [*arm.nan, *arm.without_metric, *(run for run in arm.failed if is_own_doing(run))]
 
 
 def find_losses(arm: Arm, reference: Arm | None) -> Losses:
@@ -109,6 +109,7 @@ def _with_worst(arm: Arm, terms: Terms) -> dict[int, float]:
     return dict(by_seed(runs, lambda run: terms.worst if run.uid in gone else metric_value(run, terms.metric)))
 
 
-def _is_own_doing(run: RunRecord) -> bool:
+def is_own_doing(run: RunRecord) -> bool:
+    """Tell whether *run* failed by its program or for want of memory, and not by the cluster or a person."""
     cause = None if run.cause is None else Cause(run.cause) if run.cause in set(Cause) else Cause.UNKNOWN
     return run.state in (State.FAILED, State.OUT_OF_MEMORY) and cause in _OWN_CAUSES

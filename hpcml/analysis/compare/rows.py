@@ -21,6 +21,7 @@ from hpcml.analysis.compare.to_target import mlperf_score, to_target
 from hpcml.analysis.statistics import ALPHA, Claims, adjust, verdict_of
 from hpcml.model.comparison import CurveDifference, Row, Verdict
 from hpcml.model.precision import contradicts
+from hpcml.model.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,15 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
         ),
         curve=_curve(arm, terms),
         to_target=None if terms.race is None else to_target(reaches, others, terms.race, terms.budget_s),
+        runs=_uids(arm, terms, are_over=True),
+        awaited=_uids(arm, terms, are_over=False),
     )
     return Draft(row=row, arm=arm, terms=terms, found=found, claims=claims)
+
+
+def verdict_by(draft: Draft, claims: Claims | None) -> Verdict:
+    """Return the verdict of *draft*'s row with *claims* in place of its own p values."""
+    return _verdict(draft.arm, draft.found, claims, draft.terms)
 
 
 def adjusted(drafts: Sequence[Draft]) -> list[Row]:
@@ -124,6 +132,15 @@ def _with_exact(draft: Draft, row: Row) -> Row:
 
 def _flagged(row: Row, flag: str) -> Row:
     return replace(row, flags=(*row.flags, flag))
+
+
+def _uids(arm: Arm, terms: Terms, *, are_over: bool) -> tuple[str, ...]:
+    """Return the runs of *arm* and its reference that have ended, but for cancelled ones, or that have not."""
+    if terms.reference is None or terms.reference is arm:
+        return ()
+    both = (arm, terms.reference)
+    ended = [run for each in both for run in (*each.ended, *each.incomplete) if run.state is not State.CANCELLED]
+    return tuple(sorted(run.uid for run in (ended if are_over else [r for each in both for r in each.unfinished])))
 
 
 def _match(arm: Arm, terms: Terms) -> Matchup | None:

@@ -10,7 +10,7 @@ from hpcml.commands.submit import code, launch, preflight
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import NotPrivateError
-from hpcml.model.run import Run
+from hpcml.model.run import Run, Until
 from hpcml.paths import Places
 from hpcml.runs.manifest import Plan
 from hpcml.runs.private import why_shared
@@ -40,6 +40,13 @@ def preview_submission(
     """
     if places.home.is_dir() and (shared := why_shared(places.home)):
         raise NotPrivateError(shared)
+    looks: list[str] = []
+    if any(item.run.schedule.until is Until.verdict for item in planned):
+        from hpcml.commands.submit import look_plan  # noqa: PLC0415 - loads the statistics
+
+        look_plan.check(planned, only_missing=False)
+        looks = look_plan.in_words(look_plan.draft_plan(planned)[0])
+        planned = look_plan.of_first_look(planned)
     code.refuse(planned, places)
     notes: list[str] = []
     if any(item.run.resources.dependency is not None for item in planned):
@@ -55,6 +62,6 @@ def preview_submission(
     return SubmissionPreview(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
-        sources=[*code.foreseen(planned, places), *lines],
+        sources=[*looks, *code.foreseen(planned, places), *lines],
         warnings=[*notes, *preflight.all_warnings(planned, places, backends.machine)],
     )

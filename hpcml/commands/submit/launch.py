@@ -41,7 +41,7 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
+class Prepared:
     """A run that is completely decided, of which nothing but the copy of its code is on the disk yet."""
 
     item: Planned
@@ -63,11 +63,22 @@ def launch(
     scheduler's programs are not here or a submission failed: what was queued before stays queued and is recorded, the
     rest is recorded as not submitted.
     """
-    for cluster in {item.run.cluster.name: item.run.cluster for item in planned}.values():
-        require_programs(cluster.scheduler.name, cluster=cluster.name)
+    packs = packing.packs_of(planned)
+    require_schedulers(planned)
     now = datetime.now().astimezone()
     submission = new_submission_id(now)
-    packs = _prepare(packing.packs_of(planned), places, command_line, submission, now)
+    prepared = iter(prepare([item for pack in packs for item in pack], places, command_line, submission, now))
+    return send([[next(prepared) for _ in pack] for pack in packs], submission, places, backends)
+
+
+def require_schedulers(planned: Sequence[Planned]) -> None:
+    """Raise `SubmissionError` where the programs of a scheduler are not here."""
+    for cluster in {item.run.cluster.name: item.run.cluster for item in planned}.values():
+        require_programs(cluster.scheduler.name, cluster=cluster.name)
+
+
+def send(packs: Sequence[Sequence[Prepared]], submission: str, places: Places, backends: Backends) -> list[Launched]:
+    """Write the run directories of *packs* and submit them, as `launch` does; return the runs in pack order."""
     outgoing = batches_of([[prepared.job for prepared in pack] for pack in packs], backends, submission)
     opened = open_intent(
         places.open_submissions,
@@ -167,12 +178,14 @@ def _jobs(outgoing: Sequence[Outgoing]) -> list[Job]:
     return [job for item in outgoing for job in item.batch.jobs]
 
 
-def _prepare(
-    packs: Sequence[Sequence[Planned]], places: Places, command_line: Sequence[str], submission: str, now: datetime
-) -> list[list[_Prepared]]:
-    """Take the snapshots of the code and decide everything else; nothing but the snapshots is written."""
+def prepare(
+    everything: Sequence[Planned], places: Places, command_line: Sequence[str], submission: str, now: datetime
+) -> list[Prepared]:
+    """Take the snapshots of the code and decide everything else; nothing but the snapshots is written.
+
+    *submission* is recorded in each run, with how many they are.
+    """
     codes: dict[Path, provenance.Code] = {}
-    everything = [item for pack in packs for item in pack]
     for item in everything:
         if item.code_folder not in codes:
             codes[item.code_folder] = provenance.describe_code(item.code_folder)
@@ -184,16 +197,16 @@ def _prepare(
     keep = keep_code(places, codes)
     index = iter(range(len(everything)))
 
-    def prepared(item: Planned) -> _Prepared:
+    def prepared(item: Planned) -> Prepared:
         run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, next(index)))
         code, kept = codes[item.code_folder], keep(item, run_dir)
         its_origin = replace(
             origin, git_commit=code.commit, git_dirty=code.dirty, code=None if kept.code is None else str(kept.code)
         )
         job = _job(item, kept, run_dir, its_origin)
-        return _Prepared(item=item, job=job, kept=kept, code=code)
+        return Prepared(item=item, job=job, kept=kept, code=code)
 
-    return [[prepared(item) for item in pack] for pack in packs]
+    return [prepared(item) for item in everything]
 
 
 def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance) -> Job:
@@ -213,7 +226,7 @@ def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance) -> 
     return Job(run_dir=run_dir, manifest=manifest)
 
 
-def _write_run_dirs(everything: Sequence[_Prepared], backends: Backends, opened: OpenIntent) -> None:
+def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: OpenIntent) -> None:
     """Write them all, have them on the disk, and say so; on any trouble nothing stays."""
     written: list[RunDir] = []
     try:
@@ -243,7 +256,7 @@ def _write_run_dirs(everything: Sequence[_Prepared], backends: Backends, opened:
         raise
 
 
-def _fill(prepared: _Prepared, script: str) -> None:
+def _fill(prepared: Prepared, script: str) -> None:
     run_dir, kept = prepared.job.run_dir, prepared.kept
     if prepared.code.diff:
         with open_file(run_dir.git_diff, "xb") as file:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.submit import code, dependencies, images, preflight, recover
+from hpcml.commands.submit import code, dependencies, images, look_plan, looks, preflight, recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.launch import Launched, launch
@@ -75,14 +75,15 @@ def submit_points(
     images.
     """
     claim(places)
+    if look_plan.is_asked(planned):
+        look_plan.check(planned, only_missing=only_missing)
     if only_missing:
         recover.refuse_if_interrupted(places)
 
     for line in recover.start_queues_again(backends):
         reporter.note(line)
     # This opens the store: one that cannot be used is said before hours of computing, not after.
-    missing, repeats = split_repeats(planned, places)
-    _tell_repeats(repeats, planned, reporter, are_left_out=only_missing)
+    missing = _find_missing(planned, places, reporter, are_left_out=only_missing)
     chosen: Sequence[Planned] = missing if only_missing else planned
     chosen, lines = dependencies.resolve_all(chosen, places)
     for line in lines:
@@ -96,24 +97,26 @@ def submit_points(
         reporter.warn(warning)
     if not chosen:
         return []
+    if look_plan.is_asked(chosen):
+        return looks.begin(chosen, places, backends, command_line, reporter.note)
     if not only_missing:
         return launch(chosen, places, backends, command_line)
     with deciding_alone(places, reporter.note):  # not before: an image may have been built for an hour
         recover.refuse_if_interrupted(places)
-        missing, repeats = split_repeats(wanted := missing, places)
-        _tell_repeats(repeats, wanted, reporter, are_left_out=True)
+        missing = _find_missing(wanted := missing, places, reporter, are_left_out=True)
         still = {id(item) for item in missing}
         chosen = [ready for item, ready in zip(wanted, chosen, strict=True) if id(item) in still]
         return launch(chosen, places, backends, command_line) if chosen else []
 
 
-def _tell_repeats(
-    repeats: Sequence[tuple[Planned, str]], of: Sequence[Planned], reporter: RunReporter, *, are_left_out: bool
-) -> None:
-    if repeats:
+def _find_missing(of: Sequence[Planned], places: Places, reporter: RunReporter, *, are_left_out: bool) -> list[Planned]:
+    """Return what of *of* is neither done nor under way, and tell of the rest; a plan of looks says that itself."""
+    missing, repeats = split_repeats(of, places)
+    if repeats and not look_plan.is_asked(of):
         reporter.found_repeats(
             FoundRepeats(count=len(repeats), of=len(of), latest_uid=repeats[-1][1], are_left_out=are_left_out)
         )
+    return missing
 
 
 def split_repeats(planned: Sequence[Planned], places: Places) -> tuple[list[Planned], list[tuple[Planned, str]]]:
