@@ -169,19 +169,21 @@ def test_a_time_limit_that_was_changed_before_the_job_ran_is_kept(hpcml: Hpcml) 
 
 def test_a_checkpointed_run_is_requeued_and_goes_on_as_the_same_run(hpcml: Hpcml) -> None:
     count = hpcml.write("count.py", COUNT)
-    hpcml.submit("resources.walltime=1m", "schedule.max_requeues=20", f"workload.command=python3 {count} 250")
+    hpcml.submit(f"workload.command=python3 {count} 250")
+    (run,) = hpcml.runs()
+    wait_for_lines(Path(run["path"]), 20)
+
+    scancel(hpcml, "--signal=USR1", "--batch", job_of(run))  # as Slurm warns of the end of the walltime
 
     (run,) = hpcml.runs_once_ended()
-
-    assert run["state"] == "COMPLETED", run["reason"]
-    assert run["attempt"] >= 1  # on a slow machine it takes another
+    assert (run["state"], run["attempt"]) == ("COMPLETED", 1), run["reason"]
     assert run["metrics"]["count"]["n"] == 250  # every step once
     assert Counter(jobs_below(hpcml)).most_common(1)[0][1] == 1
     first = (Path(run["path"]) / "logs" / "0-rank0.out").read_text()
     second = (Path(run["path"]) / "logs" / "1-rank0.out").read_text()
     assert first == "from 0\n"
-    assert int(second.removeprefix("from ")) > 0  # how far it came says how fast this machine is
-    assert [event["state"] for event in events(run, "attempt_ended")] == ["TIMEOUT"] * run["attempt"] + ["COMPLETED"]
+    assert int(second.removeprefix("from ")) > 0
+    assert [event["state"] for event in events(run, "attempt_ended")] == ["TIMEOUT", "COMPLETED"]
 
 
 def test_requeues_come_to_an_end(hpcml: Hpcml) -> None:
