@@ -12,6 +12,8 @@ from hpcml.schedulers.script import body
 
 GPU_REQUEST = "--gpus-per-node={gpus}"  # unless the site says it otherwise
 TYPED_GPU_REQUEST = "--gpus-per-node={gpu_type}:{gpus}"
+# Slurm may warn a minute early: of a short walltime before the agent listens, and that would end the shell
+_DEAF = "trap '' USR1  # --signal may come before the agent listens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ def render(
         if "\n" in line or "\r" in line or "\0" in line:
             raise ConfigError(f"{line!r} holds a line break: nothing may add lines to a job script")
     start = body(request, command, requeue=requeue, time_limit=time_limit, launcher=_launcher(request))
-    shell = [*_rendezvous(request), *start]
+    shell = [_DEAF, *_rendezvous(request), *start]
     return "\n".join(["#!/bin/bash", f"# {titles.remark}", *lines, "", *shell, ""])
 
 

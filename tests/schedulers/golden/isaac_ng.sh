@@ -16,6 +16,7 @@
 #SBATCH --job-name=golden.20261121-083015-222abcde
 #SBATCH --comment=hpcml:20261121-083015-222abcde
 
+trap '' USR1  # --signal may come before the agent listens
 set -e
 export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue slurm'
 export HPCML_TIME_LIMIT='PYTHON -P -m hpcml.schedulers.time_limit slurm'

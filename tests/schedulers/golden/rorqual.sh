@@ -16,6 +16,7 @@
 #SBATCH --job-name=golden.20261121-083015-222abcde
 #SBATCH --comment=hpcml:20261121-083015-222abcde
 
+trap '' USR1  # --signal may come before the agent listens
 command -v module >/dev/null || . /etc/profile
 module load StdEnv/2023 || exit 1
 set -e

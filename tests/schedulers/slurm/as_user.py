@@ -205,21 +205,23 @@ def _submit_script(job: Job, lines: Sequence[str], option: str) -> Ticket:
 def submit_listening(folder: Path, *overrides: str) -> tuple[Ticket, Path]:
     """Submit a job like that of a run, with a program in place of the agent that tells of USR1 and ends with 7."""
     job = write_job(folder, "true", 0, overrides)
-    program = folder / "listen.sh"
+    program = folder / "listen.py"
     program.write_text(
-        f"cd {folder}\n"
+        "import glob, os, signal, time\n"
+        "node, nodes = os.environ['SLURM_NODEID'], int(os.environ['SLURM_NNODES'])\n"
         # srun ends all nodes' programs when one of them fails, so none fails before all have been told
-        "told() {\n"
-        "  trap '' TERM  # of srun, which ends the program of one node when that of the other has failed\n"
-        "  touch told-$SLURM_NODEID\n"
-        "  for _ in {1..600}; do [ $(ls -d told-* | wc -l) = $SLURM_NNODES ] && break; sleep 0.1; done\n"
-        "  exit 7\n"
-        "}\n"
-        "trap told USR1\n"
-        'echo "$SLURM_JOB_NAME" >up-$SLURM_NODEID\n'
-        "for _ in {1..600}; do sleep 0.1; done\n",
+        "def told(*_):\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of srun, when the program of the other node has failed\n"
+        "    open(f'told-{node}', 'w').close()\n"
+        "    until = time.monotonic() + 60\n"
+        "    while len(glob.glob('told-*')) < nodes and time.monotonic() < until: time.sleep(0.1)\n"
+        "    os._exit(7)\n"
+        f"os.chdir({str(folder)!r})\n"
+        "signal.signal(signal.SIGUSR1, told)\n"
+        "with open(f'up-{node}', 'w') as up: up.write(os.environ['SLURM_JOB_NAME'])\n"
+        "time.sleep(60)\n",
         encoding="utf-8",
     )
     *lines, last = job.script.read_text(encoding="utf-8").splitlines()
     start = last.partition(sys.executable)[0]
-    return _submit_script(job, [*lines, f"{start}/bin/bash {program}"], ""), job.run_dir.path
+    return _submit_script(job, [*lines, f"{start}{sys.executable} {program}"], ""), job.run_dir.path

@@ -186,6 +186,23 @@ def test_a_checkpointed_run_is_requeued_and_goes_on_as_the_same_run(hpcml: Hpcml
     assert [event["state"] for event in events(run, "attempt_ended")] == ["TIMEOUT", "COMPLETED"]
 
 
+def test_a_warning_that_comes_before_the_agent_listens_ends_nothing(hpcml: Hpcml) -> None:
+    """Slurm's --signal may come a minute early; the modules of a site take their time."""
+    waits = f"until [ -e {hpcml.project}/gate ]; do touch {hpcml.project}/up; sleep 0.1; done"
+    hpcml.submit(f"cluster.prelude=['{waits}']", "workload.command=true")
+    (run,) = hpcml.runs()
+    end = time.monotonic() + 300
+    while not (hpcml.project / "up").exists():
+        assert time.monotonic() < end, "the job does not begin"
+        time.sleep(0.05)
+
+    scancel(hpcml, "--signal=USR1", "--batch", job_of(run))
+    hpcml.write("gate", "")
+
+    (run,) = hpcml.runs_once_ended()
+    assert (run["state"], run["attempt"]) == ("COMPLETED", 0), run["reason"]
+
+
 def test_requeues_come_to_an_end(hpcml: Hpcml) -> None:
     leave = "workload.command=bash -c 'exit 75'"
     hpcml.submit("schedule.max_requeues=1", leave)
