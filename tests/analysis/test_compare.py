@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from recorded_runs import arm, curve, curves, run, summary
 
 from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.statistics import LEAST_SEEDS
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
 from hpcml.model.records import RunRecord
@@ -427,4 +428,5 @@ def test_equivalent_is_only_said_where_the_interval_lies_inside_the_margin(
     if row.verdict not in ("identical", "inconclusive"):
         assert (row.verdict == "equivalent") == inside
     elif row.verdict == "inconclusive" and inside and interval is not None:
-        assert interval.low == interval.high  # nothing says how certain that is
+        too_few = min(len(fp32), len(amp)) < LEAST_SEEDS
+        assert too_few or interval.low == interval.high  # nothing says how certain that is

@@ -32,7 +32,6 @@ from hpcml.model.run import changes_results
 COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table
 _MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the table, times the one asked for
 _HARDLY_KNOWN = 8  # degrees of freedom; with fewer, the power that is reached is points below what is asked for
-LEAST_SEEDS = 3  # with fewer no verdict is given
 _SHARED = 0.5  # correlation of differences to one reference, where all arms vary alike
 _ONE_SEED = 1.0  # of values of one seed in several arms, at most: what so few runs show of it is too uncertain
 _ALWAYS_NAMED = ("model.name", "data.name")
@@ -239,7 +238,7 @@ def _centred(values: Sequence[float]) -> list[float]:
 def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool, lost: float) -> Design:
     def needed(sd: float) -> int | None:
         if sd == 0:
-            return LEAST_SEEDS
+            return statistics.LEAST_SEEDS
         return seeds_needed(
             margin / sd, power=terms.power, verdict=terms.verdict, paired=paired, comparisons=terms.comparisons
         )
@@ -389,12 +388,12 @@ def seeds_needed(
     def suffices(n: int) -> bool:
         return trial(n, paired=paired, comparisons=comparisons).power(margin, verdict) >= power
 
-    high = LEAST_SEEDS
+    high = statistics.LEAST_SEEDS
     while not suffices(high):
         if high >= MOST_SEEDS:
             return None
         high = min(2 * high, MOST_SEEDS)
-    low = max(LEAST_SEEDS - 1, high // 2)  # does not suffice, or is below the least
+    low = max(statistics.LEAST_SEEDS - 1, high // 2)  # does not suffice, or is below the least
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle, high)
