@@ -12,16 +12,17 @@ def report_row(run: Client, row: Mapping[str, Any], step: Optional[int]) -> None
 
     Nested rows give names with a slash.
     """
-    numbers = dict(_numbers(row, ""))
+    numbers = dict(numbers_of(row))
     if numbers:
         run.metrics(numbers, step)
 
 
-def _numbers(row: Mapping[str, Any], before: str) -> Iterator[Tuple[str, float]]:
+def numbers_of(row: Mapping[str, Any], before: str = "") -> Iterator[Tuple[str, float]]:
+    """Yield names, with *before* in front, and values of what is a number in *row*."""
     for key, value in row.items():
         name = before + str(key)
         if isinstance(value, Mapping):
-            for pair in _numbers(value, name + "/"):
+            for pair in numbers_of(value, name + "/"):
                 yield pair
         elif name and not isinstance(value, (bool, str, bytes)):
             try:

@@ -115,6 +115,7 @@ def test_a_program_that_prints_is_swept_and_compared_as_the_page_says(
         ("accelerated", "accelerate", {"loss": [0, 10, 20], "val/acc": [0, 10, 20]}),
         ("lit", "lightning", {"train_loss": [1, 3, 5, 7], "val_loss": [3, 7]}),
         ("kerasfit", "keras", {"loss": [0, 1, 2], "val_loss": [0, 1, 2]}),
+        ("logged", "hpcml_client", {"train/loss": [0, 1, 2], "epoch": [0, 1, 2], "best": [3]}),
     ],
 )
 def test_each_framework_reports_as_the_page_says(
