@@ -52,7 +52,7 @@ def render(
         if "\n" in line or "\r" in line or "\0" in line:
             raise ConfigError(f"{line!r} holds a line break: nothing may add lines to a job script")
     start = body(request, command, requeue=requeue, time_limit=time_limit, launcher=_launcher(request))
-    shell = [_DEAF, *_rendezvous(request), *start]
+    shell = [*([] if request.warning_s is None else [_DEAF]), *_rendezvous(request), *start]
     return "\n".join(["#!/bin/bash", f"# {titles.remark}", *lines, "", *shell, ""])
 
 
