@@ -72,7 +72,7 @@ def checklist_of(store: Database, runs: Sequence[RunRecord], comparison: Compari
     """Return the answers about *comparison*, which was made of *runs*, with all other runs of their experiments."""
     others = others_of_experiments(store, {run.experiment for run in runs}, {run.uid for run in runs})
     attempts = attempts_of(store, [run.uid for run in (*runs, *others)])
-    return check(comparison, runs, others=others, attempts=attempts)
+    return check(comparison, runs, others=others, attempts=attempts, glances=_glances(_homes(runs)))
 
 
 def compare_selected(
@@ -128,7 +128,7 @@ def find_study(runs: Sequence[RunRecord], request: ComparisonRequest) -> _Looked
     studies = [
         looks.read_study(files, top=home) for home, name in places if (files := looks.files_of(home, name)).is_planned
     ]
-    glances = [glance for home, name in places for glance in looks.glances(home, name)]
+    glances = _glances(places)
     of_plan = {uid for study in studies for arm in study.plan.arms for uid in arm.uids}
     own = [run for run in runs if run.uid in of_plan]
     if not own:
@@ -164,6 +164,10 @@ def _homes(runs: Sequence[RunRecord]) -> list[tuple[Path, str]]:
     """Return the homes and experiments of *runs*; runs that lie elsewhere have none."""
     paths = {Path(run.path).parent for run in runs if run.path}
     return sorted((path.parent.parent, path.name) for path in paths if path.parent.name == "runs")
+
+
+def _glances(places: Sequence[tuple[Path, str]]) -> list[Glance]:
+    return [glance for home, name in places for glance in looks.glances(home, name)]
 
 
 def _remember(comparison: Comparison, runs: Sequence[RunRecord]) -> None:

@@ -65,7 +65,6 @@ class Checklist:
     answers: tuple[ChecklistAnswer, ...]
     hours: Hours  # of the compared runs
     all_hours: Hours  # of all runs of their experiments
-    n_looks: int | None = None  # None: nobody counted them
 
 
 Attempts = Mapping[str, tuple[AttemptTime, ...]]  # by uid

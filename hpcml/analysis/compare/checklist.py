@@ -16,8 +16,11 @@ from hpcml.analysis.compare.arms import Arm, sort_runs
 from hpcml.analysis.compare.cells import group_runs
 from hpcml.analysis.compare.factor import SOFTWARE, Factor, find_factor, show
 from hpcml.analysis.compare.fairness import order_remarks, settings_of
+from hpcml.analysis.compare.looks import about
 from hpcml.model.checklist import Attempts, Checklist, ChecklistAnswer, Hours
 from hpcml.model.comparison import NOT_PROVEN, Cell, Comparison, Row
+from hpcml.model.looks import Glance
+from hpcml.model.own_program import says_nothing
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
@@ -28,6 +31,7 @@ _TUNED = ("training.", "workload.args.", "model.options")  # settings that peopl
 _SHOWN = ("training.optimizer", "training.learning_rate", "training.batch_size", "training.steps", "training.epochs")
 _LISTED = 4  # values of one thing, in a line that people read
 _HOUR_S = 3600
+_VISIBLE = "env.CUDA_VISIBLE_DEVICES"  # empty where the run was given no GPU
 _HARDWARE = ("gpu_model", "gpu_driver", "cpu_model", "threads")
 
 
@@ -40,6 +44,7 @@ class _Study:
     runs: Sequence[RunRecord]
     others: Sequence[RunRecord]
     arms: Mapping[int, Sequence[Arm]]  # by the cell's place
+    glances: Sequence[Glance]
 
     def lines(self, told: Callable[[Cell, Sequence[Arm]], Iterable[str]]) -> tuple[str, ...]:
         """Return what *told* says of each cell, with its name in front where there are several."""
@@ -55,12 +60,12 @@ def check(
     *,
     others: Sequence[RunRecord],
     attempts: Attempts,
-    n_looks: int | None = None,
+    glances: Sequence[Glance] = (),
 ) -> Checklist:
     """Return the answers about *comparison*, which was made of *runs*.
 
-    *others* are the remaining runs of their experiments, *attempts* those of all of them. *n_looks* says how often such
-    data were looked at before; None: nobody counted.
+    *others* are the remaining runs of their experiments, *attempts* those of all of them. *glances* are the looks at
+    such runs that nobody planned, this one among them if it was written down.
     """
     factor = find_factor(comparison.by, runs)
     by_uid = {run.uid: run for run in runs}
@@ -69,7 +74,7 @@ def check(
         at: [sort_runs(level.name, [by_uid[uid] for uid in level.uids], comparison.metric) for level in group.levels]
         for at, group in enumerate(groups)
     }
-    study = _Study(comparison=comparison, factor=factor, runs=runs, others=others, arms=arms)
+    study = _Study(comparison=comparison, factor=factor, runs=runs, others=others, arms=arms, glances=glances)
     hours, all_hours = find_hours(runs, attempts), find_hours([*runs, *others], attempts)
     answers = [
         _answer("seeds", "Which seeds, and how many an arm?", study.lines(_seeds), _STATISTICS, _MLPERF_RUNS),
@@ -80,7 +85,7 @@ def check(
         _answer("lost_runs", "Which runs were lost, and to what?", study.lines(_lost), _STATISTICS, _MLPERF_RUNS),
         _answer("margin", "Was the difference that matters fixed beforehand?", study.lines(_margin), _STATISTICS),
         _answer("tests", "How many tests, and were they adjusted?", [_tests(comparison)], _STATISTICS),
-        _answer("looks", "How often were the results looked at?", looks(n_looks), _STATISTICS),
+        _answer("looks", "How often were the results looked at?", _looks(study), _STATISTICS),
         _answer("tuning", "Which hyperparameters, and were they tuned for each arm alike?", _tuning(study), _DETAILS,
                 _MLPERF_HYPER),
         _answer("code", "Which code ran?", _code(runs), _REPRODUCE, _OPEN),
@@ -91,14 +96,7 @@ def check(
         _answer("hours", "Hours that these runs used, lost attempts included?", _hours(hours), _COMPUTE),
         _answer("all_hours", "And all runs of their experiments?", _hours(all_hours), _COMPUTE),
     ]  # fmt: skip
-    return Checklist(answers=tuple(answers), hours=hours, all_hours=all_hours, n_looks=n_looks)
-
-
-def looks(n_looks: int | None) -> tuple[str, ...]:
-    """Return how often the results were looked at before this time, in words; nothing where nobody counted."""
-    if n_looks is None:
-        return ()
-    return (f"{n_looks} time{'s'[: n_looks != 1]} before this one" if n_looks else "this is the first time",)
+    return Checklist(answers=tuple(answers), hours=hours, all_hours=all_hours)
 
 
 def find_hours(runs: Sequence[RunRecord], attempts: Attempts) -> Hours:
@@ -153,7 +151,7 @@ def _gpus(run: RunRecord) -> int | None:
     """Return the GPUs of *run* over all nodes; None: not known."""
     if run.usage is not None and run.usage.gpus:
         return run.usage.gpus
-    if run.facts.get("device") == "cpu" or run.facts.get("n_gpus") == 0:
+    if run.facts.get("device") == "cpu" or run.facts.get("n_gpus") == 0 or run.facts.get(_VISIBLE) == "":
         return 0
     per_node = run.params.get("resources.gpus_per_node")
     return _nodes(run) * per_node if isinstance(per_node, int) else None
@@ -255,11 +253,31 @@ def _tests(comparison: Comparison) -> str:
     return f"{m}: {kinds}" + ("; adjusted by Holm over all rows" if m > 1 else "; a single row needs no adjustment")
 
 
+def _looks(study: _Study) -> tuple[str, ...]:
+    """Return how often each row was looked at, and whether that was planned; nothing where nobody counted."""
+    question = about(study.comparison.metric, study.comparison.by)
+
+    def told(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
+        for row in cell.rows:
+            if (look := row.look) is not None:
+                taken = f"{look.number} of {look.of} taken, with {look.n} seeds" if look.number else "none taken yet"
+                yield f"{row.level}: looks were planned before the first run, {taken}"
+                continue
+            seen = [each for each in study.glances if each.question == question and set(each.seen) & set(row.runs)]
+            if seen:
+                times = "once" if len(seen) == 1 else f"{len(seen)} times"
+                sizes = _listed([str(n) for n in sorted({each.n for each in seen})])
+                yield f"{row.level}: {times}, with {sizes} seeds, unplanned"
+
+    return study.lines(told)
+
+
 def _tuning(study: _Study) -> Iterator[str]:
     """Yield the settings of the compared runs, then what their experiments tried for each arm."""
     tuned = [key for key in settings_of(study.runs) if key.startswith(_TUNED) and not study.factor.is_about(key)]
     for key in (key for key in tuned if key in _SHOWN or key.startswith("workload.args.")):
-        values = {show(run.params.get(key)) for run in study.runs if run.params.get(key) is not None}
+        said = [run.params for run in study.runs if not says_nothing(run.params, key)]
+        values = {show(params.get(key)) for params in said if params.get(key) is not None}
         if values:
             yield f"{key}: {_listed(sorted(values))}"
     levels = {row.level for cell in study.comparison.cells for row in cell.rows}
