@@ -26,6 +26,7 @@ ALPHA = 0.05
 MOST_LOOKS = 4
 FIRST_LOOK = 4  # seeds: the critical t of a look at 3 is 5 to 10, which never helped
 FUTILE_BELOW = 0.05  # predictive chance that the last look shows the claim; a rule that may be ignored
+SAVED = {0.80: 9, 0.90: 12, 0.95: 15}  # by power: per cent of a fixed plan's seeds; benchmarks/look_savings.py, 10,000
 _EXPONENT = 2.0
 _EDGES = np.concatenate([np.linspace(-6, 0, 60, endpoint=False), np.linspace(0, 4.5, 181)])  # normal scores of t
 _NODES, _PLACES = 48, 4000  # over quantiles of W: of Gauss and Legendre; equidistant where one more value makes jumps
@@ -53,6 +54,17 @@ def find_levels(sizes: Sequence[int], rows: int = 1) -> tuple[tuple[float, ...],
         _Step(before=before, after=after, carried=_transition(mids, before, after)) for before, after in pairwise(sizes)
     ]
     return tuple(_levels(sizes, steps, ALPHA / j) for j in range(1, rows + 1))
+
+
+def saved_percent(power: float) -> float:
+    """Return what looks save of a fixed plan's seeds where arms are equal: the mean over plans of 6 to 24 seeds.
+
+    Powers below and above those that were simulated count as the nearest of them.
+
+    >>> saved_percent(0.8), saved_percent(0.99)
+    (9.0, 15.0)
+    """
+    return float(np.interp(power, list(SAVED), list(SAVED.values())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from hpcml.analysis.sequential import chance_to_show, find_levels, look_sizes
+from benchmarks.look_savings import rounds
+from hpcml.analysis.sequential import chance_to_show, find_levels, look_sizes, saved_percent
 
 
 @pytest.mark.parametrize(
@@ -46,3 +47,11 @@ def test_what_cannot_be_shown_any_more_is_futile_and_what_nearly_is_is_not() -> 
     assert chance(0.0) > 0.99
     assert chance(1.2) < 0.05
     assert chance(-1.2) == pytest.approx(chance(1.2))
+
+
+@pytest.mark.parametrize("power", [0.8, 0.95])
+def test_looks_save_about_what_is_told_for_about_the_same_power(power: float) -> None:
+    taken, reached = rounds(16, power, 500)
+
+    assert 100 * (1 - taken) == pytest.approx(saved_percent(power), abs=5)
+    assert reached == pytest.approx(power, abs=0.06)
