@@ -1,6 +1,6 @@
 """What a program inside a run may import: standard library only, Python 3.8 and newer.
 
-``run = hpcml_client.connect()`` is the whole of it for most programs (docs/reference/client.md).
+``run = hpcml_client.connect()`` is the whole of it for most programs (docs/your-own-program.md).
 """
 
 from hpcml_client.checkpoints import EX_TEMPFAIL, Checkpoints, Saved

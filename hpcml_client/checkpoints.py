@@ -35,7 +35,7 @@ class Saved(NamedTuple):
 class Reporting(Protocol):
     """What checkpoints tell of themselves, and to whom: `Client` does all of it."""
 
-    def event(self, name: str, **details: object) -> None:
+    def event(self, name: str, /, **details: object) -> None:
         """Report an event with details."""
 
     def relative(self, name: str) -> str:

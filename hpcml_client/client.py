@@ -3,7 +3,7 @@
 >>> run = connect()
 >>> run.metrics({"loss": 0.7, "accuracy": 0.5}, step=1)
 
-Outside of a run (started by hand) everything is accepted and nothing is written. See docs/reference/client.md.
+Outside of a run (started by hand) everything is accepted and nothing is written. See docs/your-own-program.md.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Client:
                 size += len(block)
         self.event("artifact", path=self.relative(name), kind=kind, bytes=size, sha256=digest.hexdigest())
 
-    def event(self, name: str, **details: object) -> None:
+    def event(self, name: str, /, **details: object) -> None:
         """Report an event with details; values that JSON cannot hold are written as text.
 
         Raises `TypeError` or `ValueError` for a *name* that is no text or empty.

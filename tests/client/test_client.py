@@ -89,6 +89,14 @@ def test_a_step_that_is_no_integer_is_refused() -> None:
         run.metric("loss", 1.0, step=0.5)  # type: ignore[arg-type]
 
 
+def test_details_of_an_event_may_have_any_name(tmp_path: Path) -> None:
+    with _connect(tmp_path) as run:
+        run.event("config", name="resnet", self=1)
+
+    (event,) = [record for record in _records(tmp_path) if isinstance(record, Event)]
+    assert event.details == {"name": "resnet", "self": 1}
+
+
 def test_events_are_journalled_in_the_words_of_the_reader(tmp_path: Path) -> None:
     with _connect(tmp_path) as run:
         run.epoch(2)
