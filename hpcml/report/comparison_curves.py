@@ -28,6 +28,7 @@ from hpcml.report.document import (
 from hpcml.report.text import ends, number, to_decimals
 
 _SHOWN = 3.0  # margins are drawn up to so many times the largest that changes a verdict
+_NOWHERE = "none"  # of the steps
 _SHADES = {"inconclusive": 0.15, "worse": 0.4, "worse by more than the margin": 0.6, "non-inferior": 0.7}
 
 
@@ -69,7 +70,7 @@ def differs_at(curve: CurveDifference) -> str:
         elif is_apart:
             stretches.append([curve.steps[at]])
     shown = [f"{of[0]:.0f}" if len(of) == 1 else f"{of[0]:.0f} to {of[-1]:.0f}" for of in stretches]
-    return ", ".join(shown) or "none"
+    return ", ".join(shown) or _NOWHERE
 
 
 def margin_lines(cell: Cell) -> Iterator[str]:
@@ -109,7 +110,10 @@ def curve_chart_of(comparison: Comparison, cell: Cell, styles: Mapping[str, Leve
         for level, curve in known
         for values in zip(curve.steps, curve.difference, curve.low, curve.high, strict=True)
     ]
-    said = "; ".join(f"{level}: differs at steps {differs_at(curve)}" for level, curve in known)
+    places = [(level, differs_at(curve)) for level, curve in known]
+    said = "; ".join(
+        f"{level} differs at {'no step' if where == _NOWHERE else f'steps {where}'}" for level, where in places
+    )
     return Chart(
         title=what,
         described=f"{what}. The band is a 95 % band for all steps at once. {said}.",

@@ -21,6 +21,7 @@ from hpcml.model.checklist import Attempts, Checklist, ChecklistAnswer, Hours
 from hpcml.model.comparison import NOT_PROVEN, Cell, Comparison, Row
 from hpcml.model.looks import Glance
 from hpcml.model.own_program import says_nothing
+from hpcml.model.precision import PrecisionName
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
@@ -342,9 +343,10 @@ def _precision(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
 
 def _measured(row: Row) -> str:
     asked, effective = ", ".join(row.precision_requested), list(row.precision_effective)
+    asked = "left to the program" if asked == PrecisionName.own.name else f"asked for {asked}"
     if not effective or effective == [NOT_PROVEN]:
-        return f"asked for {asked}, not measured"
-    return f"asked for {asked}, measured {', '.join(effective)}, {row.numerics}"
+        return f"{asked}, not measured"
+    return f"{asked}, measured {', '.join(effective)}, {row.numerics}"
 
 
 def _hours(hours: Hours) -> Iterator[str]:
