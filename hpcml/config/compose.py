@@ -16,13 +16,14 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import hydra
 import omegaconf
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -139,13 +140,28 @@ def _run_hydra(words: Words, collect: Callable[[DictConfig], None], scratch: str
     """Let Hydra read *words*; a sweep ends it with `SweepFoundError`."""
     _register_schema()
     decorate = hydra.main(version_base="1.3", config_path=str(resource_dir("conf")), config_name=_ROOT_CONFIG)
+    flags = [*words.flags, "--", *words.overrides]
+    _check_flags(flags)
+    try:
+        with _process_state(["hpcml run", *flags, *_no_output(scratch), *_stop_at_sweep(words)]):
+            decorate(collect)()
+    except SystemExit as ended:  # after --version
+        if ended.code not in (None, 0):
+            raise
+
+
+def _check_flags(arguments: list[str]) -> None:
+    """Raise `ConfigError` with argparse's complaint of *arguments*, which it prints.
+
+    Hydra itself must not run with another stderr: where it sets up logging (``--hydra-help``), absl's handler, which is
+    there once TensorFlow was imported, closes the stream it was made with unless that is stderr then.
+    """
     complaints = io.StringIO()
     try:
-        argv = ["hpcml run", *words.flags, "--", *words.overrides, *_no_output(scratch), *_stop_at_sweep(words)]
-        with _process_state(argv), redirect_stderr(complaints):
-            decorate(collect)()
-    except SystemExit as ended:  # argparse's way of refusing, and of ending after --help
-        if ended.code not in (None, 0):
+        with redirect_stderr(complaints), redirect_stdout(io.StringIO()):
+            get_args_parser().parse_args(arguments)
+    except SystemExit as ended:
+        if ended.code != 0:
             raise ConfigError(in_one_line(complaints.getvalue().rpartition("error: ")[2])) from ended
 
 

@@ -97,6 +97,16 @@ def test_where_hydra_only_prints_nothing_is_composed(
     assert capsys.readouterr().out
 
 
+def test_stderr_stays_open_for_whoever_logs_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = pytest.importorskip("absl.logging", reason="the log of TensorFlow").PythonHandler()
+    assert log.stream is sys.stderr
+
+    compose_from_cli(["--hydra-help"], project=tmp_path)
+
+    assert "hydra.cc" in capsys.readouterr().out
+    assert not log.stream.closed
+
+
 def test_help_lists_our_groups_with_their_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compose_from_cli(["--help"], project=tmp_path)
 
