@@ -9,6 +9,7 @@ The classes of hpcml/model/run are the schema. OmegaConf would make nodes of fro
 
 from __future__ import annotations
 
+import argparse
 import functools
 import io
 import os
@@ -51,6 +52,9 @@ from hpcml.paths import resource_dir
 _ROOT_CONFIG = "run"
 _PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+# Logging is the process's: to set it up anew closes the handlers that are there, and absl's, which is there once
+# TensorFlow was imported, closes its stream then.
+_NO_LOGGING = ("hydra/hydra_logging=none", "hydra/job_logging=none")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
     r"^[\[{(]|['\"]|^\w+\(|\$\{(?![^{}]*\})"
@@ -140,29 +144,26 @@ def _run_hydra(words: Words, collect: Callable[[DictConfig], None], scratch: str
     """Let Hydra read *words*; a sweep ends it with `SweepFoundError`."""
     _register_schema()
     decorate = hydra.main(version_base="1.3", config_path=str(resource_dir("conf")), config_name=_ROOT_CONFIG)
-    flags = [*words.flags, "--", *words.overrides]
-    _check_flags(flags)
+    arguments = [*words.flags, "--", *words.overrides]
+    logging = _NO_LOGGING if _flags_of(arguments).hydra_help else ()  # of runs conf/run.yaml says the same
     try:
-        with _process_state(["hpcml run", *flags, *_no_output(scratch), *_stop_at_sweep(words)]):
+        with _process_state(["hpcml run", *arguments, *_no_output(scratch), *_stop_at_sweep(words), *logging]):
             decorate(collect)()
     except SystemExit as ended:  # after --version
         if ended.code not in (None, 0):
             raise
 
 
-def _check_flags(arguments: list[str]) -> None:
-    """Raise `ConfigError` with argparse's complaint of *arguments*, which it prints.
-
-    Hydra itself must not run with another stderr: where it sets up logging (``--hydra-help``), absl's handler, which is
-    there once TensorFlow was imported, closes the stream it was made with unless that is stderr then.
-    """
+def _flags_of(arguments: list[str]) -> argparse.Namespace:
+    """Return what argparse makes of *arguments*; raise `ConfigError` with its complaint, which it prints."""
     complaints = io.StringIO()
     try:
         with redirect_stderr(complaints), redirect_stdout(io.StringIO()):
-            get_args_parser().parse_args(arguments)
+            return get_args_parser().parse_args(arguments)
     except SystemExit as ended:
-        if ended.code != 0:
-            raise ConfigError(in_one_line(complaints.getvalue().rpartition("error: ")[2])) from ended
+        if ended.code == 0:  # --version
+            return argparse.Namespace(hydra_help=False)
+        raise ConfigError(in_one_line(complaints.getvalue().rpartition("error: ")[2])) from ended
 
 
 @contextmanager
