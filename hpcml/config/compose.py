@@ -9,7 +9,6 @@ The classes of hpcml/model/run are the schema. OmegaConf would make nodes of fro
 
 from __future__ import annotations
 
-import argparse
 import functools
 import io
 import os
@@ -52,9 +51,6 @@ from hpcml.paths import resource_dir
 _ROOT_CONFIG = "run"
 _PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-# Logging is the process's: to set it up anew closes the handlers that are there, and absl's, which is there once
-# TensorFlow was imported, closes its stream then.
-_NO_LOGGING = ("hydra/hydra_logging=none", "hydra/job_logging=none")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
     r"^[\[{(]|['\"]|^\w+\(|\$\{(?![^{}]*\})"
@@ -145,25 +141,24 @@ def _run_hydra(words: Words, collect: Callable[[DictConfig], None], scratch: str
     _register_schema()
     decorate = hydra.main(version_base="1.3", config_path=str(resource_dir("conf")), config_name=_ROOT_CONFIG)
     arguments = [*words.flags, "--", *words.overrides]
-    logging = _NO_LOGGING if _flags_of(arguments).hydra_help else ()  # of runs conf/run.yaml says the same
+    _check_flags(arguments)
     try:
-        with _process_state(["hpcml run", *arguments, *_no_output(scratch), *_stop_at_sweep(words), *logging]):
+        with _process_state(["hpcml run", *arguments, *_leave_alone(scratch), *_stop_at_sweep(words)]):
             decorate(collect)()
     except SystemExit as ended:  # after --version
         if ended.code not in (None, 0):
             raise
 
 
-def _flags_of(arguments: list[str]) -> argparse.Namespace:
-    """Return what argparse makes of *arguments*; raise `ConfigError` with its complaint, which it prints."""
+def _check_flags(arguments: list[str]) -> None:
+    """Raise `ConfigError` with argparse's complaint of *arguments*, which it prints."""
     complaints = io.StringIO()
     try:
         with redirect_stderr(complaints), redirect_stdout(io.StringIO()):
-            return get_args_parser().parse_args(arguments)
+            get_args_parser().parse_args(arguments)
     except SystemExit as ended:
-        if ended.code == 0:  # --version
-            return argparse.Namespace(hydra_help=False)
-        raise ConfigError(in_one_line(complaints.getvalue().rpartition("error: ")[2])) from ended
+        if ended.code != 0:  # that of --version
+            raise ConfigError(in_one_line(complaints.getvalue().rpartition("error: ")[2])) from ended
 
 
 @contextmanager
@@ -252,9 +247,14 @@ def _check_choices(words: Words) -> None:
             raise ConfigError(f"{word}: an option is chosen by its name, as in {override.key_or_group}=NAME")
 
 
-def _no_output(scratch: str) -> list[str]:
-    """Hydra insists on output directories; give it some that disappear."""
-    return [f"hydra.run.dir={scratch}", f"hydra.sweep.dir={scratch}", "hydra.output_subdir=null"]
+def _leave_alone(scratch: str) -> list[str]:
+    """Keep Hydra from writing and from logging: it insists on output directories, and gets some that disappear.
+
+    Logging is the process's. To set it up anew closes the handlers that are there, and absl's, which is there once
+    TensorFlow was imported, closes its stream then.
+    """
+    output = [f"hydra.run.dir={scratch}", f"hydra.sweep.dir={scratch}", "hydra.output_subdir=null"]
+    return [*output, "hydra/hydra_logging=none", "hydra/job_logging=none"]
 
 
 def _stop_at_sweep(words: Words) -> list[str]:

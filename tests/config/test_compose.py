@@ -1,4 +1,5 @@
 import io
+import logging
 import re
 import sys
 from pathlib import Path
@@ -98,13 +99,15 @@ def test_where_hydra_only_prints_nothing_is_composed(
     assert capsys.readouterr().out
 
 
-def test_the_streams_of_other_logs_stay_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["--hydra-help"], ["hydra/hydra_logging=default"], ["hydra/job_logging=stdout"]])
+def test_the_logging_of_the_process_stays_as_it_is(words: list[str], tmp_path: Path) -> None:
     log = pytest.importorskip("absl.logging", reason="the log of TensorFlow").PythonHandler(io.StringIO())
+    handlers = list(logging.getLogger().handlers)
 
-    compose_from_cli(["--hydra-help"], project=tmp_path)
+    compose_from_cli(words, project=tmp_path)
 
-    assert "hydra.cc" in capsys.readouterr().out
     assert not log.stream.closed
+    assert logging.getLogger().handlers == handlers
 
 
 def test_help_lists_our_groups_with_their_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

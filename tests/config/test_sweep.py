@@ -55,7 +55,7 @@ def hydras(words: list[str], project: Path, *, scratch: Path) -> Outcome:
     compose._register_schema()
     arranged = arrange(words, shipped=CONF, project=project)
     decorate = hydra.main(version_base="1.3", config_path=str(CONF), config_name="run")
-    argv = ["hpcml run", *arranged.flags, "--", *arranged.overrides, *compose._no_output(str(scratch))]
+    argv = ["hpcml run", *arranged.flags, "--", *arranged.overrides, *compose._leave_alone(str(scratch))]
     try:
         with compose._process_state(argv), compose._complaints_in_one_line():
             decorate(collect)()
