@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import struct
 import subprocess
@@ -28,10 +29,15 @@ from tests.store.test_many_ingesters import INGESTER, go, make_journals, write_s
 RUNS = 20
 WRITERS = times(120, 800)
 READERS = times(30, 200)
+PATIENCE_S = 300.0
 
 
-def killed_after(delay_s: float, work: Callable[[int], None]) -> bytes:
-    """Have a child do *work*, kill it, and return what it had written to its pipe: what it knew to be done."""
+def killed_after(delay_s: float, work: Callable[[int], None], *, at_work: bool = False) -> bytes:
+    """Have a child do *work*, kill it, and return what it had written to its pipe: what it knew to be done.
+
+    It has *delay_s* from its birth, where on a slow machine it may not come to write anything, or,
+    *at_work*, from the first word that it wrote.
+    """
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -41,6 +47,8 @@ def killed_after(delay_s: float, work: Callable[[int], None]) -> bytes:
         finally:
             os._exit(1)
     os.close(tell)
+    if at_work:
+        select.select([told], [], [], PATIENCE_S)
     time.sleep(delay_s)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -78,7 +86,8 @@ def test_killed_writers_and_readers_lose_no_record_that_was_acknowledged(runs: P
     run_dirs = [make_run_dir(runs, f"20260528-202640-aaaa{at:02d}") for at in range(RUNS)]
     acknowledged: dict[int, int] = {}
     for number in range(WRITERS):
-        known = killed_after(rng.random() * 0.004, write_until_killed(run_dirs[number % RUNS], number))
+        write = write_until_killed(run_dirs[number % RUNS], number)
+        known = killed_after(rng.random() * 0.004, write, at_work=number % 2 == 0)
         acknowledged[number] = len(known) // 4
         if number % (WRITERS // READERS) == 0:
             killed_after(rng.random() * 0.03, read_until_killed(url, runs))
@@ -88,7 +97,7 @@ def test_killed_writers_and_readers_lose_no_record_that_was_acknowledged(runs: P
     found = points_by_writer(store)
     store.close()
 
-    assert sum(count > 0 for count in acknowledged.values()) > WRITERS / 20  # on a slow machine many die too early
+    assert sum(count > 0 for count in acknowledged.values()) >= WRITERS / 2
     assert report.problems == ()
     for number, count in acknowledged.items():
         steps = found.get(number, {})
