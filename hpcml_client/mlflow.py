@@ -89,7 +89,7 @@ def active_run() -> Optional[ActiveRun]:
 
 
 def log_metric(key: str, value: object, step: Optional[int] = None, *_: object, **__: object) -> None:
-    """Report a number; unlike in MLflow, where it is always step 0, values without a step are numbered from 0."""
+    """Report a number; values without a step are numbered from 0."""
     _run().report({key: value}, step)
 
 

@@ -15,7 +15,6 @@ from hpcml_client.stand_in import Reporter
 if TYPE_CHECKING:
     from typing import Self
 
-_STEPS = ("step", "global_step")  # a row that says its step itself is believed, as where hpcml reads W&B's own files
 _reporter = Reporter("hpcml_client.wandb")
 _runs: List[Run] = []  # the one that is not finished yet
 _Config = Union[None, argparse.Namespace, Mapping[str, Any]]
@@ -159,9 +158,8 @@ class Run:
             _reporter.say(f"step {step} is left out: steps never go back, and {self.step} was reached")
             return
         self.step = self.step if step is None else step
-        said = next((key for key in _STEPS if type(data.get(key)) is int), None)
-        rest = {key: value for key, value in data.items() if key != said and not str(key).startswith("_")}
-        _reporter.report(rest, self.step if said is None else data[said], number=self._number)
+        shown = {key: value for key, value in data.items() if not str(key).startswith("_")}
+        _reporter.report(shown, self.step, number=self._number)  # a key "step" is one of the values, as in W&B
         if commit or (commit is None and step is None):
             self.step += 1
 

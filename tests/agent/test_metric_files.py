@@ -163,6 +163,8 @@ def test_mlflow_is_read_from_its_database_while_it_is_open(tmp_path: Path) -> No
             mlflow.log_metric("loss", 0.5, step=10)
             first = read_all(reader)
             mlflow.log_metrics({"loss": math.inf, "acc": math.nan}, step=20)
+            for value in (3, 2, 1):
+                mlflow.log_metric("unnumbered", value)
             second = read_all(reader)
     finally:
         mlflow.set_tracking_uri(None)
@@ -170,6 +172,7 @@ def test_mlflow_is_read_from_its_database_while_it_is_open(tmp_path: Path) -> No
     assert first == {"loss": [(10, 0.5)]}
     assert second["loss"] == [(20, math.inf)]
     assert math.isnan(second["acc"][0][1])
+    assert second["unnumbered"] == [(0, 3), (1, 2), (2, 1)]
 
 
 def test_the_files_of_mlruns_are_read(tmp_path: Path) -> None:

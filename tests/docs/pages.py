@@ -24,9 +24,9 @@ class Shown:
 
 
 def all_pages() -> list[Path]:
-    """Return every page, CONTRIBUTING too; never what Sphinx has built."""
+    """Return every page, those beside docs/ too; never what Sphinx has built."""
     pages = [path for path in DOCS.rglob("*.md") if "_build" not in path.parts]
-    return [*sorted(pages), ROOT / "CONTRIBUTING.md"]
+    return [*sorted(pages), *sorted(ROOT.glob("*.md"))]
 
 
 def files_of(page: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcml.agent.metrics.reading import Damaged, Growing, Lines, Reading, whole_step
@@ -24,6 +24,23 @@ _QUERY = (
 
 
 @dataclass(slots=True)
+class _Steps:
+    """Numbers values that were logged without a step: MLflow writes 0 for each of them.
+
+    A metric's values count as such for as long as all of them have been at step 0.
+    """
+
+    _at_zero: dict[tuple[str, str], int | None] = field(default_factory=dict)  # None: has had another step
+
+    def told(self, reading: Reading) -> Reading:
+        """Return *reading*, numbered where it is one of several at step 0."""
+        key = (reading.stream, reading.name)
+        before = self._at_zero.get(key, 0)
+        self._at_zero[key] = None if reading.step or before is None else before + 1
+        return reading if reading.step or before is None else replace(reading, step=before)
+
+
+@dataclass(slots=True)
 class MlflowDatabase:
     """Follows the table `metrics` of an `mlflow.db`."""
 
@@ -31,6 +48,7 @@ class MlflowDatabase:
     path: Path
     problems: list[str] = field(default_factory=list)
     _last_row: int = 0
+    _steps: _Steps = field(default_factory=_Steps)
 
     def skip(self) -> None:
         """Begin behind what is there."""
@@ -46,7 +64,7 @@ class MlflowDatabase:
                 raise Damaged("its table of metrics is none of MLflow's")
             self._last_row = number
             if (reading := _reading(*row)) is not None:
-                found.append(reading)
+                found.append(self._steps.told(reading))
         return found, len(rows) == _ROWS
 
     def _ask(self, query: str, values: tuple[int, ...]) -> list[tuple[object, ...]]:
@@ -88,6 +106,7 @@ class MlflowMetric:
     _lines: Lines = field(init=False)
     _name: str = field(init=False)
     _run: str = field(init=False)
+    _steps: _Steps = field(default_factory=_Steps)
 
     def __post_init__(self) -> None:
         parts = self.path.parts
@@ -112,5 +131,5 @@ class MlflowMetric:
             except (ValueError, OverflowError):
                 continue
             if whole_step(reading.step) is not None:
-                found.append(reading)
+                found.append(self._steps.told(reading))
         return found, more

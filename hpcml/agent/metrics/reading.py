@@ -96,8 +96,8 @@ class Lines:
         return data[:end].decode("utf-8", "replace").splitlines(), is_full
 
 
-def values_of(row: Mapping[str, object], *, number: int) -> Iterator[Reading]:
-    """Yield the numbers of a *row* of a table; its step is what the row says, else *number*.
+def values_of(row: Mapping[str, object], *, number: int, steps: Sequence[str] = _STEPS) -> Iterator[Reading]:
+    """Yield the numbers of a *row* of a table; its step is what the row says under one of *steps*, else *number*.
 
     Keys that begin with ``_`` are the logger's own. An epoch is a value where there is a step beside it. Text, truth
     values and lists are left out; nested mappings give names with a slash.
@@ -105,7 +105,7 @@ def values_of(row: Mapping[str, object], *, number: int) -> Iterator[Reading]:
     >>> [(each.name, each.step) for each in values_of({"step": 5, "loss": 0.5, "train": {"acc": 1}}, number=0)]
     [('loss', 5), ('train/acc', 5)]
     """
-    key = next((name for name in _STEPS if name in row and _step(row[name]) is not None), None)
+    key = next((name for name in steps if name in row and _step(row[name]) is not None), None)
     step = number if key is None else _step(row[key])
     assert step is not None
     clock = next((name for name in _TIMES if (_number(row.get(name)) or 0) > _FIRST_UNIX_S), None)

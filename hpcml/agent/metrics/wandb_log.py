@@ -107,7 +107,7 @@ class WandbLog:
                             row |= _item(item)
                         elif place == _STEP:
                             row.setdefault("_step", next((v for n, _, v in fields(item) if n == 1), 0))
-                yield from values_of(row, number=self._rows)
+                yield from values_of(row, number=self._rows, steps=("_step",))  # "step" is a metric of the user's
                 self._rows += 1
 
 
