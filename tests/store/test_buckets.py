@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcml.runs.journal import Event, Metrics
-from hpcml.store.telemetry import Bucket, Buckets
+from hpcml.store.spans import Bucket, Buckets
 
 Record = Metrics | Event
 
