@@ -98,13 +98,18 @@ class RunDiff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetrySpan:
-    """Ten seconds of telemetry of one GPU or node; a value is None where it was not measured, or does not exist."""
+    """About ten seconds of telemetry of one GPU or node; a value is None where it was not measured, or does not exist.
 
-    t_s: float  # where they begin, on the run's clock
+    A span begins with the sample that the one before ended with. Energy and CPU time are those of the seconds beside
+    them, in which alone they are known: rates are made of the two.
+    """
+
+    t_s: float  # where it begins, on the run's clock
     samples: int
-    covered_s: float  # between the sample before the first and the last: what the differences below are those of
+    covered_s: float  # how long it is
     mean_power_w: float | None  # means are over the samples
     energy_j: float | None
+    energy_covered_s: float | None
     util_percent: float | None
     memory_util_percent: float | None
     sm_active_percent: float | None
@@ -116,6 +121,17 @@ class TelemetrySpan:
     throttled_power_s: float | None
     throttled_thermal_s: float | None
     cpu_s: float | None  # of the node: of the job on it
+    cpu_covered_s: float | None
+
+    @property
+    def end_s(self) -> float:
+        """Where it ends, on the run's clock."""
+        return self.t_s + self.covered_s
+
+    @property
+    def cores_busy(self) -> float | None:
+        """How many cores of the node the job kept busy, on average."""
+        return self.cpu_s / self.cpu_covered_s if self.cpu_s is not None and self.cpu_covered_s else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +143,13 @@ class Timeline:
     host: str
     device: str  # gpu0, gpu1 ... in the order of the run's GPUs on the node, or host
     uuid: str | None
-    spans: Sequence[TelemetrySpan]  # by time; where nothing was sampled there is none
+    spans: Sequence[TelemetrySpan]  # by time, from the first sample to the last
+
+    @property
+    def cores_busy(self) -> float | None:
+        """How many cores of the node the job kept busy, on average over the time for which that is known."""
+        known_s = sum(span.cpu_covered_s or 0.0 for span in self.spans)
+        return sum(span.cpu_s or 0.0 for span in self.spans) / known_s if known_s else None
 
 
 def _thin(points: Sequence[Point], count: int) -> Sequence[Point]:

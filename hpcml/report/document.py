@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
 from hpcml.codec import Json
@@ -329,6 +329,14 @@ def report_table(
     shown = [at for at in range(len(listed)) if at == 0 or keeps_empty or any(line[at].text for line in lines)]
     columns = [_column(listed[at]) for at in shown]
     return Table(caption=caption, columns=columns, rows=[[line[at] for at in shown] for line in lines])
+
+
+def without_empty_columns(table: Table) -> Table:
+    """Return *table* without the columns that say nothing in any row; the first stays, which names the rows."""
+    shown = [at for at in range(len(table.columns)) if at == 0 or any(row[at].text for row in table.rows)]
+    return replace(
+        table, columns=[table.columns[at] for at in shown], rows=[[row[at] for at in shown] for row in table.rows]
+    )
 
 
 def short_table(

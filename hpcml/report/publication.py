@@ -33,6 +33,7 @@ from hpcml.report.document import (
     number_column,
     span,
     text_column,
+    without_empty_columns,
     words,
 )
 from hpcml.report.finding import findings_of, heading
@@ -210,12 +211,7 @@ def _all_runs(publication: Publication, levels: Mapping[str, str]) -> Table:
         ]
         for run in publication.runs
     ]
-    shown = [at for at in range(len(columns)) if any(row[at].text for row in rows)]
-    return Table(
-        caption=f"All {len(rows)} runs",
-        columns=[columns[at] for at in shown],
-        rows=[[row[at] for at in shown] for row in rows],
-    )
+    return without_empty_columns(Table(caption=f"All {len(rows)} runs", columns=columns, rows=rows))
 
 
 def _metric(run: RunRecord, metric: str | None) -> Entry:

@@ -22,7 +22,7 @@ from hpcml.model.state import State
 from hpcml.report.files import written_words
 from hpcml.report.render.data import json_ready, json_text
 from hpcml.report.runs import is_native, job_words, last_value, metric_words, record_json, title
-from hpcml.report.telemetry import timelines_table, usage_words, work_words
+from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, work_words
 from hpcml.report.text import duration, number, safe
 from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, paths_in, told_by
 
@@ -93,7 +93,8 @@ def run_details_json(
 def _used(run: RunRecord, timelines: Sequence[Timeline]) -> Iterator[RenderableType]:
     drawn = timelines_table(timelines)
     if run.usage is not None or drawn is not None:
-        yield from _section("usage", dict(usage_words(run.usage)) if run.usage is not None else {}) or [_title("usage")]
+        told = dict(usage_words(run.usage, cores_busy(timelines))) if run.usage is not None else {}
+        yield from _section("usage", told) or [_title("usage")]
     if drawn is not None:
         yield _indent(drawn)
     if run.work is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 
@@ -24,8 +25,9 @@ from hpcml.report.document import (
     View,
     figure,
     number_column,
-    span,
+    share,
     text_column,
+    without_empty_columns,
     words,
 )
 from hpcml.report.runs import short_uid
@@ -40,10 +42,26 @@ _WIDTH = 32  # characters of a timeline
 _SHOWN = 16  # timelines of GPUs
 
 
-def usage_words(usage: Usage) -> Iterator[tuple[str, object]]:
+def cores_busy(timelines: Sequence[Timeline]) -> float | None:
+    """Return how many cores the run kept busy, over all its nodes; None where it was not measured on each of them.
+
+    Of several attempts the longest counts.
+    """
+    hosts = [line for line in timelines if line.device == _HOST]
+    attempts = {line.attempt: 0.0 for line in hosts}
+    for line in hosts:
+        attempts[line.attempt] += sum(span.covered_s for span in line.spans)
+    longest = max(attempts, key=lambda attempt: attempts[attempt], default=None)
+    busy = [line.cores_busy for line in hosts if line.attempt == longest]
+    known = [cores for cores in busy if cores is not None]
+    return sum(known) if known and len(known) == len(busy) else None
+
+
+def usage_words(usage: Usage, cores: float | None = None) -> Iterator[tuple[str, object]]:
     """Yield label and value of each measurement; None where it was not measured.
 
-    Energy and power are those of GPU boards; shares of time and utilization are in percent.
+    *cores* is what `cores_busy` returned. Energy and power are those of GPU boards; shares of time and utilization are
+    in percent.
     """
     yield "GPUs", _gpus(usage)
     yield "energy", _energy(usage)
@@ -67,7 +85,7 @@ def usage_words(usage: Usage) -> Iterator[tuple[str, object]]:
     )
     yield "GPU memory", _with("at most", usage.max_memory_mb, "MiB")
     yield "temperature", _with("at most", usage.max_temperature_c, "degrees Celsius")
-    yield "CPU time", _with("", usage.cpu_s, "s")
+    yield "CPU time", _joined(_with("", usage.cpu_s, "s"), _with("", cores, "cores busy on average"))
     yield "memory", _with("at most", usage.max_host_memory_mb, "MiB on a node")
     yield "Xid errors", usage.xids
     yield "incomplete", usage.incomplete
@@ -92,14 +110,14 @@ def work_words(work: Work) -> Iterator[tuple[str, object]]:
 def timelines_table(timelines: Sequence[Timeline]) -> RichTable | None:
     """Return power and utilization of each GPU as small curves over time; None where there are too few spans.
 
-    All curves have the same axes: time from the first to the last span, power from 0 to the highest, utilization to 100
-    %. At most `_SHOWN` GPUs are drawn; the last line counts the others.
+    All curves have the same axes: time from the first to the last sample, power from 0 to the highest, utilization to
+    100 %. At most `_SHOWN` GPUs are drawn; the last line counts the others.
     """
     gpus = [line for line in timelines if line.device != "host" and len(line.spans) > 1]
     if not gpus:
         return None
     spans = [span for line in gpus for span in line.spans]
-    ends = (_slot(min(spans, key=_begin)), _slot(max(spans, key=_begin)))
+    ends = (min(span.t_s for span in spans), max(span.end_s for span in spans))
     most_w = max((span.mean_power_w for span in spans if span.mean_power_w is not None), default=0.0)
     table = RichTable(box=None, pad_edge=False, show_edge=False)
     for heading in ("GPU", f"power, to {number(most_w, 3)} W", "utilisation, to 100 %"):
@@ -114,20 +132,26 @@ def timelines_table(timelines: Sequence[Timeline]) -> RichTable | None:
     return table
 
 
-def _curve(spans: Sequence[TelemetrySpan], values: Sequence[float | None], ends: tuple[int, int], most: float) -> str:
-    points = [
-        Point(_slot(span), span.t_s, value) for span, value in zip(spans, values, strict=True) if value is not None
-    ]
-    return sparkline(points, width=min(_WIDTH, ends[1] - ends[0] + 1), steps=ends, values=(0.0, most))
+_HARDLY = 0.05  # of a character's time: a span that covers no more of it is not drawn there
 
 
-def _begin(span: TelemetrySpan) -> float:
-    return span.t_s
+def _curve(
+    spans: Sequence[TelemetrySpan], values: Sequence[float | None], ends: tuple[float, float], most: float
+) -> str:
+    """Return a character for each ten seconds between *ends*, or for longer where they are many: the mean of its spans.
 
-
-def _slot(span: TelemetrySpan) -> int:
-    """Return the number of the span of ten seconds: the places of the horizontal axis."""
-    return round(span.t_s / 10)
+    *values* are those of *spans*; None is drawn as a blank.
+    """
+    begin_s, end_s = ends
+    width = max(1, min(_WIDTH, round((end_s - begin_s) / 10)))
+    each_s = (end_s - begin_s) / width
+    points = []
+    for span, value in zip(spans, values, strict=True):
+        if value is not None:
+            first = math.floor((span.t_s - begin_s) / each_s + _HARDLY)
+            behind = math.ceil((span.end_s - begin_s) / each_s - _HARDLY)
+            points += [Point(at, span.t_s, value) for at in range(first, min(behind, width))]
+    return sparkline(points, width=width, steps=(0, width - 1), values=(0.0, most))
 
 
 def _gpus(usage: Usage) -> str | None:
@@ -184,11 +208,10 @@ def telemetry_section(publication: Publication, styles: Mapping[str, LevelStyle]
     lines = [(uid, level, line) for uid, level in turns[:RUNS] for line in publication.timelines[uid]]
     charts = [_chart(title, unit, read, lines, styles) for title, unit, read in _DRAWN]
     chosen = f", {RUNS} of them drawn, taken from the levels in turn" if len(turns) > RUNS else ""
-    text = f"{len(turns)} runs were sampled{chosen}. Values are those of spans of ten seconds; what a device does not "
-    text += "tell is not drawn."
-    return Section(
-        heading="Telemetry", parts=[Paragraph(text=text), *(c for c in charts if c is not None), _table(lines)]
-    )
+    text = f"{len(turns)} runs were sampled{chosen}. Values are those of about ten seconds each, counted from the "
+    text += "start of the run; what a device does not tell is not drawn."
+    table = _table(publication, turns)
+    return Section(heading="Telemetry", parts=[Paragraph(text=text), *(c for c in charts if c is not None), table])
 
 
 _DRAWN: Sequence[tuple[str, str, Callable[[TelemetrySpan], float | None]]] = (
@@ -198,11 +221,7 @@ _DRAWN: Sequence[tuple[str, str, Callable[[TelemetrySpan], float | None]]] = (
     ("Memory in use", "MiB", lambda one: one.max_memory_mb),
     ("SM clock", "MHz", lambda one: one.sm_mhz),
     ("Temperature", "°C", lambda one: one.max_temperature_c),
-    (
-        "CPU cores busy",
-        "cores",
-        lambda one: one.cpu_s / one.covered_s if one.cpu_s is not None and one.covered_s else None,
-    ),
+    ("CPU cores busy", "cores", lambda one: one.cores_busy),
 )
 
 
@@ -216,17 +235,16 @@ def _chart(
     """Return the chart of one measurement, or None where no device gave it."""
     traces, rows, levels = [], [], []
     for uid, level, line in lines:
-        read_off = [(one.t_s, read(one)) for one in line.spans]
-        known = [Point(step=at, t_s=t_s, value=value) for at, (t_s, value) in enumerate(read_off) if value is not None]
+        known = [(one, value) for one in line.spans if (value := read(one)) is not None]
         if not known:
             continue
         name = f"{uid} {level}, {line.host} {line.device}, attempt {line.attempt}"
-        traces.append(_trace(level, name, decimate(known, _POINTS), styles[level]))
-        values = [point.value for point in known]
+        traces.append(_trace(level, name, known, styles[level]))
+        values = [value for _, value in known]
+        lasting_s = sum(one.covered_s for one, _ in known)
+        mean = sum(value * one.covered_s for one, value in known) / lasting_s if lasting_s else values[0]
         levels.append(level)
-        rows.append(
-            [*_who(uid, level, line), figure(min(values)), figure(sum(values) / len(values)), figure(max(values))]
-        )
+        rows.append([*_who(uid, level, line), figure(min(values)), figure(mean), figure(max(values))])
     if not traces:
         return None
     columns = [*_WHO, *(number_column(word, unit) for word in ("smallest", "mean", "largest"))]
@@ -235,7 +253,10 @@ def _chart(
         described=f"{title} in {unit} over time, a line for each device of a run.",
         traces=traces,
         views=_VIEW,
-        layout={"xaxis": titled(_VIEW[0].title), "yaxis": titled(f"{title} ({unit})", rangemode="tozero")},
+        layout={
+            "xaxis": titled(_VIEW[0].title, rangemode="tozero"),
+            "yaxis": titled(f"{title} ({unit})", rangemode="tozero"),
+        },
         numbers=Table(caption=f"{title} in {unit}", columns=columns, rows=rows),
         levels=list(dict.fromkeys(levels)),
         height_px=280,
@@ -243,19 +264,23 @@ def _chart(
     )
 
 
-def _trace(level: str, name: str, kept: Sequence[Point], style: LevelStyle) -> Trace:
+def _trace(level: str, name: str, known: Sequence[tuple[TelemetrySpan, float]], style: LevelStyle) -> Trace:
+    """Return a line with a tread for each span: a value is that of the whole span, and the line ends where it ends."""
+    points = [Point(step=at, t_s=one.t_s, value=value) for at, (one, value) in enumerate(known)]
+    kept = [known[point.step] for point in decimate(points, _POINTS)]
+    is_line = any(one.covered_s for one, _ in kept)
     return Trace(
         level=level,
         drawn={
             "type": "scatter",
-            "mode": "lines" if len(kept) > 1 else "markers",
-            "y": [point.value for point in kept],
+            "mode": "lines" if is_line else "markers",
+            "y": [value for _, value in kept for _ in range(2)],
             "line": {"width": 1.5, "color": style.faint(0.8), "dash": style.dash},
             "marker": {"color": style.colour, "symbol": style.marker},
             "hovertemplate": f"%{{x:.5g}} s: %{{y:.4g}}<br>{drawn_text(name)}",
             "name": "",
         },
-        xs={"time": [point.t_s for point in kept]},
+        xs={"time": [at_s for one, _ in kept for at_s in (one.t_s, one.end_s)]},
     )
 
 
@@ -266,33 +291,42 @@ def _who(uid: str, level: str, line: Timeline) -> list[Entry]:
     return [words(short_uid(uid)), words(level), words(line.host), words(line.device)]
 
 
-def _table(lines: Sequence[Line]) -> Table:
+def _table(publication: Publication, turns: Sequence[tuple[str, str]]) -> Table:
+    """Return what each sampled run used: the numbers that `hpcml show` prints of it."""
+    runs = {run.uid: run for run in publication.runs}
     columns = [
-        *_WHO,
-        number_column("attempt"),
-        number_column("sampled"),
+        text_column("run"),
+        text_column("level"),
+        number_column("seed"),
+        number_column("GPUs"),
         number_column("energy", "kJ"),
         number_column("mean power", "W"),
-        number_column("most memory", "MiB"),
+        number_column("GPU memory", "MiB"),
         number_column("hottest", "°C"),
-        number_column("throttled, power"),
-        number_column("throttled, heat"),
+        number_column("throttled, power", "%"),
+        number_column("throttled, heat", "%"),
+        number_column("CPU time", "s"),
+        number_column("cores busy"),
+        number_column("memory", "MiB"),
     ]
-    rows = [[*_who(uid, level, line), *_row(line)] for uid, level, line in lines]
-    return Table(caption="What was sampled", columns=columns, rows=rows)
-
-
-def _row(line: Timeline) -> Iterator[Entry]:
-    """Yield the sums and extremes over all spans; the energy only where every span has one."""
-    spans = line.spans
-    energy = [one.energy_j for one in spans]
-    power = [one.mean_power_w for one in spans if one.mean_power_w is not None]
-    yield figure(line.attempt)
-    yield span(sum(one.covered_s for one in spans))
-    yield figure(None if None in energy or not energy else sum(one for one in energy if one is not None) / 1000)
-    yield figure(sum(power) / len(power) if power else None)
-    yield figure(max((one.max_memory_mb for one in spans if one.max_memory_mb is not None), default=None))
-    yield figure(max((one.max_temperature_c for one in spans if one.max_temperature_c is not None), default=None))
-    for seconds in ([one.throttled_power_s for one in spans], [one.throttled_thermal_s for one in spans]):
-        known = [one for one in seconds if one is not None]
-        yield span(sum(known) if known else None)
+    listed = sorted(turns, key=lambda turn: turn[0])
+    used = [(runs[uid], level, runs[uid].usage or Usage()) for uid, level in listed]
+    rows = [
+        [
+            words(short_uid(run.uid)),
+            words(level),
+            figure(run.seed),
+            figure(usage.gpus or None),
+            figure(None if usage.energy_j is None else usage.energy_j / 1000),
+            figure(usage.mean_power_w),
+            figure(usage.max_memory_mb),
+            figure(usage.max_temperature_c),
+            share(usage.throttled_power_share),
+            share(usage.throttled_thermal_share),
+            figure(usage.cpu_s),
+            figure(cores_busy(publication.timelines[run.uid])),
+            figure(usage.max_host_memory_mb),
+        ]
+        for run, level, usage in used
+    ]
+    return without_empty_columns(Table(caption="What was sampled, in all", columns=columns, rows=rows))

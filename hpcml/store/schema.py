@@ -38,7 +38,7 @@ from hpcml.model.query_results import TelemetrySpan
 from hpcml.model.records import Usage, Work
 
 APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
-REVISION = "0006"  # the newest of migrations/versions
+REVISION = "0007"  # the newest of migrations/versions
 
 METADATA = MetaData(
     naming_convention={

@@ -1,4 +1,4 @@
-"""Telemetry in the store: samples of GPUs and hosts, summed up in spans of ten seconds, and returned as timelines.
+"""Telemetry in the store: samples of GPUs and hosts, summed up over about ten seconds each, and returned as timelines.
 
 `read_in` reads new bytes of a run's sampler files; rows and byte cursor change in one transaction. `timelines` returns
 the spans of a run (`hpcml show`, `hpcml report`).
@@ -23,7 +23,7 @@ from hpcml.store.journals import find_header, is_replaced, sizes_in
 from hpcml.store.manifest_rows import Description
 from hpcml.store.parse import storable
 from hpcml.store.schema import BUCKET, DEVICE, RUN, SAMPLER
-from hpcml.store.spans import Bucket, Buckets
+from hpcml.store.spans import Bucket, Buckets, is_current
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,17 @@ def read_in(connection: Connection, run_dir: RunDir, described: Description, *, 
     """Read about *budget* bytes of what is new; return a line for each unreadable file, and whether nothing is left.
 
     Call it after the journals were read: of a run that is over by then, its samplers write no more. The second value is
-    False where *budget* ended first: call it again in a new transaction. A file that was replaced makes all telemetry
-    of the run be read anew. Raises `HpcmlError` where a file cannot be read. The caller holds the lock of the run.
+    False where *budget* ended first: call it again in a new transaction. A file that was replaced, or that an earlier
+    hpcml summed up otherwise, makes all telemetry of the run be read anew. Raises `HpcmlError` where a file cannot be
+    read. The caller holds the lock of the run.
     """
     which = select(RUN.c.id, RUN.c.state, RUN.c.is_settled).where(RUN.c.uid == described.uid)
     run_id, state, is_settled = connection.execute(which).one()
     cursors, sizes = _read_cursors(connection, run_id), sizes_in(str(run_dir.telemetry))
-    read = {file: (cursor.byte_offset, cursor.uid) for file, cursor in cursors.items()}
-    if is_replaced(run_dir.telemetry, described.uid, read, sizes):
+    # files may be deleted to make room: what was read of them stays
+    read = {file: (cursor.byte_offset, cursor.uid) for file, cursor in cursors.items() if file in sizes}
+    is_outdated = not all(is_current(cursors[file].carry) for file in read)
+    if is_outdated or is_replaced(run_dir.telemetry, described.uid, read, sizes):
         forget_samples(connection, run_id)
         cursors = {}
     problems: list[str] = []
@@ -155,8 +158,7 @@ def timelines(store: Database, uid: str) -> list[Timeline]:
     """Return the spans of each GPU and each host of the run, by attempt, node and device; [] where nothing was sampled.
 
     Times are seconds since the run's start. Raises `StoreError` for an unknown uid. `hpcml show`, `compare` and
-    `report` draw them. GPUs are in the order of their numbers, the host last. Ten seconds without a sample have no
-    span.
+    `report` draw them. GPUs are in the order of their numbers, the host last.
     """
     with store.reading() as connection:
         run = connection.execute(select(RUN.c.id, RUN.c.clock_ms).where(RUN.c.uid == uid)).one_or_none()

@@ -101,7 +101,7 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
         "SELECT run.uid, {work} FROM run_work w JOIN run ON run.id = w.run_id",
     ),
     "timelines": (
-        "ten seconds of a GPU or a node",
+        "about ten seconds of a GPU or a node",
         ("uid", "attempt", "node", "host", "device", "uuid", "t_s", *_SPAN),
         """SELECT run.uid, s.attempt, s.node, s.host, d.name, d.uuid,
             (b.t_ms - run.clock_ms) / CAST(1000 AS DOUBLE PRECISION), {span}

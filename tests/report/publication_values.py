@@ -152,6 +152,7 @@ def timeline(at: int, device: str = "gpu0") -> Timeline:
         "samples": 10,
         "covered_s": 10.0,
         "energy_j": 3100.0,
+        "energy_covered_s": 10.0,
         "memory_util_percent": 40.0,
         "sm_active_percent": None,
         "tensor_percent": None,
@@ -160,6 +161,7 @@ def timeline(at: int, device: str = "gpu0") -> Timeline:
         "throttled_power_s": 0.5,
         "throttled_thermal_s": 0.0,
         "cpu_s": None,
+        "cpu_covered_s": None,
     }
     spans = [
         TelemetrySpan(

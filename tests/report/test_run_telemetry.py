@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 from report_values import run
@@ -12,8 +13,12 @@ from rich.console import Console
 
 from hpcml.model.query_results import TelemetrySpan, Timeline
 from hpcml.model.records import RunRecord, Usage, Work
+from hpcml.report.charts import level_styles
+from hpcml.report.document import Chart, Table
 from hpcml.report.runs import runs_csv, runs_json
 from hpcml.report.show import run_details, run_details_json
+from hpcml.report.telemetry import cores_busy, telemetry_section
+from tests.report.publication_values import publication
 
 USAGE = Usage(
     gpus=2,
@@ -141,3 +146,36 @@ def test_csv_has_a_column_for_all_that_any_run_used() -> None:
     assert [row["usage.energy_j"] for row in rows] == ["1800000.0", ""]
     assert [row["work.samples"] for row in rows] == ["", "128.0"]
     assert "usage.tensor_percent" not in rows[0]  # which no run has
+
+
+def busy(*cores: float | None, node: int = 0) -> Timeline:
+    known = [{} if each is None else {"cpu_s": each * 5, "cpu_covered_s": 5.0} for each in cores]
+    spans = [replace(span(0.3 + 10 * at, None), util_percent=None, **each) for at, each in enumerate(known)]
+    return Timeline(attempt=1, node=node, host=f"acn{node}", device="host", uuid=None, spans=spans)
+
+
+def test_cores_are_those_of_the_seconds_in_which_they_are_known_summed_over_nodes() -> None:
+    assert cores_busy([busy(1.0, 2.0), busy(4.0, None, node=1), line(5.0)]) == 5.5
+    assert cores_busy([busy(1.0), busy(None, node=1)]) is None
+    assert cores_busy([]) is None
+    assert section(run(usage=Usage(cpu_s=15.0)), "usage", busy(1.0, 2.0)) == [
+        "CPU time  15.00 s, 1.500 cores busy on average"
+    ]
+
+
+def test_a_report_draws_each_value_over_its_own_time_and_prints_the_numbers_of_show() -> None:
+    told = publication(seeds=1, timelines={})
+    runs = [replace(each, usage=replace(USAGE, cpu_s=15.0)) for each in told.runs]
+    told = replace(told, runs=runs, timelines={each.uid: [busy(1.0, 2.0)] for each in runs})
+
+    found = telemetry_section(told, level_styles([level.name for group in told.groups for level in group.levels]))
+
+    assert found is not None
+    chart = next(part for part in found.parts if isinstance(part, Chart))
+    assert chart.title == "CPU cores busy"
+    assert chart.traces[0].xs["time"] == [0.3, 10.3, 10.3, 20.3]
+    assert chart.traces[0].drawn["y"] == [1.0, 1.0, 2.0, 2.0]
+    table = found.parts[-1]
+    assert isinstance(table, Table)
+    assert [column.title for column in table.columns[-3:]] == ["throttled, heat", "CPU time", "cores busy"]
+    assert [entry.text for entry in table.rows[0][-2:]] == ["15.00", "1.500"]

@@ -75,10 +75,10 @@ def test_a_run_has_a_timeline_for_each_gpu_and_node_on_its_own_clock(store: Data
     gpu, host = timelines(store, UID)
 
     assert (gpu.attempt, gpu.node, gpu.host, gpu.device, gpu.uuid) == (1, 0, "node7", "gpu0", "GPU-0-0")
-    assert [(span.t_s, span.samples, span.covered_s) for span in gpu.spans] == [(0, 10, 9), (10, 10, 10), (20, 6, 6)]
-    assert [span.energy_j for span in gpu.spans] == [900, 1000, 600]
-    assert [span.mean_power_w for span in gpu.spans] == [204.5, 214.5, 222.5]
-    assert (host.device, host.uuid, [span.cpu_s for span in host.spans]) == ("host", None, [4.5, 5.0, 3.0])
+    assert [(span.t_s, span.samples, span.covered_s) for span in gpu.spans] == [(0, 11, 10), (10, 10, 10), (20, 5, 5)]
+    assert [span.energy_j for span in gpu.spans] == [1000, 1000, 500]
+    assert [span.mean_power_w for span in gpu.spans] == [205.0, 215.5, 223.0]
+    assert (host.device, host.uuid, [span.cpu_s for span in host.spans]) == ("host", None, [5.0, 5.0, 2.5])
     assert [span.max_memory_mb for span in host.spans] == [50.0] * 3
 
 
@@ -155,7 +155,7 @@ def test_attempts_and_nodes_stay_apart_in_order(store: Database, runs: Path) -> 
     names = [*(f"gpu{at}" for at in range(11)), "host"]
     wanted = [(attempt, node, name) for attempt in (1, 2) for node in (0, 1) for name in names]
     assert [(line.attempt, line.node, line.device) for line in found] == wanted
-    assert {line.spans[0].t_s for line in found if line.attempt == 2} == {100.0}
+    assert {line.spans[0].t_s for line in found if line.attempt == 2} == {101.0}
 
 
 def test_a_file_that_became_shorter_is_read_from_its_beginning(store: Database, runs: Path, tmp_path: Path) -> None:

@@ -134,3 +134,27 @@ def test_a_store_without_usage_has_it_after_the_next_ingest(store: Database, run
     assert usage is not None
     assert (usage.energy_j, usage.co2_g) == (2500.0, 0.25)
     assert len(timelines(store, UID)) == 2
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_spans_of_an_earlier_hpcml_are_made_anew_where_their_samples_are_still_there(
+    store: Database, runs: Path, tmp_path: Path, *, is_there: bool
+) -> None:
+    run_dir = one_run(runs)
+    ingest_all(store, runs)
+    with store.writing() as connection, connection.begin():  # as they were: at full ten seconds, and carried otherwise
+        connection.exec_driver_sql(
+            "UPDATE bucket SET t_ms = t_ms - 7000, cpu_covered_s = NULL, energy_covered_s = NULL"
+        )
+        connection.exec_driver_sql("""UPDATE sampler SET carry = '{"host": {"uuid": null, "t_ms": 0}}'""")
+        connection.exec_driver_sql("UPDATE run SET is_sampled = false, manifest_stamp = ''")  # as the migration does
+    if not is_there:
+        shutil.rmtree(run_dir.telemetry)
+
+    ingest_all(store, runs)
+
+    spans = timelines(store, UID)[0].spans
+    assert [span.t_s for span in spans] == ([0, 10, 20] if is_there else [-7, 3, 13])
+    assert [span.energy_j for span in spans] == [1000, 1000, 500]
+    if is_there:
+        assert contents(store) == fresh(tmp_path, runs)

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hpcml.model.running_total import RunningTotal
+
 COUNTER_STALE_S = 0.1  # NVML's counter moves every 10 to 100 ms (gpu-mode pynvml#18; PETSc manual; ML.ENERGY)
 AVERAGED_S = 1.0  # NVML's averaged power is that of the last second (nvml.h, nvmlDeviceGetPowerUsage)
 DISAGREEMENT = 0.05  # above it the two ways are not two measurements of the same thing
@@ -85,41 +87,6 @@ class _Spread:
     @property
     def deviation(self) -> float:
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
-
-
-@dataclass(slots=True)
-class RunningTotal:
-    """The increase of a counter between two moments; between two readings the counter is taken as linear.
-
-    `part` is the increase in the counter's unit, `covered_s` how much of the time it is known for.
-
-    >>> total = RunningTotal()
-    >>> _ = total.add(0.0, 100.0, 1.0, 9.0), total.add(2.0, 140.0, 1.0, 9.0)
-    >>> total.part, total.covered_s
-    (20.0, 1.0)
-    """
-
-    part: float = 0.0
-    covered_s: float = 0.0
-    falls: int = 0  # a total that falls was reset, or lost a part of what it sums: the span before is left out
-    _last: tuple[float, float] | None = None
-
-    def add(self, at_s: float, value: float, begin_s: float, end_s: float) -> float | None:
-        """Add a reading; return which share of the time since the last lies between *begin_s* and *end_s* (0 to 1).
-
-        Returns None where the counter fell: it was reset, and the span since the last reading is left out.
-        """
-        before, self._last = self._last, (at_s, value)
-        if before is None or at_s <= before[0]:
-            return 0.0
-        span_s = max(0.0, min(at_s, end_s) - max(before[0], begin_s))
-        if value < before[1]:
-            self.falls += bool(span_s)
-            return None if span_s else 0.0
-        share = span_s / (at_s - before[0])
-        self.part += share * (value - before[1])
-        self.covered_s += span_s
-        return share
 
 
 @dataclass(slots=True)

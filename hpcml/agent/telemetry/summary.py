@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcml.agent.telemetry.energy import Energy, EnergyMeter, RunningTotal, Scope
+from hpcml.agent.telemetry.energy import Energy, EnergyMeter, Scope
+from hpcml.model.running_total import RunningTotal
 from hpcml.runs.journal import Event, Metrics
 
 _TOTALS = ("throttle_", "pcie_", "nvlink_")  # GPU values that begin so only ever grow

@@ -233,20 +233,20 @@ _HOST = "host"
 def energy_at(points: Sequence[Point], timelines: Sequence[Timeline]) -> list[float] | None:
     """Return the energy in kJ that all GPUs of a run together had drawn at the times of *points*, or None if not known.
 
-    It is not known unless every GPU has the energy of each of its spans. Within a span it is taken to be drawn evenly;
-    before the first and after the last span nothing is added. *points* and *timelines* count seconds from the run's
-    start.
+    It is not known unless every GPU has the energy of each of its spans that lasts. Within a span it is taken to be
+    drawn evenly; before the first and after the last span nothing is added. *points* and *timelines* count seconds
+    from the run's start.
     """
-    gpus = [line for line in timelines if line.device != _HOST and line.spans]
+    lasting = [(line, [span for span in line.spans if span.covered_s]) for line in timelines]
+    gpus = [spans for line, spans in lasting if line.device != _HOST and line.spans]
     if not gpus or not points:
         return None
     at = [point.t_s for point in points]
     total = np.zeros(len(points))
-    for gpu in gpus:
-        drawn = [span.energy_j for span in gpu.spans if span.energy_j is not None]
-        if len(drawn) < len(gpu.spans):
+    for spans in gpus:
+        drawn = [span.energy_j for span in spans if span.energy_j is not None]
+        if not drawn or len(drawn) < len(spans):
             return None
-        last = gpu.spans[-1]
-        moments = [*(span.t_s for span in gpu.spans), last.t_s + last.covered_s]
+        moments = [*(span.t_s for span in spans), spans[-1].end_s]
         total += np.interp(at, moments, [0.0, *accumulate(drawn)])
     return [float(joules) / 1000 for joules in total]

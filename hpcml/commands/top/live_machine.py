@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections import defaultdict, deque
@@ -17,9 +18,11 @@ from hpcml.agent.telemetry.host import MachineReader
 from hpcml.agent.telemetry.node import NodeReader
 from hpcml.model.live import GpuNow, NodeNow
 from hpcml.model.records import Point
+from hpcml.model.running_total import TotalReading, growth_between
 from hpcml.runs.journal import Event, Metrics
 
 _KEPT = 120  # samples of a curve
+_RATE_S = 0.9  # what CPU time is averaged over at least: ticks of 10 ms that lie close together tell no rate
 _COUNTED, _SAMPLED = "throttle_", "throttled_"
 _OF_FIELDS = ("energy_j", "power_w")  # come with the counters: a sample with one of them is news of throttling
 
@@ -82,7 +85,7 @@ class Sampled:
     _about: Mapping[str, Any] = field(default_factory=dict)
     _gpus: defaultdict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
     _host: dict[str, float] = field(default_factory=dict)
-    _cpu: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=2))  # when, CPU seconds until then
+    _cpu: deque[TotalReading] = field(default_factory=deque)  # CPU seconds, as far back as the rate goes
     _sampled_at: float | None = None
     _missed: int = 0
 
@@ -105,15 +108,14 @@ class Sampled:
     def now(self) -> NodeNow:
         """Return the node as the records so far describe it; what they did not say is None.
 
-        `cores_busy` is the CPU time between the last two samples by the time between them.
+        `cores_busy` is the CPU time of the last second, or between the last two readings if they are longer apart.
         """
-        cpu = list(self._cpu)
-        elapsed_s = cpu[-1][0] - cpu[0][0] if cpu else 0.0
+        cpu = growth_between(self._cpu[0], self._cpu[-1], -math.inf, math.inf) if self._cpu else None
         return NodeNow(
             node=self.node,
             host=self.host,
             gpus=[self._gpu_now(name) for name in sorted(self._gpus, key=_number)],
-            cores_busy=(cpu[-1][1] - cpu[0][1]) / elapsed_s if elapsed_s > 0 else None,
+            cores_busy=None if cpu is None else cpu.rate,
             memory_mb=self._host.get("memory_mb"),
             load1=self._host.get("load1"),
             sampled_at=self._sampled_at,
@@ -134,7 +136,9 @@ class Sampled:
         host = of["host"]
         self._host |= host
         if "cpu_s" in host and "at_s" in host:
-            self._cpu.append((host["at_s"], host["cpu_s"]))
+            self._cpu.append(TotalReading(host["at_s"], host["cpu_s"]))
+            while len(self._cpu) > 2 and self._cpu[-1].at_s - self._cpu[1].at_s >= _RATE_S:
+                self._cpu.popleft()
         self._sampled_at = self.t0 + record.t_s
         self._missed = int(of["sampler"].get("missed_ticks", 0))
 
