@@ -2,79 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
 from rendered import report_page
 
+from tests.report.browsing import Open
 from tests.report.publication_values import HOSTILE, full_comparison, publication, runs_of
 from tests.report.report_values import comparison, row, speed
-
-PATIENCE_MS = 300_000
-SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-
-@dataclass
-class Opened:
-    """A page, and what it did besides being there."""
-
-    page: Page
-    heard: list[str] = field(default_factory=list)  # the console, errors, dialogs
-    asked_for: list[str] = field(default_factory=list)
-
-    def count(self, selector: str) -> int:
-        return self.page.locator(selector).count()
-
-    def column(self, caption: str, at: int) -> list[str]:
-        rows = self.page.locator("table", has=self.page.locator("caption", has_text=caption)).first.locator("tbody tr")
-        return [text.strip() for text in rows.locator(f":nth-child({at})").all_inner_texts()]
-
-
-Open = Callable[..., Opened]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        reason = "no Chromium is installed (Debian: apt install chromium)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=SWITCHES)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Open a report from the disk and wait until all of it is drawn."""
-    contexts = []
-
-    def open_it(text: str, **screen: object) -> Opened:
-        path = tmp_path / "report.html"
-        path.write_text(text, encoding="utf-8")
-        context = browser.new_context(**screen)  # type: ignore[arg-type]
-        contexts.append(context)
-        context.set_default_timeout(PATIENCE_MS)
-        one = Opened(page=context.new_page())
-        one.page.on("console", lambda message: one.heard.append(message.text))
-        one.page.on("pageerror", lambda error: one.heard.append(str(error)))
-        one.page.on("dialog", lambda dialog: (one.heard.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        one.page.on("request", lambda request: one.asked_for.append(request.url))
-        one.page.goto(path.as_uri())
-        one.page.wait_for_selector("html[data-drawn]", state="attached")
-        return one
-
-    yield open_it
-    for context in contexts:
-        context.close()
 
 
 @pytest.fixture(scope="module")

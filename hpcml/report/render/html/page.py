@@ -45,7 +45,7 @@ def as_page(document: Document) -> str:
     along is escaped, in the text as well as in the charts.
     """
     plotly = _plotly() if any(_charts(section) for section in document.sections) else ""
-    script = _file("report.js")
+    script = _script()
     # what a name could do is known to be nothing in HTML; what it could hide from a reader is spelt out
     environment = Environment(
         loader=PackageLoader("hpcml.report.render.html", "files"),
@@ -79,6 +79,12 @@ def _file(name: str) -> str:
     return (resources.files("hpcml.report.render.html") / "files" / name).read_text(encoding="utf-8")
 
 
+def _script() -> str:
+    """Return the page's own script, which is cut into files by topic."""
+    parts = [_file(name) for name in ("charts.js", "tables.js", "page.js")]
+    return "\n".join(['"use strict";', "(() => {", "const root = document.documentElement;", *parts, "})();"])
+
+
 def _policy(scripts: Iterator[str]) -> str:
     """Return the page's Content-Security-Policy: these very scripts may run, nothing is loaded from anywhere.
 
@@ -103,7 +109,7 @@ def _numbering() -> Callable[[str], str]:
 
 
 def _figure(chart: Chart) -> Markup:
-    """Return the chart as JSON for report.js, escaped so that it ends no script element and no line."""
+    """Return the chart as JSON for charts.js, escaped so that it ends no script element and no line."""
     value = {
         "traces": [
             {"level": trace.level, "drawn": _brief(dict(trace.drawn)), "xs": _brief(dict(trace.xs))}

@@ -1,0 +1,55 @@
+"""A real Chromium for the tests of reports."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.report.browsing import Open, Opened
+
+PATIENCE_MS = 300_000
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        reason = "no Chromium is installed (Debian: apt install chromium)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=SWITCHES)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Open a report from the disk and wait until all of it is drawn."""
+    contexts = []
+
+    def open_it(text: str, **screen: object) -> Opened:
+        path = tmp_path / "report.html"
+        path.write_text(text, encoding="utf-8")
+        context = browser.new_context(**screen)  # type: ignore[arg-type]
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE_MS)
+        one = Opened(page=context.new_page())
+        one.page.on("console", lambda message: one.heard.append(message.text))
+        one.page.on("pageerror", lambda error: one.heard.append(str(error)))
+        one.page.on("dialog", lambda dialog: (one.heard.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        one.page.on("request", lambda request: one.asked_for.append(request.url))
+        one.page.goto(path.as_uri())
+        one.page.wait_for_selector("html[data-drawn]", state="attached")
+        return one
+
+    yield open_it
+    for context in contexts:
+        context.close()
