@@ -28,7 +28,7 @@ from hpcml.report.document import (
     report_table,
     short_table,
 )
-from hpcml.report.finding import heading, sentence
+from hpcml.report.finding import AFTERWARDS, ENOUGH_IS_SAID, heading, sentence
 from hpcml.report.text import duration, ends, p_value
 
 _MOST_REMARKS = 3
@@ -158,8 +158,8 @@ def weighty_remarks(cell: Cell) -> Iterator[str]:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
     if cell.margin_source == "command line":
-        yield "the margin was given on the command line, afterwards: fix it beforehand (objective.margin)"
-    yield from _flags(cell, without="indicative only")
+        yield AFTERWARDS
+    yield from _flags(cell, without=ENOUGH_IS_SAID)
 
 
 def _flags(cell: Cell, *, without: str | None = None) -> Iterator[str]:

@@ -119,7 +119,7 @@ def curve_chart_of(comparison: Comparison, cell: Cell, styles: Mapping[str, Leve
         described=f"{what}. The band is a 95 % band for all steps at once. {said}.",
         traces=traces,
         views=[View(key=ONLY, label="steps", title="step")],
-        layout={"xaxis": titled("step"), "yaxis": titled(what, zeroline=True)},
+        layout={"xaxis": titled("step"), "yaxis": titled("difference", zeroline=True)},
         numbers=Table(
             caption=f"{what}, with the 95 % band for all steps at once",
             columns=[text_column("level"), *map(number_column, ("step", "difference", "low", "high"))],

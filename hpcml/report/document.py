@@ -140,16 +140,30 @@ class IntervalChart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One conclusion of a report: "equivalent: tf32 against fp32 · model cnn. difference in accuracy ...".
+    """One conclusion of a report: what was asked, what was found, how sure that is, and what weakens it.
 
-    `doubts` are lines that the reader must know before believing it.
+    `doubts` are lines that the reader must know before believing it, the weightiest first.
     """
 
     verdict: str
     tone: Tone
-    about: str  # which arm of what
-    text: str
+    about: str  # "tf32 against fp32"
+    where: str  # in which runs: the settings that they have in common; "": there is nothing to tell
+    asked: str
+    found: str
+    sure: str  # "": nothing was measured that could be sure
     doubts: Sequence[str] = ()
+
+    def told(self) -> list[tuple[str, str]]:
+        """Return what is known with the words that it is told under: asked, found, how sure."""
+        every = [("asked", self.asked), ("found", self.found), ("how sure", self.sure)]
+        return [(label, text) for label, text in every if text]
+
+    @property
+    def text(self) -> str:
+        """All in one line, but for the doubts."""
+        said = "; ".join(f"{label}: {text}" for label, text in self.told())
+        return f"{self.about}{f' ({self.where})' if self.where else ''}: {said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,9 @@ from hpcml.report.comparison_rows import cell_decimals
 from hpcml.report.document import VERDICT_TONES, Finding
 from hpcml.report.text import ends, to_decimals
 
+AFTERWARDS = "the margin was given on the command line, afterwards: fix it beforehand (objective.margin)"
+ENOUGH_IS_SAID = "indicative only"  # a flag of rows with few seeds, which findings say in their own words
+
 _LEAST, _ENOUGH = 3, 5  # seeds: for a verdict at all, and for one that is worth printing
 _WORDS: Mapping[Verdict, str] = {
     "identical": "the same values in every seed; did the two compute different things?",
@@ -29,17 +32,24 @@ def sentence(comparison: Comparison, cell: Cell, row: Row) -> str:
 
     For example: "no difference that matters: -0.006, between -0.020 and +0.009, margin 0.02; 5 seeds".
     """
-    numbers = _numbers(cell, row)
-    if not numbers:
-        numbers = f"no {comparison.metric} to compare"
-    elif row.verdict == "unstable":
-        numbers = f"survivors differ by {numbers}"
+    numbers, seeds = ", ".join(_interval(cell, row)), _seeds(row)
+    return f"{_found(comparison, cell, row)}{f', {numbers}' if numbers else ''}{f'; {seeds}' if seeds else ''}"
+
+
+def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
+    """Return the verdict in words with the difference: "no difference that matters: -0.006"."""
+    if row.difference is None:
+        difference = f"no {comparison.metric} to compare"
+    else:
+        difference = to_decimals(row.difference.value, cell_decimals(cell), signed=True)
+        if row.verdict == "unstable":
+            difference = f"survivors differ by {difference}"
     said = _said(comparison, cell, row)
     if row.exploratory is not None:
         said = f"exploratory, {said}"
     if row.look is not None and not row.look.number:
         said = "no verdict before the first planned look"
-    return f"{said}: {numbers}{_seeds(row) if row.look is None else f'; {look_words(row.look)}'}"
+    return f"{said}: {difference}"
 
 
 def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
@@ -74,38 +84,38 @@ def _lost(losses: Losses | None) -> str:
     return "an unknown number" if losses is None else f"{losses.n} of {losses.n_ended}"
 
 
-def _numbers(cell: Cell, row: Row) -> str:
+def _interval(cell: Cell, row: Row) -> Iterator[str]:
+    """Yield the ends of the interval that the verdict rests on, and the margin; nothing without a difference."""
     difference = row.difference
     if difference is None:
-        return ""
-    decimals = cell_decimals(cell)
-    parts = [to_decimals(difference.value, decimals, signed=True)]
+        return
     interval = difference.ci90 if row.look is None or row.look.interval is None else row.look.interval
     if interval is not None:
-        low, high = (to_decimals(end, decimals, signed=True) for end in (interval.low, interval.high))
-        parts.append(f"between {low} and {high}")
+        low, high = (to_decimals(end, cell_decimals(cell), signed=True) for end in (interval.low, interval.high))
+        yield f"between {low} and {high}"
     if cell.margin is not None:
-        parts.append(f"margin {cell.margin:g}")
-    return ", ".join(parts)
+        yield f"margin {cell.margin:g}"
 
 
 def _seeds(row: Row) -> str:
+    """Return how many seeds there are and whether they are enough, or at which planned look; "" without any."""
+    if row.look is not None:
+        return look_words(row.look)
     n = len(row.seeds)
     if row.difference is not None and row.difference.paired:
         n = row.difference.n_pairs or n
     if n == 0:
         return ""
-    counted = f"; {n} seed{'' if n == 1 else 's'}"
+    counted = f"{n} seed{'' if n == 1 else 's'}"
     if n < _LEAST:
         return f"{counted}: too few for a verdict, take {_ENOUGH}"
     return counted if n >= _ENOUGH else f"{counted}: enough for a look, take {_ENOUGH} for a paper"
 
 
 def findings_of(comparison: Comparison) -> Iterator[Finding]:
-    """Yield a conclusion for each row but the reference, cell by cell.
+    """Yield a conclusion for each row but the reference, cell by cell, in the words of `sentence`.
 
-    A conclusion says the verdict, the difference with its 90 % interval, and the ratios of speed, energy and time to
-    the target that are known; confounders and flags of the row are its doubts.
+    Beside the difference it has the ratios of speed, energy and time to the target that are known.
     """
     for cell in comparison.cells:
         for row in cell.rows:
@@ -114,15 +124,37 @@ def findings_of(comparison: Comparison) -> Iterator[Finding]:
 
 
 def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
-    said = [sentence(comparison, cell, row), *_ratios(cell, row)]
-    doubts = [f"CONFOUNDED by {each.kind} {each}" for each in cell.confounders]
+    sure = [", ".join(_interval(cell, row)), _seeds(row)]
     return Finding(
         verdict=row.verdict,
         tone=VERDICT_TONES.get(row.verdict, "plain"),
-        about=f"{row.level} against {cell.reference} · {heading(cell)}",
-        text="; ".join(said) + ".",
-        doubts=[*doubts, *row.flags],
+        about=f"{row.level} against {cell.reference}",
+        where=heading(cell),
+        asked=_asked(comparison, cell, row),
+        found="; ".join([_found(comparison, cell, row), *_ratios(cell, row)]),
+        sure="; ".join(filter(None, sure)),
+        doubts=list(_doubts(cell, row)),
     )
+
+
+def _asked(comparison: Comparison, cell: Cell, row: Row) -> str:
+    """Return "does precision tf32 change val_accuracy by 0.02 or more, against fp32? higher is better"."""
+    way = "higher" if comparison.goal == "max" else "lower"
+    by_much = "" if cell.margin is None else f" by {cell.margin:g} or more"
+    what = f"does {comparison.by} {row.level} change {comparison.metric}{by_much}, against {cell.reference}?"
+    return f"{what} {way} is better"
+
+
+def _doubts(cell: Cell, row: Row) -> Iterator[str]:
+    """Yield what weakens the conclusion: what else differs, the order of the runs, the margin, then the row's own."""
+    for confounder in cell.confounders:
+        yield f"CONFOUNDED by {confounder.kind} {confounder}"
+    yield from cell.remarks
+    if cell.margin_source == "command line":
+        yield AFTERWARDS
+    yield from (flag for flag in row.flags if ENOUGH_IS_SAID not in flag)
+    if row.losses is not None and row.losses.n and row.verdict != "unstable":
+        yield f"lost {_lost(row.losses)} of its runs to their own doing"
 
 
 def _ratios(cell: Cell, row: Row) -> Iterator[str]:

@@ -254,7 +254,7 @@ def _facts(runs: Sequence[RunRecord]) -> Table:
     counted: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for run in runs:
         for key, value in run.facts.items():
-            counted[key][safe(value)] += 1
+            counted[key]["none" if value is None else safe(value)] += 1
     rows = []
     for key, values in sorted(counted.items()):
         listed = [f"{value} ({n})" if len(values) > 1 else value for value, n in values.most_common(_LISTED)]

@@ -7,6 +7,14 @@ from dataclasses import dataclass, field
 
 from playwright.sync_api import Page
 
+_WALK = """async () => {
+  for (const drawing of document.querySelectorAll(".drawing")) {
+    drawing.scrollIntoView();
+    while (!drawing.querySelector(".main-svg")) await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+  scrollTo(0, 0);
+}"""
+
 
 @dataclass
 class Opened:
@@ -15,6 +23,10 @@ class Opened:
     page: Page
     heard: list[str] = field(default_factory=list)  # the console, errors, dialogs
     asked_for: list[str] = field(default_factory=list)
+
+    def walk(self) -> None:
+        """Look at each chart, so that it is drawn."""
+        self.page.evaluate(_WALK)
 
     def count(self, selector: str) -> int:
         return self.page.locator(selector).count()

@@ -1,4 +1,4 @@
-"""A real Chromium for the tests of reports."""
+"""A real Chromium for the tests of reports, which opens them as a file and looks at all of them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Open a report from the disk and wait until all of it is drawn."""
+    """Open a report from the disk; wait until its tables are laid out and, if *drawn*, walk to each of its charts."""
     contexts = []
 
-    def open_it(text: str, **screen: object) -> Opened:
+    def open_it(text: str, *, drawn: bool = True, **screen: object) -> Opened:
         path = tmp_path / "report.html"
         path.write_text(text, encoding="utf-8")
         context = browser.new_context(**screen)  # type: ignore[arg-type]
@@ -47,7 +47,9 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         one.page.on("dialog", lambda dialog: (one.heard.append(f"dialog {dialog.message}"), dialog.dismiss()))
         one.page.on("request", lambda request: one.asked_for.append(request.url))
         one.page.goto(path.as_uri())
-        one.page.wait_for_selector("html[data-drawn]", state="attached")
+        one.page.wait_for_selector("html[data-charts]", state="attached")
+        if drawn:
+            one.walk()
         return one
 
     yield open_it

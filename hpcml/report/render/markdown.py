@@ -70,7 +70,7 @@ def _section(section: Section, depth: int) -> Iterator[str]:
 def _part(part: Part) -> Iterator[str]:
     if isinstance(part, Findings):
         for finding in part.of:
-            yield f"- **{finding.verdict}**: {safe_markdown(finding.about)}. {safe_markdown(finding.text)}"
+            yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}"
             yield from (f"  - {safe_markdown(doubt)}" for doubt in finding.doubts)
     elif isinstance(part, Paragraph):
         yield safe_markdown(part.text)

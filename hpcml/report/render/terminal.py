@@ -109,7 +109,7 @@ def _part(part: Part, console: Console, *, is_closing: bool) -> Iterator[Rendera
         yield Text(safe(part.text))
     elif isinstance(part, Findings):
         for finding in part.of:
-            yield _line(f"{finding.verdict}: {finding.about}. {finding.text}", "plain", is_flush=False)
+            yield _line(f"{finding.verdict}: {finding.text}", "plain", is_flush=False)
             yield from (Padding(_line(doubt, "plain", is_flush=False), (0, 0, 0, 2)) for doubt in finding.doubts)
     elif isinstance(part, Commands):
         yield from (Text(f"{'':{_INDENT}}{safe(line)}") for line in part.lines)

@@ -8,15 +8,16 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
+from operator import attrgetter
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hpcml.codec import Json
 from hpcml.report.charts import drawn_text
-from hpcml.report.document import Chart, Document, LevelStyle, Section
+from hpcml.report.document import Chart, Document, LevelStyle, Part, Section
 from hpcml.report.text import safe
 
 _BEGINNING = b"<!doctype html>\n<!-- hpcml report -->"
@@ -54,6 +55,7 @@ def as_page(document: Document) -> str:
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else safe(value),
     )
+    environment.filters["groupby_in_order"] = _groups
     return environment.get_template("report.html").render(
         document=document,
         version=document.made_by,
@@ -62,6 +64,7 @@ def as_page(document: Document) -> str:
         plotly=Markup(plotly),  # noqa: S704 - plotly's own file
         script=Markup(script),  # noqa: S704 - our own file
         numbered=_numbering(),
+        beside=_beside,
         kind_of=lambda part: type(part).__name__,
         figure=_figure,
         swatch=lambda level: _swatch(document.styles[level]),
@@ -83,6 +86,18 @@ def _script() -> str:
     """Return the page's own script, which is cut into files by topic."""
     parts = [_file(name) for name in ("charts.js", "tables.js", "page.js")]
     return "\n".join(['"use strict";', "(() => {", "const root = document.documentElement;", *parts, "})();"])
+
+
+def _groups(values: Sequence[object], name: str) -> list[tuple[object, list[object]]]:
+    """Return runs of neighbours that are alike in the attribute *name*, in their order."""
+    key = attrgetter(name)
+    return [(one, list(alike)) for one, alike in itertools.groupby(values, key=key)]
+
+
+def _beside(parts: Sequence[Part]) -> list[tuple[bool, list[Part]]]:
+    """Return neighbours that stand beside each other, which are charts that are not wide, together, in their order."""
+    grouped = itertools.groupby(parts, key=lambda part: isinstance(part, Chart) and not part.is_wide)
+    return [(is_small, list(those)) for is_small, those in grouped]
 
 
 def _policy(scripts: Iterator[str]) -> str:

@@ -1,8 +1,9 @@
-// Charts: what is chosen beside a chart redraws it.
+// Charts: drawn when they come near the screen, in the colours of the page; what is chosen beside a chart redraws it.
 
-const charts = [];
+const charts = new Map(); // by the element that is drawn in
+const NEAR = "600px"; // below and above the screen
 
-function colours(layout) {
+function themed(layout) {
   const style = getComputedStyle(root);
   const ink = style.getPropertyValue("--ink").trim();
   const line = style.getPropertyValue("--line").trim();
@@ -15,19 +16,23 @@ function colours(layout) {
   return found;
 }
 
+function recolour() {
+  for (const chart of charts.values()) if (chart.isDrawn) Plotly.relayout(chart.drawing, themed(chart.layout));
+}
+
 const isShown = (chart, trace) => trace.xs[chart.view] !== undefined && !chart.hidden.has(trace.level);
 
 function redraw(chart) {
+  if (!chart.isDrawn) return;
   const x = chart.traces.map((trace) => trace.xs[chart.view] ?? []);
   const visible = chart.traces.map((trace) => isShown(chart, trace));
   const title = chart.views.find((view) => view.key === chart.view).title;
   Plotly.update(chart.drawing, { x, visible }, { "xaxis.title.text": title, "xaxis.autorange": true });
 }
 
-function draw(source) {
-  const drawing = document.getElementById(source.dataset.chart);
-  const chart = { ...JSON.parse(source.textContent), drawing, hidden: new Set() };
-  chart.view = chart.views[0].key;
+function draw(chart) {
+  if (chart.isDrawn) return;
+  chart.isDrawn = true;
   const data = chart.traces.map((trace) => ({
     ...trace.drawn, x: trace.xs[chart.view] ?? [], visible: isShown(chart, trace),
   }));
@@ -36,12 +41,21 @@ function draw(source) {
     margin: { l: 48, r: 16, t: 12, b: 44 }, font: { family: getComputedStyle(document.body).fontFamily, size: 12 },
     hoverlabel: {}, dragmode: "zoom", ...chart.layout,
   };
-  layout.xaxis = { ...layout.xaxis, title: { text: chart.views[0].title } };
-  const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  layout.xaxis = { ...layout.xaxis, title: { text: chart.views.find((view) => view.key === chart.view).title } };
+  chart.layout = layout;
   // A finger that scrolls the page must not zoom a chart.
   if (window.matchMedia("(pointer: coarse)").matches) layout.dragmode = false;
-  const done = Plotly.newPlot(drawing, data, layout, options);
-  charts.push(chart);
+  // Plotly's own tool bar lies over the data: what it is for stands beside the chart's title.
+  Plotly.newPlot(chart.drawing, data, layout, { responsive: true, displaylogo: false, displayModeBar: false });
+  Plotly.relayout(chart.drawing, themed(layout));
+  root.dataset.drawn = String([...charts.values()].filter((each) => each.isDrawn).length);
+}
+
+function found(source) {
+  const drawing = document.getElementById(source.dataset.chart);
+  const chart = { ...JSON.parse(source.textContent), drawing, hidden: new Set(), isDrawn: false };
+  chart.view = chart.views[0].key;
+  charts.set(drawing, chart);
   const figure = drawing.closest("figure");
   for (const choice of figure.querySelectorAll(".views input")) {
     choice.addEventListener("change", () => { chart.view = choice.value; redraw(chart); });
@@ -55,13 +69,51 @@ function draw(source) {
       redraw(chart);
     });
   }
-  return done.then(() => Plotly.relayout(drawing, colours(layout)));
+  const tools = {
+    whole: () => Plotly.relayout(drawing, { "xaxis.autorange": true, "yaxis.autorange": chart.layout.yaxis.autorange ?? true }),
+    picture: () => Plotly.downloadImage(drawing, { format: "png", scale: 2, filename: figure.dataset.name }),
+  };
+  for (const tool of figure.querySelectorAll("button[data-tool]")) {
+    tool.addEventListener("click", () => { draw(chart); tools[tool.dataset.tool](); });
+  }
+  return chart;
 }
 
-async function drawAll() {
-  for (const source of document.querySelectorAll("script[data-chart]")) {
-    await draw(source);
-    await new Promise((resolve) => setTimeout(resolve, 0)); // the page stays alive in between
+function findCharts() {
+  for (const source of document.querySelectorAll("script[data-chart]")) found(source);
+  const near = new IntersectionObserver((entries) => {
+    for (const entry of entries.filter((each) => each.isIntersecting)) {
+      near.unobserve(entry.target);
+      draw(charts.get(entry.target));
+    }
+  }, { rootMargin: NEAR });
+  for (const drawing of charts.keys()) near.observe(drawing);
+  root.dataset.charts = String(charts.size);
+}
+
+function drawAll() {
+  for (const chart of charts.values()) draw(chart);
+}
+
+// ---- paper ---------------------------------------------------------------------------------------------------------
+// Paper is narrower than a screen: each chart is drawn anew as wide as it will be there. As a picture with a viewBox it
+// also follows a page that is narrower still.
+
+function chartsToPaper() {
+  drawAll();
+  for (const chart of charts.values()) {
+    const width = chart.drawing.clientWidth;
+    const height = chart.drawing.clientHeight;
+    Plotly.relayout(chart.drawing, { ...themed(chart.layout), autosize: false, width, height, "font.size": 10 });
+    for (const svg of chart.drawing.querySelectorAll(".main-svg")) svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    chart.drawing.querySelector(".svg-container").style.aspectRatio = `${width} / ${height}`;
   }
-  root.dataset.drawn = String(charts.length);
+}
+
+function chartsToScreen() {
+  for (const chart of charts.values()) {
+    for (const svg of chart.drawing.querySelectorAll(".main-svg")) svg.removeAttribute("viewBox");
+    chart.drawing.querySelector(".svg-container").style.aspectRatio = "";
+    Plotly.relayout(chart.drawing, { ...themed(chart.layout), autosize: true, width: null, height: null, "font.size": 12 });
+  }
 }

@@ -1,30 +1,31 @@
-// The page: its colours, and that paper is light.
+// The page: its colours, and what it looks like on paper.
 
 const button = document.getElementById("theme");
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (root.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
 
-function recolour() {
+function nameTheme() {
   button.textContent = isDark() ? "Light colours" : "Dark colours";
-  for (const chart of charts) Plotly.relayout(chart.drawing, colours(chart.layout));
 }
 
 button.addEventListener("click", () => {
   root.dataset.theme = isDark() ? "light" : "dark";
+  nameTheme();
   recolour();
 });
-system.addEventListener("change", recolour);
-let before;
+system.addEventListener("change", () => { nameTheme(); recolour(); });
+
 window.addEventListener("beforeprint", () => {
-  before = root.dataset.theme;
-  root.dataset.theme = "light";
-  recolour();
+  root.classList.add("paper");
+  chartsToPaper();
+  fitAll();
 });
 window.addEventListener("afterprint", () => {
-  if (before === undefined) delete root.dataset.theme;
-  else root.dataset.theme = before;
-  recolour();
+  root.classList.remove("paper");
+  chartsToScreen();
+  fitAll();
 });
 
-recolour();
-drawAll();
+nameTheme();
+findTables();
+findCharts();
