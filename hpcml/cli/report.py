@@ -26,7 +26,13 @@ _DEFAULT = "report.html"
 )
 @click.option("--title", metavar="TEXT", help="Of the report; default: the experiment.")
 @comparing
-@click.option("--curve", "curves", multiple=True, metavar="METRIC", help="Draw this; default: the metric and the loss.")
+@click.option(
+    "--curve",
+    "curves",
+    multiple=True,
+    metavar="METRIC",
+    help="Draw this; default: metric, loss, step time, a loss scale that changed.",
+)
 @selecting
 @form("md", "latex")
 @pass_places

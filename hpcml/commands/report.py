@@ -24,6 +24,7 @@ from hpcml.commands.selection import Selection, select
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.interop import output
 from hpcml.model.comparison import Comparison, ComparisonRequest
+from hpcml.model.precision import Numerics
 from hpcml.model.publication import Axis, Band, GroupCurves, Origin, Publication, ReportGroup
 from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import Point, RunRecord
@@ -38,13 +39,15 @@ from hpcml.store.telemetry import timelines
 STDOUT = "-"
 _Points = Mapping[str, Sequence[Point]]  # by uid
 _LOSSES = ("loss", "train_loss")  # the first that was recorded is drawn beside the compared metric
+_LOSS_SCALE = "loss_scale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """What the report should be about.
 
-    `title` None: it is named after its runs' experiment. `curves` are metrics; empty: the compared one and a loss.
+    `title` None: it is named after its runs' experiment. `curves` are metrics; empty: the compared one, a loss,
+    the time of a step, and the loss scale where it changed.
     `command_line` is printed in the report, so that it can be made again.
     """
 
@@ -146,7 +149,7 @@ def _attainment(runs: Sequence[RunRecord], curves: StepCurves, left_out: dict[st
 
 
 def _metrics(runs: Sequence[RunRecord], wish: Wish, comparison: Comparison | None) -> list[str]:
-    """Return the metrics whose curves are drawn: those that were wished for, else the judged one and a loss."""
+    """Return the metrics whose curves are drawn: those that were wished for, else those that a run is looked at by."""
     known = {name for run in runs for name in run.metrics}
     if wish.curves:
         for name in wish.curves:
@@ -160,7 +163,9 @@ def _metrics(runs: Sequence[RunRecord], wish: Wish, comparison: Comparison | Non
         except ComparisonError:  # they disagree, or recorded none: a report of such runs has other things to show
             judged = [asked.metric] if asked.metric in known else []
     loss = [name for name in _LOSSES if name in known][:1]
-    return list(dict.fromkeys([*filter(None, judged), *loss]))
+    scales = [run.metrics[_LOSS_SCALE] for run in runs if _LOSS_SCALE in run.metrics]
+    scale = [_LOSS_SCALE] if any(of.min != of.max for of in scales) else []
+    return list(dict.fromkeys([*filter(None, judged), *loss, *({STEP} & known), *scale]))
 
 
 def _curves(
@@ -177,8 +182,9 @@ def _curves(
         energy = {uid: energy_at(of, sampled[uid]) for uid, of in points.items() if uid in sampled}
         for at, group in enumerate(groups):
             members = [by_uid[uid] for level in group.levels for uid in level.uids]
-            own = {run.uid: points.get(run.uid, []) for run in members}
-            known = {uid: drawn for uid, drawn in energy.items() if uid in own and drawn is not None}
+            drawn = {run.uid for run in members if metric != STEP or run.numerics == Numerics.native.name}
+            own = {run.uid: points.get(run.uid, []) if run.uid in drawn else [] for run in members}
+            known = {uid: used for uid, used in energy.items() if uid in drawn and used is not None}
             bands = {
                 level.name: _bands([(by_uid[uid].seed, own[uid], known.get(uid)) for uid in level.counted])
                 for level in group.levels

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, RenderableType
 
 from hpcml.codec import Json
+from hpcml.model.precision import Numerics
 from hpcml.model.publication import Band, GroupCurves, ReportGroup
 from hpcml.model.query_results import Curves
 from hpcml.model.records import Point, RunRecord
@@ -141,7 +142,12 @@ def curve_chart(
     is_cut = any(len(one) > most for one in points.values())
     return Chart(
         title=metric,
-        described=_described(metric, len(points), is_cut=is_cut, most=most, are_drawn=curves <= _MOST_CURVES),
+        described=" ".join(
+            [
+                _described(metric, len(points), is_cut=is_cut, most=most, are_drawn=curves <= _MOST_CURVES),
+                *_without(found, runs.values()),
+            ]
+        ),
         traces=traces,
         views=_VIEWS if found.energy_kj else _VIEWS[:2],
         layout={"xaxis": titled("step"), "yaxis": titled(metric), "hovermode": "closest"},
@@ -183,10 +189,12 @@ def _thin(run: RunRecord, line: _Line, level: str, style: LevelStyle, *, counts:
             "y": [point.value if math.isfinite(point.value) else None for point in kept],
             "line": {"width": 1, "color": style.faint(0.45), "dash": "solid" if counts else "dot"},
             "marker": {"color": style.colour, "symbol": style.marker},
-            "hovertemplate": f"%{{x:.6g}}: %{{y:.5g}}<br>{drawn_text(name)}",
+            "hovertemplate": "%{x:.6g}: %{y:.5g}<br>%{meta}",
+            "meta": drawn_text(name),
             "name": "",
         },
         xs={view: x for view, x in xs.items() if x},
+        role="run",
     )
 
 
@@ -204,7 +212,8 @@ def _thick(band: Band, view: str, level: str, style: LevelStyle) -> Iterator[Tra
             "line": {"width": 0},
             "hoverinfo": "skip",
         }
-        yield Trace(level=level, drawn=around, xs={view: [*(x for x, *_ in sides), *(x for x, *_ in reversed(sides))]})
+        there_and_back = [*(x for x, *_ in sides), *(x for x, *_ in reversed(sides))]
+        yield Trace(level=level, drawn=around, xs={view: there_and_back}, role="band")
     drawn: dict[str, Json] = {
         "type": "scatter",
         "mode": "lines+markers",
@@ -214,7 +223,7 @@ def _thick(band: Band, view: str, level: str, style: LevelStyle) -> Iterator[Tra
         "hovertemplate": f"%{{x:.6g}}: %{{y:.5g}}<br>{drawn_text(level)}, mean of {band.seeds} seeds",
         "name": "",
     }
-    yield Trace(level=level, drawn=drawn, xs={view: band.x})
+    yield Trace(level=level, drawn=drawn, xs={view: band.x}, role="mean")
 
 
 def _described(metric: str, count: int, *, is_cut: bool, most: int, are_drawn: bool) -> str:
@@ -226,6 +235,14 @@ def _described(metric: str, count: int, *, is_cut: bool, most: int, are_drawn: b
         f"Each line has at most {most} of its points, the peaks and dips among them." if is_cut else "",
     ]
     return " ".join(filter(None, parts))
+
+
+def _without(found: GroupCurves, runs: Iterable[RunRecord]) -> Iterator[str]:
+    """Yield why runs that reported the metric have no curve: times of emulated steps, which say nothing of a device."""
+    of = [run for run in runs if found.curves.metric in run.metrics and run.numerics != Numerics.native.name]
+    without = sum(not found.curves.points.get(run.uid) for run in of)
+    if without:
+        yield f"Left out: runs whose numerics are not native ({without}); their times say nothing about the device."
 
 
 def _curve_numbers(found: GroupCurves, levels: Sequence[str]) -> Table:

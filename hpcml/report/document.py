@@ -80,6 +80,9 @@ class Table:
     is_transposed: bool = False  # a line for each quantity; a terminal puts the columns that do not fit below
 
 
+CurveRole = Literal["run", "mean", "band"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """One line, bar or set of points of a chart; it is hidden and shown together with its level.
@@ -91,6 +94,7 @@ class Trace:
     level: str | None
     drawn: Mapping[str, Json]  # plotly's words for it, without x
     xs: Mapping[str, Sequence[float | str | None]]  # for each view in which it is shown
+    role: CurveRole | None = None  # of curves that readers can smooth; runs are chosen by the text `drawn["meta"]`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,10 @@ def figures(text: str) -> list[dict[str, object]]:
     return [json.loads(one) for one in re.findall(r"<script type=\"application/json\"[^>]*>(.*?)</script>", text)]
 
 
+def charts(text: str) -> list[str]:
+    return re.findall(r'<figure [^>]*data-name="([^"]+)"', text)
+
+
 def test_a_report_is_written_and_says_where(hpcml: Hpcml) -> None:
     done = hpcml("report")
 
@@ -46,7 +50,29 @@ def test_a_report_is_written_and_says_where(hpcml: Hpcml) -> None:
     assert text.startswith("<!doctype html>\n<!-- hpcml report -->")
     assert "tf32 against fp32" in text
     assert "FAILED" in text
-    assert [one["views"][0]["title"] for one in figures(text) if len(one["views"]) == 2] == ["step", "step"]  # type: ignore[index, arg-type]
+    assert [one["views"][0]["title"] for one in figures(text) if len(one["views"]) == 2] == ["step"] * 3  # type: ignore[index, arg-type]
+    assert charts(text)[-3:] == ["val_accuracy", "loss", "step_time_s"]
+
+
+def test_native_times_and_a_loss_scale_that_changed_have_curves(hpcml_environ: dict[str, str], tmp_path: Path) -> None:
+    user = Hpcml(environ=hpcml_environ, cwd=tmp_path)
+    for uid, seed, numerics in (("aaaaaaaa", 0, "native"), ("bbbbbbbb", 1, "native"), ("cccccccc", 2, "emulated")):
+        run_dir = make_run_dir(user.home / "runs", f"20260528-202640-{uid}", seed=seed)
+        agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir)
+        agent.event("attempt_started")
+        rank0.event("precision", requested="amp_fp16", numerics=numerics, products={"matmul": "fp16"})
+        for step in range(1, 21):
+            rank0.metrics(step, step / 10, loss=1 / step, step_time_s=0.01, loss_scale=2.0 ** (step // 8 + seed))
+        agent.event("attempt_ended", 3.0, wall_s=3.0, state="COMPLETED", exit_code=0)
+
+    done = user("report", "-o", "r.html")
+
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert charts(text) == ["loss", "step_time_s", "loss_scale"]
+    drawn = [sum(trace["role"] == "run" for trace in one["traces"]) for one in figures(text)]  # type: ignore[attr-defined]
+    assert drawn == [3, 2, 3]
+    assert "Left out: runs whose numerics are not native (1)" in text
 
 
 def test_the_command_that_makes_the_report_again_makes_it_again(hpcml: Hpcml) -> None:

@@ -84,7 +84,7 @@ def _file(name: str) -> str:
 
 def _script() -> str:
     """Return the page's own script, which is cut into files by topic."""
-    parts = [_file(name) for name in ("charts.js", "tables.js", "page.js")]
+    parts = [_file(name) for name in ("curves.js", "charts.js", "tables.js", "page.js")]
     return "\n".join(['"use strict";', "(() => {", "const root = document.documentElement;", *parts, "})();"])
 
 
@@ -127,7 +127,7 @@ def _figure(chart: Chart) -> Markup:
     """Return the chart as JSON for charts.js, escaped so that it ends no script element and no line."""
     value = {
         "traces": [
-            {"level": trace.level, "drawn": _brief(dict(trace.drawn)), "xs": _brief(dict(trace.xs))}
+            {"level": trace.level, "role": trace.role, "drawn": _brief(dict(trace.drawn)), "xs": _brief(dict(trace.xs))}
             for trace in chart.traces
         ],
         "views": [{"key": view.key, "title": drawn_text(view.title)} for view in chart.views],

@@ -20,45 +20,45 @@ function recolour() {
   for (const chart of charts.values()) if (chart.isDrawn) Plotly.relayout(chart.drawing, themed(chart.layout));
 }
 
-const isShown = (chart, trace) => trace.xs[chart.view] !== undefined && !chart.hidden.has(trace.level);
+const titleOf = (chart) => chart.views.find((view) => view.key === chart.view).title;
 
 function redraw(chart) {
-  if (!chart.isDrawn) return;
-  const x = chart.traces.map((trace) => trace.xs[chart.view] ?? []);
-  const visible = chart.traces.map((trace) => isShown(chart, trace));
-  const title = chart.views.find((view) => view.key === chart.view).title;
-  Plotly.update(chart.drawing, { x, visible }, { "xaxis.title.text": title, "xaxis.autorange": true });
+  if (chart.isDrawn) Plotly.react(chart.drawing, dataOf(chart), chart.layout);
+}
+
+function look(chart, view) {
+  chart.view = view;
+  redraw(chart);
+  if (chart.isDrawn) Plotly.relayout(chart.drawing, { "xaxis.title.text": titleOf(chart), "xaxis.autorange": true });
 }
 
 function draw(chart) {
   if (chart.isDrawn) return;
   chart.isDrawn = true;
-  const data = chart.traces.map((trace) => ({
-    ...trace.drawn, x: trace.xs[chart.view] ?? [], visible: isShown(chart, trace),
-  }));
   const layout = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, autosize: true,
     margin: { l: 48, r: 16, t: 12, b: 44 }, font: { family: getComputedStyle(document.body).fontFamily, size: 12 },
     hoverlabel: {}, dragmode: "zoom", ...chart.layout,
   };
-  layout.xaxis = { ...layout.xaxis, title: { text: chart.views.find((view) => view.key === chart.view).title } };
+  layout.xaxis = { ...layout.xaxis, title: { text: titleOf(chart) } };
+  chart.autorange = layout.yaxis.autorange ?? true; // plotly writes into the layout what the reader zooms to
   chart.layout = layout;
   // A finger that scrolls the page must not zoom a chart.
   if (window.matchMedia("(pointer: coarse)").matches) layout.dragmode = false;
   // Plotly's own tool bar lies over the data: what it is for stands beside the chart's title.
-  Plotly.newPlot(chart.drawing, data, layout, { responsive: true, displaylogo: false, displayModeBar: false });
+  Plotly.newPlot(chart.drawing, dataOf(chart), layout, { responsive: true, displaylogo: false, displayModeBar: false });
   Plotly.relayout(chart.drawing, themed(layout));
   root.dataset.drawn = String([...charts.values()].filter((each) => each.isDrawn).length);
 }
 
 function found(source) {
   const drawing = document.getElementById(source.dataset.chart);
-  const chart = { ...JSON.parse(source.textContent), drawing, hidden: new Set(), isDrawn: false };
-  chart.view = chart.views[0].key;
+  const chart = { ...JSON.parse(source.textContent), drawing, isDrawn: false };
+  Object.assign(chart, { view: chart.views[0].key, hidden: new Set(), phrases: [], weight: 0, isLog: false });
   charts.set(drawing, chart);
   const figure = drawing.closest("figure");
-  for (const choice of figure.querySelectorAll(".views input")) {
-    choice.addEventListener("change", () => { chart.view = choice.value; redraw(chart); });
+  for (const choice of figure.querySelectorAll('.views input[type="radio"]')) {
+    choice.addEventListener("change", () => look(chart, choice.value));
   }
   for (const toggle of figure.querySelectorAll(".levels button")) {
     const level = chart.levels[Number(toggle.dataset.level)];
@@ -69,8 +69,9 @@ function found(source) {
       redraw(chart);
     });
   }
+  findWays(chart, figure);
   const tools = {
-    whole: () => Plotly.relayout(drawing, { "xaxis.autorange": true, "yaxis.autorange": chart.layout.yaxis.autorange ?? true }),
+    whole: () => Plotly.relayout(drawing, { "xaxis.autorange": true, "yaxis.autorange": chart.autorange }),
     picture: () => Plotly.downloadImage(drawing, { format: "png", scale: 2, filename: figure.dataset.name }),
   };
   for (const tool of figure.querySelectorAll("button[data-tool]")) {
