@@ -111,7 +111,9 @@ def test_no_text_of_a_table_is_written_over_the_column_beside_it(opened: Open) -
 
 def test_the_screen_is_as_before_when_it_was_printed(opened: Open) -> None:
     report = opened(
-        report_page(publication(seeds=2, points=30)), color_scheme="dark", viewport={"width": 900, "height": 700}
+        report_page(publication(seeds=2, points=30, timelines={}, scaling=None)),
+        color_scheme="dark",
+        viewport={"width": 900, "height": 700},
     )
     layout = (
         "[...document.querySelectorAll('.main-svg, table, figure')].map((e) => "
