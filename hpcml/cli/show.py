@@ -12,13 +12,18 @@ from hpcml.paths import Places
 
 @click.command()
 @click.argument("reference", metavar="RUN")
+@click.option("--all", "is_all", is_flag=True, help="Also all settings with their defaults, facts and events.")
 @form("json")
 @pass_places
-def show(places: Places, reference: str, form: str | None) -> None:
-    """Show everything recorded of one run, given by its id, a unique end of it, or its name."""
+def show(places: Places, reference: str, *, is_all: bool, form: str | None) -> None:
+    """Show what was asked of one run, its result and its end; --all shows everything recorded of it.
+
+    RUN is an id, a unique end of one, a name, @1 for the newest run or @-1 for the last submission, if it is one run.
+    """
     from hpcml.cli import terminal
     from hpcml.commands.show import show_run
     from hpcml.report import show as report
+    from hpcml.report.show import Asked
 
     shown = show_run(places, reference)
     run, events, word, code, timelines = shown.record, shown.events, shown.word, shown.code, shown.timelines
@@ -26,5 +31,13 @@ def show(places: Places, reference: str, form: str | None) -> None:
         say(report.run_details_json(run, events, word=word, code=code, timelines=timelines), nl=False)
     else:
         console = terminal.console()
-        details = report.run_details(run, events, console=console, word=word, code=code, timelines=timelines)
+        details = report.run_details(
+            run,
+            events,
+            console=console,
+            word=word,
+            timelines=timelines,
+            asked=Asked(overrides=shown.overrides, argv=shown.argv, code=code),
+            is_all=is_all,
+        )
         terminal.show(details)

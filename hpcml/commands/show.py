@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands.collect import answering, collect
+from hpcml.errors import HpcmlError
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Known, RunRecord, StoredEvent
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import read_manifest
 from hpcml.store import query
 from hpcml.store.scheduler_polls import read_words
 from hpcml.store.telemetry import timelines
@@ -21,7 +23,8 @@ class Shown:
     """One run with everything recorded of it.
 
     `word` is what its scheduler said last and when (unix seconds), None if it was never asked; `code` is the folder of
-    the copy of its code, None without a copy.
+    the copy of its code, None without a copy. `overrides` are the settings that were typed for it, None where that was
+    not recorded; `argv` is the command line of a program of the user's own, None for a recipe.
     """
 
     record: RunRecord
@@ -29,6 +32,8 @@ class Shown:
     timelines: Sequence[Timeline]
     word: tuple[Known, float] | None
     code: str | None
+    overrides: Sequence[str] | None
+    argv: Sequence[str] | None
 
 
 def show_run(places: Places, reference: str) -> Shown:
@@ -37,13 +42,26 @@ def show_run(places: Places, reference: str) -> Shown:
         collect(store, places)
         record = query.get_run(store, reference)
         code = RunDir(Path(record.path)).code
+        overrides, argv = _asked(record)
         return Shown(
             record=record,
             events=query.events(store, record.uid),
             timelines=timelines(store, record.uid),
             word=read_words(store, [record.uid]).get(record.uid),
             code=str(code.resolve()) if code.exists() else None,
+            overrides=overrides,
+            argv=argv,
         )
+
+
+def _asked(record: RunRecord) -> tuple[list[str] | None, list[str] | None]:
+    """Return the settings that were typed for the run, and the command line of a program of the user's own."""
+    try:
+        manifest = read_manifest(RunDir(Path(record.path)).manifest)
+    except HpcmlError:  # its directory is gone or damaged, or another tool ran it: the store alone answers
+        return None, None
+    is_own = manifest.run.workload.command is not None
+    return manifest.provenance.overrides, manifest.plan.argv if is_own else None
 
 
 def events_of(places: Places, reference: str) -> list[StoredEvent]:

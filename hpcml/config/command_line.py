@@ -20,6 +20,7 @@ _WITH_DEFAULT = ("cluster", "container", "study", "devices")
 _INFO = ("-i", "--info")
 _INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
 _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")
+OF_OWN_PROGRAMS = ("model=custom", "data=custom")  # said for the user, where nothing else is
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
     if (
         is_own or "workload.command" in keys
     ):  # a run of somebody's program must not be recorded as our CNN on our digits
-        overrides[:0] = [f"{group}=custom" for group in ("model", "data") if group not in keys]
+        overrides[:0] = [word for word in OF_OWN_PROGRAMS if word.partition("=")[0] not in keys]
     if own is not None and "hydra.searchpath" not in keys:
         overrides.append(f"hydra.searchpath=[{in_quotes(f'file://{own}')}]")
     return Words(words.flags, tuple(overrides))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -21,7 +22,7 @@ from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
 from hpcml.model.state import State
 from hpcml.report.files import written_words
 from hpcml.report.render.data import json_ready, json_text
-from hpcml.report.runs import is_native, job_words, last_value, metric_words, record_json, title
+from hpcml.report.runs import is_native, job_words, key_metric, last_value, metric_words, record_json, short_uid, title
 from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, work_words
 from hpcml.report.text import duration, number, safe
 from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, paths_in, told_by
@@ -34,17 +35,27 @@ def run_details(
     console: Console,
     zone: tzinfo | None = None,
     word: tuple[Known, float] | None = None,
-    code: str | None = None,
     timelines: Sequence[Timeline] = (),
+    asked: Asked | None = None,
+    is_all: bool = False,
 ) -> RenderableType:
-    """Return everything about *run*; times are shown in *zone*, by default this machine's.
+    """Return what was asked of *run*, its result and its end; with *is_all* also its settings, facts and events.
 
-    *word* is the scheduler's last report of the job and its time (unix seconds), *code* the folder with the run's code,
-    *timelines* the telemetry of its GPUs. Attempts are read from *events*. Sections of which nothing is known are left
-    out, and of a user's own program the settings that only recipes read, where nobody chose them.
+    Times are shown in *zone*, by default this machine's. *word* is the scheduler's last report of the job and its time
+    (unix seconds), *timelines* the telemetry of its GPUs. Attempts are read from *events*. Sections of which nothing is
+    known are left out. Settings are shown also where what was typed is not known, without those that only recipes read
+    where the program is the user's own and nobody chose them.
     """
+    asked = asked or Asked(overrides=None)
+    typed = asked.words
     parts: list[RenderableType] = [Text(safe(f"{run.uid}  {title(run)}".rstrip()), style="bold")]
-    parts += [_pairs({**dict(_outcome(run)), "code": code, **_files(run, events), "scheduler said": _said(word, zone)})]
+    head = {"asked": typed, "command": asked.command, **dict(_result(run))}
+    place = {
+        "code": asked.code,
+        **_files(run, events),
+        "scheduler said": _said(word, zone),
+    }
+    parts += [_pairs({**head, **dict(_outcome(run)), **place})]
     if run.notes:
         parts += [_title("notes"), _indent(_notes(run.notes, zone))]
     parts += _section("missing", {**dict(_missing(run)), **_unread(events)})
@@ -56,12 +67,38 @@ def run_details(
     if run.metrics:
         parts += [_title("metrics"), _indent(_metrics(run, console))]
     parts += _used(run, timelines)
-    parts += _section("facts", dict(sorted(run.facts.items())))
-    chosen = {key: value for key, value in sorted(run.params.items()) if not says_nothing(run.params, key)}
-    parts += _section("settings", chosen)
-    if events:
+    if is_all:
+        parts += _section("facts", dict(sorted(run.facts.items())))
+    if is_all or typed is None:
+        is_told = {key: is_all or not says_nothing(run.params, key) for key in run.params}
+        parts += _section("settings", {key: value for key, value in sorted(run.params.items()) if is_told[key]})
+    if is_all and events:
         parts += [_title("events"), _indent(_events(events))]
+    if not is_all:
+        more = f"hpcml show --all {short_uid(run.uid)}: settings with their defaults, facts, events"
+        parts += [Text(f"\n{safe(more)}", style="dim")]
     return Group(*parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was submitted: the settings that were typed, None where that was not recorded, the program and its code."""
+
+    overrides: Sequence[str] | None
+    argv: Sequence[str] | None = None  # the command line of a program of the user's own
+    code: str | None = None  # the folder with the copy of its code
+
+    @property
+    def words(self) -> str | None:
+        """The settings in one line, without the command, which `command` says."""
+        if self.overrides is None:
+            return None
+        return " ".join(word for word in self.overrides if not word.startswith("workload.command=")) or "the defaults"
+
+    @property
+    def command(self) -> str | None:
+        """The command line of the user's own program, as a shell takes it."""
+        return None if self.argv is None else shlex.join(self.argv)
 
 
 def run_details_json(
@@ -99,6 +136,13 @@ def _used(run: RunRecord, timelines: Sequence[Timeline]) -> Iterator[RenderableT
         yield _indent(drawn)
     if run.work is not None:
         yield from _section("work", dict(work_words(run.work)))
+
+
+def _result(run: RunRecord) -> Iterator[tuple[str, object]]:
+    name, value = key_metric(run, None)
+    if name and value is not None:
+        at = run.metrics[name].last_step
+        yield "result", f"{name} {metric_words(value)}{'' if at is None else f' at step {at}'}"
 
 
 def _outcome(run: RunRecord) -> Iterator[tuple[str, object]]:

@@ -94,6 +94,7 @@ class Provenance:
     submission: str | None = None  # the runs that were submitted together have the same
     submission_size: int | None = None  # how many these are
     code: str | None = None  # the folder with the snapshot of the code that runs
+    overrides: list[str] | None = None  # the settings typed for this run, of a sweep one point; None: not recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

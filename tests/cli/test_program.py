@@ -74,6 +74,9 @@ def test_of_a_program_of_ones_own_only_what_is_known_is_said(hpcml: Hpcml) -> No
         assert not [word for word in ("nchw", "batch", "digits", "training.") if word in said], said
     assert "program     your own, single" in plan.stdout
     assert "strategy single · cluster local" in compared.stdout
+    asked = [line.split()[:1] for line in shown.stdout.splitlines()[1:]]
+    assert asked[0] == ["asked"]
+    assert "args.lr=1" in shown.stdout.split()
 
 
 def test_a_plan_for_a_cluster_shows_each_run_with_its_words(hpcml: Hpcml) -> None:

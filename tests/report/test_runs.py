@@ -13,7 +13,7 @@ from rich.console import Console
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.report.runs import runs_csv, runs_json, runs_markdown, runs_table
-from hpcml.report.show import run_details, run_details_json
+from hpcml.report.show import Asked, run_details, run_details_json
 
 
 def table(*runs: RunRecord, width: int = 100, metric: str | None = None) -> list[str]:
@@ -23,9 +23,9 @@ def table(*runs: RunRecord, width: int = 100, metric: str | None = None) -> list
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def details(record: RunRecord, *, width: int = 100) -> str:
+def details(record: RunRecord, *, width: int = 100, asked: Asked | None = None, is_all: bool = True) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(run_details(record, [event()], console=console, zone=UTC))
+    console.print(run_details(record, [event()], console=console, zone=UTC, asked=asked, is_all=is_all))
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
@@ -193,6 +193,31 @@ def test_details_tell_how_it_ended_and_what_was_measured() -> None:
         "1.5s  1/rank0  probe  matmul=tf32, error=NaN",
     ):
         assert words in text
+
+
+def test_details_begin_with_what_was_asked_and_keep_the_rest_for_who_asks() -> None:
+    typed = ["precision=tf32", "workload.command='./fit --lr {lr}'", "args.lr=0.1"]
+    asked = Asked(overrides=typed, argv=["./fit", "a b"])
+
+    brief, whole = details(run(), asked=asked, is_all=False), details(run(), asked=asked)
+
+    assert [" ".join(line.split()) for line in brief.splitlines()[1:5]] == [
+        "asked precision=tf32 args.lr=0.1",
+        "command ./fit 'a b'",
+        "result val_accuracy 0.9123 at step 100",
+        "state COMPLETED",
+    ]
+    assert brief.splitlines()[-1] == "hpcml show --all abcdef: settings with their defaults, facts, events"
+    assert [word for word in ("facts", "settings", "events") if f"\n{word}\n" in brief] == []
+    assert [word for word in ("facts", "settings", "events") if f"\n{word}\n" in whole] == [
+        "facts",
+        "settings",
+        "events",
+    ]
+
+
+def test_settings_are_shown_where_what_was_asked_was_not_recorded() -> None:
+    assert "\nsettings\n" in details(run(), asked=Asked(overrides=None), is_all=False)
 
 
 def test_an_unproven_or_emulated_precision_says_so_in_the_details() -> None:

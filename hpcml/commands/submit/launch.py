@@ -201,7 +201,11 @@ def prepare(
         run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, next(index)))
         code, kept = codes[item.code_folder], keep(item, run_dir)
         its_origin = replace(
-            origin, git_commit=code.commit, git_dirty=code.dirty, code=None if kept.code is None else str(kept.code)
+            origin,
+            git_commit=code.commit,
+            git_dirty=code.dirty,
+            code=None if kept.code is None else str(kept.code),
+            overrides=list(item.overrides),
         )
         job = _job(item, kept, run_dir, its_origin)
         return Prepared(item=item, job=job, kept=kept, code=code)
