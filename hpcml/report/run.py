@@ -17,19 +17,42 @@ from hpcml.units import format_walltime
 def to_text(
     planned: Sequence[tuple[Run, Plan, tuple[str, ...]]], submissions: Sequence[tuple[Sequence[str], str]]
 ) -> str:
-    """Return a block for each run, then the command and the script of each submission.
+    """Return what runs have in common, a block for each with what it has alone, and the calls with their scripts.
 
     *planned* has each run with its plan and the settings that the user typed, *submissions* the command line that would
     be called (qsub, sbatch) and the script that it would get.
     """
     total = len(planned)
     heading = f"{total} run{'s' if total != 1 else ''} would be submitted; nothing was.\n"
-    blocks = [_block(number, total, *entry) for number, entry in enumerate(planned, start=1)]
+    rows = [[*_overrides(overrides), *_rows(run, plan)] for run, plan, overrides in planned]
+    common = set.intersection(*map(set, rows)) if total > 1 else set()
+    blocks = [_block("all runs", [row for row in rows[0] if row in common])] if common else []
+    for number, (run_rows, (_, _, overrides)) in enumerate(zip(rows, planned, strict=True), start=1):
+        own = [row for row in run_rows if row not in common]
+        words = " ".join(word for word in overrides if (_ASKED, word) not in common)
+        title = words or ("as above" if common else "the defaults")
+        blocks.append(_block(f"[{number}/{total}] {title}", [row for row in own if row[0] != _ASKED]))
     sent = [f"$ {shlex.join(command)}\n\n{script}" for command, script in submissions]
     return "\n".join([heading, *blocks, *sent])
 
 
-def _block(number: int, total: int, run: Run, plan: Plan, overrides: tuple[str, ...]) -> str:
+_ASKED, _ENVIRONMENT = "asked", "environment"
+
+
+def _block(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    lines, before = [title], ""
+    for label, text in rows:
+        lines.append(f"  {'' if label == before else label:11} {text}")
+        before = label
+    return "\n".join(lines) + "\n"
+
+
+def _overrides(words: Sequence[str]) -> list[tuple[str, str]]:
+    return [(_ASKED, word) for word in words]
+
+
+def _rows(run: Run, plan: Plan) -> list[tuple[str, str]]:
+    """Return label and text of each line about a run; a label may come several times in a row."""
     site, wanted = run.cluster, run.resources
     asked = {
         "partition": wanted.partition,
@@ -41,18 +64,16 @@ def _block(number: int, total: int, run: Run, plan: Plan, overrides: tuple[str, 
         "mem": wanted.mem,
         "walltime": None if plan.walltime_s is None else format_walltime(plan.walltime_s),
     }
-    lines = [
-        f"[{number}/{total}] {' '.join(overrides) or 'the defaults'}",
-        f"  config      {spec_hash(run)}  experiment={run.experiment} seed={run.seed}",
-        f"  {_subject(run)}",
-        f"  precision   {_precision(run, plan)}",
-        f"  cluster     {site.name} ({site.scheduler.name}, {site.status})",
-        f"  resources   {' '.join(f'{name}={value}' for name, value in asked.items() if value is not None)}",
-        f"  processes   {plan.processes_per_node} a node, {_steps(run)}",
+    return [
+        ("config", f"{spec_hash(run)}  experiment={run.experiment} seed={run.seed}"),
+        _subject(run),
+        ("precision", _precision(run, plan)),
+        ("cluster", f"{site.name} ({site.scheduler.name}, {site.status})"),
+        ("resources", " ".join(f"{name}={value}" for name, value in asked.items() if value is not None)),
+        ("processes", _processes(run, plan)),
         *_environment(plan),
-        f"  command     {shlex.join(plan.argv)}",
+        ("command", shlex.join(plan.argv)),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _precision(run: Run, plan: Plan) -> str:
@@ -61,26 +82,27 @@ def _precision(run: Run, plan: Plan) -> str:
     return f"{run.precision.name.name}, {plan.numerics.name} on {plan.device}"
 
 
-def _subject(run: Run) -> str:
+def _subject(run: Run) -> tuple[str, str]:
     params = flatten(encode(run))
     model, data, layout = (
         None if says_nothing(params, f"{group}.name") else params[f"{group}.name"]
         for group in ("model", "data", "layout")
     )
     if model is None:
-        return f"program     your own, {run.strategy.name.name}"
-    return (
-        f"model/data  {', '.join(filter(None, [model + f' on {data}' * bool(data), run.strategy.name.name, layout]))}"
-    )
+        return "program", f"your own, {run.strategy.name.name}"
+    return "model/data", ", ".join(filter(None, [model + f" on {data}" * bool(data), run.strategy.name.name, layout]))
 
 
-def _steps(run: Run) -> str:
-    return "synchronous steps" if KINDS[run.strategy.name].is_synchronous else "asynchronous steps"
+def _processes(run: Run, plan: Plan) -> str:
+    """Return how many processes there are; whether their steps are synchronous is known of recipes alone."""
+    count = f"{plan.processes_per_node} a node"
+    if run.workload.command is not None:
+        return count
+    return f"{count}, {'synchronous' if KINDS[run.strategy.name].is_synchronous else 'asynchronous'} steps"
 
 
-def _environment(plan: Plan) -> list[str]:
-    settings = [
-        f"unset {name}" if value is None else f"{name}={shlex.quote(value)}"
+def _environment(plan: Plan) -> list[tuple[str, str]]:
+    return [
+        (_ENVIRONMENT, f"unset {name}" if value is None else f"{name}={shlex.quote(value)}")
         for name, value in sorted(plan.environment.items())
     ]
-    return [f"  {'environment' if index == 0 else '':11} {text}" for index, text in enumerate(settings)]

@@ -89,6 +89,17 @@ def test_a_plan_for_a_cluster_shows_each_run_with_its_words(hpcml: Hpcml) -> Non
     assert "command     python -c pass --lr 2 --note 'a b'" in done.stdout
 
 
+def test_a_plan_of_a_sweep_says_once_what_its_runs_have_in_common(hpcml: Hpcml) -> None:
+    said = hpcml("run", "-n", "-m", "experiment=mine", "--", sys.executable, "-c", "pass", "--lr", "1,2").stdout
+
+    common, first, second = said.partition("all runs\n")[2].partition("\n$ ")[0].split("\n\n")
+    assert said.count("OMP_NUM_THREADS=") == 1
+    assert "asked       experiment=mine" in common
+    assert "processes   1 a node\n" in common
+    assert [block.splitlines()[0] for block in (first, second)] == ["[1/2] args.lr=1", "[2/2] args.lr=2"]
+    assert [line.split()[0] for line in first.splitlines()[1:]] == ["config", "command"]
+
+
 def test_as_is_sweeps_nothing_but_what_is_asked_for_in_front(hpcml: Hpcml) -> None:
     done = hpcml("run", "-n", "-m", "--as-is", "args.lr=1,2", "--", sys.executable, "-c", "pass", "3,4", "--lr={lr}")
 
