@@ -19,6 +19,7 @@ _UID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/i/l: these are re
 _ORDER_DIGITS = 3  # 29,791 runs of one submission keep their order
 _CHANCE_DIGITS = 5
 _UID = re.compile(rf"\d{{8}}-\d{{6}}-[{_UID_ALPHABET}]{{1,20}}")
+NEWEST = re.compile(r"@(-?)([1-9]\d{0,8})")  # in place of an id: @1 the newest run, @-1 the last submission
 REMOVED = ".removed-"  # before the name of a run that is being removed
 _BY_ATTEMPT = re.compile(r"(\d+)-.*\.jsonl")
 _BY_RANK = re.compile(r"-rank\d+(-\d+)?\.jsonl$")

@@ -7,7 +7,6 @@ All functions take an open `Database`, use one snapshot each, and change nothing
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,13 @@ from sqlalchemy import Connection, Select, func, select
 from hpcml.errors import StoreError
 from hpcml.model.records import Point, RunRecord, StoredEvent
 from hpcml.model.state import State
+from hpcml.runs.layout import NEWEST
 from hpcml.store.columns import Keyed, near
 from hpcml.store.conditions import Condition, Every, meeting, sorted_by
 from hpcml.store.database import Database
 from hpcml.store.loading import chunked, is_below, load_curves, load_records, load_runs, select_runs
 from hpcml.store.schema import EVENT, JOURNAL, RUN
 
-_NEWEST = re.compile(r"@(-?)([1-9]\d{0,8})")  # a run, or with the sign a submission
 _SHOWN = 5  # candidates in an error's one line
 _SHORTEST_END = 4  # of a uid: a slip of the finger must not mean a run, since this is also how runs are cancelled
 
@@ -127,7 +126,7 @@ def runs_meant(store: Database, reference: str) -> list[RunRecord]:
     meant, or what is similar.
     """
     with store.reading() as connection:
-        if found := _NEWEST.fullmatch(reference):
+        if found := NEWEST.fullmatch(reference):
             rows = connection.execute(_newest(int(found[2]), is_submission=bool(found[1]))).all()
             if rows:
                 return load_records(connection, rows)

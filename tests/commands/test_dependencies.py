@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ FAILS = program(
     "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
     "raise SystemExit(not pathlib.Path('good').exists())"
 )
-SMALL = ("resources.cpus_per_task=1", "--detach", "--json")
+SMALL = ("resources.cpus_per_task=1",)
 
 
 @pytest.fixture
@@ -27,9 +28,9 @@ def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
     return Hpcml(environ=hpcml_environ, cwd=cwd)
 
 
-def submit(hpcml: Hpcml, *words: str) -> list[str]:
+def submit(hpcml: Hpcml, *words: str, size: tuple[str, ...] = SMALL) -> list[str]:
     """Return the uids."""
-    done = hpcml("run", *words, *SMALL)
+    done = hpcml("run", *words, *size, "--detach", "--json")
     assert done.returncode == 0, done.stderr
     return [entry["uid"] for entry in json.loads(done.stdout)]
 
@@ -76,7 +77,23 @@ def test_a_run_waits_for_all_of_the_last_submission(hpcml: Hpcml) -> None:
     until(hpcml, after, "COMPLETED")
     assert run_of(hpcml, after)["params"]["resources.dependency"] == f"afterok:{both[0]}:{both[1]}"
     assert hpcml("logs", "@-1").returncode == hpcml("show", "@-1").returncode == 0
+    newest, last = hpcml("top", "--once", "@1").stdout, hpcml("top", "--once", "--json", "@-2").stdout
+    assert newest.split()[0] == after
+    assert [run["uid"] for run in json.loads(last)] == both
     assert "@-2 is a submission of 2 runs" in hpcml("show", "@-2").stderr
+
+
+def test_top_says_for_whose_cores_a_run_waits(hpcml: Hpcml) -> None:
+    all_cores = (f"resources.cpus_per_task={len(os.sched_getaffinity(0))}",)
+    (first,) = submit(hpcml, WAITS, size=all_cores)
+    until(hpcml, first, "RUNNING")
+
+    (second,) = submit(hpcml, program("pass"), size=all_cores)
+    said = hpcml("top", "--once", second).stdout
+    (hpcml.cwd / "go").touch()
+
+    assert f"held by {first}" in " ".join(said.split()), said
+    until(hpcml, second, "COMPLETED")
 
 
 def test_a_dependency_that_cannot_come_true_ends_the_run_with_the_reason(hpcml: Hpcml) -> None:

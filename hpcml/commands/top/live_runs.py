@@ -20,8 +20,10 @@ from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.files import open_regular
 from hpcml.runs.journal import Chunk, Event, Header, Metrics, parse_chunk, read_piece
-from hpcml.runs.layout import RunDir, find_run_dirs
+from hpcml.runs.layout import NEWEST, RunDir, find_run_dirs, home_of
 from hpcml.runs.manifest import read_raw
+from hpcml.schedulers.contract import Ticket
+from hpcml.schedulers.local.waiting import why_waiting
 
 EDGE_BYTES = 64 << 10  # what a journal is about stands in its first lines; ten samples of eight GPUs take 50 KiB
 _CHUNK_BYTES = 4 << 20
@@ -186,21 +188,43 @@ _SILENT_S = 60.0  # a run that writes nothing for so long, nor for ten intervals
 def find_runs(places: Places, references: Sequence[str], submission: str | None = None) -> list[RunDir]:
     """Return the runs that *references* mean, each once, and those that were submitted together as *submission*.
 
-    References are ids, ends of ids (four characters or more), names, and paths of run directories. The files are looked
-    through, since the store may be older than they are. Raises `ConfigError` for one that means no run or several, and
-    for a submission without runs.
+    References are ids, ends of ids (four characters or more), names, paths of run directories, and ``@1`` or ``@-1`` as
+    in `hpcml.store.query.runs_meant`. The files are looked through, since the store may be older than they are. Raises
+    `ConfigError` for one that means no run or several, and for a submission without runs.
     """
     by_uid: dict[str, RunDir] = {}
     for root in external_runs.roots(places):
         for run_dir in find_run_dirs(root):
             by_uid.setdefault(run_dir.uid, run_dir)
-    found = [_find(word, by_uid, places) for word in references]
+    found: list[RunDir] = []
+    for word in references:
+        if (at := NEWEST.fullmatch(word)) is None:
+            found.append(_find(word, by_uid, places))
+        elif newest := _newest(int(at[2]), by_uid, is_submission=bool(at[1])):
+            found += newest
+        else:
+            raise ConfigError(f"{word}: there are fewer {'submissions' if at[1] else 'runs'} than that")
     if submission is not None:
         members = [one for one in by_uid.values() if _said_of(one, "provenance").get("submission") == submission]
         if not members:
             raise ConfigError(f"--submission {submission}: no run below {places.runs} was submitted so")
         found += members
     return list({run_dir.path.resolve(): run_dir for run_dir in found}.values())
+
+
+def _newest(number: int, by_uid: Mapping[str, RunDir], *, is_submission: bool) -> list[RunDir]:
+    """Return the newest run but *number* - 1, or the runs of such a submission; none where there are fewer."""
+    newest = sorted(by_uid, reverse=True)
+    if not is_submission:
+        return [by_uid[uid] for uid in newest[number - 1 : number]]
+    members: dict[object, list[RunDir]] = {}  # from the newest on
+    for uid in newest:
+        submission = _said_of(by_uid[uid], "provenance").get("submission")
+        if submission is not None:
+            if submission not in members and len(members) == number:
+                break  # run.json of older ones need not be read
+            members.setdefault(submission, []).insert(0, by_uid[uid])
+    return list(members.values())[number - 1] if len(members) >= number else []
 
 
 def _find(word: str, by_uid: Mapping[str, RunDir], places: Places) -> RunDir:
@@ -348,13 +372,25 @@ class RunTop:
             return None
         return f"{told.scheduler or 'job'} {spell_job(told.job.job_id, told.job.array_index)}"
 
+    @property
+    def submissions(self) -> Path:
+        """The folder of the queues of the home that the run lies in."""
+        return Places(home=home_of(self.run_dir.manifest), store_url="").submissions
+
+    @property
+    def local_ticket(self) -> Ticket | None:
+        """What this machine's queue calls its job; None for a job of another scheduler, or before it is known."""
+        told = self._watcher.told
+        if told.job is None or told.scheduler != "local":
+            return None
+        return Ticket(scheduler="local", job_id=told.job.job_id, array_index=told.job.array_index)
+
     def _notes(self, run: RunNow, now: float) -> list[str]:
         if not self.run_dir.path.is_dir():
             return [f"{self.run_dir.path} is gone: the run was removed"]
         notes = [self._left_out[path] for path in sorted(self._left_out)]
         if run.state is State.PENDING:
-            where = f" as {run.job}" if run.job else ""
-            notes.append(f"waits in the queue{where}: hpcml status asks what for")
+            notes.append(_waiting_note(run))
         is_sampled = (self._spec.get("telemetry") or {}).get("enabled", True)
         if not is_sampled:
             notes.append("telemetry is off (telemetry.enabled=false): there are no samples")
@@ -371,7 +407,29 @@ class RunTop:
 
 def look_once(run_dirs: Sequence[RunDir]) -> list[RunNow]:
     """Return the present state of the runs, in order; for ``hpcml top --once`` and ``--json``."""
-    return [RunTop(run_dir).look(time.time())[0] for run_dir in run_dirs]
+    return [run for run, _ in _look_at([RunTop(run_dir) for run_dir in run_dirs])]
+
+
+def _look_at(tops: Sequence[RunTop]) -> list[tuple[RunNow, Glimpse]]:
+    """Look at all of *tops*; those that wait on this machine say for which cores and GPUs, and who holds them."""
+    looks = [top.look(time.time()) for top in tops]
+    by_queue: dict[Path, dict[str, Ticket]] = {}
+    for top, (run, _) in zip(tops, looks, strict=True):
+        if run.state is State.PENDING and (ticket := top.local_ticket) is not None:
+            by_queue.setdefault(top.submissions, {})[run.uid] = ticket
+    lacks: dict[str, str] = {}
+    for submissions, tickets in by_queue.items():
+        found = why_waiting(submissions, list(tickets.values()))
+        lacks |= {uid: found[ticket] for uid, ticket in tickets.items() if ticket in found}
+    return [(_told_what_for(run, lacks[run.uid]) if run.uid in lacks else run, seen) for run, seen in looks]
+
+
+def _told_what_for(run: RunNow, lacks: str) -> RunNow:
+    return replace(run, notes=[f"waiting for {lacks}" if note == _waiting_note(run) else note for note in run.notes])
+
+
+def _waiting_note(run: RunNow) -> str:
+    return f"waits in the queue{f' as {run.job}' if run.job else ''}: hpcml status asks what for"
 
 
 def follow(run_dirs: Sequence[RunDir], *, period_s: float) -> Iterator[list[RunNow]]:
@@ -383,7 +441,7 @@ def follow(run_dirs: Sequence[RunDir], *, period_s: float) -> Iterator[list[RunN
     over_since: float | None = None
     while True:
         there = [top.run_dir.path.is_dir() for top in tops]  # asked first: a frame shall say that a run is gone
-        looks = [top.look(time.time()) for top in tops]
+        looks = _look_at(tops)
         yield [run for run, _ in looks]
         is_over = all(seen.is_over or not is_there for is_there, (_, seen) in zip(there, looks, strict=True))
         now = time.monotonic()
