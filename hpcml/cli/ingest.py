@@ -23,8 +23,11 @@ def ingest(places: Places, paths: tuple[str, ...], is_forgotten: bool) -> None: 
     if not paths:
         if is_forgotten:
             raise click.UsageError("--forget which? hpcml ingest lists the folders that were given")
-        for folder in external_runs.folders(places):
+        folders = external_runs.folders(places)
+        for folder in folders:
             say(folder)
+        if not folders:
+            complain("no folders were given yet: hpcml ingest PATH reads the runs in one")
         return
     if is_forgotten:
         for path in paths:

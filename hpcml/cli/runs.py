@@ -50,7 +50,7 @@ def runs(places: Places, /, columns: str | None, metric: str | None, form: str |
     elif records:
         show(report.runs_table(records, console=console(), now=now, metric=metric))
     else:
-        say("no runs recorded here yet, or none that match", err=True)
+        say("no runs recorded here yet, or none that match; hpcml run -n shows what a first one would do", err=True)
     say_interrupted(places)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcml.config.choices import list_models
+from hpcml.config.guess import did_you_mean
 from hpcml.errors import ConfigError
 from hpcml.model.hardware import choose_gpus
 from hpcml.model.precision import CAPABILITIES, CPU, Device
@@ -33,7 +34,12 @@ def list_recipes(project: Path, name: str | None = None) -> list[ListedRecipe]:
     own = own_recipes(project, shipped)
     models = list_models(project)
     found = []
-    for each in recipe_names(shipped, own) if name is None else [name]:
+    names = recipe_names(shipped, own)
+    if name is not None and name not in names:
+        its = next((model.recipe for model in models if model.name == name and model.recipe), None)
+        guess = f"it is a model of the recipe {its}" if its else did_you_mean(name, names)
+        raise ConfigError(f"there is no recipe {name}: {guess or 'choose ' + ', '.join(names)}")
+    for each in names if name is None else [name]:
         folder = find_program(each, shipped, own).parent
         chosen_by = [model for model in models if model.recipe == each]
         is_own = folder.parent != shipped

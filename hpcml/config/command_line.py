@@ -149,6 +149,8 @@ _NOT_CONVERTED = re.compile(
 _NO_SECTION = re.compile(r"Error merging override (?P<key>[^=]+)=.*\n.*is not a subclass of", re.DOTALL)
 _NO_REFERENCE = re.compile(r"Interpolation key '(?P<key>[^']+)' not found")
 _NO_BOOL = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*is not a valid bool")
+_NO_LIST = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*is not a ListConfig")
+_NO_MAPPING = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*Cannot assign \w+ to Dict")
 _MEANT = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
@@ -188,6 +190,10 @@ def _translated(message: str, schema: type | None) -> str | None:
         told = f"{key}={found['value']}: {key} is {_MEANT.get(found['type'], found['type'])}"
     elif found := _NO_BOOL.search(message):
         told = f"{found['key']}={found['value']}: {found['key']} is {_MEANT['Boolean']}"
+    elif found := _NO_LIST.search(message):
+        told = f"{found['key']}={found['value']}: {found['key']} is a list: write '{found['key']}=[a,b]'"
+    elif found := _NO_MAPPING.search(message):
+        told = f"{found['key']}={found['value']}: {found['key']} has names below it: write {found['key']}.NAME=VALUE"
     elif schema is not None:
         told = _translated_key(message, _known_keys(schema))
     return told

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode, encode
 from hpcml.config.command_line import in_one_line, project_conf
+from hpcml.config.guess import did_you_mean
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.paths import resource_dir
@@ -76,7 +77,9 @@ def get_profile(name: str, project: Path, config_dirs: Sequence[Path] = ()) -> P
     """
     files = _files(project, config_dirs)
     if name not in files:
-        raise ConfigError(f"cluster={name} is not known: choose {', '.join(sorted(files))}, or make it: cluster new")
+        guess = did_you_mean(name, files)
+        names = f"choose {', '.join(sorted(files))}, or make it: hpcml cluster new NAME"
+        raise ConfigError(f"cluster={name} is not known: {guess or names}")
     settings = _settings(name, files)
     path = files[name]
     try:

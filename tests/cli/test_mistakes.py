@@ -87,6 +87,9 @@ SETTINGS = {
     "=3": "write key=value",
     "--mutlirun seed=1": "unrecognized arguments: --mutlirun",
     "resources.mem=lots": "write 64G, 500M or 1T",
+    "tags=a": "write 'tags=[a,b]'",
+    "tags=a]": "write 'tags=[a,b]'",
+    "workload.env=x": "write workload.env.NAME=VALUE",
 }
 # The words of `hpcml`, and what the answer must say.
 TYPED = {
@@ -127,7 +130,12 @@ TYPED = {
     "build nosuch": "write key=value",
     "images rmm x": "Did you mean 'rm'?",
     "cluster lst": "Did you mean 'list'?",
-    "cluster show karolna": "karolina",
+    "cluster show karolna": "did you mean karolina",
+    "recipes image_clasification": "did you mean image_classification?",
+    "recipes resnet50": "it is a model of the recipe resnet",
+    "run workload.command=": "hpcml run -- python train.py",
+    "top @99": "fewer runs",
+    "top @-99": "fewer submissions",
     "new recpie x": "Did you mean 'recipe'?",
     "new recipe ../x": "use letters, digits",
     "gpus nosuch": "hpcml gpus lists them",
@@ -184,6 +192,14 @@ def test_a_command_without_words_helps(words: list[str], hpcml: Hpcml) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage: hpcml" in done.stdout
+
+
+def test_where_nothing_is_yet_it_is_said_how_to_begin(hpcml: Hpcml) -> None:
+    none, no_folders = hpcml("runs"), hpcml("ingest")
+
+    assert (none.returncode, no_folders.returncode) == (0, 0)
+    assert "hpcml run -n" in none.stderr
+    assert "hpcml ingest PATH" in said_in_one_line(no_folders)
 
 
 def test_every_command_stands_in_one_group() -> None:

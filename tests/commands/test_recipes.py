@@ -34,7 +34,7 @@ def test_one_recipe_is_found_by_name_or_those_that_are_there_are_named(tmp_path:
     (found,) = list_recipes(tmp_path, "image_classification")
 
     assert found.folder == resource_dir("recipes") / "image_classification"
-    with pytest.raises(ConfigError, match=r"nope is not there: choose .*image_classification"):
+    with pytest.raises(ConfigError, match=r"there is no recipe nope: choose .*image_classification"):
         list_recipes(tmp_path, "nope")
 
 

@@ -161,7 +161,7 @@ def _split(command: str) -> list[str]:
     except ValueError as error:
         raise ConfigError(f"workload.command={command!r}: {error}") from error
     if not argv:
-        raise ConfigError("workload.command is empty")
+        raise ConfigError("workload.command is empty: write what runs, as in hpcml run -- python train.py")
     return argv
 
 
