@@ -26,6 +26,7 @@ COMMANDS = {
     "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
     "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
     "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
+    "last": ("hpcml.cli.show:last", "Show the newest run."),
     "files": ("hpcml.cli.files:files", "List the files that a run's program wrote."),
     "best": ("hpcml.cli.best:best", "List the runs that did best by a metric."),
     "curves": ("hpcml.cli.curves:curves", "Show how a metric went in runs."),
@@ -61,7 +62,7 @@ GROUPS = {
     "Watch": ("hpcml status", ("status", "wait", "top", "logs")),
     "Look": (
         "hpcml runs --where 'val_accuracy>0.9'",
-        ("runs", "show", "files", "best", "curves", "diff", "query", "ui"),
+        ("runs", "show", "last", "files", "best", "curves", "diff", "query", "ui"),
     ),
     "Compare": ("hpcml compare --by precision", ("compare", "report", "scaling", "peak")),
     "Images": ("hpcml build +container=ngc_pytorch", ("build", "images")),

@@ -1,4 +1,4 @@
-"""The progress display of ``hpcml run``: bars on a terminal, elsewhere a line as each run ends."""
+"""The progress display of ``hpcml run``: bars on a terminal, elsewhere a line a minute and one as each run ends."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from hpcml.commands.supervision import has_live_queue
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report.files import written_words
-from hpcml.report.text import safe
+from hpcml.report.runs import short_uid
+from hpcml.report.text import duration, number, safe
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import why_waiting
 
 _PERIOD_S = 0.25
 _SECOND_THOUGHT_S = 5.0
 _WAITS_PERIOD_S = 2.0
-_SAY_AFTER_S, _SAY_PERIOD_S = 5.0, 60.0  # without a terminal: a line of what is waited for
+_SAY_AFTER_S, _SAY_PERIOD_S = 5.0, 60.0  # without a terminal: a line of what goes on and what is waited for
 _INTERRUPTED = 130
 _MOST_NAMES = 6
 _MOST_BARS = 12  # of runs that have ended; those that run are always shown
@@ -38,7 +39,7 @@ _MOST_BARS = 12  # of runs that have ended; those that run are always shown
 def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
     """Show *launched* until all have ended; return 0 if all completed, 1 if not, 130 after Ctrl-C."""
     console = terminal()
-    console.print(f"{len(launched)} run{'s' if len(launched) != 1 else ''} in {_drawn(_folder(launched))}")
+    console.print(_drawn(_heading(launched)), soft_wrap=True)
     try:
         glimpses = _show(launched, places, console)
     except KeyboardInterrupt:
@@ -56,6 +57,12 @@ def list_submitted(launched: Sequence[Launched]) -> None:
         say(f"{len(launched)} submitted, below {_folder(launched)}; hpcml status | logs RUN | cancel RUN")
     else:
         say("nothing to submit")
+
+
+def _heading(launched: Sequence[Launched]) -> str:
+    if len(launched) == 1:
+        return f"run {launched[0].run_dir.uid} in {_folder(launched)}"
+    return f"{len(launched)} runs in {_folder(launched)}"
 
 
 def _folder(launched: Sequence[Launched]) -> object:
@@ -117,7 +124,11 @@ def _show(launched: Sequence[Launched], places: Places, console: Console) -> lis
     )
     bars = [
         progress.add_task(
-            _drawn(name), total=_steps(item), note="waiting", visible=len(launched) <= _MOST_BARS, start=False
+            f"{short_uid(item.run_dir.uid)} {_drawn(name)}",
+            total=_steps(item),
+            note="waiting",
+            visible=len(launched) <= _MOST_BARS,
+            start=False,
         )
         for name, item in zip(names, launched, strict=True)
     ]
@@ -134,7 +145,7 @@ def _show(launched: Sequence[Launched], places: Places, console: Console) -> lis
             now = time.monotonic()
             if not console.is_terminal and now - began_at > _SAY_AFTER_S and now - said_at >= _SAY_PERIOD_S:
                 said_at = now
-                if told := waits.line():
+                for told in (*_lines_of_running(names, launched, glimpses), *filter(None, [waits.line()])):
                     console.print(_drawn(told), soft_wrap=True)
             for bar, name, item, glimpse in zip(bars, names, launched, glimpses, strict=True):
                 _update(progress, bar, item, glimpse, waits)
@@ -145,12 +156,29 @@ def _show(launched: Sequence[Launched], places: Places, console: Console) -> lis
     return glimpses
 
 
+def _lines_of_running(names: Sequence[str], launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> Iterator[str]:
+    """Yield a line for each run that runs, of so many at most, and how many more there are."""
+    running = [
+        (name, item, glimpse)
+        for name, item, glimpse in zip(names, launched, glimpses, strict=True)
+        if glimpse.state is State.RUNNING
+    ]
+    for name, item, glimpse in running[:_MOST_BARS]:
+        total = _total(item, glimpse)
+        step = "" if glimpse.step is None else f"step {glimpse.step}{'' if total is None else f'/{total}'}"
+        yield "  ".join(filter(None, [glimpse.uid, name, "running", step, _note(item, glimpse)]))
+    if len(running) > _MOST_BARS:
+        yield f"... and {len(running) - _MOST_BARS} more running: hpcml top"
+
+
 def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: Glimpse, waits: _Waits) -> None:
     task = progress.tasks[bar]
     if glimpse.state is not State.PENDING and not task.started:
         progress.start_task(task.id)
         progress.update(task.id, visible=True)
     done: float | None = glimpse.step  # recipes count their steps from 1
+    if task.total is None and (total := _total(item, glimpse)) is not None:
+        progress.update(task.id, total=total)
     if glimpse.state is State.COMPLETED:
         done = task.total
     if glimpse.state.is_final and not task.finished:
@@ -168,12 +196,25 @@ def _steps(item: Launched) -> int | None:
     return item.manifest.run.training.steps if item.manifest.run.workload.command is None else None
 
 
+def _total(item: Launched, glimpse: Glimpse) -> int | None:
+    return glimpse.steps if glimpse.steps is not None else _steps(item)
+
+
 def _note(item: Launched, glimpse: Glimpse) -> str:
-    metric = item.manifest.run.objective.metric
-    value = f"{metric} {glimpse.latest[metric]:.4g}" if metric in glimpse.latest else ""
+    value = _value(item, glimpse)
     if glimpse.state is State.RUNNING:
-        return value
+        pace = "" if glimpse.steps_per_s is None else f"{number(glimpse.steps_per_s, 3)} steps/s"
+        left = "" if glimpse.left_s is None else f"{duration(glimpse.left_s)} left"
+        return "  ".join(filter(None, [value, pace, left]))
     return " ".join(filter(None, [glimpse.state.value, glimpse.reason, value]))
+
+
+def _value(item: Launched, glimpse: Glimpse) -> str:
+    """Return the last value of the run's objective; without one, that of a loss or of any metric it reported."""
+    metric = item.manifest.run.objective.metric
+    if metric not in glimpse.latest:
+        metric = "loss" if "loss" in glimpse.latest else next(iter(glimpse.latest), metric)
+    return f"{metric} {number(glimpse.latest[metric])}" if metric in glimpse.latest else ""
 
 
 def _detach_or_cancel(launched: Sequence[Launched], console: Console) -> int:
@@ -200,6 +241,7 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
         complain(f"{glimpse.uid} {glimpse.state.value}: {glimpse.reason or 'no reason known'}")
         for line in last_words(item.run_dir):
             say(f"    {line}", err=True)
+    console.print(_drawn(_where(launched)), soft_wrap=True)
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
     if told := _written(glimpses):
         console.print(_drawn(told), soft_wrap=True)
@@ -208,6 +250,17 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
     for line in _changed(launched, glimpses):
         warn(line)
     return 1 if failures else 0
+
+
+def _where(launched: Sequence[Launched]) -> str:
+    """Return in a line how logs and files of the runs are looked at, and where they lie."""
+    if len(launched) == 1:
+        run_dir = launched[0].run_dir
+        return f"hpcml show {short_uid(run_dir.uid)} | logs | files; everything of it is in {run_dir.path}"
+    first, last = (short_uid(item.run_dir.uid) for item in (launched[0], launched[-1]))
+    return (
+        f"hpcml show RUN | logs RUN | files RUN, RUN from {first} to {last}; each has its folder in {_folder(launched)}"
+    )
 
 
 def _without_objective(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> str | None:

@@ -20,6 +20,19 @@ def show(places: Places, reference: str, *, is_all: bool, form: str | None) -> N
 
     RUN is an id, a unique end of one, a name, @1 for the newest run or @-1 for the last submission, if it is one run.
     """
+    _show(places, reference, is_all=is_all, form=form)
+
+
+@click.command()
+@click.option("--all", "is_all", is_flag=True, help="Also all settings with their defaults, facts and events.")
+@form("json")
+@pass_places
+def last(places: Places, *, is_all: bool, form: str | None) -> None:
+    """Show the newest run, as `hpcml show @1` does."""
+    _show(places, "@1", is_all=is_all, form=form)
+
+
+def _show(places: Places, reference: str, *, is_all: bool, form: str | None) -> None:
     from hpcml.cli import terminal
     from hpcml.commands.show import show_run
     from hpcml.report import show as report

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcml.commands.reported import Reported
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
@@ -53,8 +54,9 @@ def follow(
 class Glimpse:
     """How far a run is.
 
-    `step` is the last one reported, None before the first; `latest` has the last value of each metric; `reason` is that
-    of the end, None before it and for success.
+    `step` is the last one that the latest attempt reported, None before the first, `steps` how many there will be where
+    the program said so; `latest` has the last value of each metric; `reason` is that of the end, None before it and for
+    success.
     """
 
     uid: str
@@ -62,6 +64,9 @@ class Glimpse:
     step: int | None
     latest: dict[str, float]
     reason: str | None
+    steps: int | None = None
+    steps_per_s: float | None = None  # the pace of the last minute
+    left_s: float | None = None  # what the remaining steps take at that pace
     attempt: int = 0  # the latest that there is a journal of
     is_settled: bool = True  # False: ended by a signal from outside, and nobody has said why
     written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
@@ -83,9 +88,8 @@ class Watcher:
 
     run_dir: RunDir
     told: RunFold = field(default_factory=RunFold)
+    reported: Reported = field(default_factory=Reported)
     _uid: str = field(init=False)  # which a folder that was copied need not be called
-    _step: int | None = None
-    _latest: dict[str, float] = field(default_factory=dict)
     _written: tuple[int, int] | None = None
     _touched: dict[str, None] = field(default_factory=dict)
     _headers: dict[Path, Header] = field(default_factory=dict)
@@ -127,11 +131,9 @@ class Watcher:
         It is for callers that read the files themselves (`hpcml top`). Records of users (tags, notes) change no state.
         """
         self.told.begin(header.attempt, header.writer)
+        self.reported.take(header.attempt, header.t0, records)
         for record in records:
-            if isinstance(record, Metrics):
-                self._step = record.step if self._step is None else max(self._step, record.step)
-                self._latest |= record.values
-            elif header.writer != USER:
+            if isinstance(record, Event) and header.writer != USER:
                 if record.name == EventName.FILES_WRITTEN:
                     self._written = counted(record.details)
                 if record.name == EventName.SHARED_CHANGED:
@@ -143,8 +145,11 @@ class Watcher:
         return Glimpse(
             uid=self.run_dir.uid,
             state=self.told.state,
-            step=self._step,
-            latest=dict(self._latest),
+            step=self.reported.step,
+            latest={name: latest.value for name, latest in self.reported.metrics.items()},
+            steps=self.reported.steps,
+            steps_per_s=self.reported.steps_per_s(),
+            left_s=self.reported.left_s() if self.told.state is State.RUNNING else None,
             reason=self.told.reason,
             attempt=self.told.attempt,
             is_settled=self.told.is_settled,

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,17 @@ def test_a_journal_that_is_removed_at_this_moment_is_an_error_of_the_file_system
 
     with pytest.raises(FileNotFoundError):
         Watcher(run_dir).look()
+
+
+def test_pace_and_time_left_are_those_of_the_latest_attempt(run_dir: RunDir) -> None:
+    tell(run_dir, "0-agent", ("attempt_started", {}))
+    header = {"hpcml": 1, "journal": "0-rank0", "run": run_dir.uid, "attempt": 0, "writer": "rank0", "host": "h"}
+    lines: list[dict[str, object]] = [{**header, "pid": 1, "t0": 1}]
+    lines += [{"s": 1, "t": 1.0, "k": "e", "n": "training", "d": {"steps": 50}}]
+    lines += [{"s": 1 + step, "t": 2.0 * step, "k": "m", "i": step, "v": {"loss": 1 / step}} for step in (10, 20)]
+    (run_dir.journals / "0-rank0.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    seen = Watcher(run_dir).look()
+
+    assert (seen.step, seen.steps, seen.steps_per_s, seen.left_s) == (20, 50, 0.5, 60.0)
+    assert seen.latest == {"loss": 0.05}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +13,8 @@ from hpcml.commands import external_runs
 from hpcml.commands.follow import Glimpse, Watcher
 from hpcml.commands.top.live_machine import Sampled
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.model.live import Latest, NodeNow, RunNow
-from hpcml.model.records import Point, spell_job
+from hpcml.model.live import NodeNow, RunNow
+from hpcml.model.records import spell_job
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.files import open_regular
@@ -92,89 +91,6 @@ class Tail:
         chunk: Chunk = parse_chunk(data, offset=self._offset)
         self._offset = chunk.end
         return list(chunk.records)
-
-
-# What the program reported in its latest attempt: newest values, short curves, pace and time left.
-
-_KEPT = 120  # points of a curve
-_PACE_S = 60.0  # the pace is that of the last minute
-
-
-@dataclass(slots=True)
-class Reported:
-    """What the program has reported so far; the step, pace and curves are those of its latest attempt.
-
-    The journals may be taken in any order; an attempt that is later than the latest so far clears what that had
-    reported.
-    """
-
-    attempt: int = -1
-    steps: int | None = None
-    at: float | None = None  # unix seconds of the newest metrics
-    _latest: dict[str, tuple[int, float, Latest]] = field(default_factory=dict)  # by metric: attempt, time, value
-    _curves: defaultdict[str, deque[Point]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=_KEPT)))
-    _progress: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=4096))  # when a step was new
-
-    def take(self, attempt: int, t0: float, records: Sequence[Metrics | Event]) -> None:
-        """Take *records* of one journal of *attempt*, whose times count from *t0* (unix seconds)."""
-        for record in records:
-            if isinstance(record, Event) and record.name != "training":
-                continue
-            if attempt > self.attempt:
-                self.attempt = attempt
-                self._progress.clear()
-                self._curves.clear()
-            if isinstance(record, Metrics):
-                self._take_metrics(attempt, t0 + record.t_s, record)
-            elif attempt == self.attempt and isinstance(record.details.get("steps"), int):
-                self.steps = record.details["steps"]
-
-    @property
-    def step(self) -> int | None:
-        """The last step of the latest attempt that reported any; None before the first."""
-        return self._progress[-1][1] if self._progress else None
-
-    @property
-    def metrics(self) -> Mapping[str, Latest]:
-        """The newest value of each metric; of an earlier attempt where the latest has not reported it yet."""
-        return {name: latest for name, (_, _, latest) in self._latest.items()}
-
-    @property
-    def curves(self) -> Mapping[str, Sequence[Point]]:
-        """The newest points of each metric in the latest attempt, 120 at most."""
-        return {name: tuple(points) for name, points in self._curves.items()}
-
-    def steps_per_s(self) -> float | None:
-        """Return the pace of the last minute that was reported, or of the last two steps if they are longer apart.
-
-        None before the second step.
-        """
-        if len(self._progress) < 2:
-            return None
-        last_at, last_step = self._progress[-1]
-        since = next((entry for entry in self._progress if last_at - entry[0] <= _PACE_S), self._progress[-1])
-        if since[1] == last_step:
-            since = self._progress[-2]
-        elapsed_s = last_at - since[0]
-        return (last_step - since[1]) / elapsed_s if elapsed_s > 0 else None
-
-    def left_s(self) -> float | None:
-        """Return how many seconds the remaining steps take at that pace; None where it or their number is unknown."""
-        pace, step = self.steps_per_s(), self.step
-        if pace is None or step is None or self.steps is None or pace <= 0:
-            return None
-        return max(0, self.steps - step) / pace
-
-    def _take_metrics(self, attempt: int, at: float, record: Metrics) -> None:
-        self.at = at if self.at is None else max(self.at, at)
-        for name, value in record.values.items():
-            known = self._latest.get(name)
-            if known is None or (attempt, at) >= known[:2]:
-                self._latest[name] = (attempt, at, Latest(value=value, step=record.step))
-            if attempt == self.attempt:
-                self._curves[name].append(Point(record.step, at, value))
-        if attempt == self.attempt and (not self._progress or record.step > self._progress[-1][1]):
-            self._progress.append((at, record.step))
 
 
 # Following the runs: which are shown, and what of their files is new.
@@ -267,7 +183,6 @@ class RunTop:
     _watcher: Watcher = field(init=False)
     _journals: dict[Path, Tail] = field(default_factory=dict)
     _telemetry: dict[Path, tuple[Tail, Sampled | None]] = field(default_factory=dict)
-    _reported: Reported = field(default_factory=Reported)
     _left_out: dict[Path, str] = field(default_factory=dict)  # journals, and why
     _troubles: dict[tuple[int, int], str] = field(default_factory=dict)  # of a sampler, by attempt and node
 
@@ -304,7 +219,6 @@ class RunTop:
         return None
 
     def _take(self, header: Header, records: Sequence[Metrics | Event]) -> None:
-        self._reported.take(header.attempt, header.t0, records)
         for record in records:
             if isinstance(record, Event) and record.name == "telemetry_lost":
                 node = record.details.get("node")
@@ -340,7 +254,7 @@ class RunTop:
         return [latest[node].now() for node in sorted(latest)]
 
     def _run(self, seen: Glimpse, nodes: Sequence[NodeNow]) -> RunNow:
-        reported = self._reported
+        reported = self._watcher.reported
         told = self._watcher.told.deciding
         began_ms, ended_ms = (told.began_ms, told.ended_ms) if told is not None else (None, None)
         goes_on = seen.state is State.RUNNING and reported.attempt == seen.attempt
