@@ -74,7 +74,7 @@ def cause_of(outcome: Outcome, turn: Turn, attempt: int) -> Cause | None:
 
 
 def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
-    """Return *outcome* with the message of hpcml_client as its reason, where the program ended with one.
+    """Return *outcome* with the message of hpcml_client as its reason, where the program ended with one, or without it.
 
     The first failed rank that printed such a message counts; without one, the outcome is returned as it is.
     """

@@ -55,6 +55,13 @@ _ENDED = re.compile(r"^hpcml_client: ended, because (.+)$", re.MULTILINE)
 _MISMATCH = re.compile(
     r"^hpcml_client: ended, because (precision=\S+ was asked for, but .+ was measured on .+)$", re.MULTILINE
 )
+_NO_CLIENT = re.compile(
+    r"^(\[rank\d+\]: ?)?(ModuleNotFound|Import)Error: No module named '?hpcml_client'?$", re.MULTILINE
+)
+_INSTALL_CLIENT = (
+    "this Python does not find hpcml_client: something keeps PYTHONPATH from it, where hpcml puts it (python -I or -E, "
+    "env -i, sudo); leave that out, or install it there: pip install ./hpcml_client, from hpcml's source"
+)
 
 # Lines that nothing but the failure itself prints. Whatever a program may log and survive, or print for several
 # reasons, is not here: "CUDA error: unspecified launch failure" and "an illegal memory access was encountered" mostly
@@ -151,13 +158,16 @@ def classify(
 
 
 def ended_because(log_tail: str) -> str | None:
-    """Return the reason that hpcml_client printed when it ended a program, or None where it did not.
+    """Return the reason that hpcml_client printed when it ended a program, or why that did not find hpcml_client.
+
+    None where neither is said.
 
     >>> ended_because("hpcml_client: ended, because out of memory")
     'out of memory'
     """
-    found = _ENDED.search(log_tail)
-    return found[1] if found else None
+    if found := _ENDED.search(log_tail):
+        return found[1]
+    return _INSTALL_CLIENT if _NO_CLIENT.search(log_tail) else None
 
 
 def _of_failure(exit_code: int | None, signal: int | None, log_tail: str) -> Cause:

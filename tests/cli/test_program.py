@@ -158,3 +158,15 @@ def test_what_a_program_measures_by_itself_contradicts_nothing_that_it_was_not_a
     assert "not as requested" not in compared.stdout
     assert "requested own" not in compared.stdout
     assert "own: fp64" in hpcml("runs").stdout
+
+
+def test_a_python_that_does_not_find_the_client_is_one_line_that_says_what_to_do(hpcml: Hpcml) -> None:
+    (hpcml.cwd / "x.py").write_text("import hpcml_client\n")
+
+    done = hpcml("run", "--", sys.executable, "-I", "-S", "x.py")  # which reads no PYTHONPATH
+
+    said = done.stderr.splitlines()[0]
+    assert done.returncode == 1
+    assert "FAILED: this Python does not find hpcml_client" in said
+    assert "pip install ./hpcml_client" in said
+    assert "this Python does not find hpcml_client" in " ".join(hpcml("show", "@1").stdout.split())

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hpcml.commands.top.live_machine import Sampled
 from hpcml.commands.reported import Reported
+from hpcml.commands.top.live_machine import Sampled
 from hpcml.commands.top.live_runs import RunTop, Tail, find_runs, follow
 from hpcml.errors import ConfigError
 from hpcml.model.live import RunNow
