@@ -16,6 +16,7 @@ from hpcml.paths import Places, locate
 # name -> (where it lives, what it says in `hpcml --help`): listing costs no import.
 COMMANDS = {
     "run": ("hpcml.cli.run:run", "Compose a configuration, check it and run it; -m for sweeps."),
+    "init": ("hpcml.cli.init:init", "Set up this folder for runs of your own program; asks on a terminal."),
     "estimate": ("hpcml.cli.estimate:estimate", "Say how long a sweep will take, by recorded runs."),
     "plan": ("hpcml.cli.plan:plan", "Say how many seeds a verdict needs, by the spread of recorded runs."),
     "retry": ("hpcml.cli.retry:retry", "Try failed runs again, as their causes ask for."),
@@ -58,7 +59,7 @@ COMMANDS = {
 }
 # For `hpcml --help`: what belongs together, and an example of it.
 GROUPS = {
-    "Run": ("hpcml run -m precision=fp32,tf32 'seed=range(3)'", ("run", "estimate", "plan", "retry", "cancel")),
+    "Run": ("hpcml run -m precision=fp32,tf32 'seed=range(3)'", ("run", "init", "estimate", "plan", "retry", "cancel")),
     "Watch": ("hpcml status", ("status", "wait", "top", "logs")),
     "Look": (
         "hpcml runs --where 'val_accuracy>0.9'",

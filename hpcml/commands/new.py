@@ -1,8 +1,12 @@
-"""Templates for a user's own recipe, study or cluster profile, for ``hpcml new``; nothing is overwritten."""
+"""Templates for a user's own recipe, study, cluster profile or project, for ``hpcml new`` and ``init``.
+
+Nothing is overwritten.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,15 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from hpcml.config.profiles import check_name
+from hpcml.config import user
+from hpcml.config.profiles import check_name, get_profile
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import SchedulerName
+from hpcml.model.run import Goal
 from hpcml.paths import resource_dir
 from hpcml.schedulers.registry import BACKENDS
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")  # a folder, and a word of Hydra's override grammar
 _NOT_A_WORD = frozenset({"null", "true", "false", "nan", "inf", "none"})  # that Hydra or a reader takes for a value
+_METRIC = re.compile(r"[A-Za-z_][\w./@ -]{0,99}")
+_ACCOUNT = re.compile(r"[\w.:@/+-]+")
 _OF_A_RECIPE = ("train.py", "training.py", "recipe.toml", "README.md")
 
 
@@ -64,6 +72,63 @@ def new_cluster(name: str, scheduler: SchedulerName, project: Path) -> Scaffold:
     text = _filled("cluster.yaml", name, scheduler=scheduler.name, gpu_request=gpu_request)
     files = _write({project / "conf" / "cluster" / f"{name}.yaml": text})
     return Scaffold(files=files, then=f"hpcml run -n cluster={name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What `new_project` writes down: which metric judges the runs, where they go, and who pays."""
+
+    name: str
+    metric: str
+    goal: Goal
+    margin: float | None  # None: said later
+    cluster: str
+    account: str | None
+
+
+def refuse_second(project: Path) -> None:
+    """Raise `ConfigError` where *project* has an hpcml.yaml already."""
+    file = project / user.PROJECT_FILE
+    require(not file.exists(), f"{file} exists already: this folder is set up; change it there, or delete it")
+
+
+def charges_account(cluster: str, project: Path) -> bool:
+    """Tell whether jobs on *cluster* need an account; raise `ConfigError` where there is no such cluster."""
+    return get_profile(cluster, project).cluster.account_required
+
+
+def new_project(answers: Answers, project: Path) -> Scaffold:
+    """Write ``hpcml.yaml`` and ``conf/study/NAME.yaml``, which says what the runs of *project* have in common.
+
+    Raises as `new_recipe` does, and for a cluster that is not there, a metric that is no name, and a margin that is not
+    positive.
+    """
+    name, account = answers.name, answers.account
+    _check(name, "study", taken=resource_dir("conf") / "study" / f"{name}.yaml")
+    get_profile(answers.cluster, project)
+    require(
+        _METRIC.fullmatch(answers.metric) is not None, f"{answers.metric!r} is no name of a metric: as in val_accuracy"
+    )
+    margin = answers.margin
+    is_good = margin is None or (margin > 0 and math.isfinite(margin))
+    require(is_good, f"a margin of {margin} must be a positive number")
+    require(account is None or _ACCOUNT.fullmatch(account) is not None, f"{account!r} is no account: one word")
+    written = "# accounts:\n#   karolina: OPEN-12-34"
+    if account is not None:
+        written = f"accounts:\n  {answers.cluster}: {json.dumps(account)}"
+    text = _filled(
+        "project.yaml",
+        name,
+        cluster=answers.cluster,
+        metric=json.dumps(answers.metric),
+        goal=answers.goal.name,
+        margin="null" if margin is None else repr(margin),
+    )
+    texts = {
+        project / user.PROJECT_FILE: _filled("hpcml.yaml", name, accounts=written),
+        project / "conf" / "study" / f"{name}.yaml": text,
+    }
+    return Scaffold(files=_write(texts), then=f"hpcml run +experiment={name} -- python train.py")
 
 
 def _check(name: str, kind: str, *, taken: Path | None) -> None:

@@ -234,9 +234,17 @@ def _what_to_write(word: str) -> str:
 
 
 def _check_choices(words: Words) -> None:
-    """Raise `ConfigError` for a list of options that holds anything but names, on which Hydra stumbles."""
+    """Raise `ConfigError` for a list of options that holds anything but names, and for arguments without a program.
+
+    Hydra stumbles on both.
+    """
     parser = OverridesParser.create()
     for word in words.overrides:
+        if found := re.match(r"\+{0,2}workload\.args\.(\w+)=", word):
+            raise ConfigError(
+                f"{word}: a value for {{{found[1]}}} is written in front of a program behind --: "
+                f"hpcml run args.{word.partition('workload.args.')[2]} -- python train.py --{found[1]} {{{found[1]}}}"
+            )
         try:
             (override,) = parser.parse_overrides([word])
         except HydraException:

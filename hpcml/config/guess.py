@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("delete", "remove", "clean", "gc", "prune"), "rm"),
     **dict.fromkeys(("tail", "log", "output", "cat"), "logs"),
     **dict.fromkeys(("info", "describe", "inspect", "config"), "show"),
-    **dict.fromkeys(("init", "create"), "new"),
+    **dict.fromkeys(("create", "scaffold"), "new"),
     **dict.fromkeys(("resume", "restart", "requeue", "rerun"), "retry"),
     **dict.fromkeys(("plot", "curve", "metrics"), "curves"),
     **dict.fromkeys(("watch", "monitor", "htop", "nvidia-smi"), "top"),

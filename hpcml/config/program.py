@@ -20,6 +20,7 @@ from hpcml.model.placeholders import OF_THE_RUN, names_in
 
 _SEED = "seed"
 _ARGUMENT = "args."
+_SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
 _RANGE = re.compile(r"\{?(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?\}?")
 _JOINED = re.compile(r"(?s)(?P<prefix>(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@-]*)=)(?P<value>.*)")
@@ -90,7 +91,8 @@ def read_program(
     if is_sweep and not is_literal:
         template = reading.template_of(words)
     rest = []
-    for word in settings:
+    for typed in settings:
+        word = _SPELLED_OUT.sub(_ARGUMENT, typed, count=1) if _SPELLED_OUT.match(typed) else typed
         name, sign, value = word.removeprefix(_ARGUMENT).partition("=")
         if not (word.startswith(_ARGUMENT) and sign):
             rest.append(word)

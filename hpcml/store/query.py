@@ -7,6 +7,7 @@ All functions take an open `Database`, use one snapshot each, and change nothing
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from hpcml.store.loading import chunked, is_below, load_curves, load_records, lo
 from hpcml.store.schema import EVENT, JOURNAL, RUN
 
 _SHOWN = 5  # candidates in an error's one line
+_OPTIONS = frozenset({"experiment", "submission", "state"})  # by which runs are selected, beside --where
 _SHORTEST_END = 4  # of a uid: a slip of the finger must not mean a run, since this is also how runs are cancelled
 
 
@@ -147,8 +149,16 @@ def runs_meant(store: Database, reference: str) -> list[RunRecord]:
         if rows:
             raise StoreError(f"{reference!r} means {_several([row.uid for row in rows])}; give more of the uid")
         words = connection.execute(select(RUN.c.uid, RUN.c.name)).all()
-        candidates = near(reference, {word for row in words for word in row if word})
-        raise StoreError(f"no run is called {reference!r}{candidates or '; hpcml runs lists them'}")
+        raise StoreError(_not_found(reference, {word for row in words for word in row if word}))
+
+
+def _not_found(reference: str, known: Collection[str]) -> str:
+    """Return that no run is called so, and what may be meant: a selection, or one of the *known* words."""
+    key, sign, value = reference.partition("=")
+    if sign:
+        option = f"--{key} {shlex.quote(value)}" if key in _OPTIONS else f"--where {shlex.quote(reference)}"
+        return f"no run is called {reference!r}: runs are selected by {option}"
+    return f"no run is called {reference!r}{near(reference, known) or '; hpcml runs lists them'}"
 
 
 def _newest(number: int, *, is_submission: bool) -> Select[Any]:

@@ -170,3 +170,12 @@ def test_a_python_that_does_not_find_the_client_is_one_line_that_says_what_to_do
     assert "FAILED: this Python does not find hpcml_client" in said
     assert "pip install ./hpcml_client" in said
     assert "this Python does not find hpcml_client" in " ".join(hpcml("show", "@1").stdout.split())
+
+
+def test_values_of_arguments_may_be_given_by_their_settings_name(hpcml: Hpcml) -> None:
+    words = ("run", "-m", "-n", "+workload.args.lr=0.1,0.2", "--", sys.executable, "-c", "pass", "{lr}")
+
+    said = hpcml(*words).stdout
+
+    assert "2 runs would be submitted" in said
+    assert "args.lr=0.2" in said

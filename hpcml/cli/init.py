@@ -1,0 +1,65 @@
+"""``hpcml init``: set up a folder for runs of one's own program."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import click
+
+from hpcml.cli.say import say
+
+
+@click.command()
+@click.option("--name", metavar="NAME", help="What the experiment is called; default: this folder's name.")
+@click.option("--metric", metavar="NAME", help="The metric that runs are judged by; default: val_accuracy.")
+@click.option("--goal", type=click.Choice(["max", "min"]), help="Which way is better; default: max, of a loss min.")
+@click.option("--margin", type=float, help="The largest difference of it that does not matter; may be said later.")
+@click.option("--cluster", metavar="NAME", help="Where runs go; default: local, which is this machine.")
+@click.option("--account", metavar="NAME", help="Who pays on that cluster.")
+def init(
+    name: str | None,
+    metric: str | None,
+    goal: str | None,
+    margin: float | None,
+    cluster: str | None,
+    account: str | None,
+) -> None:
+    """Write hpcml.yaml and conf/study/NAME.yaml, with comments, for runs of a program of your own in this folder.
+
+    On a terminal, what no option says is asked; else the defaults are taken. Nothing is overwritten.
+    """
+    from hpcml.cli.terminal import ask
+    from hpcml.commands import new as scaffold
+    from hpcml.model.run import Goal
+
+    project = Path.cwd()
+
+    def answer(given: str | None, question: str, default: str) -> str:
+        return given or ask(f"{question} [{default}]") or default
+
+    scaffold.refuse_second(project)
+    name = answer(name, "Name of the experiment", _name_of(project))
+    metric = answer(metric, "Metric that runs are judged by", "val_accuracy")
+    goal = answer(goal, "Which way is better, max or min", "min" if "loss" in metric else "max")
+    if goal not in Goal.__members__:
+        raise click.UsageError(f"--goal: {goal!r} is neither max nor min")
+    if margin is None and (said := ask("Largest difference of it that does not matter [said later]")):
+        margin = click.FLOAT.convert(said, None, None)
+    cluster = answer(cluster, "Cluster (hpcml cluster list shows them; local is this machine)", "local")
+    if account is None and scaffold.charges_account(cluster, project):
+        account = ask(f"Account to charge on {cluster} [asked at the first run]")
+    answers = scaffold.Answers(
+        name=name, metric=metric, goal=Goal[goal], margin=margin, cluster=cluster, account=account
+    )
+    made = scaffold.new_project(answers, project)
+    for path in made.files:
+        say(f"wrote {os.path.relpath(path)}")
+    say(f"then: {made.then}")
+
+
+def _name_of(project: Path) -> str:
+    """Return the folder's name as a word for Hydra."""
+    word = re.sub(r"[^A-Za-z0-9_-]+", "-", project.name).strip("-")[:64]
+    return word if re.match(r"[A-Za-z]", word) else "mine"

@@ -1,0 +1,52 @@
+"""``hpcml init``: what it writes is what the next `hpcml run` uses."""
+
+import json
+import sys
+from pathlib import Path
+
+import yaml
+
+from tests.cli.command_line import Hpcml, said_in_one_line
+from tests.cli.terminal import OnTerminal
+
+
+def test_what_it_writes_is_used_by_the_next_run_and_never_written_over(hpcml: Hpcml) -> None:
+    words = ("--name", "mine", "--metric", "val_loss", "--margin", "0.02")
+    report = "import hpcml_client as c; c.connect().metric('val_loss', 0.5, 1)"
+
+    made = hpcml("init", *words)
+    ran = hpcml("run", "+experiment=mine", "--", sys.executable, "-c", report)
+    again = hpcml("init", *words)
+
+    assert made.stdout.splitlines()[:2] == ["wrote hpcml.yaml", "wrote conf/study/mine.yaml"]
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""  # it reported what it is judged by
+    shown = json.loads(hpcml("last", "--json").stdout)
+    assert shown["experiment"] == "mine"
+    spec = json.loads((Path(shown["path"]) / "run.json").read_text())["run"]
+    objective = {key: spec["objective"][key] for key in ("metric", "goal", "margin")}
+    assert objective == {"metric": "val_loss", "goal": "min", "margin": 0.02}
+    assert again.returncode == 2
+    assert "exists already" in said_in_one_line(again)
+
+
+def test_the_account_is_that_of_the_cluster(hpcml: Hpcml) -> None:
+    assert hpcml("init", "--name", "paid", "--cluster", "karolina", "--account", "OPEN-1-2").returncode == 0
+
+    script = hpcml("run", "--dry-run=script", "+experiment=paid", "--", "ls")
+
+    assert "--account=OPEN-1-2" in script.stdout, script.stderr
+
+
+def test_on_a_terminal_it_asks_what_no_option_says(hpcml: Hpcml) -> None:
+    command = OnTerminal(hpcml, "init", "--cluster", "local", "--margin", "0.1")
+    command.until("Name of the experiment [project]")
+    command.type("\n")
+    command.until("judged by [val_accuracy]")
+    command.type("loss\n")
+    command.until("max or min [min]")
+    command.type("\n")
+
+    assert command.end() == 0, command.said
+    written = yaml.safe_load((hpcml.cwd / "conf" / "study" / "project.yaml").read_text())
+    assert written["objective"] == {"metric": "loss", "goal": "min", "margin": 0.1}
