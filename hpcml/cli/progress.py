@@ -108,7 +108,9 @@ class _Waits:
         if not self._lacking:
             return None
         what, n = next(iter(self._lacking.values())), len(self._lacking)
-        return f"{n} run{'s' if n != 1 else ''} waiting for {what}"
+        if n == 1:
+            return f"1 run waiting for {what}"
+        return f"{n} runs waiting for {what.replace('; no. ', '; the first is no. ')}"
 
 
 def _show(launched: Sequence[Launched], places: Places, console: Console) -> list[Glimpse]:

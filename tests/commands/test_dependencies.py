@@ -83,17 +83,23 @@ def test_a_run_waits_for_all_of_the_last_submission(hpcml: Hpcml) -> None:
     assert "@-2 is a submission of 2 runs" in hpcml("show", "@-2").stderr
 
 
-def test_top_says_for_whose_cores_a_run_waits(hpcml: Hpcml) -> None:
+def test_who_waits_is_told_for_whose_cores_and_in_which_order(hpcml: Hpcml) -> None:
     all_cores = (f"resources.cpus_per_task={len(os.sched_getaffinity(0))}",)
     (first,) = submit(hpcml, WAITS, size=all_cores)
     until(hpcml, first, "RUNNING")
 
     (second,) = submit(hpcml, program("pass"), size=all_cores)
-    said = hpcml("top", "--once", second).stdout
+    alone = hpcml("top", "--once", second).stdout
+    time.sleep(1.1)  # ids, and with them the order of arrival, go by seconds
+    (third,) = submit(hpcml, program("pass"), "seed=3", size=all_cores)
+    said, listed = hpcml("top", "--once", third).stdout, hpcml("status", third).stdout
     (hpcml.cwd / "go").touch()
 
-    assert f"held by {first}" in " ".join(said.split()), said
-    until(hpcml, second, "COMPLETED")
+    assert f"held by {first}" in " ".join(alone.split()), alone
+    assert "no. 1 of" not in alone
+    assert "no. 2 of 2 that wait in this home" in " ".join(said.split()), said
+    assert "no. 2 of 2 that wait in this home" in " ".join(listed.split()), listed
+    until(hpcml, third, "COMPLETED")
 
 
 def test_a_dependency_that_cannot_come_true_ends_the_run_with_the_reason(hpcml: Hpcml) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from hpcml.errors import HpcmlError
@@ -18,21 +18,28 @@ _MOST_HOLDERS = 2  # that are named
 
 
 def why_waiting(submissions: Path, tickets: Collection[Ticket]) -> dict[Ticket, str]:
-    """Return for each of *tickets* whose job lacks cores or GPUs what it lacks and who holds it.
+    """Return for each of *tickets* whose job waits what it lacks, who holds that, and its place in order of arrival.
 
-    Left out are jobs that have started, and those that wait for something else: another run, or their turn. Files are
-    read, and no program is called. A queue whose folder cannot be read is passed over: whoever asks of it says why.
+    Left out are jobs that have started, that wait for another run, or that are alone and about to start. The place is
+    among the jobs of this home; those of one submission start in that order. Files are read, and no program is called.
+    A queue whose folder cannot be read is passed over: whoever asks of it says why.
 
-        why_waiting(places.submissions, [ticket])  # {ticket: "2 cores, held by 20261123-... (4m)"}
+        why_waiting(places.submissions, [ticket])  # {ticket: "2 cores, held by 20261123-... (4m); no. 2 of 3 ..."}
     """
     wanted: dict[str, list[Ticket]] = {}
     for ticket in tickets:
         wanted.setdefault(ticket.job_id, []).append(ticket)
+    queues = list(_queues(submissions))
+    places = _places(queues)
     found: dict[Ticket, str] = {}
-    for folder, batch, job_id in _queues(submissions):
+    for folder, batch, job_id in queues:
         for ticket in wanted.get(job_id, ()):
-            if (words := _words(folder, batch, ticket.array_index or 0)) is not None:
-                found[ticket] = words
+            index = ticket.array_index or 0
+            if (place := places.get((folder, index))) is not None:
+                lacks = _words(folder, batch, index)
+                behind = f"no. {place} of {len(places)} that wait in this home" if len(places) > 1 else None
+                if lacks is not None or place > 1:
+                    found[ticket] = "; ".join(filter(None, [lacks or "its turn", behind]))
     return found
 
 
@@ -42,7 +49,8 @@ def known_as_waiting(what: str | None) -> Known:
 
 
 def _queues(submissions: Path) -> Iterator[tuple[Path, LocalBatch, str]]:
-    for token in owners(queues_of(submissions)):
+    # in order of arrival: a token begins with date and time, 15 characters, and may end with a number
+    for token in sorted(owners(queues_of(submissions)), key=lambda token: (token[:15], len(token), token)):
         folder = submissions / token
         try:
             started = read_ticket(folder)
@@ -52,14 +60,20 @@ def _queues(submissions: Path) -> Iterator[tuple[Path, LocalBatch, str]]:
             continue
 
 
+def _places(queues: Iterable[tuple[Path, LocalBatch, str]]) -> dict[tuple[Path, int], int]:
+    """Return the jobs that wait for nothing but cores, GPUs or their turn, each with its number in order of arrival."""
+    waiting = [
+        (folder, index)
+        for folder, batch, _ in queues
+        for index, job in enumerate(batch.jobs)
+        if job.dependency is None and not was_handed(folder, index) and not job.is_unwanted
+    ]
+    return {place: number for number, place in enumerate(waiting, start=1)}
+
+
 def _words(folder: Path, batch: LocalBatch, index: int) -> str | None:
-    if index >= len(batch.jobs) or was_handed(folder, index):
-        return None
-    job = batch.jobs[index]
-    if job.dependency is not None:
-        return None
     try:
-        shortage = find_shortage(job.need, batch.pool, Path(batch.lock_dir))
+        shortage = find_shortage(batch.jobs[index].need, batch.pool, Path(batch.lock_dir))
     except OSError:
         return None
     return None if shortage is None else in_words(shortage, home=home_of(folder / "queue.json"), now_s=time.time())
