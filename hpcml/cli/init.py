@@ -46,7 +46,7 @@ def init(
     if goal not in Goal.__members__:
         raise click.UsageError(f"--goal: {goal!r} is neither max nor min")
     if margin is None and (said := ask("Largest difference of it that does not matter [said later]")):
-        margin = click.FLOAT.convert(said, None, None)
+        margin = _number(said)
     cluster = answer(cluster, "Cluster (hpcml cluster list shows them; local is this machine)", "local")
     if account is None and scaffold.charges_account(cluster, project):
         account = ask(f"Account to charge on {cluster} [asked at the first run]")
@@ -57,6 +57,13 @@ def init(
     for path in made.files:
         say(f"wrote {os.path.relpath(path)}")
     say(f"then: {made.then}")
+
+
+def _number(said: str) -> float:
+    try:
+        return float(said)
+    except ValueError:
+        raise click.UsageError(f"--margin: {said!r} is no number: write it as in 0.01") from None
 
 
 def _name_of(project: Path) -> str:
