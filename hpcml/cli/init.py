@@ -50,7 +50,7 @@ def init(
     cluster = answer(cluster, "Cluster (hpcml cluster list shows them; local is this machine)", "local")
     if account is None and scaffold.charges_account(cluster, project):
         account = ask(f"Account to charge on {cluster} [asked at the first run]")
-    answers = scaffold.Answers(
+    answers = scaffold.ProjectAnswers(
         name=name, metric=metric, goal=Goal[goal], margin=margin, cluster=cluster, account=account
     )
     made = scaffold.new_project(answers, project)

@@ -75,7 +75,7 @@ def new_cluster(name: str, scheduler: SchedulerName, project: Path) -> Scaffold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class ProjectAnswers:
     """What `new_project` writes down: which metric judges the runs, where they go, and who pays."""
 
     name: str
@@ -97,7 +97,7 @@ def charges_account(cluster: str, project: Path) -> bool:
     return get_profile(cluster, project).cluster.account_required
 
 
-def new_project(answers: Answers, project: Path) -> Scaffold:
+def new_project(answers: ProjectAnswers, project: Path) -> Scaffold:
     """Write ``hpcml.yaml`` and ``conf/study/NAME.yaml``, which says what the runs of *project* have in common.
 
     Raises as `new_recipe` does, and for a cluster that is not there, a metric that is no name, and a margin that is not
