@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import os
 import re
 import sys
@@ -342,8 +343,11 @@ def _register_schema() -> None:
 def _process_state(argv: list[str]) -> Iterator[None]:
     """Hydra takes its words from sys.argv, and raises instead of printing only if HYDRA_FULL_ERROR is set.
 
-    After ``--cfg``, ``--info`` and ``--help`` it leaves its configuration behind, for whatever asks for it next.
+    After ``--cfg``, ``--info`` and ``--help`` it leaves its configuration behind, for whatever asks for it next; and
+    ``--info`` prints by a log of its own, of which it leaves the handler.
     """
+    log = logging.getLogger()
+    level_before, handlers_before = log.level, log.handlers[:]
     singleton = HydraConfig.instance()
     config_before = singleton.cfg
     argv_before, full_error_before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
@@ -352,6 +356,8 @@ def _process_state(argv: list[str]) -> Iterator[None]:
         yield
     finally:
         sys.argv, singleton.cfg = argv_before, config_before
+        log.handlers[:] = handlers_before
+        log.setLevel(level_before)
         if full_error_before is None:
             del os.environ["HYDRA_FULL_ERROR"]
         else:

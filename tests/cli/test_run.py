@@ -123,7 +123,7 @@ def test_a_dry_run_shows_the_command_and_changes_nothing(hpcml: Hpcml) -> None:
     done = hpcml("run", "-n", "-m", "precision=fp32,tf32", "+cluster=karolina")
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("train.py") == 2
+    assert done.stdout.count("train.py") == 1, "what the two have in common is said once"
     assert "unset NVIDIA_TF32_OVERRIDE" in done.stdout
     assert not hpcml.home.exists()
     assert list(hpcml.cwd.iterdir()) == []

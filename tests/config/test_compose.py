@@ -99,15 +99,18 @@ def test_where_hydra_only_prints_nothing_is_composed(
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--hydra-help"], ["hydra/hydra_logging=default"], ["hydra/job_logging=stdout"]])
-def test_the_logging_of_the_process_stays_as_it_is(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "word", ["--hydra-help", "hydra/hydra_logging=default", "hydra/job_logging=stdout", "--info", "hydra.verbose=true"]
+)
+def test_the_logging_of_the_process_stays_as_it_is(word: str, tmp_path: Path) -> None:
     log = pytest.importorskip("absl.logging", reason="the log of TensorFlow").PythonHandler(io.StringIO())
-    handlers = list(logging.getLogger().handlers)
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
 
-    compose_from_cli(words, project=tmp_path)
+    compose_from_cli([word], project=tmp_path)
 
     assert not log.stream.closed
-    assert logging.getLogger().handlers == handlers
+    assert (root.level, root.handlers) == before
 
 
 def test_help_lists_our_groups_with_their_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
