@@ -270,7 +270,7 @@ class Row:
     to_target: ToTarget | None = None
     curve: CurveDifference | None = None  # only on request, or where the curves were read for a target
     look: RowLook | None = None  # None: nobody planned looks
-    runs: tuple[str, ...] = ()  # that the verdict rests on: its own and the reference's; none of the reference itself
+    runs: tuple[str, ...] = ()  # that the verdict rests on: its own and the reference's
     awaited: tuple[str, ...] = ()  # of both, those that have not ended
     exploratory: str | None = None  # why the verdict's 5 % may not hold: the data were looked at while they grew
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests import effort
 STUDIES = effort.times(60, 10_000)
 LIMIT = 5.5 + 300 * math.sqrt(0.05 * 0.95 / STUDIES)  # per cent: three Monte-Carlo standard errors
 MARGIN = {"objective.margin": 1.0}
+ARMS = ("fp32", "tf32", "amp_bf16")
 
 
 @pytest.mark.parametrize(
@@ -47,17 +49,14 @@ def test_what_is_equal_is_found_though_looks_are_many() -> None:
     assert claims["equivalent"] > 80
 
 
-def look(n: int, known: list[Glance], *, unfinished: int = 0) -> Row:
-    """Compare the first *n* seeds, of which the last are *unfinished*, and remember that."""
-    noise = np.random.default_rng(5)
-    values = noise.normal(size=(2, 40))
-    runs = [
-        record(level, s, float(values[at, s]), MARGIN) for at, level in enumerate(("fp32", "tf32")) for s in range(n)
-    ]
+def look(n: int, known: list[Glance], *, unfinished: int = 0, levels: Sequence[str] = ("fp32", "tf32")) -> Row:
+    """Compare the first *n* seeds of *levels*, of which the last are *unfinished*, remember that; give the last row."""
+    values = {level: np.random.default_rng(order).normal(size=40) for order, level in enumerate(ARMS)}
+    runs = [record(level, s, float(values[level][s]), MARGIN) for level in levels for s in range(n)]
     runs = [replace(run, state=State.RUNNING) if run.seed >= n - unfinished else run for run in runs]
     found = compare(runs, {}, ComparisonRequest(metric=METRIC), glances=known)
     known += [glance for _, glance in glances_of(found, at=f"2026-11-{n:02}T10:00:00+00:00")]
-    return found.cells[0].rows[1]
+    return found.cells[0].rows[-1]
 
 
 def test_seeds_that_were_added_after_a_look_make_the_next_one_exploratory() -> None:
@@ -68,6 +67,23 @@ def test_seeds_that_were_added_after_a_look_make_the_next_one_exploratory() -> N
     assert (
         look(8, known).exploratory == "these runs were looked at before with n = 5 (2026-11-05), and then 6 were added"
     )
+
+
+def test_arms_that_share_their_reference_are_looked_at_each_by_itself() -> None:
+    known: list[Glance] = []
+
+    assert look(5, known, levels=ARMS).exploratory is None
+    assert look(5, known, levels=ARMS).exploratory is None
+    assert look(5, known, levels=ARMS[:2]).exploratory is None
+    assert look(5, known, levels=(ARMS[0], ARMS[2])).exploratory is None
+    assert "and then 6 were added" in str(look(8, known, levels=ARMS).exploratory)
+
+
+def test_an_arm_that_joins_later_is_a_question_of_its_own() -> None:
+    known: list[Glance] = []
+    look(5, known, levels=ARMS[:2])
+
+    assert look(5, known, levels=ARMS).exploratory is None
 
 
 def test_a_look_while_runs_go_on_is_exploratory_and_the_last_of_what_was_asked_for_is_not() -> None:

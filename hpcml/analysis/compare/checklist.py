@@ -16,7 +16,7 @@ from hpcml.analysis.compare.arms import Arm, sort_runs
 from hpcml.analysis.compare.cells import group_runs
 from hpcml.analysis.compare.factor import SOFTWARE, Factor, find_factor, show
 from hpcml.analysis.compare.fairness import order_remarks, settings_of
-from hpcml.analysis.compare.looks import about
+from hpcml.analysis.compare.looks import about, glances_at
 from hpcml.model.checklist import Attempts, Checklist, ChecklistAnswer, Hours
 from hpcml.model.comparison import NOT_PROVEN, Cell, Comparison, Row
 from hpcml.model.looks import Glance
@@ -264,8 +264,7 @@ def _looks(study: _Study) -> tuple[str, ...]:
                 taken = f"{look.number} of {look.of} taken, with {look.n} seeds" if look.number else "none taken yet"
                 yield f"{row.level}: looks were planned before the first run, {taken}"
                 continue
-            seen = [each for each in study.glances if each.question == question and set(each.seen) & set(row.runs)]
-            if seen:
+            if seen := glances_at(row, cell, study.glances, about=question):
                 times = "once" if len(seen) == 1 else f"{len(seen)} times"
                 sizes = _listed([str(n) for n in sorted({each.n for each in seen})])
                 yield f"{row.level}: {times}, with {sizes} seeds, unplanned"

@@ -208,11 +208,27 @@ def exploratory(cells: Sequence[Cell], glances: Sequence[Glance], *, about: str,
     So a row without that word rests on runs that had all been asked for before the first look at any of them: its 5 %
     hold, whatever made its owner stop.
     """
-    known = sorted((each for each in glances if each.question == about), key=lambda each: each.at)
     return [
-        replace(cell, rows=tuple(replace(row, exploratory=unplanned or _why(row, known)) for row in cell.rows))
+        replace(
+            cell,
+            rows=tuple(
+                replace(row, exploratory=unplanned or _why(row, glances_at(row, cell, glances, about=about)))
+                for row in cell.rows
+            ),
+        )
         for cell in cells
     ]
+
+
+def glances_at(row: Row, cell: Cell, glances: Sequence[Glance], *, about: str) -> list[Glance]:
+    """Return the *glances* that saw runs of *row* and of its reference, by time; of the reference itself none.
+
+    Whoever saw the reference beside another arm has seen nothing of this one.
+    """
+    reference = {uid for each in cell.rows if each.level == cell.reference for uid in each.runs}
+    own = set(row.runs) - reference
+    seen = [each for each in glances if each.question == about and own & set(each.seen) and reference & set(each.seen)]
+    return sorted(seen, key=lambda each: each.at)
 
 
 def _why(row: Row, known: Sequence[Glance]) -> str | None:
@@ -221,8 +237,6 @@ def _why(row: Row, known: Sequence[Glance]) -> str | None:
         return None
     for glance in reversed(known):
         seen, then_awaited = set(glance.seen), set(glance.awaited)
-        if not seen & now:
-            continue
         day = glance.at.partition("T")[0]
         if added := len((now | awaited) - seen - then_awaited):
             return f"these runs were looked at before with n = {glance.n} ({day}), and then {added} were added"

@@ -136,9 +136,9 @@ def _flagged(row: Row, flag: str) -> Row:
 
 def _uids(arm: Arm, terms: Terms, *, are_over: bool) -> tuple[str, ...]:
     """Return the runs of *arm* and its reference that have ended, but for cancelled ones, or that have not."""
-    if terms.reference is None or terms.reference is arm:
+    if terms.reference is None:
         return ()
-    both = (arm, terms.reference)
+    both = (arm,) if terms.reference is arm else (arm, terms.reference)
     ended = [run for each in both for run in (*each.ended, *each.incomplete) if run.state is not State.CANCELLED]
     return tuple(sorted(run.uid for run in (ended if are_over else [r for each in both for r in each.unfinished])))
 
