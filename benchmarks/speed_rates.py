@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.nodes import Timed, ratio_of_times
+from hpcml.analysis.compare.nodes import Placed, ratio_over_places
 from hpcml.analysis.planning.seeds import find_spreads
 from hpcml.analysis.scaling.conclusions import Evidence, Thresholds, sentences
 from hpcml.analysis.scaling.fit import fit_serial_share
@@ -53,9 +53,9 @@ def node_coverage(design: str, interaction: float, *, trials: int, seed: int = 1
             own = dict(zip(names, noise.normal(0, interaction, len(names)), strict=True))
             logs = [node[place] + own[place] + noise.normal(0, RUN_SD) for place in where]
             arms.append(
-                [Timed(seed=i, place=p, time=math.exp(x)) for i, (p, x) in enumerate(zip(where, logs, strict=True))]
+                [Placed(seed=i, place=p, value=math.exp(x)) for i, (p, x) in enumerate(zip(where, logs, strict=True))]
             )
-        found = ratio_of_times(arms[0], arms[1])
+        found = ratio_over_places(arms[1], arms[0])
         if found is not None and found.ci95 is not None:
             hits += found.ci95.low <= 1 <= found.ci95.high
             halves.append(math.log(found.ci95.high / found.ci95.low) / 2)
@@ -105,7 +105,10 @@ def help_claims(
     noise = np.random.default_rng(seed)
     said = 0
     for _ in range(trials):
-        costs = {n: {s: t * math.exp(noise.normal(0, noise_of[n])) for s in range(seeds)} for n, t in times.items()}
+        costs = {
+            n: [Placed(seed=s, place=None, value=t * math.exp(noise.normal(0, noise_of[n]))) for s in range(seeds)]
+            for n, t in times.items()
+        }
         cell = Evidence(kind="strong", over="GPUs", reference=1, points=(), costs_s=costs, fit=None)
         told = sentences(cell, Thresholds(least_gain=0.05, least_efficiency=0.5))
         said += any(line.startswith("more GPUs help up to") for line in told)

@@ -27,6 +27,7 @@ Verdict = Literal[
     "not proven",  # precisions are compared, and that of an arm, or of its reference, was not measured
     "not as requested",  # an arm, or its reference, was measured to compute in another precision than its name says
 ]
+Unit = Literal["seeds", "nodes", "these nodes", "node means", "none"]  # of an interval; analysis/compare/nodes
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
 ENOUGH_NODES = 3  # from which nodes are the unit of a speed-up: fewer have no spread to speak of
 MIXED = "mixed"  # stands for the numerics of a row whose runs differ in it
@@ -137,7 +138,7 @@ class Speed:
     wall_s: float | None  # whole runs, start-up and validation included
     step_ms_mean: float | None = None  # the mean over the same steps, recurring slow ones included
     speedup_of: Literal["medians", "means"] = "medians"  # of step times; samples_per_s is of the same
-    speedup_unit: Literal["seeds", "nodes", "these nodes", "node means", "none"] | None = None  # of its interval
+    speedup_unit: Unit | None = None  # of its interval
     speedup_of_medians: float | None = None  # where `speedup` is of means
 
 
@@ -155,6 +156,7 @@ class Cost:
     co2_g: float | None  # of that energy, by the cluster profile's factor
     co2_source: str | None
     n: int  # seeds with a known energy
+    energy_ratio_unit: Unit | None = None  # of its interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,7 @@ class ToTarget:
     saved_ci95: Interval | None = None
     p_log_rank: float | None = None  # two-sided: times up to the budget, censored ones included, do not differ
     energy_basis: Literal["samples", "share of time"] | None = None  # of the run's energy, by the time it took
+    unit: Unit | None = None  # of the intervals of `ratio` and `saved_s`; none: nor is there a log-rank test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

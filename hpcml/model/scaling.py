@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hpcml.model.comparison import Discrepancy, Excluded, Interval
+from hpcml.model.comparison import Discrepancy, Excluded, Interval, Unit
 
 Kind = Literal["strong", "weak"]  # one global batch for all; a batch that grows with the devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingPoint:
-    """The runs on one number of devices; the unit of all statistics is the seed.
+    """The runs on one number of devices; the unit of medians is the seed, that of speed-ups is in `speedup_unit`.
 
     Speed-up and efficiency are relative to the reference of the cell: the efficiency of perfect scaling is 1.
     """
@@ -31,6 +31,7 @@ class ScalingPoint:
     samples_per_s: float | None  # over all devices
     speedup: float | None  # against the reference; strong: time, weak: samples per second
     speedup_ci95: Interval | None
+    speedup_unit: Unit | None = None  # of the interval
     paired: bool | None = None  # by seed; None: the reference itself, or no speed-up
     efficiency: float | None  # speed-up over the ratio of the devices
     efficiency_ci95: Interval | None

@@ -177,6 +177,7 @@ def _speeds(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
         ),
         _interval("speedup_ci95", lambda point: point.speedup_ci95, order=1),
         _hidden("paired", lambda point: point.paired),
+        _hidden("speedup_unit", lambda point: point.speedup_unit),
         Quantity(
             key="efficiency",
             heading="efficiency",

@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from recorded_runs import arm, curves, run
+from recorded_runs import arm, curves, run, summary
+from scaling_runs import Sweep
 
 from benchmarks.speed_rates import bound_holds, help_claims, misfits, node_coverage, series_flags
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.compare.nodes import Timed, ratio_of_times
-from hpcml.model.comparison import Row
+from hpcml.analysis.compare.nodes import Placed, ratio_over_places
+from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
+from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.records import Point, RunRecord, Usage
 from tests.effort import times
 
@@ -21,12 +23,26 @@ VALUES = [0.90, 0.91, 0.92, 0.93, 0.94, 0.95]
 
 
 def on(places: str, level: str) -> list[RunRecord]:
-    return [run(level, seed, VALUES[seed], facts={"hostname": f"n{place}"}) for seed, place in enumerate(places)]
+    """Return a run of *level* for each seed, on the node of that place."""
+    found = []
+    for seed, place in enumerate(places):
+        record = run(level, seed, VALUES[seed], facts={"hostname": f"n{place}"}, usage=used(place, seed))
+        steps = {**record.metrics, "step_time_s": summary("step_time_s", 0.01, n=100)}
+        found.append(replace(record, metrics=steps, wall_s=100.0))
+    return found
 
 
-def speed_row(arm_on: str, reference_on: str) -> Row:
+def used(place: str, seed: int) -> Usage:
+    return Usage(gpus=1, gpu_s=100.0, energy_j=1000.0 * (1 + 0.03 * int(place) + 0.001 * seed), energy_method="counter")
+
+
+def node_row(arm_on: str, reference_on: str) -> Row:
+    """Return the row of tf32, which is twice as fast and at the target after 50 seconds, not 60."""
     runs = on(reference_on, "fp32") + on(arm_on, "tf32")
-    return compare(runs, curves(runs, {"fp32": 0.02, "tf32": 0.01})).cells[0].rows[1]
+    climbs = {r.uid: [Point(0, 0.0, 0.1), Point(9, 60.0 - 10 * (r.precision == "tf32") + r.seed, 0.9)] for r in runs}
+    steps = curves(runs, {"fp32": 0.02, "tf32": 0.01})
+    question = ComparisonRequest(target=0.9)
+    return compare(runs, steps, question, more_curves={"val_accuracy": climbs}).cells[0].rows[1]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +50,7 @@ def speed_row(arm_on: str, reference_on: str) -> Row:
     [
         ("111111", "111111", "seeds", None),
         ("123456", "123456", "nodes", None),
-        ("111222", "222333", "these nodes", "speed-up on n2 alone"),
+        ("111222", "222333", "these nodes", "speed-up, energy ratio, times to the target: on n2 alone"),
         ("111222", "333444", "none", "arm and node are one"),
         ("112233", "445566", "node means", "unpaired over means of nodes"),
         ("112234", "112235", "nodes", "2 runs on other nodes say nothing"),
@@ -43,9 +59,16 @@ def speed_row(arm_on: str, reference_on: str) -> Row:
 def test_the_unit_of_a_speed_up_is_chosen_by_the_nodes_that_arms_share(
     arm_on: str, reference_on: str, unit: str, flag: str | None
 ) -> None:
-    row = speed_row(arm_on, reference_on)
+    row = node_row(arm_on, reference_on)
 
     assert row.speed is not None
+    assert row.cost is not None
+    assert row.to_target is not None
+    assert row.cost.energy_ratio_unit == row.to_target.unit == unit
+    for interval in (row.cost.energy_ratio_ci95, row.to_target.ratio_ci95, row.to_target.saved_ci95):
+        assert (interval is None) == (unit == "none")
+    assert (row.to_target.p_log_rank is None) == (unit in ("none", "these nodes"))
+    assert row.to_target.saved_s == pytest.approx(10, abs=3)
     assert row.speed.speedup_unit == unit
     assert row.speed.speedup == pytest.approx(2.0, rel=0.02)
     assert (row.speed.speedup_ci95 is None) == (unit == "none")
@@ -78,8 +101,8 @@ def test_the_block_design_is_least_squares_with_an_effect_of_each_node() -> None
     solution, (squares,), *_ = np.linalg.lstsq(np.array(design), y, rcond=None)
     variance = squares / (len(y) - 4) * np.linalg.inv(np.array(design).T @ np.array(design))[0, 0]
 
-    found = ratio_of_times(
-        *([Timed(seed=i, place=p, time=math.exp(x)) for i, (p, x) in enumerate(of)] for of in (mine, theirs))
+    found = ratio_over_places(
+        *([Placed(seed=i, place=p, value=math.exp(x)) for i, (p, x) in enumerate(of)] for of in (theirs, mine))
     )
 
     assert found is not None
@@ -209,3 +232,27 @@ def test_the_upper_bound_of_a_spread_holds_in_eighty_per_cent(arms: int, n: int,
     trials = times(1500, 10000)
 
     assert min(bound_holds(arms, n, rho, trials=trials)) >= 0.8 - 3 * math.sqrt(0.16 / trials)
+
+
+@pytest.mark.parametrize(
+    ("one_on", "two_on", "unit", "flag"),
+    [
+        ("111", "111", "seeds", None),
+        ("111", "222", "none", "arm and node are one"),
+        ("123", "321", "nodes", None),
+        ("112", "223", "these nodes", "speed-up: on n2 alone"),
+    ],
+)
+def test_more_gpus_on_other_nodes_are_no_speed_up(one_on: str, two_on: str, unit: str, flag: str | None) -> None:
+    sweep = Sweep()
+    for gpus, places in ((1, one_on), (2, two_on)):
+        for seed, place in enumerate(places):
+            sweep.add(gpus, 0.1 / gpus, seed=seed, facts={"hostname": f"n{place}", "gpu_uuids": f"GPU-{gpus}"})
+
+    cell = study_scaling(sweep.runs, sweep.curves, ScalingRequest()).cells[0]
+
+    point = cell.points[1]
+    assert point.speedup_unit == unit
+    assert (point.speedup_ci95 is None) == (point.efficiency_ci95 is None) == (unit == "none")
+    assert (flag is None) or any(flag in each for each in point.flags)
+    assert any("help up to 2" in each for each in cell.sentences) == (unit != "none")

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm, BySeed, by_seed, median_of
+from hpcml.analysis.compare.nodes import Placed, PlacedRatio, place_of, ratio_over_places
 from hpcml.analysis.steady import SteadyState, Window
 from hpcml.analysis.utilization.limits import Signs, find_limits
 from hpcml.analysis.utilization.rates import Rate, attained, samples_per_step
-from hpcml.model.comparison import Cost, Interval, Load
+from hpcml.model.comparison import Cost, Load
 from hpcml.model.precision import PrecisionName
 from hpcml.model.records import Point, RunRecord, Usage
 
@@ -26,13 +26,13 @@ _SCOPES = ("gpu", "board", "shared")  # from a GPU's own energy to one that othe
 def cost(arm: Arm, reference: Arm | None) -> Cost | None:
     """Return GPU hours, energy (kJ, and J per sample) and CO2 (g) of *arm*; None where nothing was measured of any run.
 
-    The energy ratio to *reference* is per sample (`statistics.ratio`), None without a reference that has a speed.
+    The energy ratio to *reference* is per sample (`ratio_over_places`), None without a reference that has a speed.
     """
     known = [run.usage for run in arm.ok if run.usage is not None]
     if not known:
         return None
     energies = by_seed(arm.ok, _energy_kj)
-    ratio, interval = _energy_ratio(arm, reference)
+    ratio = energy_ratio(arm, reference)
     sources = {usage.co2_source for usage in known if usage.co2_g is not None}
     co2_g = by_seed(arm.ok, lambda run: run.usage.co2_g if run.usage else None)
     with_energy = [usage for usage in known if usage.energy_j is not None]
@@ -43,8 +43,9 @@ def cost(arm: Arm, reference: Arm | None) -> Cost | None:
         energy_method=_joined(usage.energy_method for usage in with_energy),
         energy_scope=max(scopes, key=_severity, default=None),
         energy_per_sample_j=median_of(_per_sample_j(arm)),
-        energy_ratio=ratio,
-        energy_ratio_ci95=interval,
+        energy_ratio=None if ratio is None else ratio.value,
+        energy_ratio_ci95=None if ratio is None else ratio.ci95,
+        energy_ratio_unit=None if ratio is None else ratio.unit,
         co2_g=median(co2_g.values()) if co2_g and len(sources) == 1 else None,  # by several factors it is no median
         co2_source=next(iter(sources)) if len(sources) == 1 else None,
         n=len(energies),
@@ -76,13 +77,16 @@ def trained_samples(run: RunRecord) -> float | None:
     return samples * max(steps.n, steps.last_step or 0)
 
 
-def _energy_ratio(arm: Arm, reference: Arm | None) -> tuple[float | None, Interval | None]:
+def energy_ratio(arm: Arm, reference: Arm | None) -> PlacedRatio | None:
+    """Return the energy per sample of *arm* over that of *reference*; None where one has none, or no speed."""
     if reference is None or reference is arm or not reference.has_speed:
-        return None, None
-    mine, theirs = _per_sample_j(arm), _per_sample_j(reference)
-    pairs = statistics.is_paired(mine, theirs)
-    found = statistics.ratio(list(mine.values()), list(theirs.values()), pairs=pairs)
-    return found or (None, None)
+        return None
+    return ratio_over_places(_placed_j(arm), _placed_j(reference))
+
+
+def _placed_j(arm: Arm) -> list[Placed]:
+    found = [(run, _energy_per_sample_j(run)) for run in arm.ok]
+    return [Placed(seed=run.seed, place=place_of(run), value=joules) for run, joules in found if joules is not None]
 
 
 def _per_sample_j(arm: Arm) -> BySeed:

@@ -8,9 +8,11 @@ from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm, has_nonfinite_loss
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup
-from hpcml.analysis.compare.costs import cost_flags
+from hpcml.analysis.compare.costs import cost_flags, energy_ratio
 from hpcml.analysis.compare.losses import lost_runs, lost_words
-from hpcml.analysis.compare.speed import speed_flags
+from hpcml.analysis.compare.nodes import PlacedContrast, PlacedRatio, node_flags
+from hpcml.analysis.compare.speed import speed_flags, speed_ratio
+from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import MIXED, NOT_PROVEN, Speed
 from hpcml.model.precision import Numerics, PrecisionName, contradicts
@@ -26,7 +28,12 @@ def row_flags(arm: Arm, terms: Terms, found: Matchup | None, speed: Speed | None
     flags = [*_doubts(arm, terms), *([*precision, *tests] if terms.by_precision else [*tests, *precision])]
     flags += _method_flags(arm, terms, speed)
     if speed is not None:
-        flags += [*speed_flags(arm, terms), *cost_flags(arm), *_requeue_flags(arm, terms)]
+        flags += [
+            *speed_flags(arm, terms),
+            *node_flags(_over_nodes(arm, terms)),
+            *cost_flags(arm),
+            *_requeue_flags(arm, terms),
+        ]
     return tuple(flags)
 
 
@@ -159,6 +166,18 @@ def _time_flags(arm: Arm, terms: Terms) -> list[str]:
     if n_short:
         flags.append(f"no steady step time for {n_short} of {n} seeds: below {MIN_STEPS} steps in the window")
     return flags
+
+
+def _over_nodes(arm: Arm, terms: Terms) -> dict[str, PlacedRatio | PlacedContrast | None]:
+    """Return what is compared of *arm* that nodes have a part in, by its name."""
+    mine, others = terms.reaches.get(arm.level, ()), None
+    if terms.reference is not None and terms.reference is not arm:
+        others = terms.reaches.get(terms.reference.level)
+    return {
+        "speed-up": speed_ratio(arm, terms),
+        "energy ratio": energy_ratio(arm, terms.reference),
+        "times to the target": target_difference(mine, others, terms.budget_s) if terms.race is not None else None,
+    }
 
 
 def _requeue_flags(arm: Arm, terms: Terms) -> list[str]:

@@ -1,4 +1,4 @@
-"""Ratios of times over nodes: which unit, seed or node, the interval of a speed-up may rest on.
+"""Ratios over nodes: which unit, seed or node, the interval of a speed-up or of a ratio of energies may rest on.
 
 Nodes of one kind differ by some per cent, runs on one of them by much less. So runs on one node are no independent
 witnesses for another (S. Hurlbert, Ecol. Monogr. 54, 1984, on pseudoreplication), and where each arm has a node of its
@@ -11,44 +11,54 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Literal
 
 from hpcml.analysis import statistics
 from hpcml.analysis.statistics import Contrast
-from hpcml.model.comparison import ENOUGH_NODES, Interval
+from hpcml.model.comparison import ENOUGH_NODES, Interval, Unit
 from hpcml.model.records import RunRecord
 
-Unit = Literal["seeds", "nodes", "these nodes", "node means", "none"]
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """The time of one run, in any unit, with its seed and its place (None: not recorded)."""
+class Placed:
+    """What was measured of one run in any unit, with its seed and its place (None: not recorded)."""
 
     seed: int
     place: str | None
-    time: float
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeRatio:
-    """The reference's time over an arm's, above 1 where the arm is faster; `unit` is what its interval counts.
+class PlacedContrast:
+    """The difference of two arms; `unit` is what its degrees of freedom count.
 
-    - seeds: nothing is known of nodes, or all ran on one
+    - seeds: nothing is known of nodes, or all ran on one; the difference is by seed, and not computed here
     - nodes: the difference on each of three shared nodes or more is one observation
     - these nodes: one or two are shared; the interval is that of the arms on them, and of no other node
     - node means: no node is shared, and each arm has three or more
     - none: arm and node are one, and there is no interval
     """
 
+    contrast: Contrast | None  # None: by seeds
+    unit: Unit
+    paired: bool = False
+    shared: tuple[str, ...] = ()  # places
+    left_out: int = 0  # runs on places without a run of the other arm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedRatio:
+    """The ratio of two arms' values, by geometric means; `unit` is what its interval counts (`PlacedContrast`)."""
+
     value: float
     ci95: Interval | None
     unit: Unit
     paired: bool  # by seed or node
-    shared: tuple[str, ...] = ()  # places
-    left_out: int = 0  # runs on places without a run of the other arm
+    shared: tuple[str, ...] = ()
+    left_out: int = 0
 
 
 def place_of(run: RunRecord) -> str | None:
@@ -57,78 +67,121 @@ def place_of(run: RunRecord) -> str | None:
     return None if node is None else f"{node} {gpus}" if gpus else str(node)
 
 
-def ratio_of_times(arm: Sequence[Timed], reference: Sequence[Timed]) -> TimeRatio | None:
-    """Return the time of *reference* over that of *arm* with its 95 % interval; None where a time is not positive."""
-    if not arm or not reference or min(run.time for run in (*arm, *reference)) <= 0:
+def node_of(run: RunRecord) -> str | None:
+    """Return the (first) node of *run*; None where it is not known."""
+    node = run.facts.get("hostname")
+    return None if node is None else str(node)
+
+
+def ratio_over_places(over: Sequence[Placed], under: Sequence[Placed]) -> PlacedRatio | None:
+    """Return the values *over* divided by those *under* with the 95 % interval; None where one is not positive."""
+    if not over or not under or min(run.value for run in (*over, *under)) <= 0:
         return None
-    places = {run.place for run in (*arm, *reference)}
+    above, below = ([replace(run, value=math.log(run.value)) for run in each] for each in (over, under))
+    found = difference_over_places(above, below)
+    if found.contrast is None:
+        return _by_seeds(over, under, shared=found.shared)
+    interval = found.contrast.interval(0.95)
+    if interval is not None:
+        interval = Interval(low=math.exp(interval.low), high=math.exp(interval.high), confidence=0.95)
+    return PlacedRatio(
+        value=math.exp(found.contrast.value),
+        ci95=interval,
+        unit=found.unit,
+        paired=found.paired,
+        shared=found.shared,
+        left_out=found.left_out,
+    )
+
+
+def difference_over_places(over: Sequence[Placed], under: Sequence[Placed]) -> PlacedContrast:
+    """Return the mean of the values *over* minus that of those *under*, neither of them empty, and what it counts."""
+    places = {run.place for run in (*over, *under)}
     if None in places or len(places) == 1:
-        return _by_seeds(arm, reference, shared=tuple(str(place) for place in places if place is not None))
-    mine, theirs = _by_place(arm), _by_place(reference)
-    shared = tuple(sorted(mine.keys() & theirs.keys()))
+        known = tuple(str(place) for place in places if place is not None)
+        return PlacedContrast(contrast=None, unit="seeds", shared=known)
+    above, below = _by_place(over), _by_place(under)
+    shared = tuple(sorted(above.keys() & below.keys()))
+    out = sum(len(of) for own in (above, below) for place, of in own.items() if place not in shared)
     if len(shared) >= ENOUGH_NODES:
-        contrast = statistics.mean([fmean(theirs[place]) - fmean(mine[place]) for place in shared])
-        out = sum(len(of) for own in (mine, theirs) for place, of in own.items() if place not in shared)
-        return _ratio(contrast, unit="nodes", paired=True, shared=shared, left_out=out)
+        contrast = statistics.mean([fmean(above[place]) - fmean(below[place]) for place in shared])
+        return PlacedContrast(contrast=contrast, unit="nodes", paired=True, shared=shared, left_out=out)
     if shared:
-        out = sum(len(of) for own in (mine, theirs) for place, of in own.items() if place not in shared)
-        return _ratio(_blocked(mine, theirs), unit="these nodes", paired=True, shared=shared, left_out=out)
-    means = [fmean(of) for of in theirs.values()], [fmean(of) for of in mine.values()]
-    contrast = statistics.welch(*means)
-    if min(len(mine), len(theirs)) >= ENOUGH_NODES:
-        return _ratio(contrast, unit="node means", paired=False)
-    return _ratio(Contrast(value=contrast.value, standard_error=0.0, df=None), unit="none", paired=False)
+        contrast = _blocked(above, below)
+        return PlacedContrast(contrast=contrast, unit="these nodes", paired=True, shared=shared, left_out=out)
+    contrast = statistics.welch([fmean(of) for of in above.values()], [fmean(of) for of in below.values()])
+    if min(len(above), len(below)) >= ENOUGH_NODES:
+        return PlacedContrast(contrast=contrast, unit="node means")
+    return PlacedContrast(contrast=Contrast(value=contrast.value, standard_error=0.0, df=None), unit="none")
 
 
-def _by_seeds(arm: Sequence[Timed], reference: Sequence[Timed], shared: tuple[str, ...]) -> TimeRatio | None:
-    mine, theirs = _of_seeds(arm), _of_seeds(reference)
-    pairs = statistics.is_paired(mine, theirs)
-    found = statistics.ratio([theirs[seed] for seed in sorted(theirs)], [mine[s] for s in sorted(mine)], pairs=pairs)
+def node_flags(found: Mapping[str, PlacedRatio | PlacedContrast | None]) -> list[str]:
+    """Return what nodes take from what was *found*, by its name ("speed-up"): a line for each remark."""
+    remarks: defaultdict[str, list[str]] = defaultdict(list)
+    for what, each in found.items():
+        if each is not None and (remark := _remark(each)) is not None:
+            remarks[remark].append(what)
+    return [f"{', '.join(what)}: {remark}" for remark, what in remarks.items()]
+
+
+def _remark(found: PlacedRatio | PlacedContrast) -> str | None:
+    named = ", ".join(place.partition(" ")[0] for place in found.shared[:_NAMED])
+    left = f"; {found.left_out} runs on other nodes say nothing of it" if found.left_out else ""
+    if found.unit == "none":
+        return "arm and node are one, hence no interval: it may be the difference of the nodes"
+    if found.unit == "these nodes":
+        return f"on {named} alone: other nodes may differ, and its interval does not say how much{left}"
+    if found.unit == "nodes":
+        return f"over {len(found.shared)} nodes that ran both arms: the node is its unit{left}" if left else None
+    if found.unit == "node means":
+        return "unpaired over means of nodes: none ran both arms, and what they differ by widens it"
+    return None
+
+
+def _by_seeds(over: Sequence[Placed], under: Sequence[Placed], shared: tuple[str, ...]) -> PlacedRatio | None:
+    above, below = by_seed_of(over), by_seed_of(under)
+    pairs = statistics.is_paired(above, below)
+    found = statistics.ratio([above[seed] for seed in sorted(above)], [below[s] for s in sorted(below)], pairs=pairs)
     if found is None:
         return None
-    return TimeRatio(value=found[0], ci95=found[1], unit="seeds", paired=pairs, shared=shared)
+    return PlacedRatio(value=found[0], ci95=found[1], unit="seeds", paired=pairs, shared=shared)
 
 
-def _of_seeds(runs: Sequence[Timed]) -> dict[int, float]:
-    times: defaultdict[int, list[float]] = defaultdict(list)
+def by_seed_of(runs: Sequence[Placed]) -> dict[int, float]:
+    """Return the mean value of each seed of *runs*."""
+    values: defaultdict[int, list[float]] = defaultdict(list)
     for run in runs:
-        times[run.seed].append(run.time)
-    return {seed: fmean(of) for seed, of in times.items()}
+        values[run.seed].append(run.value)
+    return {seed: fmean(of) for seed, of in values.items()}
 
 
-def _by_place(runs: Sequence[Timed]) -> dict[str, list[float]]:
-    logs: defaultdict[str, list[float]] = defaultdict(list)
+def by_place_of(runs: Sequence[Placed]) -> dict[str, float]:
+    """Return the mean value of each place of *runs*, all of which are known."""
+    return {place: fmean(of) for place, of in _by_place(runs).items()}
+
+
+def _by_place(runs: Sequence[Placed]) -> dict[str, list[float]]:
+    values: defaultdict[str, list[float]] = defaultdict(list)
     for run in runs:
-        logs[str(run.place)].append(math.log(run.time))
-    return logs
+        values[str(run.place)].append(run.value)
+    return values
 
 
-def _blocked(mine: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[float]]) -> Contrast:
-    """Return the difference of *theirs* and *mine* by least squares with an effect of each node.
+def _blocked(above: Mapping[str, Sequence[float]], below: Mapping[str, Sequence[float]]) -> Contrast:
+    """Return the difference of *above* and *below* by least squares with an effect of each node.
 
     Nodes with runs of one arm alone tell nothing of the difference, but of the spread.
     """
     weights, differences = [], []
-    for place in mine.keys() & theirs.keys():
-        a, b = mine[place], theirs[place]
+    for place in below.keys() & above.keys():
+        a, b = below[place], above[place]
         weights.append(len(a) * len(b) / (len(a) + len(b)))
         differences.append(fmean(b) - fmean(a))
     total = math.fsum(weights)
     value = math.fsum(w * d for w, d in zip(weights, differences, strict=True)) / total
     squares = [w * (d - value) ** 2 for w, d in zip(weights, differences, strict=True)]
-    squares += [(log - fmean(of)) ** 2 for own in (mine, theirs) for of in own.values() for log in of]
-    df = sum(len(of) for own in (mine, theirs) for of in own.values()) - len(mine.keys() | theirs.keys()) - 1
+    squares += [(x - fmean(of)) ** 2 for own in (below, above) for of in own.values() for x in of]
+    df = sum(len(of) for own in (below, above) for of in own.values()) - len(below.keys() | above.keys()) - 1
     if df < 1:
         return Contrast(value=value, standard_error=0.0, df=None)
     return Contrast(value=value, standard_error=math.sqrt(math.fsum(squares) / df / total), df=df)
-
-
-def _ratio(
-    contrast: Contrast, *, unit: Unit, paired: bool, shared: tuple[str, ...] = (), left_out: int = 0
-) -> TimeRatio:
-    interval = contrast.interval(0.95)
-    if interval is not None:
-        interval = Interval(low=math.exp(interval.low), high=math.exp(interval.high), confidence=0.95)
-    return TimeRatio(
-        value=math.exp(contrast.value), ci95=interval, unit=unit, paired=paired, shared=shared, left_out=left_out
-    )

@@ -12,14 +12,13 @@ from statistics import fmean
 
 from hpcml.analysis.compare.arms import Arm, by_seed, median_of, times
 from hpcml.analysis.compare.cells import Terms
-from hpcml.analysis.compare.nodes import Timed, TimeRatio, place_of, ratio_of_times
+from hpcml.analysis.compare.nodes import Placed, PlacedRatio, place_of, ratio_over_places
 from hpcml.analysis.steady import SteadyState, find_drift
 from hpcml.analysis.utilization.rates import samples_per_step
 from hpcml.model.comparison import Speed
 from hpcml.model.records import RunRecord
 
 _DIFFERENT = 0.05  # speed-ups of means and of medians that are further apart are both told
-_NAMED = 3
 _Read = Callable[[SteadyState], float]
 _MEDIAN: _Read = lambda state: state.median_s  # noqa: E731 - two ways to read a state
 _MEAN: _Read = lambda state: state.mean_s  # noqa: E731
@@ -28,7 +27,7 @@ _MEAN: _Read = lambda state: state.mean_s  # noqa: E731
 def find_speed(arm: Arm, terms: Terms) -> Speed:
     """Return the speed of *arm*, whose runs must all be native (`Arm.has_speed`)."""
     own = times(arm, terms.steady)
-    found = _ratio(arm, terms, _MEAN if terms.by_mean else _MEDIAN)
+    found = speed_ratio(arm, terms)
     by_median = _ratio(arm, terms, _MEDIAN) if terms.by_mean else None
     means_s = by_seed(arm.ok, lambda run: terms.steady[run.uid].mean_s if run.uid in terms.steady else None)
     samples_s = _sample_means_s(arm, terms.steady) if terms.by_mean else own.samples_s
@@ -62,9 +61,8 @@ def speed_flags(arm: Arm, terms: Terms) -> list[str]:
         return flags
     if (drift := _drift(reference, terms)) is not None:
         flags.append(f"speed-up not steady: {reference.level} changes by {drift * 100:+.0f} % within the window")
-    found = _ratio(arm, terms, _MEAN if terms.by_mean else _MEDIAN)
+    found = speed_ratio(arm, terms)
     if found is not None:
-        flags += _node_flags(found)
         by_median = _ratio(arm, terms, _MEDIAN) if terms.by_mean else None
         if by_median is not None and abs(found.value / by_median.value - 1) > _DIFFERENT:
             ends = by_median.ci95
@@ -84,23 +82,12 @@ def uses_means(arms: Iterable[Arm], reference: Arm | None, steady: Mapping[str, 
     return any(abs(other / base - 1) > _DIFFERENT for other in others if other is not None)
 
 
-def _node_flags(found: TimeRatio) -> list[str]:
-    named = ", ".join(place.partition(" ")[0] for place in found.shared[:_NAMED])
-    left = f"; {found.left_out} runs on other nodes say nothing of it" if found.left_out else ""
-    if found.unit == "none":
-        return ["arm and node are one: no interval of the speed-up, it may be that of the nodes"]
-    if found.unit == "these nodes":
-        return [f"speed-up on {named} alone: other nodes may differ, and its interval does not say how much{left}"]
-    if found.unit == "nodes":
-        return (
-            [f"speed-up over {len(found.shared)} nodes that ran both arms: the node is its unit{left}"] if left else []
-        )
-    if found.unit == "node means":
-        return ["speed-up unpaired over means of nodes: none ran both arms, and what they differ by widens it"]
-    return []
+def speed_ratio(arm: Arm, terms: Terms) -> PlacedRatio | None:
+    """Return the speed-up of *arm*, which must have a speed, or None without one."""
+    return _ratio(arm, terms, _MEAN if terms.by_mean else _MEDIAN)
 
 
-def _ratio(arm: Arm, terms: Terms, read: _Read) -> TimeRatio | None:
+def _ratio(arm: Arm, terms: Terms, read: _Read) -> PlacedRatio | None:
     """Return the ratio of times of a sample to the reference's.
 
     Where samples are not known, times of a step are used if all runs have the same batch size; else None.
@@ -112,17 +99,17 @@ def _ratio(arm: Arm, terms: Terms, read: _Read) -> TimeRatio | None:
     by_sample = all(set(t.samples_s) == set(t.steps_s) for t in (own, theirs))
     if not by_sample and (own.batch_sizes != theirs.batch_sizes or len(own.batch_sizes) != 1):
         return None
-    return ratio_of_times(
-        _timed(arm, terms.steady, read, by_sample=by_sample), _timed(reference, terms.steady, read, by_sample=by_sample)
+    return ratio_over_places(
+        _timed(reference, terms.steady, read, by_sample=by_sample), _timed(arm, terms.steady, read, by_sample=by_sample)
     )
 
 
-def _timed(arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool) -> list[Timed]:
+def _timed(arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool) -> list[Placed]:
     found = []
     for run in arm.ok:
         samples = samples_per_step(run) if by_sample else 1.0
         if run.uid in steady and samples is not None:
-            found.append(Timed(seed=run.seed, place=place_of(run), time=read(steady[run.uid]) / samples))
+            found.append(Placed(seed=run.seed, place=place_of(run), value=read(steady[run.uid]) / samples))
     return found
 
 

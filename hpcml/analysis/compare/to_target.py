@@ -21,9 +21,18 @@ from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm, BySeed, by_seed, median_of
 from hpcml.analysis.compare.contrasts import match
 from hpcml.analysis.compare.grid import LINEAR
+from hpcml.analysis.compare.nodes import (
+    Placed,
+    PlacedContrast,
+    PlacedRatio,
+    by_place_of,
+    by_seed_of,
+    difference_over_places,
+    place_of,
+    ratio_over_places,
+)
 from hpcml.analysis.exact import log_rank
-from hpcml.analysis.statistics import Contrast
-from hpcml.model.comparison import Interval, ToTarget
+from hpcml.model.comparison import ToTarget, Unit
 from hpcml.model.precision import Numerics
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Point, RunRecord
@@ -103,19 +112,21 @@ def to_target(
     )
     if not _are_native(reaches) or budget_s is None:
         return untimed
-    ratio, interval = _ratio(reaches, reference)
-    saved, p_log_rank = _saved(reaches, reference, budget_s)
+    ratio = target_ratio(reaches, reference)
+    saved = target_difference(reaches, reference, budget_s)
+    unit = None if saved is None else saved.unit
     energies, basis = _energies_kj(reaches, race)
     return replace(
         untimed,
         median_s=median(_times(reached).values()) if reached else None,
         restricted_mean_s=fmean(fmean(reach.within(budget_s) for reach in of) for of in seeds.values()),
         budget_s=budget_s,
-        ratio=ratio,
-        ratio_ci95=interval,
-        saved_s=None if saved is None else saved.value,
-        saved_ci95=None if saved is None else saved.interval(0.95),
-        p_log_rank=p_log_rank,
+        ratio=None if ratio is None else ratio.value,
+        ratio_ci95=None if ratio is None else ratio.ci95,
+        saved_s=None if saved is None or saved.contrast is None else saved.contrast.value,
+        saved_ci95=None if saved is None or saved.contrast is None else saved.contrast.interval(0.95),
+        unit=unit,
+        p_log_rank=_p_log_rank(reaches, reference, budget_s, unit),
         median_kj=median_of(energies),
         energy_basis=basis,
     )
@@ -161,37 +172,53 @@ def _times(seeds: Mapping[int, Sequence[Reach]]) -> dict[int, float]:
     return {seed: fmean(reach.at_s for reach in of if reach.at_s is not None) for seed, of in seeds.items()}
 
 
-def _ratio(reaches: Sequence[Reach], reference: Sequence[Reach] | None) -> tuple[float | None, Interval | None]:
-    """Return the ratio of times to the reference's; None where a run of either never reached the target.
+def target_ratio(reaches: Sequence[Reach], reference: Sequence[Reach] | None) -> PlacedRatio | None:
+    """Return the ratio of times to the target to the reference's; None where a run of either never reached it.
 
-    A mean over those that did would flatter the arm with more failures.
+    A mean over those that did would flatter the arm with more failures. None also without a run, or one that was not
+    native.
     """
-    if not reference or not _are_native(reference) or not _have_reached([*reaches, *reference]):
-        return None, None
-    mine, theirs = _times(_by_seed(reaches)), _times(_by_seed(reference))
-    pairs = statistics.is_paired(mine, theirs)
-    return statistics.ratio(list(mine.values()), list(theirs.values()), pairs=pairs) or (None, None)
+    if not reaches or not reference or not _are_native([*reaches, *reference]):
+        return None
+    if not _have_reached([*reaches, *reference]):
+        return None
+    return ratio_over_places(_placed(reaches, math.inf), _placed(reference, math.inf))
 
 
-def _saved(
-    reaches: Sequence[Reach], reference: Sequence[Reach] | None, budget_s: float
-) -> tuple[Contrast | None, float | None]:
-    """Return the difference of restricted means (reference minus this arm), and the p of the log-rank test.
+def target_difference(
+    reaches: Sequence[Reach], reference: Sequence[Reach] | None, budget_s: float | None
+) -> PlacedContrast | None:
+    """Return the difference of restricted means, the reference's minus these; None where one of the two has none.
 
-    Up to *budget_s* no run is censored, so that the restricted mean is a plain one and t holds for it, paired where
-    seeds are shared. Who is not there by then counts in the log-rank test as censored at that time. None for the
-    reference itself, where not all runs are native, and for p below three seeds or where no run was there in time.
+    Up to *budget_s* no run is censored, so that the restricted mean is a plain one and t holds for it.
     """
-    if not reference or not _are_native(reference):
-        return None, None
-    mine, theirs = (
-        {seed: fmean(reach.within(budget_s) for reach in of) for seed, of in _by_seed(each).items()}
-        for each in (reaches, reference)
-    )
-    saved = match(theirs, mine, LINEAR, None).contrast
+    if not reaches or not reference or budget_s is None or not _are_native([*reaches, *reference]):
+        return None
+    over, under = _placed(reference, budget_s), _placed(reaches, budget_s)
+    found = difference_over_places(over, under)
+    if found.contrast is None:  # by seeds, as pairs where they are shared
+        found = replace(found, contrast=match(by_seed_of(over), by_seed_of(under), LINEAR, None).contrast)
+    return found
+
+
+def _placed(reaches: Sequence[Reach], budget_s: float) -> list[Placed]:
+    return [Placed(seed=reach.run.seed, place=place_of(reach.run), value=reach.within(budget_s)) for reach in reaches]
+
+
+def _p_log_rank(
+    reaches: Sequence[Reach], reference: Sequence[Reach] | None, budget_s: float, unit: Unit | None
+) -> float | None:
+    """Return the p of the log-rank test of *unit*s; who is not there by *budget_s* is censored at that time.
+
+    None below three seeds, where no run was there in time, and where nodes are no sample of nodes.
+    """
+    if not reference or unit not in ("seeds", "nodes", "node means"):
+        return None
+    means = by_seed_of if unit == "seeds" else by_place_of
+    mine, theirs = means(_placed(reaches, budget_s)), means(_placed(reference, budget_s))
     if min(len(mine), len(theirs)) < statistics.LEAST_SEEDS:
-        return saved, None
-    return saved, log_rank(list(mine.values()), list(theirs.values()), budget_s)
+        return None
+    return log_rank(list(mine.values()), list(theirs.values()), budget_s)
 
 
 def _by_seed(reaches: Sequence[Reach]) -> dict[int, list[Reach]]:

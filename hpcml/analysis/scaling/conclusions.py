@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcml.analysis.compare.arms import BySeed
+from hpcml.analysis.compare.nodes import PlacedRatio, by_seed_of
 from hpcml.analysis.scaling.cells import one_or_many
-from hpcml.analysis.scaling.points import Ratio, faster
+from hpcml.analysis.scaling.points import Costs, faster
 from hpcml.analysis.statistics import ALPHA, INDICATIVE_BELOW
 from hpcml.model.comparison import Interval
 from hpcml.model.scaling import Kind, ScalingPoint, SerialShare
@@ -31,15 +31,15 @@ class Evidence:
     over: str
     reference: int | None
     points: Sequence[ScalingPoint]
-    costs_s: Mapping[int, BySeed]
+    costs_s: Costs
     fit: SerialShare | None
 
 
-def no_help_beyond(costs_s: Mapping[int, BySeed], least_gain: float) -> int | None:
+def no_help_beyond(costs_s: Costs, least_gain: float) -> int | None:
     """Return the smallest number of devices that no larger one beats by *least_gain* or more; None: not shown.
 
-    *costs_s* is seconds by number of devices and seed. The upper end of the 95 % interval of every gain must lie below
-    1 + *least_gain*. All must hold at once (an intersection-union test), so no adjustment for their number is needed.
+    The upper end of the 95 % interval of every gain must lie below 1 + *least_gain*. All must
+    hold at once (an intersection-union test), so no adjustment for their number is needed.
     """
     numbers = sorted(costs_s)
     for few in numbers[:-1]:
@@ -59,7 +59,7 @@ def sentences(cell: Evidence, thresholds: Thresholds) -> list[str]:
     said += _paying(cell, thresholds.least_efficiency)
     if cell.fit is not None:
         said.append(_law(cell.fit, cell.over))
-    if (n := min(len(values) for values in cell.costs_s.values())) < INDICATIVE_BELOW:
+    if (n := min(len(by_seed_of(values)) for values in cell.costs_s.values())) < INDICATIVE_BELOW:
         said.append("one seed somewhere: nothing is shown" if n < 2 else f"{n} seeds: all of this is indicative only")
     return said
 
@@ -164,7 +164,7 @@ def _law(fit: SerialShare, over: str) -> str:
     return f"{share}: {times(fit.most_speedup, ends)} times as fast at most, however many"
 
 
-def _gain(ratio: Ratio) -> str:
+def _gain(ratio: PlacedRatio) -> str:
     if ratio.ci95 is None:
         return f"{(ratio.value - 1) * 100:+.3g} %, without an interval"
     return f"{(ratio.value - 1) * 100:+.3g} % [{(ratio.ci95.low - 1) * 100:+.3g}, {(ratio.ci95.high - 1) * 100:+.3g}]"

@@ -14,6 +14,7 @@ from statistics import median
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import BySeed, by_seed, median_of
 from hpcml.analysis.compare.costs import trained_samples
+from hpcml.analysis.compare.nodes import Placed, PlacedRatio, node_flags, node_of, ratio_over_places
 from hpcml.analysis.scaling.cells import BATCH, Over
 from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_window, steady_state
 from hpcml.analysis.utilization.rates import samples_per_step
@@ -34,39 +35,30 @@ class MeasuredCell:
     over: Over
     arms: Mapping[int, ScalingArm]
     reference: int | None
-    costs_s: Mapping[int, BySeed]  # times that speed-ups are ratios of: of a sample, else of a step
+    costs_s: Costs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """How many times as fast one number of devices is as another, with its 95 % interval; `paired` by seed or not."""
-
-    value: float
-    ci95: Interval | None
-    paired: bool
+Costs = Mapping[int, Sequence[Placed]]  # times of a sample, else of a step, in seconds by number of devices
 
 
-def find_costs(kind: Kind, arms: Mapping[int, ScalingArm]) -> dict[int, BySeed]:
-    """Return the times in seconds, by number of devices and seed, whose ratios are speed-ups; may be empty.
+def find_costs(kind: Kind, arms: Mapping[int, ScalingArm]) -> dict[int, list[Placed]]:
+    """Return the times in seconds of each run, by number of devices, whose ratios are speed-ups; may be empty.
 
     Times of a sample, where a step's samples are known of all runs; else times of a step, in strong scaling alone,
     where all runs have the same batch size.
     """
     timed = {devices: arm for devices, arm in arms.items() if arm.steps_s}
     if all(set(arm.samples_s) == set(arm.steps_s) for arm in timed.values()):
-        return {devices: arm.samples_s for devices, arm in timed.items()}
-    return {devices: arm.steps_s for devices, arm in timed.items()} if kind == "strong" else {}
+        return {devices: arm.placed_samples_s for devices, arm in timed.items()}
+    return {devices: arm.placed_steps_s for devices, arm in timed.items()} if kind == "strong" else {}
 
 
-def faster(costs_s: Mapping[int, BySeed], few: int, many: int) -> Ratio | None:
-    """Return how many times as fast *many* devices are as *few* (`statistics.ratio`, paired by seed if possible).
+def faster(costs_s: Costs, few: int, many: int) -> PlacedRatio | None:
+    """Return how many times as fast *many* devices are as *few*, over seeds or nodes (`ratio_over_places`).
 
     None where one of the two has no time.
     """
-    slow, fast = costs_s.get(few, {}), costs_s.get(many, {})
-    pairs = statistics.is_paired(fast, slow)
-    found = statistics.ratio([slow[s] for s in sorted(slow)], [fast[s] for s in sorted(fast)], pairs=pairs)
-    return None if found is None else Ratio(value=found[0], ci95=found[1], paired=pairs)
+    return ratio_over_places(costs_s.get(few, ()), costs_s.get(many, ()))
 
 
 def build_point(devices: int, cell: MeasuredCell) -> ScalingPoint:
@@ -94,6 +86,7 @@ def build_point(devices: int, cell: MeasuredCell) -> ScalingPoint:
         samples_per_s=1 / sample_s if sample_s and all_samples else None,
         speedup=None if speedup is None else speedup.value,
         speedup_ci95=None if speedup is None else speedup.ci95,
+        speedup_unit=None if speedup is None else speedup.unit,
         paired=None if speedup is None else speedup.paired,
         efficiency=efficiency,
         efficiency_ci95=None if speedup is None or ratio is None else _scaled(speedup.ci95, 1 / ratio),
@@ -108,7 +101,7 @@ def build_point(devices: int, cell: MeasuredCell) -> ScalingPoint:
     )
 
 
-def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: Ratio | None) -> list[str]:
+def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: PlacedRatio | None) -> list[str]:
     flags = []
     reference = None if cell.reference is None else cell.arms[cell.reference]
     n = min(len(arm.steps_s), len(reference.steps_s)) if reference is not None else len(arm.steps_s)
@@ -117,7 +110,8 @@ def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: Ratio | None) -> list[s
         flags.append(f"{len(arm.failed)} of {ended} ended runs failed: {causes(arm.failed)}")
     if arm.steps_s and n < statistics.INDICATIVE_BELOW:
         flags.append(f"n={n}: indicative only")
-    if speedup is not None and not speedup.paired and n > 1:
+    flags += node_flags({"speed-up": speedup})
+    if speedup is not None and speedup.unit == "seeds" and not speedup.paired and n > 1:
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     if extra := len(arm.timed) - len(arm.steps_s):
         flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
@@ -181,6 +175,8 @@ class ScalingArm:
     silent: tuple[tuple[RunRecord, str], ...]  # completed, and the reason why there is no speed
     steps_s: BySeed
     samples_s: BySeed  # a sample's time, over all devices; only where how many a step takes is known
+    placed_steps_s: list[Placed]  # the same of each run; its place is its node, since GPUs are what is counted here
+    placed_samples_s: list[Placed]
     communication: BySeed  # share of a step's time
     waiting: BySeed  # for input, over a step's time
     gpu_hours: BySeed
@@ -256,12 +252,19 @@ def _arm(devices: int, runs: Sequence[RunRecord], steady: Mapping[str, SteadySta
         silent=tuple((run, why_no_speed(run, curves.step_s.get(run.uid, ()))) for run in completed),
         steps_s=by_seed(timed, lambda run: step_s[run.uid]),
         samples_s=by_seed(timed, per_sample),
+        placed_steps_s=_placed(timed, lambda run: step_s[run.uid]),
+        placed_samples_s=_placed(timed, per_sample),
         communication=by_seed(timed, share(curves.communication_s)),
         waiting=by_seed(timed, share(curves.waiting_s)),
         gpu_hours=by_seed(timed, _gpu_hours),
         energy_kj=by_seed(timed, _energy_kj),
         energy_per_sample_j=by_seed(timed, _energy_per_sample_j),
     )
+
+
+def _placed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> list[Placed]:
+    found = [(run, read(run)) for run in runs]
+    return [Placed(seed=run.seed, place=node_of(run), value=value) for run, value in found if value is not None]
 
 
 def _gpu_hours(run: RunRecord) -> float | None:

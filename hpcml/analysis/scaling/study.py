@@ -14,6 +14,7 @@ from statistics import median
 from typing import Literal
 
 from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences
+from hpcml.analysis.compare.nodes import by_seed_of
 from hpcml.analysis.scaling.cells import (
     STRONG_SIZE,
     WEAK_SIZE,
@@ -111,7 +112,11 @@ def _build_cell(
     reference = reference if reference in costs else None
     cell = MeasuredCell(kind=group.kind, over=group.factor.over, arms=arms, reference=reference, costs_s=costs)
     points = tuple(build_point(devices, cell) for devices in arms)
-    fit = None if reference is None else fit_serial_share(group.kind, reference, costs)
+    fit = (
+        None
+        if reference is None
+        else fit_serial_share(group.kind, reference, {n: by_seed_of(of) for n, of in costs.items()})
+    )
     over = group.factor.over.value
     evidence = Evidence(kind=group.kind, over=over, reference=reference, points=points, costs_s=costs, fit=fit)
     return ScalingCell(
