@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hpcml.config.guess import KEYS, did_you_mean
 from hpcml.errors import ConfigError
@@ -146,11 +146,15 @@ _NOT_CONVERTED = re.compile(
     r"'\w+' could not be converted to (?P<type>\w+)",
     re.DOTALL,
 )
-_NO_SECTION = re.compile(r"Error merging override (?P<key>[^=]+)=.*\n.*is not a subclass of", re.DOTALL)
 _NO_REFERENCE = re.compile(r"Interpolation key '(?P<key>[^']+)' not found")
 _NO_BOOL = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*is not a valid bool")
-_NO_LIST = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*is not a ListConfig")
-_NO_MAPPING = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*Cannot assign \w+ to Dict")
+_NO_CONTAINER = re.compile(
+    r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n"
+    r".*(?:is not a ListConfig|Cannot assign \w+ to Dict|is not a subclass of|Cannot merge \w+ with)"
+)
+_UNKNOWN_FIELD = re.compile(
+    r"Could not override '(?P<key>[^']+)'.*\n.*Key '(?P<name>[^']+)' not in '(?P<type>\w+)'", re.DOTALL
+)
 _MEANT = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
@@ -190,19 +194,36 @@ def _translated(message: str, schema: type | None) -> str | None:
         told = f"{key}={found['value']}: {key} is {_MEANT.get(found['type'], found['type'])}"
     elif found := _NO_BOOL.search(message):
         told = f"{found['key']}={found['value']}: {found['key']} is {_MEANT['Boolean']}"
-    elif found := _NO_LIST.search(message):
-        told = f"{found['key']}={found['value']}: {found['key']} is a list: write '{found['key']}=[a,b]'"
-    elif found := _NO_MAPPING.search(message):
-        told = f"{found['key']}={found['value']}: {found['key']} has names below it: write {found['key']}.NAME=VALUE"
+    elif (found := _NO_CONTAINER.search(message)) and schema is not None and (form := _form(found["key"], schema)):
+        told = f"{found['key']}={found['value']}: {found['key']} {form}"
     elif schema is not None:
-        told = _translated_key(message, _known_keys(schema))
+        told = _translated_key(message, schema)
     return told
 
 
-def _translated_key(message: str, known: list[str]) -> str | None:
-    if found := _NO_SECTION.search(message):
-        below = [key for key in known if key.startswith(f"{found['key']}.")]
-        return f"{found['key']} is a section: set one of its keys, {', '.join(below)}"
+def _form(key: str, schema: type) -> str | None:
+    """Return how the list, mapping or section *key* is written; None for what is neither."""
+    kinds = _kinds(schema)
+    kind = kinds.get(key)
+    if is_dataclass(kind):
+        below = [each for each in kinds if each.startswith(f"{key}.")]
+        return f"is a section: set one of its keys, {', '.join(below)}"
+    if get_origin(kind) is list:
+        (each,) = get_args(kind)
+        inside = ", ".join(f"{field.name}: ..." for field in fields(each)[:2]) if is_dataclass(each) else None
+        return f"is a list: write '{key}=[{'a,b' if inside is None else f'{{{inside}}}'}]'"
+    return f"has names below it: write {key}.NAME=VALUE" if get_origin(kind) is dict else None
+
+
+def _translated_key(message: str, schema: type) -> str | None:
+    kinds = _kinds(schema)
+    known = list(kinds)
+    if (found := _UNKNOWN_FIELD.search(message)) and found["key"] in kinds:
+        kind = kinds[found["key"]]
+        each = get_args(kind)[0] if get_origin(kind) is list else kind
+        names = [field.name for field in fields(each)] if is_dataclass(each) else []
+        guess = did_you_mean(found["name"], names) or f"one of {', '.join(names)}"
+        return f"{found['key']}: unknown key {found['name']}: {guess}"
     unknown, reference = _UNKNOWN_KEY.search(message), _NO_REFERENCE.search(message)
     key = next((key for key in (unknown.groups() if unknown else ()) if key), None)
     if key is not None and key not in known:
@@ -217,11 +238,14 @@ def _said(text: str, lines: list[str]) -> bool:
     return text.startswith("full_key: ") and any(text.removeprefix("full_key: ") in line for line in lines)
 
 
-def _known_keys(schema: type, prefix: str = "") -> list[str]:
+def _kinds(schema: type, prefix: str = "") -> dict[str, Any]:
+    """Return the type of each key, None left out of it."""
     hints = get_type_hints(schema)
-    keys: list[str] = []
+    kinds: dict[str, Any] = {}
     for field in fields(schema):
-        keys.append(f"{prefix}{field.name}")
+        kind, *others = [each for each in get_args(hints[field.name]) if each is not type(None)] or [None]
+        is_optional = type(None) in get_args(hints[field.name]) and not others
+        kinds[f"{prefix}{field.name}"] = kind if is_optional else hints[field.name]
         if is_dataclass(hints[field.name]):
-            keys += _known_keys(hints[field.name], f"{prefix}{field.name}.")
-    return keys
+            kinds |= _kinds(hints[field.name], f"{prefix}{field.name}.")
+    return kinds
