@@ -10,6 +10,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hpcml.config.guess import KEYS, did_you_mean
 from hpcml.errors import ConfigError
+from hpcml.model.metric_goal import goal_by_name
+from hpcml.model.run import Goal
 from hpcml.paths import is_source_of_hpcml
 
 # Hydra's flags that take a value (hydra/_internal/utils.py, get_args_parser); --info takes an optional one.
@@ -43,9 +45,9 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
 
     ``+cluster=x`` becomes ``cluster=x``, ``+experiment=x`` a study, a command line is quoted, and *project*'s ./conf is
     added to the search path. Raises `ConfigError` for a word that is neither, and for sweepers other than Hydra's basic
-    one. A command line of the user's own (*is_own*, ``workload.command=...``) also chooses ``model=custom`` and
-    ``data=custom`` where nothing else was chosen. *shipped* is hpcml's own folder conf/. Whether keys and values exist
-    is Hydra's to say, later.
+    one. A metric that is chosen without its goal gets that of its name. A command line of the user's own (*is_own*,
+    ``workload.command=...``) also chooses ``model=custom`` and ``data=custom`` where nothing else was chosen. *shipped*
+    is hpcml's own folder conf/. Whether keys and values exist is Hydra's to say, later.
     """
     words = _sort(arguments)
     own = project_conf(project, shipped)
@@ -61,9 +63,17 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
         is_own or "workload.command" in keys
     ):  # a run of somebody's program must not be recorded as our CNN on our digits
         overrides[:0] = [word for word in OF_OWN_PROGRAMS if word.partition("=")[0] not in keys]
+    if "objective.goal" not in keys and (way := _goal(overrides)) is not None:
+        overrides.append(f"objective.goal={way.name}")
     if own is not None and "hydra.searchpath" not in keys:
         overrides.append(f"hydra.searchpath=[{in_quotes(f'file://{own}')}]")
     return Words(words.flags, tuple(overrides))
+
+
+def _goal(overrides: Sequence[str]) -> Goal | None:
+    """Return which way the metric that *overrides* choose is better by its name; None where that is unknown."""
+    chosen = [value for key, _, value in (word.partition("=") for word in overrides) if key == "objective.metric"]
+    return goal_by_name(chosen[-1].strip("'\"")) if chosen and not set(chosen[-1]) & set(",()[]{}") else None
 
 
 def project_conf(project: Path, shipped: Path) -> Path | None:

@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 from hpcml.codec import Json, encode
 from hpcml.model.comparison import Cell, Comparison, Difference, Row
+from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
 from hpcml.report.comparison_curves import charts_beyond, margin_lines
@@ -175,6 +176,9 @@ def introduction(comparison: Comparison) -> str:
     """Return a sentence with the compared setting, the metric and its direction."""
     way = "higher" if comparison.goal == "max" else "lower"
     guess = ", guessed from its name: say --goal if that is wrong" if comparison.goal_source == "metric name" else ""
+    told = goal_by_name(comparison.metric)
+    if comparison.goal_source == "config" and told is not None and told.name != comparison.goal:
+        guess = f", as objective.goal says; by its name it is not: --goal {told.name} turns it"
     return f"{comparison.n_runs} runs by {comparison.by} · {comparison.metric}: last value, {way} is better{guess}"
 
 

@@ -317,6 +317,14 @@ def test_a_guessed_goal_is_said_to_be_guessed() -> None:
     assert "guessed from its name" in comparison_text(replace(comparison(), goal="min", goal_source="metric name"))
 
 
+def test_a_goal_against_the_metric_s_name_is_told() -> None:
+    odd = replace(comparison(), metric="val_loss", goal="max", goal_source="config")
+
+    assert "higher is better, as objective.goal says; by its name it is not: --goal min turns it" in " ".join(
+        comparison_text(odd).split()
+    )
+
+
 def test_a_row_without_runs_is_empty_and_not_zero() -> None:
     empty = row("fp16", None, numerics=None, n_ok=0, n_failed=2, seeds=(), sd=None, verdict="inconclusive")
 

@@ -7,17 +7,15 @@ any result was known. Used by `hpcml compare`, `best`, `plan` and `report`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from hpcml.analysis.compare.factor import show, suggest
 from hpcml.errors import ComparisonError
+from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.records import RunRecord
 from hpcml.model.run import Goal
-
-_LOWER_IS_BETTER = re.compile(r"loss|err|perplexity|ppl|nll|entropy|mse|mae|rmse|wer|fid|time|latency|energy|power|_s$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,7 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
     if own:
         is_max = _agreed(own, "goal") == Goal.max.name
         return Yardstick(metric=metric, goal="max" if is_max else "min", goal_source="config")
-    is_min = _LOWER_IS_BETTER.search(metric.lower()) is not None
+    is_min = goal_by_name(metric) is Goal.min
     return Yardstick(metric=metric, goal="min" if is_min else "max", goal_source="metric name")
 
 

@@ -24,6 +24,7 @@ from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import ContainerKind
+from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import own_recipes
 from hpcml.model.run import Run
@@ -89,7 +90,22 @@ def plan_all(
         replace(item, repeat=repeat) for repeat in range(most) for item in planned if repeat < item.run.schedule.repeats
     ]
     packing.packs_of(repeated)  # refuses packs that would never run
+    _warn_of_goals(points)
     return repeated
+
+
+def _warn_of_goals(points: Sequence[Composed]) -> None:
+    """Say where the way a metric is better, which nobody typed, is not the one of its name."""
+    doubtful = {
+        (asked.metric, asked.goal.name, told.name)
+        for point in points
+        if (told := goal_by_name((asked := point.run.objective).metric)) not in (None, asked.goal)
+        and not any(word.startswith("objective.goal=") for word in point.overrides)
+    }
+    for metric, goal, by_name in sorted(doubtful):
+        log.warning(
+            "objective.goal=%s, but by its name %s has %s: say objective.goal=min or max", goal, metric, by_name
+        )
 
 
 def _plan(point: Composed, machine: Machine, software: Software) -> Planned:

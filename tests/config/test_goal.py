@@ -1,0 +1,58 @@
+"""Which way a metric is better, where nobody says so."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from hpcml.commands.machine import look_around
+from hpcml.commands.submit.validate import plan_all
+from hpcml.config.compose import compose_from_cli
+from hpcml.config.program import Program
+
+PROGRAM = Program(words=("python", "-c", "pass"), sweeps={})
+
+
+@pytest.fixture
+def with_study(tmp_path: Path) -> Path:
+    study = tmp_path / "conf" / "study" / "mine.yaml"
+    study.parent.mkdir(parents=True)
+    study.write_text("# @package _global_\nobjective: {metric: valid_ppl}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "goal"),
+    [
+        (["objective.metric=valid_ppl"], "min"),
+        (["objective.metric=valid_ppl", "objective.goal=max"], "max"),
+        (["objective.metric='eval/loss'"], "min"),
+        (["objective.metric=depth"], "max"),  # as configured: its name tells nothing
+        (["objective.metric=val_accuracy"], "max"),
+        (["data=line", "objective.metric=accuracy"], "max"),  # the data's goal was that of the data's metric
+        (["data=line"], "min"),
+        (["-m", "seed=0", "objective.metric=train_loss"], "min"),
+        (["objective.metric=images_per_s"], "max"),
+    ],
+)
+def test_a_metric_that_is_chosen_has_the_goal_of_its_name(words: list[str], goal: str, tmp_path: Path) -> None:
+    (point,) = compose_from_cli(words, project=tmp_path, program=PROGRAM)
+
+    assert point.run.objective.goal.name == goal
+
+
+def test_a_goal_that_contradicts_the_name_is_warned_about_unless_it_was_typed(
+    with_study: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(*words: str) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            plan_all(compose_from_cli(["study=mine", *words], project=with_study, program=PROGRAM), look_around({}))
+        return [record.getMessage() for record in caplog.records if "objective.goal" in record.getMessage()]
+
+    told = "objective.goal=max, but by its name valid_ppl has min: say objective.goal=min or max"
+    assert warned() == [told]
+    assert warned("objective.goal=max") == []
+    assert warned("objective.goal=min") == []
