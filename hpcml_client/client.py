@@ -129,6 +129,10 @@ class Client:
         """Report that epoch *number* begins."""
         self.event("epoch", number=operator.index(number))
 
+    def last_step(self, number: int) -> None:
+        """Report which step will be the last one, from which the remaining time is known while the program runs."""
+        self.event("training", steps=operator.index(number))
+
     def note(self, text: str) -> None:
         """Report a remark for whoever reads the run."""
         self.event("note", text=str(text))

@@ -17,6 +17,12 @@ class HpcmlCallback(Callback):
         super().__init__()
         self._run = run or connect()
 
+    def on_train_begin(self, logs: Optional[Mapping[str, Any]] = None) -> None:  # noqa: ARG002 - Keras's signature
+        """Report which epoch will be the last; called by Keras."""
+        epochs = (self.params or {}).get("epochs")
+        if isinstance(epochs, int) and epochs > 0:
+            self._run.last_step(epochs - 1)
+
     def on_epoch_end(self, epoch: int, logs: Optional[Mapping[str, Any]] = None) -> None:
         """Report *logs*; called by Keras."""
         report_row(self._run, logs or {}, epoch)

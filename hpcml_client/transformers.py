@@ -16,6 +16,17 @@ class HpcmlCallback(TrainerCallback):
     def __init__(self, run: Optional[Client] = None) -> None:
         self._run = run or connect()
 
+    def on_train_begin(
+        self,
+        args: TrainingArguments,  # noqa: ARG002 - the Trainer's signature
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
+    ) -> None:
+        """Report how far the training goes; called by the Trainer."""
+        if state.is_world_process_zero and state.max_steps > 0:
+            self._run.last_step(state.max_steps)
+
     def on_log(
         self,
         args: TrainingArguments,  # noqa: ARG002 - the Trainer's signature

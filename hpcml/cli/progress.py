@@ -247,6 +247,8 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
     if told := _written(glimpses):
         console.print(_drawn(told), soft_wrap=True)
+    if mute := _without_metrics(launched, glimpses):
+        warn(mute)
     if missing := _without_objective(launched, glimpses):
         warn(missing)
     for line in _changed(launched, glimpses):
@@ -262,6 +264,21 @@ def _where(launched: Sequence[Launched]) -> str:
     first, last = (short_uid(item.run_dir.uid) for item in (launched[0], launched[-1]))
     return (
         f"hpcml show RUN | logs RUN | files RUN, RUN from {first} to {last}; each has its folder in {_folder(launched)}"
+    )
+
+
+def _without_metrics(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> str | None:
+    """Return in a line how many programs of the user's own ended without a metric that was found."""
+    mute = [
+        item
+        for item, glimpse in zip(launched, glimpses, strict=True)
+        if item.manifest.run.workload.command is not None and glimpse.state is State.COMPLETED and not glimpse.latest
+    ]
+    if not mute:
+        return None
+    return (
+        f"{len(mute)} of {len(launched)} runs reported no metric, so hpcml compare has nothing to judge them by: "
+        f"workload.metrics='[{{pattern: \"loss (?P<value>\\S+)\", name: loss}}]' reads one from what the program prints"
     )
 
 

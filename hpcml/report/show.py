@@ -69,7 +69,7 @@ def run_details(
     parts += _used(run, timelines)
     if is_all:
         parts += _section("facts", dict(sorted(run.facts.items())))
-    if is_all or typed is None:
+    if is_all or asked.overrides is None:
         is_told = {key: is_all or not says_nothing(run.params, key) for key in run.params}
         parts += _section("settings", {key: value for key, value in sorted(run.params.items()) if is_told[key]})
     if is_all and events:
@@ -90,10 +90,11 @@ class Asked:
 
     @property
     def words(self) -> str | None:
-        """The settings in one line, without the command, which `command` says."""
+        """The settings in one line, without the command, which `command` says; None where that says it all."""
         if self.overrides is None:
             return None
-        return " ".join(word for word in self.overrides if not word.startswith("workload.command=")) or "the defaults"
+        typed = " ".join(word for word in self.overrides if not word.startswith("workload.command="))
+        return typed or (None if self.argv is not None else "the defaults")
 
     @property
     def command(self) -> str | None:
@@ -195,6 +196,8 @@ def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
     yield "requested", f"{run.precision}{'  (nothing: left to the program)' * is_left}"
     differs = contradicts(run.precision, run.precision_effective)
     yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
+    if is_left and run.precision_effective is None:
+        return  # the program reported nothing of how it computes
     is_told = run.numerics in Numerics.__members__
     doubts = [
         "" if is_told else "the program did not report how it computed: ",

@@ -43,6 +43,22 @@ def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcm
     assert "reported no" not in chosen.stderr
 
 
+def test_a_program_of_which_nothing_is_known_is_said_to_have_reported_nothing(hpcml: Hpcml) -> None:
+    done = hpcml("run", "--", "true")
+    (run,) = hpcml.runs()
+
+    shown, alone = hpcml("show", run["uid"]), hpcml("compare")
+
+    assert "1 of 1 runs reported no metric" in done.stderr
+    assert "workload.metrics=" in done.stderr
+    said = {line.split()[0]: " ".join(line.split()[1:]) for line in shown.stdout.splitlines() if line.split()}
+    assert said["command"] == "true"
+    assert said["effective"] == "not proven"
+    assert said.keys().isdisjoint({"asked", "numerics"})
+    assert alone.returncode == 2
+    assert "the only run has precision=own" in said_in_one_line(alone)
+
+
 def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
     (hpcml.cwd / "fit.py").write_text(FITS)
     fit = ["--", sys.executable, "fit.py", "--seed", "0..2", "--lr"]
@@ -51,7 +67,9 @@ def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
     more = hpcml("run", "-m", "--missing", *JUDGED, *fit, "1e-1,0.9,0.5")
     again = hpcml("run", "-m", *JUDGED, *fit, "0.10,0.1")
     compared = hpcml("compare", "--by", "lr", "--json")
+    unasked = hpcml("compare")
 
+    assert said_in_one_line(unasked).endswith("nothing to compare; what differs is lr: --by lr")
     assert (first.returncode, more.returncode, again.returncode) == (0, 0, 0), again.stderr
     assert "sweep of the program's own settings: lr: 1e-1 0.9 x seed: 0 1 2" in first.stderr
     assert "6 of 9 configurations are done" in more.stderr

@@ -8,6 +8,7 @@ from hpcml.model.precision import CPU, Device, Numerics
 from hpcml.model.run import Run
 from hpcml.paths import resource_dir
 from hpcml.runs.manifest import Plan
+from tests.commands.planning import planned_for
 from tests.conftest import ComposeOne
 
 A100 = Device(kind="cuda", name="A100", compute_capability=(8, 0))
@@ -161,3 +162,11 @@ def test_nccl_is_told_by_its_environment_and_by_one_setting_only(compose_one: Co
     assert plan(compose_one(*asked), A100).environment["NCCL_ALGO"] == "Tree"
     with pytest.raises(ConfigError, match=r"workload\.env\.NCCL_ALGO would undo strategy\.nccl"):
         plan(compose_one(*asked, "+workload.env.NCCL_ALGO=Ring"), A100)
+
+
+def test_on_this_machine_a_program_of_the_users_own_claims_one_core(tmp_path: Path) -> None:
+    (recipe,) = planned_for(tmp_path)
+    (own,) = planned_for(tmp_path, "workload.command=true")
+    (asked,) = planned_for(tmp_path, "workload.command=true", "resources.cpus_per_task=2")
+
+    assert [item.plan.environment["OMP_NUM_THREADS"] for item in (recipe, own, asked)] == ["2", "1", "2"]

@@ -109,17 +109,22 @@ def test_a_program_that_prints_is_swept_and_compared_as_the_page_says(
 
 
 @pytest.mark.parametrize(
-    ("command", "library", "steps"),
+    ("command", "library", "steps", "last_steps"),
     [
-        ("hf", "transformers", {"loss": [2, 4], "eval_loss": [4]}),
-        ("accelerated", "accelerate", {"loss": [0, 10, 20], "val/acc": [0, 10, 20]}),
-        ("lit", "lightning", {"train_loss": [1, 3, 5, 7], "val_loss": [3, 7]}),
-        ("kerasfit", "keras", {"loss": [0, 1, 2], "val_loss": [0, 1, 2]}),
-        ("logged", "hpcml_client", {"train/loss": [0, 1, 2], "epoch": [0, 1, 2], "best": [3]}),
+        ("hf", "transformers", {"loss": [2, 4], "eval_loss": [4]}, [4]),
+        ("accelerated", "accelerate", {"loss": [0, 10, 20], "val/acc": [0, 10, 20]}, []),
+        ("lit", "lightning", {"train_loss": [1, 3, 5, 7], "val_loss": [3, 7]}, []),
+        ("kerasfit", "keras", {"loss": [0, 1, 2], "val_loss": [0, 1, 2]}, [2]),
+        ("logged", "hpcml_client", {"train/loss": [0, 1, 2], "epoch": [0, 1, 2], "best": [3]}, []),
     ],
 )
 def test_each_framework_reports_as_the_page_says(
-    place: Path, hpcml_environ: dict[str, str], command: str, library: str, steps: dict[str, list[int]]
+    place: Path,
+    hpcml_environ: dict[str, str],
+    command: str,
+    library: str,
+    steps: dict[str, list[int]],
+    last_steps: list[int],
 ) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
@@ -127,12 +132,16 @@ def test_each_framework_reports_as_the_page_says(
     type_in(commands_of("bring-your-program.md")[command], place, {**hpcml_environ, "HF_HUB_OFFLINE": "1"})
 
     found: dict[str, list[int]] = {}
+    said: list[object] = []
     for path in Path(hpcml_environ["HPCML_HOME"]).glob(f"runs/{command}/*/journal/*-rank0.jsonl"):
         for record in read_journal(path).records:
             if isinstance(record, Metrics):
                 for name in record.values:
                     found.setdefault(name, []).append(record.step)
+            elif record.name == "training":
+                said.append(record.details["steps"])
     assert {name: found.get(name) for name in steps} == steps
+    assert said == last_steps
 
 
 def test_the_bash_writer_writes_a_journal_that_hpcml_reads(place: Path, hpcml_environ: dict[str, str]) -> None:

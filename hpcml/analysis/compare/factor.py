@@ -38,6 +38,7 @@ _SHORT = {"devices": ",".join(_DEVICES)}  # words for several keys
 LAST_STEP = "last_step"  # a fact of a run and a metric: the step at which it was last reported
 _SAY_HOW_LONG = ("training.", "workload.")  # settings by which a run may be meant to take other steps
 _UNITS_OF_STATISTICS = ("seed",)
+_MOST_NAMED = 3
 _ARGUMENTS = "workload.args."  # what was swept of the user's own command line, by the name of the flag
 _SCALED = (PrecisionName.amp_fp16.name, PrecisionName.fp16.name)  # precisions with loss scaling
 _ROUNDING = "rna"  # of emulated TF32, unless asked for another
@@ -152,12 +153,34 @@ def find_levels(factor: Factor, runs: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return the levels of *runs*, sorted; raises `ComparisonError` where there is only one."""
     levels = tuple(sorted({factor.level(run) for run in runs}, key=factor.sort_key))
     if len(levels) == 1:
+        alike = f"{_all(runs)} {factor.name}={levels[0]}: nothing to compare"
+        if differ := _differing(runs):
+            raise ComparisonError(f"{alike}; what differs is {', '.join(differ)}: --by {differ[0]}")
+        if levels[0] == PrecisionName.own.name:
+            raise ComparisonError(
+                f"{alike}; they compute as their program does, and nothing else of them differs: hpcml run -m -- "
+                "PROGRAM --lr 0.1,0.5 launches runs that differ, and --by lr compares them"
+            )
         other = "" if factor.parts else f", e.g. hpcml run -m {_typed(factor, f'{levels[0]},OTHER')}"
-        raise ComparisonError(
-            f"all {len(runs)} runs have {factor.name}={levels[0]}: nothing to compare; select more runs or launch "
-            f"others{other}"
-        )
+        raise ComparisonError(f"{alike}; select more runs or launch others{other}")
     return levels
+
+
+def _all(runs: Sequence[RunRecord]) -> str:
+    return "the only run has" if len(runs) == 1 else f"all {len(runs)} runs have"
+
+
+def _differing(runs: Sequence[RunRecord]) -> list[str]:
+    """Return a few of the settings but seeds in which *runs* differ, arguments of a user's own program first."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        for key in run.params:
+            values.setdefault(key, set()).add(show(setting_of(run, key)))
+    several = sorted(key for key, found in values.items() if len(found) > 1)
+    own = [key.removeprefix(_ARGUMENTS) for key in several if key.startswith(_ARGUMENTS)]
+    groups = [group for group in GROUPS if f"{group}.name" in several]
+    settings = [key for key in several if key.startswith(("training.", "resources."))]
+    return [name for name in (*own, *groups, *settings) if name not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
 
 
 def _typed(factor: Factor, values: str) -> str:

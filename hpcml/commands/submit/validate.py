@@ -168,11 +168,13 @@ def _local_device(run: Run, machine: Machine) -> Device:
 def _local_cpus(run: Run, machine: Machine, device: Device) -> int:
     """Return the cores of each process of a local run: what it asks for, else a fair share, at most 8.
 
+    A program of the user's own gets one: what more it could use is not known, and whoever waits for cores waits long.
     Raises `ConfigError` where the processes need more cores than this machine has.
     """
     processes = processes_per_node(run, device)
     share = machine.cores // (processes if device.kind == "cpu" else max(len(machine.gpus), processes))
-    cpus = run.resources.cpus_per_task or max(1, min(share, _MOST_DEFAULT_CORES))
+    most = 1 if run.workload.command is not None else _MOST_DEFAULT_CORES
+    cpus = run.resources.cpus_per_task or max(1, min(share, most))
     if cpus * processes > machine.cores:
         raise ConfigError(
             f"{processes} process(es) with resources.cpus_per_task={cpus}: this machine has {machine.cores} cores"
