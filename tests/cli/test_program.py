@@ -43,6 +43,17 @@ def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcm
     assert "reported no" not in chosen.stderr
 
 
+def test_a_rule_that_matched_no_line_is_named_at_the_end(hpcml: Hpcml) -> None:
+    rules = r'workload.metrics=[{pattern: "loss: (?P<value>\S+)", name: loss}, {pattern: "acc (?P<acc>\S+)"}]'
+
+    done = hpcml("run", "-m", "seed=1,2", rules, "--", "echo", "loss=0.5")
+
+    assert done.returncode == 0, done.stderr
+    first, second = (line for line in done.stderr.splitlines() if "warning" in line)
+    assert r"in 2 of 2 runs no line matched the rule loss: (?P<value>\S+), or none with a number: hpcml logs" in first
+    assert r"the rule acc (?P<acc>\S+), or none" in second
+
+
 def test_a_program_of_which_nothing_is_known_is_said_to_have_reported_nothing(hpcml: Hpcml) -> None:
     done = hpcml("run", "--", "true")
     (run,) = hpcml.runs()
