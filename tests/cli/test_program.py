@@ -136,6 +136,18 @@ def test_as_is_sweeps_nothing_but_what_is_asked_for_in_front(hpcml: Hpcml) -> No
     assert [done.stdout.count(f"-c pass 3,4 --lr={lr}") for lr in "12"] == [1, 1]
 
 
+def test_a_sweep_of_one_run_and_a_folder_that_all_runs_write_to_are_remarked_on(hpcml: Hpcml) -> None:
+    program = ["--", sys.executable, "-c", "pass"]
+
+    alone = hpcml("run", "-n", "-m", *program, "--lr", "0.1", "0.2")
+    shared = hpcml("run", "-n", "-m", *program, "--lr", "0.1,0.2", "--output_dir", "/scratch/out")
+    own = hpcml("run", "-n", "-m", *program, "--lr", "0.1,0.2", "--output_dir=/scratch/{lr}", "--data", "/scratch/in")
+
+    assert "-m, and there is one run: a list with commas is a sweep" in alone.stderr
+    assert "all runs write to /scratch/out: a relative path behind --output_dir is each run's own" in shared.stderr
+    assert "all runs write" not in own.stderr
+
+
 def test_what_cannot_be_swept_is_said_in_one_line_and_nothing_is_written(hpcml: Hpcml) -> None:
     done = hpcml("run", "-m", "--", sys.executable, "-c", "pass", "--betas", "0.9,")
 
