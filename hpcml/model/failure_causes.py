@@ -174,8 +174,8 @@ def ended_because(log_tail: str) -> str | None:
         return _INSTALL_CLIENT
     if found := _NO_MODULE.search(log_tail):
         return (
-            f"this Python does not find {found[1]}: activate the environment that has it before hpcml run, or write "
-            "that environment's own Python; of a module of yours, hpcml run -n says whether its folder is copied"
+            f"this Python does not find {found[1]}: activate the environment that has it before hpcml run (if it is a "
+            "module of yours: hpcml run -n says what is copied)"
         )
     return _GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None
 

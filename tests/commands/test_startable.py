@@ -88,7 +88,7 @@ def folder(tmp_path: Path) -> Path:
         ("source env/bin/activate", "word of the shell, and no program: activate .* or write env/bin/python train.py"),
         ("cd pkg", "word of the shell.* write workload.cwd=pkg in front of the --"),
         ("export A_B=1", "write workload.env.A_B=1 in front of the --"),
-        ("module load CUDA/12", r"write 'cluster.modules=\[CUDA/12\]' in front"),
+        ("module load CUDA/12", r"load it before hpcml run; .*'cluster.modules=\[CUDA/12\]' in front"),
         ("ulimit -n 9", "give the whole line to bash -c"),
         ("conda activate me", "do it before hpcml run, or write conda run -n me python"),
     ],

@@ -122,7 +122,10 @@ _SHELLS_OWN: Mapping[str, Callable[[Sequence[str]], str]] = {
     "cd": lambda rest: f"write workload.cwd={shlex.quote(rest[0] if rest else 'FOLDER')} in front of the --",
     **dict.fromkeys(
         ("module", "ml"),
-        lambda rest: f"write 'cluster.modules=[{','.join(rest[rest[:1] == ['load'] :])}]' in front of the --",
+        lambda rest: (
+            "load it before hpcml run; for the jobs of a cluster write "
+            f"'cluster.modules=[{','.join(rest[rest[:1] == ['load'] :])}]' in front of the --"
+        ),
     ),
     **dict.fromkeys(
         ("eval", "exec", "ulimit", "alias", "set", "unset", "if", "for", "while"),
