@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,11 +20,13 @@ from hpcml.commands.follow import Glimpse, follow
 from hpcml.commands.logs import last_words
 from hpcml.commands.submit.launch import Launched
 from hpcml.commands.supervision import has_live_queue
+from hpcml.commands.unread_metrics import advice
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report.files import written_words
 from hpcml.report.runs import short_uid
 from hpcml.report.text import duration, number, safe
+from hpcml.runs.manifest import Manifest
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import why_waiting
 
@@ -33,6 +36,8 @@ _WAITS_PERIOD_S = 2.0
 _SAY_AFTER_S, _SAY_PERIOD_S = 5.0, 60.0  # without a terminal: a line of what goes on and what is waited for
 _INTERRUPTED = 130
 _MOST_NAMES = 6
+_MOST_OF_COMMAND = 60  # characters of a command line: with the run's id and a metric it is a line
+_MOST_PROBLEMS = 3
 _MOST_BARS = 12  # of runs that have ended; those that run are always shown
 
 
@@ -71,13 +76,18 @@ def _folder(launched: Sequence[Launched]) -> object:
 
 
 def labels(launched: Sequence[Launched]) -> list[str]:
-    """Return for each run the words in which it differs from the others; its model and precision if it is alone."""
+    """Return for each run the words in which it differs from the others; if it is alone, its command or its model."""
     counts = Counter(word for item in launched for word in set(item.overrides))
     own = [" ".join(word for word in item.overrides if counts[word] < len(launched)) for item in launched]
-    return [
-        text or f"{item.manifest.run.model.name} {item.manifest.run.precision.name.name}"
-        for text, item in zip(own, launched, strict=True)
-    ]
+    return [text or _alone(item.manifest) for text, item in zip(own, launched, strict=True)]
+
+
+def _alone(manifest: Manifest) -> str:
+    """Return what a run is that differs from no other: its program's command line, else its model and precision."""
+    if manifest.run.workload.command is None:
+        return f"{manifest.run.model.name} {manifest.run.precision.name.name}"
+    command = " ".join(shlex.join(manifest.plan.argv).split())
+    return command if len(command) <= _MOST_OF_COMMAND else f"{command[:_MOST_OF_COMMAND]}..."
 
 
 class _Waits:
@@ -215,7 +225,8 @@ def _value(item: Launched, glimpse: Glimpse) -> str:
     """Return the last value of the run's objective; without one, that of a loss or of any metric it reported."""
     metric = item.manifest.run.objective.metric
     if metric not in glimpse.latest:
-        metric = "loss" if "loss" in glimpse.latest else next(iter(glimpse.latest), metric)
+        losses = sorted((name for name in glimpse.latest if "loss" in name.lower()), key=lambda name: (len(name), name))
+        metric = next(iter([*losses, *glimpse.latest]), metric)
     return f"{metric} {number(glimpse.latest[metric])}" if metric in glimpse.latest else ""
 
 
@@ -247,6 +258,8 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
     if told := _written(glimpses):
         console.print(_drawn(told), soft_wrap=True)
+    for line in _unread(launched, glimpses):
+        warn(line)
     if mute := _without_metrics(launched, glimpses):
         warn(mute)
     if missing := _without_objective(launched, glimpses):
@@ -267,18 +280,32 @@ def _where(launched: Sequence[Launched]) -> str:
     )
 
 
+def _unread(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> Iterator[str]:
+    """Yield a line for each rule and file of metrics of which completed runs could not be read, with where to look."""
+    told: dict[str, list[str]] = {}
+    for glimpse in glimpses:
+        if glimpse.state is State.COMPLETED:
+            for problem in glimpse.unread:
+                told.setdefault(problem, []).append(glimpse.uid)
+    for problem, uids in list(told.items())[:_MOST_PROBLEMS]:
+        yield (
+            f"in {len(uids)} of {len(launched)} runs {problem}: hpcml logs {short_uid(uids[0])} shows what was printed"
+        )
+
+
 def _without_metrics(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> str | None:
     """Return in a line how many programs of the user's own ended without a metric that was found."""
     mute = [
         item
         for item, glimpse in zip(launched, glimpses, strict=True)
-        if item.manifest.run.workload.command is not None and glimpse.state is State.COMPLETED and not glimpse.latest
+        if item.manifest.run.workload.command is not None and glimpse.state is State.COMPLETED
+        if not glimpse.latest and not glimpse.unread
     ]
     if not mute:
         return None
     return (
         f"{len(mute)} of {len(launched)} runs reported no metric, so hpcml compare has nothing to judge them by: "
-        f"workload.metrics='[{{pattern: \"loss (?P<value>\\S+)\", name: loss}}]' reads one from what the program prints"
+        f"{advice(mute[0])}"
     )
 
 

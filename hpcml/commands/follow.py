@@ -17,7 +17,7 @@ from hpcml.model.state import State
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_raw
-from hpcml.runs.state import EventName, RunFold, Told, counted, paths_in
+from hpcml.runs.state import EventName, RunFold, Told, counted, paths_in, unread_words
 from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
@@ -71,6 +71,7 @@ class Glimpse:
     is_settled: bool = True  # False: ended by a signal from outside, and nobody has said why
     written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
     touched: tuple[str, ...] = ()  # files and folders shared with other runs that changed while this one ran
+    unread: tuple[str, ...] = ()  # what was not read of metrics that its program wrote or printed
     may_go_on: bool = False  # it left at a checkpoint: its agent may be queueing it again right now
 
     @property
@@ -92,6 +93,7 @@ class Watcher:
     _uid: str = field(init=False)  # which a folder that was copied need not be called
     _written: tuple[int, int] | None = None
     _touched: dict[str, None] = field(default_factory=dict)
+    _unread: dict[str, None] = field(default_factory=dict)
     _headers: dict[Path, Header] = field(default_factory=dict)
     _offsets: dict[Path, int] = field(default_factory=dict)
 
@@ -138,6 +140,8 @@ class Watcher:
                     self._written = counted(record.details)
                 if record.name == EventName.SHARED_CHANGED:
                     self._touched |= dict.fromkeys(paths_in(record.details))
+                if record.name == EventName.METRICS_TROUBLE:
+                    self._unread[unread_words(record.details)] = None
                 self.told.take(Told.of(record, header))
 
     def glimpse(self) -> Glimpse:
@@ -155,6 +159,7 @@ class Watcher:
             is_settled=self.told.is_settled,
             written=self._written,
             touched=tuple(self._touched),
+            unread=tuple(self._unread),
             may_go_on=self.told.may_go_on,
         )
 

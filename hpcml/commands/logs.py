@@ -254,6 +254,13 @@ def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
     return []
 
 
+def last_printed(run_dir: RunDir) -> str:
+    """Return the end (16 KiB) of what rank 0 of the last attempt printed: standard error, then standard output."""
+    found = list(run_dir.logs.glob("*-rank0.*"))
+    last = max((_attempt_of(path)[0] for path in found), default=0)
+    return "\n".join(_tail(run_dir, path, _TAIL_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
+
+
 def log_tail(run_dir: RunDir) -> str:
     """Return the end (16 KiB a rank) of what the last attempt printed to standard error, one rank after the other.
 

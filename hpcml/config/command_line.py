@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hpcml.config.guess import KEYS, did_you_mean
+from hpcml.config.misplaced import what_was_meant
 from hpcml.errors import ConfigError
 from hpcml.model.metric_goal import goal_by_name
-from hpcml.model.run import Goal
+from hpcml.model.run import Goal, Run
 from hpcml.paths import is_source_of_hpcml
 
 # Hydra's flags that take a value (hydra/_internal/utils.py, get_args_parser); --info takes an optional one.
 _WITH_VALUE = frozenset(
     {"-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"}
 )
+_PACKAGE = ("-p", "--package")
 _WITH_DEFAULT = ("cluster", "container", "study", "devices")
 _INFO = ("-i", "--info")
 _INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
@@ -49,7 +51,7 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
     ``workload.command=...``) also chooses ``model=custom`` and ``data=custom`` where nothing else was chosen. *shipped*
     is hpcml's own folder conf/. Whether keys and values exist is Hydra's to say, later.
     """
-    words = _sort(arguments)
+    words = _sort(arguments, project)
     own = project_conf(project, shipped)
     typed = [_study(word, own) for word in words.overrides]
     overrides = [_verbatim(_plain_group(word), "workload.command") for word in typed]
@@ -88,12 +90,17 @@ def project_conf(project: Path, shipped: Path) -> Path | None:
     return conf if any((conf / group).is_dir() for group in groups) else None
 
 
-def _sort(arguments: Sequence[str]) -> Words:
+def _sort(arguments: Sequence[str], project: Path) -> Words:
     flags: list[str] = []
     overrides: list[str] = []
-    rest = list(arguments)
+    rest, word = list(arguments), ""
     while rest:
-        word = rest.pop(0)
+        before, word = word, rest.pop(0)
+        if word in _PACKAGE and rest and not any(flag.startswith(("-c", "--cfg")) for flag in arguments):
+            raise ConfigError(
+                f"{word} {rest[0]}: that is Hydra's --package, for --cfg alone; "
+                f"for Slurm's -p write resources.partition={rest[0]}"
+            )
         if rest and (word in _WITH_VALUE or (word in _INFO and rest[0] in _INFO_VALUES)):
             flags += [word, rest.pop(0)]
         elif word == "--":
@@ -103,7 +110,8 @@ def _sort(arguments: Sequence[str]) -> Words:
         elif _OVERRIDE.match(word):
             overrides.append(word)
         else:
-            raise ConfigError(f"{word!r} is no override: write key=value (hpcml run --help lists the keys)")
+            meant = what_was_meant(word, before, rest, project=project, known=kinds_by_key(Run))
+            raise ConfigError(f"{word!r} is no override: {meant}")
     return Words(tuple(flags), tuple(overrides))
 
 
@@ -213,7 +221,7 @@ def _translated(message: str, schema: type | None) -> str | None:
 
 def _form(key: str, schema: type) -> str | None:
     """Return how the list, mapping or section *key* is written; None for what is neither."""
-    kinds = _kinds(schema)
+    kinds = kinds_by_key(schema)
     kind = kinds.get(key)
     if is_dataclass(kind):
         below = [each for each in kinds if each.startswith(f"{key}.")]
@@ -226,7 +234,7 @@ def _form(key: str, schema: type) -> str | None:
 
 
 def _translated_key(message: str, schema: type) -> str | None:
-    kinds = _kinds(schema)
+    kinds = kinds_by_key(schema)
     known = list(kinds)
     if (found := _UNKNOWN_FIELD.search(message)) and found["key"] in kinds:
         kind = kinds[found["key"]]
@@ -248,7 +256,7 @@ def _said(text: str, lines: list[str]) -> bool:
     return text.startswith("full_key: ") and any(text.removeprefix("full_key: ") in line for line in lines)
 
 
-def _kinds(schema: type, prefix: str = "") -> dict[str, Any]:
+def kinds_by_key(schema: type, prefix: str = "") -> dict[str, Any]:
     """Return the type of each key, None left out of it."""
     hints = get_type_hints(schema)
     kinds: dict[str, Any] = {}
@@ -257,5 +265,5 @@ def _kinds(schema: type, prefix: str = "") -> dict[str, Any]:
         is_optional = type(None) in get_args(hints[field.name]) and not others
         kinds[f"{prefix}{field.name}"] = kind if is_optional else hints[field.name]
         if is_dataclass(hints[field.name]):
-            kinds |= _kinds(hints[field.name], f"{prefix}{field.name}.")
+            kinds |= kinds_by_key(hints[field.name], f"{prefix}{field.name}.")
     return kinds

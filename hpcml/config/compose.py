@@ -33,7 +33,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode
-from hpcml.config.command_line import Words, arrange, in_one_line, in_quotes
+from hpcml.config.command_line import Words, arrange, in_one_line, in_quotes, kinds_by_key
+from hpcml.config.misplaced import of_flag
 from hpcml.config.program import Program
 from hpcml.config.sweep.points import (
     HYDRA_REFUSALS,
@@ -50,6 +51,7 @@ from hpcml.model.run import Run
 from hpcml.paths import resource_dir
 
 _ROOT_CONFIG = "run"
+_FOREIGN_FLAG = re.compile(r"^unrecognized arguments: (--[\w-]+)=(\S+)")
 _PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -159,7 +161,10 @@ def _check_flags(arguments: list[str]) -> None:
             get_args_parser().parse_args(arguments)
     except SystemExit as ended:
         if ended.code != 0:  # that of --version
-            raise ConfigError(in_one_line(complaints.getvalue().rpartition("error: ")[2])) from ended
+            told = in_one_line(complaints.getvalue().rpartition("error: ")[2])
+            foreign = _FOREIGN_FLAG.search(told)
+            hint = f": {of_flag(*foreign.groups(), known=kinds_by_key(Run))}" if foreign else ""
+            raise ConfigError(f"{told}{hint}") from ended
 
 
 @contextmanager

@@ -26,6 +26,8 @@ _RANGE = re.compile(r"\{?(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?\}?")
 _JOINED = re.compile(r"(?s)(?P<prefix>(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@-]*)=)(?P<value>.*)")
 _SHORT_JOINED = re.compile(r"(?P<prefix>-(?P<name>[A-Za-z]))(?P<value>[^A-Za-z-].*)")  # -b8,16
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 _IS_CODE = ("-c", "-e")  # of bash, python, perl, julia: what follows is a program of its own
 _EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
 _MULTIRUN = ("-m", "--m")  # Hydra takes --multirun by its first letters
@@ -41,6 +43,7 @@ class Program:
     words: tuple[str, ...]
     sweeps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # values by name, in the order of the words
     seeds: tuple[str, ...] = ()
+    is_sweep: bool = False  # whether -m was said
     doubts: tuple[str, ...] = ()  # what looks like a mistake, a line each
 
     @property
@@ -68,6 +71,10 @@ class Program:
                 f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
                 "(a program that reads hpcml_client's run.config has it from there)"
             )
+        if self.is_sweep and len(seeds) == 1:
+            lines.append("-m, and there is one run: a list with commas is a sweep, as in --lr 0.1,0.5")
+        if len(seeds) > 1:
+            lines += _shared_outputs(self.words)
         return [*lines, *self.doubts]
 
 
@@ -108,9 +115,18 @@ def read_program(
         words=tuple(template),
         sweeps={name: tuple(values) for name, values in reading.sweeps.items()},
         seeds=tuple(reading.seeds),
+        is_sweep=is_sweep,
         doubts=tuple(_doubts(words)) if is_sweep else (),
     )
     return program, rest
+
+
+def _shared_outputs(words: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each absolute path among *words* that all runs would write to."""
+    for before, word in itertools.pairwise(words):
+        flag, sign, value = word.partition("=") if word.startswith("-") else (before, "=", word)
+        if sign and value.startswith("/") and _OUTPUT.search(flag) and not _PLACEHOLDER.search(value):
+            yield f"all runs write to {value}: a relative path behind {flag} is each run's own"
 
 
 class _Reading:

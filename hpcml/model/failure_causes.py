@@ -62,6 +62,9 @@ _INSTALL_CLIENT = (
     "this Python does not find hpcml_client: something keeps PYTHONPATH from it, where hpcml puts it (python -I or -E, "
     "env -i, sudo); leave that out, or install it there: pip install ./hpcml_client, from hpcml's source"
 )
+_NO_MODULE = re.compile(r"^(?:\[rank\d+\]: ?)?ModuleNotFoundError: No module named '([\w.]+)'\s*\Z", re.MULTILINE)
+_NO_INPUT = re.compile(r"^(\[rank\d+\]: ?)?EOFError: EOF when reading a line\s*\Z", re.MULTILINE)
+_GIVE_ANSWERS = "it asked for input, and nobody is there to type it: give it as an argument, or in a file that it reads"
 
 # Lines that nothing but the failure itself prints. Whatever a program may log and survive, or print for several
 # reasons, is not here: "CUDA error: unspecified launch failure" and "an illegal memory access was encountered" mostly
@@ -158,16 +161,23 @@ def classify(
 
 
 def ended_because(log_tail: str) -> str | None:
-    """Return the reason that hpcml_client printed when it ended a program, or why that did not find hpcml_client.
+    """Return the reason that hpcml_client printed when it ended a program, or that of an end which has a known remedy.
 
-    None where neither is said.
+    Those are a module that Python did not find, and input that nobody typed. None where nothing of it is said.
 
     >>> ended_because("hpcml_client: ended, because out of memory")
     'out of memory'
     """
     if found := _ENDED.search(log_tail):
         return found[1]
-    return _INSTALL_CLIENT if _NO_CLIENT.search(log_tail) else None
+    if _NO_CLIENT.search(log_tail):
+        return _INSTALL_CLIENT
+    if found := _NO_MODULE.search(log_tail):
+        return (
+            f"this Python does not find {found[1]}: activate the environment that has it before hpcml run (if it is a "
+            "module of yours: hpcml run -n says what is copied)"
+        )
+    return _GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None
 
 
 def _of_failure(exit_code: int | None, signal: int | None, log_tail: str) -> Cause:

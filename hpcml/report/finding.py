@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hpcml.model.comparison import Cell, Comparison, Interval, Losses, Row, RowLook, Verdict
-from hpcml.report.comparison_rows import cell_decimals
+from hpcml.report.comparison_rows import cell_decimals, verdict_words
 from hpcml.report.document import VERDICT_TONES, Finding
 from hpcml.report.text import ends, to_decimals
 
@@ -126,7 +126,7 @@ def findings_of(comparison: Comparison) -> Iterator[Finding]:
 def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
     sure = [", ".join(_interval(cell, row)), _seeds(row)]
     return Finding(
-        verdict=row.verdict,
+        verdict=verdict_words(row),
         tone=VERDICT_TONES.get(row.verdict, "plain"),
         about=f"{row.level} against {cell.reference}",
         where=heading(cell),

@@ -63,6 +63,16 @@ def key_metric(run: RunRecord, metric: str | None) -> tuple[str, float | None]:
     return name, None if summary is None else last_value(summary)
 
 
+def _reported_metric(runs: Sequence[RunRecord]) -> str | None:
+    """Return a metric to show of *runs* none of which reported its objective: a loss, else any; else None."""
+    if any(key_metric(run, None)[0] in run.metrics for run in runs):
+        return None
+    names = sorted(
+        {name for run in runs for name in run.metrics}, key=lambda name: ("loss" not in name, len(name), name)
+    )
+    return next(iter(names), None)
+
+
 def last_value(summary: MetricSummary) -> float | None:
     """Return the last value, nan where it is known not to be finite; None where there is none."""
     return math.nan if summary.last is None and summary.n_nonfinite else summary.last
@@ -128,7 +138,7 @@ def runs_table(runs: Sequence[RunRecord], *, console: Console, now: float, metri
 
     *now* is in unix seconds; an age counts from submission. In a narrow console names are cut and columns left out.
     """
-    show_uid = _uid_words(runs)
+    show_uid, metric = _uid_words(runs), metric or _reported_metric(runs)
     headings = [safe(heading) for heading in _headings(runs, metric)]
     rows = [[safe(word) for word in _words(run, now, metric, show_uid)] for run in runs]
     widths, gap = _lay_out(headings, rows, console.width)
@@ -171,6 +181,7 @@ def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: 
 
 def runs_markdown(runs: Sequence[RunRecord], *, now: float, metric: str | None = None) -> str:
     """Return the table as Markdown, with whole uids."""
+    metric = metric or _reported_metric(runs)
     headings = [safe_markdown(heading) for heading in _headings(runs, metric)]
     rows = [[safe_markdown(word) for word in _words(run, now, metric, str)] for run in runs]
     return "\n".join([*markdown_table(headings, rows, right=_RIGHT), ""])

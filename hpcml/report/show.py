@@ -179,7 +179,7 @@ def _unread(events: Sequence[StoredEvent]) -> dict[str, object]:
     """Return what was not read of the files of metrics that the program wrote, by file."""
     told: dict[str, list[str]] = {}
     for event in events:
-        if event.name == "metrics_trouble":
+        if event.name == EventName.METRICS_TROUBLE:
             place = f"metrics in {event.details.get('file')}"
             told.setdefault(place, []).append(str(event.details.get("problem")))
     return {place: "; ".join(dict.fromkeys(problems)) for place, problems in told.items()}

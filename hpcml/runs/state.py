@@ -25,6 +25,9 @@ _ORDER = operator.attrgetter("order")
 _LARGEST = 2**31  # of exit codes and array indices, and what every database can keep
 
 
+PRINTED = "what was printed"  # the place of metrics that rules pick, in METRICS_TROUBLE
+
+
 class EventName(StrEnum):
     """The events that tell the progress of a run; docs/journal.md lists their details."""
 
@@ -40,6 +43,9 @@ class EventName(StrEnum):
     CHECKPOINT = "checkpoint"  # decides nothing; whether the next attempt goes on from this one
     SHARED_CHANGED = "shared_changed"  # decides nothing; what runs share looks otherwise than before this one
     FILES_WRITTEN = "files_written"  # decides nothing; what the program left in its working directory
+    METRICS_TROUBLE = (
+        "metrics_trouble"  # decides nothing; what was not read of metrics that the program wrote or printed
+    )
     LEFT = "attempt_left"  # decides nothing: a job did not start the program, for another does, or has done it
 
 
@@ -82,6 +88,12 @@ def counted(details: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return how many files, and bytes, an event "files_written" tells of; None where it is damaged."""
     count, size_bytes = (details.get(name) for name in ("count", "bytes"))
     return (count, size_bytes) if isinstance(count, int) and isinstance(size_bytes, int) else None
+
+
+def unread_words(details: Mapping[str, Any]) -> str:
+    """Return in words what `METRICS_TROUBLE` tells: the file, unless it is what was printed, and the problem."""
+    place = "" if details.get("file") == PRINTED else f"{details.get('file')}: "
+    return f"{place}{details.get('problem')}"
 
 
 def paths_in(details: Mapping[str, Any]) -> list[str]:

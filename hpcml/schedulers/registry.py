@@ -100,6 +100,7 @@ BACKENDS: Mapping[str, Backend] = {
     ),
 }
 
+SUBMITS = ("sbatch", "qsub", "bsub")  # programs that submit a job and end
 CLUSTER_SCHEDULERS = tuple(
     name for name, backend in BACKENDS.items() if backend.submitter is not None
 )  # but this machine

@@ -94,8 +94,10 @@ class Arithmetic:
         return tf.keras.mixed_precision.LossScaleOptimizer(optimizer) if self.loss_scaling else optimizer
 
     def cast(self, x: Any) -> Any:  # noqa: ANN401 - whatever TensorFlow takes for a tensor
-        """Return floating point *x* in the type that layers compute in; anything else as a tensor."""
+        """Return floating point *x* in the type that layers compute in; for ``own``, and anything else, as it is."""
         x = tf.convert_to_tensor(x)
+        if self.precision == OWN:
+            return x
         return tf.cast(x, tf.keras.mixed_precision.dtype_policy().compute_dtype) if x.dtype.is_floating else x
 
     def context(self) -> ContextManager[Any]:

@@ -414,7 +414,7 @@ sys.stdout.flush(); os.kill(os.getpid(), 9)"""
                     found.setdefault(name, []).append((record.step, value))
     assert found == {"loss": [(7, 0.5)], "train": [(1, 0.5)], "val": [(1, 0.25)], "acc": [(0, 70.0)]}
     (trouble,) = told(run_dir, "metrics_trouble")
-    assert trouble["problem"].startswith("no line matched the rule 'loss=(?P<loss>")
+    assert trouble["problem"].startswith("no line matched the rule loss=(?P<loss>")
     assert told(run_dir, "metrics_read") == [{"jsonl": {"metrics": 1, "values": 1}, "told_elsewhere": []}]
 
 

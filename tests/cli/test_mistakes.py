@@ -96,6 +96,15 @@ SETTINGS = {
     "workload.args=x": "workload.args has names below it",
     "tags=a": "write 'tags=[a,b]'",
     "tags=a]": "write 'tags=[a,b]'",
+    "ls -l": "a program stands behind two dashes: hpcml run -- ls -l",
+    "train.py --lr 1": "a program stands behind two dashes: hpcml run -- python train.py --lr 1",
+    "--gpus 2": "settings of a run have no dashes: write resources.gpus_per_node=2",
+    "--nodes=2": "settings of a run have no dashes: write resources.nodes=2",
+    "--time 1h": "write resources.walltime=1h",
+    "--lr 0.1,0.2": "flags of the program stand behind it: hpcml run -- PROGRAM --lr 0.1,0.2",
+    "--lr=0.1": "flags of the program stand behind it: hpcml run -- PROGRAM --lr 0.1",
+    "4": "for so many processes write strategy=ddp strategy.processes_per_node=4",
+    "-p gpu": "for Slurm's -p write resources.partition=gpu",
     "workload.env=x": "write workload.env.NAME=VALUE",
 }
 # The words of `hpcml`, and what the answer must say.
@@ -159,6 +168,7 @@ TYPED = {
 
 @pytest.mark.parametrize("line", SETTINGS)
 def test_a_mistake_in_a_setting_is_one_line_with_the_remedy(line: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
     with pytest.raises(ConfigError) as refusal:
         compose_from_cli(shlex.split(line), project=tmp_path)
 

@@ -43,6 +43,17 @@ def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcm
     assert "reported no" not in chosen.stderr
 
 
+def test_a_rule_that_matched_no_line_is_named_at_the_end(hpcml: Hpcml) -> None:
+    rules = r'workload.metrics=[{pattern: "loss: (?P<value>\S+)", name: loss}, {pattern: "acc (?P<acc>\S+)"}]'
+
+    done = hpcml("run", "-m", "seed=1,2", rules, "--", "echo", "loss=0.5")
+
+    assert done.returncode == 0, done.stderr
+    first, second = (line for line in done.stderr.splitlines() if "warning" in line)
+    assert r"in 2 of 2 runs no line matched the rule loss: (?P<value>\S+), or none with a number: hpcml logs" in first
+    assert r"the rule acc (?P<acc>\S+), or none" in second
+
+
 def test_a_program_of_which_nothing_is_known_is_said_to_have_reported_nothing(hpcml: Hpcml) -> None:
     done = hpcml("run", "--", "true")
     (run,) = hpcml.runs()
@@ -123,6 +134,18 @@ def test_as_is_sweeps_nothing_but_what_is_asked_for_in_front(hpcml: Hpcml) -> No
 
     assert done.returncode == 0, done.stderr
     assert [done.stdout.count(f"-c pass 3,4 --lr={lr}") for lr in "12"] == [1, 1]
+
+
+def test_a_sweep_of_one_run_and_a_folder_that_all_runs_write_to_are_remarked_on(hpcml: Hpcml) -> None:
+    program = ["--", sys.executable, "-c", "pass"]
+
+    alone = hpcml("run", "-n", "-m", *program, "--lr", "0.1", "0.2")
+    shared = hpcml("run", "-n", "-m", *program, "--lr", "0.1,0.2", "--output_dir", "/scratch/out")
+    own = hpcml("run", "-n", "-m", *program, "--lr", "0.1,0.2", "--output_dir=/scratch/{lr}", "--data", "/scratch/in")
+
+    assert "-m, and there is one run: a list with commas is a sweep" in alone.stderr
+    assert "all runs write to /scratch/out: a relative path behind --output_dir is each run's own" in shared.stderr
+    assert "all runs write" not in own.stderr
 
 
 def test_what_cannot_be_swept_is_said_in_one_line_and_nothing_is_written(hpcml: Hpcml) -> None:

@@ -75,7 +75,22 @@ def folder(tmp_path: Path) -> Path:
         ("./nosuch", "there is no program './nosuch' here"),
         ("run.sh", "no program 'run.sh' here: the file of that name is started by ./run.sh"),
         ("./pkg", "is a folder, not a program"),
-        ("pyton ok.py", "there is no program 'pyton' here"),
+        ("pyton ok.py", "there is no program 'pyton' here; did you mean python?"),
+        ("nosuchprogram ok.py", "here; activate the environment that has it before hpcml run, or write its path"),
+        ("ok.py --lr 1", "the file of that name is started by python ok.py"),
+        ("python", "python alone reads what is typed, and nobody is there to type"),
+        ("bash", "write what it is to run"),
+        ("python nb.ipynb", "nb.ipynb is a notebook, and no program: jupyter nbconvert --to script nb.ipynb"),
+        ("sbatch run.sh", "submits another job and ends.*: hpcml run .cluster=NAME -- bash run.sh"),
+        ("qsub -q gpu", "submits another job and ends"),
+        ("tmux new -d python ok.py", "leaves the program behind and ends.*: leave it out; hpcml run --detach"),
+        ("hpcml run -- python ok.py", "write the program itself behind the --"),
+        ("source env/bin/activate", "word of the shell, and no program: activate .* or write env/bin/python train.py"),
+        ("cd pkg", "word of the shell.* write workload.cwd=pkg in front of the --"),
+        ("export A_B=1", "write workload.env.A_B=1 in front of the --"),
+        ("module load CUDA/12", r"load it before hpcml run; .*'cluster.modules=\[CUDA/12\]' in front"),
+        ("ulimit -n 9", "give the whole line to bash -c"),
+        ("conda activate me", "do it before hpcml run, or write conda run -n me python"),
     ],
 )
 def test_what_cannot_start_is_refused_with_what_to_write_instead(
@@ -89,6 +104,8 @@ def test_what_cannot_start_is_refused_with_what_to_write_instead(
     ("words", "said"),
     [
         (["python ok.py && echo"], "it is one word; leave out the quotes"),
+        (["CUDA_VISIBLE_DEVICES=0", "python"], "by workload.env.CUDA_VISIBLE_DEVICES=0"),
+        (["-m", "python", "ok.py"], "options of hpcml run stand in front of the --"),
         (["precision=a,b"], "settings of the run stand in front of the --"),
         (["seed=3", "python"], "no program 'seed=3' here: settings of the run stand in front of the --"),
         (["python", "ok.py", "&&", "echo"], "'&&' would be an argument, since no shell reads this"),
@@ -121,7 +138,6 @@ def test_words_behind_the_dashes_are_looked_at_too(
         "env -C pkg python nosuch.py",
         "awk '{print $NF}' ok.py",
         "./run.sh nosuch.py",
-        "python",
     ],
 )
 def test_what_can_start_is_left_alone(compose_one: ComposeOne, folder: Path, command: str) -> None:
@@ -159,4 +175,4 @@ def test_a_program_that_is_no_text_is_left_to_the_kernel(compose_one: ComposeOne
     program.chmod(0o755)
 
     check(compose_one("workload.command=true"), "./compiled", folder)
-    check(compose_one("workload.command=true"), os.path.relpath(sys.executable, folder), folder)
+    check(compose_one("workload.command=true"), f"{os.path.relpath(sys.executable, folder)} -V", folder)

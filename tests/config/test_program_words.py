@@ -137,10 +137,12 @@ def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
     assert swept("python m.py --lr 1,2 --seed 0,1").remarks([0, 1]) == [
         "sweep of the program's own settings: lr: 1 2 x seed: 0 1"
     ]
-    assert swept("python m.py").remarks([0]) == []
     (no_seed,) = swept("python m.py").remarks([0, 1])
     assert "write --seed {seed}" in no_seed
-    (expanded,) = swept("python m.py --n 1 2 3").remarks([0])
+    assert swept("python m.py --lr 1").remarks([0]) == [
+        "-m, and there is one run: a list with commas is a sweep, as in --lr 0.1,0.5"
+    ]
+    (_, expanded) = swept("python m.py --n 1 2 3").remarks([0])
     assert "write --n FIRST..LAST" in expanded
 
 

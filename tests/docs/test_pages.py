@@ -56,6 +56,16 @@ def test_what_is_made_from_the_program_is_up_to_date() -> None:
         assert path.read_text(encoding="utf-8") == text, "run: python docs/generate.py"
 
 
+def test_the_page_on_configuration_names_every_option_of_the_groups() -> None:
+    said = (DOCS / "configuration.md").read_text(encoding="utf-8").partition("## Sweeps")[0]
+
+    for group in ("model", "data", "precision", "strategy", "layout", "container"):
+        (row,) = (line for line in said.splitlines() if line.startswith(f"| `{group}` |"))
+        options = {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}
+        assert options
+        assert {name for name in options if f"`{name}`" not in row} == set(), group
+
+
 def test_the_capability_table_says_what_the_data_says() -> None:
     text = (DOCS / "precision.md").read_text(encoding="utf-8")
     part = text.partition("capabilities -->")[2].partition("<!-- end -->")[0]

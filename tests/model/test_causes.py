@@ -1,6 +1,6 @@
 import pytest
 
-from hpcml.model.failure_causes import Cause, classify
+from hpcml.model.failure_causes import Cause, classify, ended_because
 from hpcml.model.state import State
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'
@@ -113,3 +113,15 @@ def test_without_words_the_way_of_ending_is_all_there_is(
     exit_code: int | None, signal: int | None, cause: Cause
 ) -> None:
     assert cause_of_failure(exit_code=exit_code, signal=signal) is cause
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        (f"{TRACEBACK}ModuleNotFoundError: No module named 'torch.x'\n", "this Python does not find torch.x: activate"),
+        (f"{TRACEBACK}EOFError: EOF when reading a line\n", "it asked for input, and nobody is there to type it"),
+    ],
+)
+def test_an_end_whose_remedy_is_known_says_it(tail: str, said: str) -> None:
+    assert str(ended_because(tail)).startswith(said)
+    assert ended_because(f"{tail}and it went on\n") is None

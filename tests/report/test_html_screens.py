@@ -59,7 +59,14 @@ def test_a_table_that_is_cut_is_sorted_in_all_its_parts_and_the_key_stays_on_its
 def test_the_first_screen_says_what_was_asked_found_how_sure_it_is_and_what_weakens_it(opened: Open) -> None:
     rows = (
         row("fp32", 0.91),
-        row("tf32", 0.9, verdict="equivalent", difference=difference(-0.01, 0.004), flags=("not interleaved: so",)),
+        row(
+            "tf32",
+            0.9,
+            verdict="equivalent",
+            difference=difference(-0.01, 0.004),
+            flags=("not interleaved: so", "emulated: no speed"),
+            exploratory="looked at before with n = 3",
+        ),
     )
     told = publication(("fp32", "tf32"), seeds=2, points=5, comparison=full_comparison(rows=rows))
 
@@ -71,6 +78,7 @@ def test_the_first_screen_says_what_was_asked_found_how_sure_it_is_and_what_weak
         assert [word for word in ("Asked", "Found", "How sure", "Weakened by") if word not in text] == []
         assert "no difference that matters: -0.0100" in text
         assert "not interleaved: so" in text
+        assert text.split("\n")[0].endswith("equivalent (exploratory) tf32 against fp32")
 
 
 def test_a_tool_bar_never_lies_over_data(opened: Open, whole: str) -> None:

@@ -160,6 +160,18 @@ def test_json_of_runs_has_the_fields_of_a_record() -> None:
     assert found["params"]["model.name"] == "digits_cnn"
 
 
+def test_of_runs_without_their_objective_another_metric_is_shown_a_loss_if_there_is_one() -> None:
+    bare = run(uid="20261121-080000-000000", metrics={})
+    other = run(metrics={name: summary(name, 0.25) for name in ("acc", "epoch", "test_loss")})
+
+    alone, both = (runs_markdown(shown, now=NOW) for shown in ([bare], [bare, other]))
+
+    assert "val_accuracy" in alone
+    assert "test_loss" in both
+    assert "0.2500" in both
+    assert "val_accuracy" in runs_markdown([bare, other, run()], now=NOW)
+
+
 def test_csv_of_runs_has_a_column_for_every_setting_fact_and_metric_of_any_run() -> None:
     runs = [run(), run(uid="x", params={"training.steps": 9}, facts={"torch": "2.13"}, metrics={})]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from hpcml_client.client import Client
 from hpcml_train.precision.proof import Asked, apply
+from tests.train.framework_scripts import run_script
 
 
 def _asked(precision: str = "own") -> Asked:
@@ -60,6 +63,47 @@ def test_jax_keeps_its_switches() -> None:
     with arithmetic.context(), arithmetic.evaluation(jax.numpy.zeros(1, "float16")) as examined:
         assert examined.dtype == "float16"
         assert read_switches() == before
+
+
+IN_TENSORFLOW = """
+import json
+import numpy as np, tensorflow as tf
+from hpcml_train.precision.proof import Asked, apply
+from hpcml_train.tensorflow.arithmetic import read_switches
+told = []
+for policy in ("float32", "mixed_bfloat16", "float64"):
+    tf.keras.mixed_precision.set_dtype_policy(policy)
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})
+    before = read_switches()
+    arithmetic, _, proof = apply("tensorflow", Asked("own", "native", "cpu", 0, "rna", True))
+    with arithmetic.context():
+        adam = tf.keras.optimizers.Adam()
+        told.append({
+            "policy": policy,
+            "effective": proof["effective"],
+            "contradicted": [proof["mismatch"], proof["flipped"]],
+            "is_left": read_switches() == before,
+            "layer": tf.keras.layers.Dense(1).compute_dtype,
+            "cast": [arithmetic.cast(np.zeros(1, name)).dtype.name for name in ("float64", "float16", "int32")],
+            "is_wrapped": arithmetic.optimizer(adam) is not adam,
+            "scaling": dict(arithmetic.scaling(adam, 1)),
+        })
+print(json.dumps({"told": told}))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+def test_tensorflow_keeps_its_switches_and_kerass_policy() -> None:
+    told = run_script(IN_TENSORFLOW)["told"]
+
+    assert [(each.pop("policy"), each.pop("effective")) for each in told] == [
+        ("float32", "fp32"),
+        ("mixed_bfloat16", "amp_bf16"),
+        ("float64", "fp64"),
+    ]
+    assert [each.pop("layer") for each in told] == ["float32", "bfloat16", "float64"]
+    left = {"contradicted": [False, {}], "is_left": True, "is_wrapped": False, "scaling": {}}
+    assert told == [{**left, "cast": ["float64", "float16", "int32"]}] * 3
 
 
 def test_outside_of_a_run_a_program_still_gets_fp32() -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reader, Reading
 from hpcml.agent.metrics.sources import Source, reader_of, sources_in
 from hpcml.model.metric_sources import AUTO, MetricFiles
+from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
 
 WRITER = "metrics"
@@ -229,7 +230,7 @@ class MetricsFollower:
         kind = (place, problem[:_ALIKE])
         if kind not in self._told and len(self._told) < _MOST_PROBLEMS:
             self._told.add(kind)
-            self.journal.event("metrics_trouble", {"file": place, "problem": problem})
+            self.journal.event(EventName.METRICS_TROUBLE, {"file": place, "problem": problem})
 
     def _sum_up(self) -> None:
         places = [followed.source for followed in self._followed.values()]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.model.metric_sources import MetricRule
+from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
 
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
@@ -124,8 +125,8 @@ class FoundMetrics:
         matched = {place for scanner in self._scanners for place in scanner.matched}
         for place, rule in enumerate(self.rules):
             if place not in matched:
-                problem = f"no line matched the rule {rule.pattern!r}, or none with a number"
-                self.journal.event("metrics_trouble", {"file": "what was printed", "problem": problem})
+                problem = f"no line matched the rule {rule.pattern}, or none with a number"
+                self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
     def end(self, *, within_s: float) -> None:
         """Journal all that is left, of files within so many seconds; the program has ended."""

@@ -10,13 +10,15 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
+from hpcml.config.guess import did_you_mean
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.run import Run
 from hpcml.runs.manifest import Plan
+from hpcml.schedulers.registry import SUBMITS
 
 _OPERATORS = frozenset({"|", "||", "|&", "&&", "&", ";", ">", ">>", "<", "2>", "2>>", "2>&1", "&>", ">&2"})
 _GLUED = re.compile(r"[12&]?>>?[^>=<].*|<[^>=<][^>]*|[^;]+;", re.DOTALL)  # >log, 2>err, make; but not <eos>
@@ -44,6 +46,9 @@ _INTERPRETERS: Mapping[str, tuple[str, ...]] = {
     "julia": (".jl",),
     "perl": (".pl",),
 }
+_ASK_NOBODY = frozenset({"python", "bash", "sh", "zsh", "julia"})  # which read what is typed
+_BEHIND_THE_SCENES = ("tmux", "screen")
+_STARTERS: Mapping[str, str] = {".py": "python ", ".sh": "bash ", ".R": "Rscript ", ".jl": "julia "}
 _RUNS_NONE = frozenset({"-", "--version", "--help", "--module", "-V", "-h"})
 _LOOKED_AT = 4096  # bytes of a program's beginning
 
@@ -67,10 +72,66 @@ def named_files(words: Sequence[str], cwd: Path) -> list[str]:
 
 def _problems(words: Sequence[str], cwd: Path, run: Run, *, is_inside: bool) -> Iterator[str]:
     is_here = run.cluster.scheduler is SchedulerName.local
+    yield from _no_program_but_a_word(words, cwd)
     yield from _meant_for_a_shell(run.workload.command or "", words, is_exact=run.workload.args is not None)
     if not is_inside and (is_here or os.sep in words[0]):
         yield from _no_program(words, cwd, is_here=is_here)
     yield from _no_script(words, cwd, is_inside=is_inside)
+
+
+def _no_program_but_a_word(words: Sequence[str], cwd: Path) -> Iterator[str]:
+    """Yield what to write instead of a first word that starts no program, or one that ends before its work does."""
+    first, rest = PurePath(words[0]).name, list(words[1:])
+    if words[0] in _SHELLS_OWN:
+        yield f"{words[0]!r} is a word of the shell, and no program: {_SHELLS_OWN[words[0]](rest)}"
+    if first in SUBMITS and not any(word in ("--wait", "-W") or word.startswith("-Wblock") for word in rest):
+        script = next((word for word in rest if _is_file(cwd / word)), "job.sh")
+        yield (
+            f"{first} submits another job and ends, and the run would be over before that begins: hpcml submits by "
+            f"itself: hpcml run +cluster=NAME -- bash {script}"
+        )
+    if first in _BEHIND_THE_SCENES:
+        yield (
+            f"{first} leaves the program behind and ends, and the run would be over at once: leave it out; "
+            "hpcml run --detach goes on when you log out"
+        )
+    if first in ("conda", "mamba", "micromamba") and rest[:1] == ["activate"]:
+        name = rest[1] if len(rest) > 1 else "NAME"
+        yield f"{first} activate is for shells: do it before hpcml run, or write {first} run -n {name} python ..."
+    if first == "hpcml" and rest[:1] == ["run"]:
+        yield "hpcml run inside of hpcml run: write the program itself behind the --"
+    if not rest and (_suffixes(words[0]) is not None and re.sub(r"[\d.]+$", "", first) in _ASK_NOBODY):
+        yield f"{words[0]} alone reads what is typed, and nobody is there to type: write what it is to run"
+
+
+def _of_source(rest: Sequence[str]) -> str:
+    script = PurePath(rest[0]) if rest else PurePath("env/bin/activate")
+    python = f", or write {script.parent}/python train.py" if script.name == "activate" else ""
+    return f"activate an environment before hpcml run, whose PATH the program gets{python}"
+
+
+def _of_export(rest: Sequence[str]) -> str:
+    name, _, value = (rest[0] if rest else "NAME=VALUE").partition("=")
+    return f"write workload.env.{name}={shlex.quote(value)} in front of the --"
+
+
+_SHELLS_OWN: Mapping[str, Callable[[Sequence[str]], str]] = {
+    "source": _of_source,
+    ".": _of_source,
+    "export": _of_export,
+    "cd": lambda rest: f"write workload.cwd={shlex.quote(rest[0] if rest else 'FOLDER')} in front of the --",
+    **dict.fromkeys(
+        ("module", "ml"),
+        lambda rest: (
+            "load it before hpcml run; for the jobs of a cluster write "
+            f"'cluster.modules=[{','.join(rest[rest[:1] == ['load'] :])}]' in front of the --"
+        ),
+    ),
+    **dict.fromkeys(
+        ("eval", "exec", "ulimit", "alias", "set", "unset", "if", "for", "while"),
+        lambda _: "give the whole line to bash -c '...'",
+    ),
+}
 
 
 def _meant_for_a_shell(command: str, words: Sequence[str], *, is_exact: bool) -> Iterator[str]:
@@ -119,7 +180,7 @@ def _no_program(words: Sequence[str], cwd: Path, *, is_here: bool) -> Iterator[s
     elif _is_dir(path):
         yield f"{program} is a folder, not a program: name the file to start"
     elif _is_file(path) and not os.access(path, os.X_OK):
-        starter = {".py": "python ", ".sh": "bash ", ".R": "Rscript ", ".jl": "julia "}.get(path.suffix)
+        starter = _STARTERS.get(path.suffix)
         other = f", or write {starter}{program}" if starter else ""
         yield f"{program} is there, and may not be executed: chmod +x {shlex.quote(program)}{other}"
     elif _is_file(path):
@@ -147,21 +208,34 @@ def _no_interpreter(program: str, path: Path, *, is_here: bool) -> Iterator[str]
 
 
 def _hint(program: str, cwd: Path) -> str:
+    guess = did_you_mean(program, _INTERPRETERS)
+    elsewhere = f"; {guess or 'activate the environment that has it before hpcml run, or write its path'}"
+    return next(_hints(program, cwd), "" if os.sep in program else elsewhere)
+
+
+def _hints(program: str, cwd: Path) -> Iterator[str]:
     if re.search(r"\s", program):
-        return ": it is one word; leave out the quotes around the whole command, or write bash -c '...'"
+        yield ": it is one word; leave out the quotes around the whole command, or write bash -c '...'"
+    if found := re.fullmatch(r"([A-Z_][A-Z0-9_]*)=(.*)", program, re.DOTALL):
+        yield f": a variable is set in front of the --, by workload.env.{found[1]}={shlex.quote(found[2])}"
     if re.fullmatch(r"\+?[\w.]+=.*", program, re.DOTALL):
-        return ": settings of the run stand in front of the --"
+        yield ": settings of the run stand in front of the --"
     if "," in program:
-        return ": the program itself is not swept; workload.command=choice('a','b') runs several"
+        yield ": the program itself is not swept; workload.command=choice('a','b') runs several"
+    if program.startswith("-"):
+        yield ": options of hpcml run stand in front of the --, and the program is the first word behind it"
     if _is_file(cwd / program):
-        return f": the file of that name is started by ./{program}"
-    return ""
+        starter = None if os.access(cwd / program, os.X_OK) else _STARTERS.get(PurePath(program).suffix)
+        yield f": the file of that name is started by {starter or './'}{program}"
 
 
 def _no_script(words: Sequence[str], cwd: Path, *, is_inside: bool) -> Iterator[str]:
     script = _script(words, cwd)
     if script is None:
         return
+    if script.endswith(".ipynb"):
+        stem = shlex.quote(script.removesuffix(".ipynb"))
+        yield f"{script} is a notebook, and no program: jupyter nbconvert --to script {stem}.ipynb makes one of it"
     path = cwd / script
     is_known = not PurePath(script).is_absolute() or (not is_inside and _is_dir(path.parent))
     if is_known and not os.path.lexists(path):
@@ -180,6 +254,8 @@ def _script(words: Sequence[str], cwd: Path, *, is_sought: bool = False) -> str 
             break
         if not word.startswith(("-", "+")):
             if word.endswith(suffixes):
+                return word
+            if word.endswith(".ipynb"):
                 return word
             if os.path.lexists(cwd / word):
                 return word if is_sought and _is_file(cwd / word) else None

@@ -1,0 +1,55 @@
+"""What is advised where a program reported no metric: a rule for a line that it printed, a table that it wrote."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from hpcml.commands.logs import last_printed
+from hpcml.commands.submit.launch import Launched
+from hpcml.errors import HpcmlError
+from hpcml.runs.working_directory import written_files
+
+_SUFFIXES = (".csv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
+_MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|reward|return|bleu|f1|auc|iou|map|mse|mae|rmse"
+# A name that ends in a word for what is measured, and a number: "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000".
+_LINE = re.compile(
+    rf"(?P<before>(?:[A-Za-z][\w-]* +)*?[A-Za-z_]*(?:{_MEASURED})(?:@\d+)? *[:=]? *)"
+    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
+    re.IGNORECASE,
+)
+
+
+def advice(launched: Launched) -> str:
+    """Return in words what would make hpcml read a metric of this run, whose program reported none."""
+    for file in _written_tables(launched):
+        return f"workload.metrics_from='[auto,{file}]' reads the file that it wrote"
+    if rule := suggested_rule(last_printed(launched.run_dir)):
+        return f"workload.metrics='[{rule}]' reads one from what it printed"
+    return (
+        "workload.metrics='[{pattern: \"loss (?P<value>\\S+)\", name: loss}]' reads one from what a program prints, "
+        "and hpcml_client reports any"
+    )
+
+
+def suggested_rule(printed: str) -> str | None:
+    """Return a rule for the last line of *printed* that looks like a metric; None where none does."""
+    for line in reversed(printed.splitlines()):
+        for found in reversed(list(_LINE.finditer(line))):
+            words = re.sub(r" +", " +", found["before"].lstrip())
+            name = re.sub(r"\W+", "_", found["before"]).strip("_").lower()
+            return f'{{pattern: "{words}(?P<value>\\S+)", name: {name}}}'
+    return None
+
+
+def _written_tables(launched: Launched) -> Iterator[str]:
+    """Yield the tables that the program wrote, as `workload.metrics_from` names them."""
+    try:
+        written = written_files(launched.run_dir)
+    except (OSError, HpcmlError):
+        return  # it is advice: what cannot be read gives none
+    for file in written:
+        place = os.path.relpath(launched.run_dir.work / file.path, launched.manifest.plan.cwd)
+        if place.endswith(_SUFFIXES) and re.fullmatch(r"[\w./-]+", place) and not place.startswith(".."):
+            yield place

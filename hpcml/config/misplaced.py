@@ -1,0 +1,39 @@
+"""Words in front of the ``--`` that are no settings, and what somebody meant who wrote them there."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from hpcml.config.guess import KEYS, nearest
+
+_GENERAL = "write key=value (hpcml run --help lists the keys)"
+_OF_JOBS = ("resources.", "strategy.", "schedule.")  # settings that other programs have as flags of theirs
+
+
+def what_was_meant(word: str, before: str, behind: Sequence[str], *, project: Path, known: Collection[str]) -> str:
+    """Return what to write instead of *word*, which no ``=`` makes a setting.
+
+    *before* is the word in front of it and *behind* those that follow, up to the ``--``. *known* are the keys.
+    """
+    if before.startswith("--"):
+        return of_flag(before, word, known=known)
+    if word.isdigit():
+        return f"for so many processes write strategy=ddp strategy.processes_per_node={word}"
+    if shutil.which(word) or (project / word).is_file():
+        starter = "python " if word.endswith(".py") else ""
+        words = shlex.join([word, *behind])
+        return f"a program stands behind two dashes: hpcml run -- {starter}{words}"
+    return _GENERAL
+
+
+def of_flag(flag: str, value: str, *, known: Collection[str]) -> str:
+    """Return what to write instead of the *flag* of another program with its *value*."""
+    name = flag.lstrip("-").replace("-", "_").lower()
+    near = [key for key in nearest(name, known, KEYS) if key.startswith(_OF_JOBS)]
+    if near:
+        return f"settings of a run have no dashes: write {near[0]}={value}"
+    program = f"hpcml run -- PROGRAM {flag} {value}"
+    return f"settings of a run have no dashes, and flags of the program stand behind it: {program}"

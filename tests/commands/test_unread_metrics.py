@@ -1,0 +1,35 @@
+"""What is advised where a program reported no metric: a rule that reads what it printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpcml.commands.unread_metrics import suggested_rule
+from hpcml.config.compose import compose_from_cli
+
+PRINTED = {
+    "====> Test set loss: 309.7743": ("test_set_loss", "309.7743"),
+    "Epoch 3/3\n 12/12 - 0s - loss: 0.5066 - mae: 0.51 - val_loss: 0.7081": ("val_loss", "0.7081"),
+    " *   Acc@1 0.000 Acc@5 25.000": ("acc_5", "25.000"),
+    "epoch 2: train loss 0.12, val loss 0.95 (4.1 s)": ("val_loss", "0.95"),
+    "step 10 accuracy=93.5%": ("accuracy", "93.5%"),
+    "Validation Accuracy : 0.93": ("validation_accuracy", "0.93"),
+    "Average Loss 1e-3 | lr 0.1": ("average_loss", "1e-3"),
+}
+
+
+def test_a_rule_is_suggested_that_reads_the_last_value_printed(tmp_path: Path) -> None:
+    suggested = ", ".join(str(suggested_rule(printed)) for printed in PRINTED)
+
+    (point,) = compose_from_cli(["workload.command=true", f"workload.metrics=[{suggested}]"], project=tmp_path)
+
+    for rule, (printed, (name, value)) in zip(point.run.workload.metrics, PRINTED.items(), strict=True):
+        found = re.search(rule.pattern, printed.splitlines()[-1])
+        assert found is not None, rule
+        assert (rule.name, found["value"].rstrip(",")) == (name, value)
+
+
+@pytest.mark.parametrize("printed", ["", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12"])
+def test_nothing_is_suggested_where_no_line_looks_like_a_metric(printed: str) -> None:
+    assert suggested_rule(printed) is None
