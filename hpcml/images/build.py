@@ -24,6 +24,7 @@ from types import FrameType
 
 from hpcml.errors import ImageError
 from hpcml.images.cache import Cache, remove_tree, scratch_name, sha256_of
+from hpcml.images.definition import require_unchanged
 from hpcml.images.failures import NOISE, explain, explain_os, with_log
 from hpcml.images.guard import await_end, guarded
 from hpcml.images.logins import login_for
@@ -160,6 +161,8 @@ def _build(
         lines: deque[str] = deque(maxlen=_KEPT_LINES)
         try:
             recipe.write_text(definition.text, encoding="utf-8")
+            sources = Path(definition.folder) if definition.folder is not None else None
+            require_unchanged(definition)
             login = login_for(definition.base.partition("/")[0], environ)  # the host that the digest was asked of
             secrets = [*secrets_in(environ), *([login.password] if login else [])]
             command = build_command(runtime, image, recipe, is_root=os.geteuid() == 0)
@@ -169,11 +172,12 @@ def _build(
                 variables = build_environment(
                     environ, scratch=scratch, layers=layers, login=login, plain_http=definition.plain_http
                 )
-                code = _run(command, folder, variables, secrets, lines, on_progress)
+                code = _run(command, folder, variables, secrets, lines, on_progress, sources)
                 if code == 0 or not any(_TORN in line for line in lines):
                     break
             if code != 0:
                 raise explain(lines, code, cache, runtime)
+            require_unchanged(definition)
             record = _describe(definition, image, runtime, environ, time.monotonic() - began)
             _require_still_ours(held, definition)
             return cache.adopt(image, record)
@@ -248,13 +252,14 @@ def _run(
     secrets: list[str],
     lines: deque[str],
     on_progress: OnProgress,
+    cwd: Path | None,
 ) -> int:
     """Run a build to its end and return its exit status; it ends with us, however we end.
 
     The last lines of its output are appended to *lines*, without colours and *secrets*.
     """
     stage = "preparing"
-    with guarded(command, folder=folder, environ=environ) as process:
+    with guarded(command, folder=folder, environ=environ, cwd=cwd) as process:
         assert process.stdout is not None
         for raw in process.stdout:
             line = _COLOUR.sub("", raw).rstrip()
@@ -295,6 +300,7 @@ def _describe(
         build_s=round(build_s, 1),
         runtime=str(runtime),
         labels=_labels_of(definition.text),
+        files=definition.files,
     )
 
 

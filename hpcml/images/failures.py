@@ -14,6 +14,8 @@ from hpcml.runs.private import make_folder, write_file
 
 _FULL = ("No space left on device", "no space left on device", "Disk quota exceeded", "disk quota exceeded")
 NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
+_NO_SUBUID = "User not listed in /etc/subuid"  # Apptainer 1.4.5; %post then has no other rights than the user's own
+_NO_NAMESPACE = ("user namespace", "unprivileged_userns_clone", "max_user_namespaces")
 _POST_FAILED = re.compile(r"while running %post section: exit status (\d+)")
 
 
@@ -27,9 +29,20 @@ def explain(lines: Sequence[str], code: int, cache: Cache, runtime: Runtime) -> 
         own = [line for line in lines if line and not NOISE.match(line) and not line.startswith("+ ")]
         errors = [NOISE.sub("", line) for line in lines if line.startswith("ERROR")]  # the program's own
         last = (own or errors or ["it printed nothing"])[-1]
+        if _NO_SUBUID in text:
+            return ImageError(
+                "this machine lends you no user ids (you are not in /etc/subuid), and %post could not do all it does "
+                f"elsewhere: {last.strip()[:200]}: ask the site for an entry, or build on another machine and use "
+                "hpcml images export and import"
+            )
         return ImageError(f"a command of %post failed with exit status {failed[1]}: {last.strip()[:300]}")
     if "UNAUTHORIZED" in text or "DENIED" in text:
         return ImageError("the registry refuses the login: check NGC_API_KEY (docs/containers.md)")
+    if any(sign in fatal for sign in _NO_NAMESPACE):
+        return ImageError(
+            f"this machine gives you no user namespace, and {runtime} needs one to build: {fatal.strip()[:200]}: "
+            "ask the site, or build on another machine and use hpcml images export and import"
+        )
     words = fatal or next((line for line in reversed(lines) if line), f"exit status {code}")
     return ImageError(f"{runtime} could not build the image: {words.strip()[:400]}")
 

@@ -29,14 +29,16 @@ _GATE = 'read -r word || exit 1; exec "$@" </dev/null'
 
 
 @contextmanager
-def guarded(command: Sequence[str], *, folder: Path, environ: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Run *command* in *folder*; leaving the block ends it and all processes that it started.
+def guarded(
+    command: Sequence[str], *, folder: Path, environ: Mapping[str, str], cwd: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Run *command* in *cwd*, or in *folder*; leaving the block ends it and all processes that it started.
 
     Its output, stderr included, is the process's `stdout`. It begins only once a guard process watches over it: if this
     process is killed, the guard asks the command to end (SIGTERM), and kills it after `GRACE_S` seconds. The command is
     the first of a process group and a session of its own, and has no standard input.
     """
-    process = behind_a_gate(command, folder=folder, environ=environ)
+    process = behind_a_gate(command, folder=cwd or folder, environ=environ)
     assert process.stdin is not None
     assert process.stdout is not None
     guard: subprocess.Popen[bytes] | None = None

@@ -99,10 +99,13 @@ def running(folder: Path, *, needs_login: bool) -> Iterator[Registry]:
         process.wait(300)
 
 
-def make_base(folder: Path, *, words: str = "", says: Sequence[str] = ("python3",)) -> Path:
+def make_base(
+    folder: Path, *, words: str = "", says: Sequence[str] = ("python3",), architecture: str | None = None
+) -> Path:
     """Make an OCI layout with the tag `base`: Busybox, and a file that says *words*; return its path.
 
     Programs named in *says* do nothing but write into /said, where they may, how they were called.
+    *architecture* is what the image says of itself, None this machine's.
     """
     layout, bundle = folder / "oci", folder / "bundle"
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,6 +127,8 @@ def make_base(folder: Path, *, words: str = "", says: Sequence[str] = ("python3"
     (root / "etc" / "words").write_text(words, encoding="utf-8")
     _run([*umoci, "repack", "--image", f"{layout}:base", str(bundle)], cwd=folder)
     _run([*umoci, "config", "--image", f"{layout}:base", "--config.env", "PATH=/bin"], cwd=folder)
+    if architecture is not None:
+        _run([*umoci, "config", "--image", f"{layout}:base", "--architecture", architecture], cwd=folder)
     shutil.rmtree(bundle)
     return layout
 
