@@ -34,6 +34,7 @@ from hpcml.images.runtime import (
     build_environment,
     chosen_place,
     inspect_definition,
+    installed_packages,
     secrets_in,
 )
 from hpcml.model.image import Definition, ImageRecord
@@ -301,6 +302,7 @@ def _describe(
         runtime=str(runtime),
         labels=_labels_of(definition.text),
         files=definition.files,
+        packages=installed_packages(runtime, image, environ),
     )
 
 

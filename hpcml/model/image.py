@@ -78,6 +78,7 @@ class ImageRecord:
     runtime: str  # apptainer 1.4.5
     labels: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)  # source of %files -> SHA-256 of what it held
+    packages: Mapping[str, str] | None = None  # name -> version, as python:timm or deb:git; None: not known
     imported_at: str | None = None  # where it came from another site
 
 

@@ -34,6 +34,7 @@ def test_an_image_is_built_recorded_and_runs(user: ImageUser, registry: Registry
     assert image["runtime"].startswith("apptainer 1.")
     assert image["size_bytes"] == Path(image["path"]).stat().st_size
     assert image["runs"] == []
+    assert image["packages"] == {"deb:busybox": "1:1.36"}
     inside = user.inside(image["path"], "sh", "-c", "cat /etc/words /etc/mark; echo $MODE")
     assert inside == "the first base\nmade\ntwo words\n"
     assert user.left_behind() == [f"{image['key']}.{suffix}" for suffix in ("def", "json", "sif")]

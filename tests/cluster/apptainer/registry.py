@@ -123,6 +123,9 @@ def make_base(
         program = root / "bin" / name
         program.write_text(_SAYS, encoding="utf-8")
         program.chmod(0o755)
+    query = root / "bin" / "dpkg-query"  # as Debian's answers
+    query.write_text("#!/bin/sh\necho 'deb:busybox\t1:1.36'\n", encoding="utf-8")
+    query.chmod(0o755)
     (root / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n", encoding="utf-8")
     (root / "etc" / "words").write_text(words, encoding="utf-8")
     _run([*umoci, "repack", "--image", f"{layout}:base", str(bundle)], cwd=folder)
