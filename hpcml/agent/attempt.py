@@ -36,6 +36,7 @@ from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
 from hpcml.runs.cancellation import is_cancelled, unmark
+from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.manifest import Plan
 from hpcml.runs.state import EventName
@@ -218,18 +219,28 @@ class _Unharmed:
                 self._event("agent_trouble", {"what": what, "error": repr(error)})
 
 
-def _image_facts(plan: Plan) -> dict[str, str]:
-    """Return path, key and SHA-256 of the run's image as facts; empty without an image.
+def _image_facts(plan: Plan, run_dir: RunDir) -> dict[str, str]:
+    """Return path, key, base and SHA-256 of the run's image as facts; empty without an image.
 
-    Of an image that a job built after the submission, the SHA-256 is in the record that the build wrote beside it.
+    The record that the build wrote beside the image, with its definition and packages, is copied into the run's
+    directory: images are removed. Of an image that a job built after the submission, only the record has the SHA-256.
     """
     if plan.image is None:
         return {}
-    sha256 = plan.image.sha256
-    if sha256 is None and plan.image.key is not None:  # a job before this one built it, and wrote its record beside it
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            sha256 = str(json.loads(Path(plan.image.path).with_suffix(".json").read_text(encoding="utf-8"))["sha256"])
-    found = {"image": plan.image.path, "image_key": plan.image.key, "image_sha256": sha256}
+    image, text = plan.image, None
+    if image.key is not None:
+        with suppress(OSError):
+            text = Path(image.path).with_suffix(".json").read_text(encoding="utf-8")
+    record: dict[str, str] = {}
+    with suppress(ValueError):  # half a record is none
+        record = json.loads(text) if text is not None else {}
+    sha256, base, digest = (record.get(name) for name in ("sha256", "base", "base_digest"))
+    is_of_it = image.sha256 in (None, sha256)
+    if text is not None and record and is_of_it:
+        write_text(run_dir.image_record, text)
+    found = {"image": image.path, "image_key": image.key, "image_sha256": image.sha256 or sha256}
+    if is_of_it:
+        found |= {"image_base": base, "image_base_digest": digest}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -248,7 +259,7 @@ def _work(turn: Turn, hold: Hold, inbox: Inbox, environ: Mapping[str, str], jour
         with unharmed("facts"):
             plan = turn.manifest.plan
             given = {name: value for name, value in {**environ, **plan.environment}.items() if value is not None}
-            own = {**host.facts(), **host.telling_variables(given), **_image_facts(plan)}
+            own = {**host.facts(), **host.telling_variables(given), **_image_facts(plan, turn.run_dir)}
             journal.event("facts", {**own, **telemetry.take_facts(PATIENCE_S)})
         telemetry.begin()
         outcome = _supervise(turn, hold, inbox, environ, journal, telemetry)

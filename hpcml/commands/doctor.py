@@ -18,6 +18,7 @@ from hpcml.commands.submit.preflight import file_system_of, warnings
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import HpcmlError
+from hpcml.images.readiness import ready_for_images
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.run import Schedule
 from hpcml.paths import Places
@@ -36,11 +37,13 @@ class Check:
     found: str
 
 
-def examine(places: Places, machine: Machine, cluster: str, folder: str | None = None) -> Iterator[Check]:
+def examine(
+    places: Places, machine: Machine, cluster: str, folder: str | None = None, *, network: bool = False
+) -> Iterator[Check]:
     """Yield the checks of this machine, then those of the profile *cluster*; nothing is raised or changed.
 
     What cannot be looked at is a failed check. *folder* holds options besides ./conf. The scheduler, where its programs
-    are here, is asked one question; no job is submitted.
+    are here, is asked one question; no job is submitted. With *network* NVIDIA's registry is asked, too.
     """
     yield Check(what="python", verdict="ok", found=platform.python_version())
     yield _home(places)
@@ -48,7 +51,7 @@ def examine(places: Places, machine: Machine, cluster: str, folder: str | None =
     yield Check(what="cores", verdict="ok", found=f"{machine.cores} usable")
     yield _gpus(machine)
     yield from _packages()
-    yield from _cluster(places, machine, cluster, folder)
+    yield from _cluster(places, machine, cluster, folder, network=network)
 
 
 def _home(places: Places) -> Check:
@@ -113,7 +116,7 @@ def _packages() -> Iterator[Check]:
         yield Check(what="NVML package", verdict="warn", found=found)
 
 
-def _cluster(places: Places, machine: Machine, name: str, folder: str | None) -> Iterator[Check]:
+def _cluster(places: Places, machine: Machine, name: str, folder: str | None, *, network: bool) -> Iterator[Check]:
     own = [] if folder is None else ["--config-dir", folder]
     try:
         (point,) = compose_from_cli([*own, f"cluster={name}", "workload.command=true"], project=Path.cwd())
@@ -127,6 +130,10 @@ def _cluster(places: Places, machine: Machine, name: str, folder: str | None) ->
     if site.scheduler is not SchedulerName.local and all(find_programs(site.scheduler.name).values()):
         yield _answer(Backends(places=places, machine=machine), site.scheduler.name)
     yield from _account(site)
+    found_of_images = ready_for_images(site, os.environ, network=network)
+    yield from (
+        Check(what=what, verdict="ok" if is_ok else "warn", found=said) for what, is_ok, said in found_of_images
+    )
     yield from _webhook(point.run.schedule)
     try:
         (item,) = plan_all([point], machine)

@@ -67,28 +67,43 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
     cache = Cache(caches.locate(environ, site=cluster.scratch))
     architecture = definitions.host_architecture()
 
-    def wanted(base: registry.Base, note: str | None = None) -> WantedImage:
+    def wanted(base: registry.Base, stages: Mapping[str, str], note: str | None = None) -> WantedImage:
         definition = definitions.define(
-            container, base.digest, folders=folders, architecture=architecture, base_size_bytes=base.size_bytes
+            container,
+            base.digest,
+            folders=folders,
+            project=project,
+            architecture=architecture,
+            base_size_bytes=base.size_bytes,
+            stage_digests=stages,
         )
         found = cache.find(definition.key)
         return WantedImage(
             container=container, cluster=cluster, definition=definition, cache=cache, found=found, note=note
         )
 
-    if container.digest is not None:
-        pinned = wanted(registry.Base(digest=container.digest, size_bytes=0))
+    earlier = definitions.stages(container, folders)
+    if container.digest is not None and not earlier:
+        pinned = wanted(registry.Base(digest=container.digest, size_bytes=0), {})
         if pinned.found is not None:
             return pinned
     reference = registry.Reference.of(container)
     try:
-        return wanted(registry.ask(reference, environ=environ, architecture=architecture))
+        base = registry.ask(reference, environ=environ, architecture=architecture)
+        return wanted(
+            base,
+            {
+                name: registry.resolve(each, environ=environ, architecture=architecture)
+                for name, each in earlier.items()
+            },
+        )
     except ImageError as error:
-        known = _kept(container, reference, cache, folders)
+        known = _kept(container, reference, cache, folders, project)
         if known is None:
             raise
         note = f"the image of {known.built_at[:10]} is used, without a look at the registry: {error}"
-        return wanted(registry.Base(digest=known.base_digest, size_bytes=0), note)
+        base = registry.Base(digest=known.base_digest, size_bytes=0)
+        return wanted(base, definitions.pinned_stages(known.definition, earlier), note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +132,9 @@ def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) ->
             if known and not isinstance(error, registry.UnreachableError):
                 raise
             tagged = with_tag(container, cluster)
-            definition = definitions.define(tagged, container.digest, folders=definition_folders(project))
+            definition = definitions.define(
+                tagged, container.digest, folders=definition_folders(project), project=project
+            )
             found.append(UnresolvedImage(definition=definition, folder=folder, why=str(error)))
     return found
 
@@ -260,12 +277,20 @@ def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> 
 
 
 def _kept(
-    container: Container, reference: registry.Reference, cache: Cache, folders: Sequence[Path]
+    container: Container, reference: registry.Reference, cache: Cache, folders: Sequence[Path], project: Path
 ) -> ImageRecord | None:
     """Return the newest image here that was built as *container* says, from whatever its tag meant then."""
+    earlier = definitions.stages(container, folders)
     for record in reversed(cache.records()):
         if record.base == reference.for_people:
-            again = definitions.define(container, record.base_digest, folders=folders, architecture=record.architecture)
+            again = definitions.define(
+                container,
+                record.base_digest,
+                folders=folders,
+                project=project,
+                architecture=record.architecture,
+                stage_digests=definitions.pinned_stages(record.definition, earlier),
+            )
             if again.key == record.key:
                 return cache.find(record.key)
     return None

@@ -36,6 +36,7 @@ from hpcml.codec import decode
 from hpcml.config.command_line import Words, arrange, in_one_line, in_quotes, kinds_by_key
 from hpcml.config.misplaced import of_flag
 from hpcml.config.program import Program
+from hpcml.config.spelling import readable
 from hpcml.config.sweep.points import (
     HYDRA_REFUSALS,
     HYDRA_STUMBLES,
@@ -54,10 +55,6 @@ _ROOT_CONFIG = "run"
 _FOREIGN_FLAG = re.compile(r"^unrecognized arguments: (--[\w-]+)=(\S+)")
 _PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
-_NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
-    r"^[\[{(]|['\"]|^\w+\(|\$\{(?![^{}]*\})"
-)
 _STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.points.StopAtSweep"
 
 
@@ -107,7 +104,7 @@ def compose_from_cli(
     with tempfile.TemporaryDirectory(prefix="hpcml-hydra-") as scratch:
         words = arrange(arguments, shipped=resource_dir("conf"), project=project, is_own=program is not None)
         with _complaints_in_one_line():
-            words = _readable(words)
+            words = readable(words)
             _check_choices(words)
             if any(flag in _PRINTS or flag.startswith("--cfg=") for flag in words.flags):
                 words = _as_decided(words, program, scratch)
@@ -182,61 +179,6 @@ def _complaints_in_one_line() -> Iterator[None]:
         raise ConfigError("a word is nested too deeply to be read: fewer brackets") from error
     except HYDRA_STUMBLES as error:
         raise ConfigError(f"Hydra cannot make a configuration of these words: {in_one_line(str(error))}") from error
-
-
-def _readable(words: Words) -> Words:
-    """Return *words* with quotes around values that Hydra's grammar cannot read: ``~/data``, ``acn[01]``.
-
-    Raises `ConfigError` for what no quotes would mend: a bracket or a quote that is not closed, an empty part.
-    """
-    parser = OverridesParser.create()
-    return Words(words.flags, tuple(_quoted_where_needed(word, parser) for word in words.overrides))
-
-
-def _quoted_where_needed(word: str, parser: OverridesParser) -> str:
-    if _can_be_read(word, parser):
-        return word
-    key, sign, value = word.partition("=")
-    mended = (
-        f"{key}={','.join(part if _can_be_read(f'x={part}', parser) else in_quotes(part) for part in _parts(value))}"
-    )
-    is_text = bool(value) and not _NOT_TEXT.search(value) and not _CONTROL.search(value)
-    if sign and is_text and all(_parts(value)) and _can_be_read(mended, parser):
-        return mended
-    raise ConfigError(f"{word!r} is no override: {_what_to_write(word)}")
-
-
-def _can_be_read(word: str, parser: OverridesParser) -> bool:
-    try:
-        parser.parse_overrides([word])
-    except OverrideParseException:
-        return False
-    return True
-
-
-def _parts(value: str) -> list[str]:
-    """Return what stands between commas outside of brackets: the points of a sweep."""
-    return re.split(r",(?![^\[]*\])", value)
-
-
-def _what_to_write(word: str) -> str:
-    """Return how a word that Hydra cannot read is put right."""
-    key, sign, value = word.partition("=")
-    name = key.lstrip("+~")
-    if not sign or not re.fullmatch(r"[\w./@:-]+", name, re.ASCII):
-        return "write key=value, with letters, digits, . and _ in the key (hpcml run --help lists the keys)"
-    if _CONTROL.search(value):
-        return "there is a control character in it"
-    if not all(part.strip() for part in value.split(",")):
-        return f"a list of values has an empty part; no blanks and no comma too many, as in {name}=a,b"
-    for opening, closing in ("[]", "{}", "()"):
-        if value.count(opening) != value.count(closing):
-            return f"an {opening} or {closing} is missing; a text with one is written '{name}=\"...\"'"
-    if value.count("'") % 2 or value.count('"') % 2:
-        return (
-            f'a quote is not closed; a text with one is written {name}="it\'s", and all of it in quotes for the shell'
-        )
-    return f"a text with such signs is written in two kinds of quotes: '{name}=\"...\"'"
 
 
 def _check_choices(words: Words) -> None:
@@ -340,7 +282,8 @@ def _as_decided(words: Words, program: Program | None, scratch: str) -> Words:
 def _register_schema() -> None:
     """Tell Hydra's store what a run is made of; it keeps that, as long as the process lives."""
     node = OmegaConf.structured(mutable_twin(Run))
-    OmegaConf.set_struct(node.workload.env, value=False)  # the one place where the user makes up the keys
+    for names in (node.workload.env, node.container.environment, node.container.labels):  # the user makes up the keys
+        OmegaConf.set_struct(names, value=False)
     ConfigStore.instance().store(name="run_schema", node=node)
 
 

@@ -1,8 +1,7 @@
 """Builds one image: once for all processes that want it, invisible until complete, with nothing left over on failure.
 
 `build` takes the lock of the image, checks the room on the disk, runs Apptainer or Singularity, checks the result and
-moves it into the cache. `guarded` runs the program such that it ends with us, however we end, and removes its temporary
-files. `hpcml build`, submissions and build jobs use it.
+moves it into the cache. `hpcml build`, submissions and build jobs use it.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +24,9 @@ from types import FrameType
 
 from hpcml.errors import ImageError
 from hpcml.images.cache import Cache, remove_tree, scratch_name, sha256_of
+from hpcml.images.definition import require_unchanged
+from hpcml.images.failures import NOISE, explain, explain_os, with_log
+from hpcml.images.guard import await_end, guarded
 from hpcml.images.logins import login_for
 from hpcml.images.runtime import (
     Runtime,
@@ -33,23 +34,20 @@ from hpcml.images.runtime import (
     build_environment,
     chosen_place,
     inspect_definition,
+    installed_packages,
     secrets_in,
 )
 from hpcml.model.image import Definition, ImageRecord
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import draft_of
-from hpcml.runs.liveness import ProcessIdentity, is_of_our_namespace
-from hpcml.runs.private import is_ours, make_folder, make_home, write_file
+from hpcml.runs.private import is_ours, make_folder, make_home
 
 _KEPT_LINES = 2000
 # What Apptainer says of the index of its downloaded layers if a build was killed while it wrote that (seen with 1.4.5)
 _TORN = "unexpected end of JSON input"
 _ROOM = 5  # layers, unpacked, and packed again: 3 to 5 times what is downloaded
 _LEAST_ROOM = 32 << 20
-_FULL = ("No space left on device", "no space left on device", "Disk quota exceeded", "disk quota exceeded")
-_NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_POST_FAILED = re.compile(r"while running %post section: exit status (\d+)")
 _STAGES = (
     ("Fetching OCI image", "downloading"),
     ("Extracting OCI image", "unpacking"),
@@ -127,7 +125,7 @@ def _await_lock(
                 raise ImageError(f"image {definition.key[:12]} is being built by {found}: try again later")
             on_progress(BuildProgress(stage="waiting", words=f"{found} builds it"))
     except OSError as error:
-        raise _explain_os(error, cache) from error
+        raise explain_os(error, cache) from error
     raise AssertionError("a lock that is waited for comes")
 
 
@@ -164,6 +162,8 @@ def _build(
         lines: deque[str] = deque(maxlen=_KEPT_LINES)
         try:
             recipe.write_text(definition.text, encoding="utf-8")
+            sources = Path(definition.folder) if definition.folder is not None else None
+            require_unchanged(definition)
             login = login_for(definition.base.partition("/")[0], environ)  # the host that the digest was asked of
             secrets = [*secrets_in(environ), *([login.password] if login else [])]
             command = build_command(runtime, image, recipe, is_root=os.geteuid() == 0)
@@ -173,19 +173,20 @@ def _build(
                 variables = build_environment(
                     environ, scratch=scratch, layers=layers, login=login, plain_http=definition.plain_http
                 )
-                code = _run(command, folder, variables, secrets, lines, on_progress)
+                code = _run(command, folder, variables, secrets, lines, on_progress, sources)
                 if code == 0 or not any(_TORN in line for line in lines):
                     break
             if code != 0:
-                raise _explain(lines, code, cache, runtime)
+                raise explain(lines, code, cache, runtime)
+            require_unchanged(definition)
             record = _describe(definition, image, runtime, environ, time.monotonic() - began)
             _require_still_ours(held, definition)
             return cache.adopt(image, record)
         except OSError as error:
-            raise _explain_os(error, cache) from error
+            raise explain_os(error, cache) from error
         except ImageError as error:
             remove_tree(folder)  # first: the words need room, too
-            raise _with_log(error, lines, cache, definition.key) from None
+            raise with_log(error, lines, cache, definition.key) from None
 
 
 def _require_still_ours(held: locks.Lock, definition: Definition) -> None:
@@ -204,7 +205,7 @@ def _check_place(cache: Cache) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise _explain_os(error, cache) from error
+        raise explain_os(error, cache) from error
 
 
 def _check_room(definition: Definition, cache: Cache, environ: Mapping[str, str]) -> None:
@@ -252,13 +253,14 @@ def _run(
     secrets: list[str],
     lines: deque[str],
     on_progress: OnProgress,
+    cwd: Path | None,
 ) -> int:
     """Run a build to its end and return its exit status; it ends with us, however we end.
 
     The last lines of its output are appended to *lines*, without colours and *secrets*.
     """
     stage = "preparing"
-    with guarded(command, folder=folder, environ=environ) as process:
+    with guarded(command, folder=folder, environ=environ, cwd=cwd) as process:
         assert process.stdout is not None
         for raw in process.stdout:
             line = _COLOUR.sub("", raw).rstrip()
@@ -266,7 +268,7 @@ def _run(
                 line = line.replace(secret, "***")
             lines.append(line)
             stage = next((word for sign, word in _STAGES if sign in line), stage)
-            on_progress(BuildProgress(stage=stage, words=_NOISE.sub("", line)))
+            on_progress(BuildProgress(stage=stage, words=NOISE.sub("", line)))
         return process.wait()
 
 
@@ -299,6 +301,8 @@ def _describe(
         build_s=round(build_s, 1),
         runtime=str(runtime),
         labels=_labels_of(definition.text),
+        files=definition.files,
+        packages=installed_packages(runtime, image, environ),
     )
 
 
@@ -313,180 +317,5 @@ def _labels_of(text: str) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs if not name.startswith("#")}
 
 
-def _explain(lines: deque[str], code: int, cache: Cache, runtime: Runtime) -> ImageError:
-    """Return the error that says in one line why a build failed, as far as its last *lines* of output tell."""
-    text = "\n".join(lines)
-    if any(sign in text for sign in _FULL):
-        return _NoRoomError(_no_room(cache))
-    fatal = next((_NOISE.sub("", line) for line in reversed(lines) if line.startswith("FATAL:")), "")
-    if failed := _POST_FAILED.search(text):
-        own = [line for line in lines if line and not _NOISE.match(line) and not line.startswith("+ ")]
-        errors = [_NOISE.sub("", line) for line in lines if line.startswith("ERROR")]  # the program's own
-        last = (own or errors or ["it printed nothing"])[-1]
-        return ImageError(f"a command of %post failed with exit status {failed[1]}: {last.strip()[:300]}")
-    if "UNAUTHORIZED" in text or "DENIED" in text:
-        return ImageError("the registry refuses the login: check NGC_API_KEY (docs/containers.md)")
-    words = fatal or next((line for line in reversed(lines) if line), f"exit status {code}")
-    return ImageError(f"{runtime} could not build the image: {words.strip()[:400]}")
-
-
-class _NoRoomError(ImageError):
-    """The disk is full, so that no log of the build is written either."""
-
-
-def _explain_os(error: OSError, cache: Cache) -> ImageError:
-    words = os.strerror(error.errno) if error.errno else str(error)
-    if words in _FULL:
-        return _NoRoomError(_no_room(cache))
-    return ImageError(
-        f"{error.filename or cache.root} cannot be written: {words} (set HPCML_IMAGES to a folder of yours with room)"
-    )
-
-
-def _no_room(cache: Cache) -> str:
-    return (
-        f"{cache.root}: no space left, or a quota is used up, while the image was built; nothing was left behind: "
-        "hpcml images prune, or set HPCML_IMAGES to another place"
-    )
-
-
-def _with_log(error: ImageError, lines: deque[str], cache: Cache, key: str) -> ImageError:
-    """Write what a build printed into the cache, and return *error* with the path of that log.
-
-    Without room for it, *error* itself is returned.
-    """
-    if isinstance(error, _NoRoomError) or not lines:
-        return error
-    log = cache.failure(key)
-    with suppress(OSError):
-        make_folder(log.parent)
-        write_file(log, "".join(f"{line}\n" for line in lines))
-        return ImageError(f"{error} (all it printed: {log})")
-    return error
-
-
 def _size(count: int) -> str:
     return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
-
-
-GRACE_S = 20  # to remove its temporary files, which only it knows
-_GROUP = "group"  # in the folder of a build: the process group that works there
-# Reads a word; if there comes an end instead, asks the process group $1 to leave, and makes it after $2 seconds.
-_GUARD = """
-read -r word && exit
-kill -TERM "-$1"
-while [ "$2" -gt 0 ] && kill -0 "-$1"; do sleep 1; set -- "$1" $(($2 - 1)); done
-kill -KILL "-$1"
-"""
-# Begins when it is told to, or never: whoever dies before there is a guard leaves nothing that works.
-_GATE = 'read -r word || exit 1; exec "$@" </dev/null'
-
-
-@contextmanager
-def guarded(command: Sequence[str], *, folder: Path, environ: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Run *command* in *folder*; leaving the block ends it and all processes that it started.
-
-    Its output, stderr included, is the process's `stdout`. It begins only once a guard process watches over it: if this
-    process is killed, the guard asks the command to end (SIGTERM), and kills it after `GRACE_S` seconds. The command is
-    the first of a process group and a session of its own, and has no standard input.
-    """
-    process = behind_a_gate(command, folder=folder, environ=environ)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    guard: subprocess.Popen[bytes] | None = None
-    try:
-        guard = _guard(process.pid)
-        (folder / _GROUP).write_text(f"{process.pid} {ProcessIdentity.of_this_process().place}", encoding="utf-8")
-        open_gate(process)
-        yield process
-    finally:
-        process.stdout.close()
-        _end(process)
-        if guard is not None:
-            guard.communicate(b"done\n")
-
-
-def behind_a_gate(command: Sequence[str], *, folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start a process that waits for `open_gate` before it becomes *command*, and ends if this process ends before.
-
-    So its process id is known, and can be given to a guard, before the command does anything.
-    """
-    return subprocess.Popen(
-        ["/bin/sh", "-c", _GATE, "hpcml-image-gate", *command],
-        cwd=folder,
-        env=dict(environ),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,  # Ctrl-C is for us: we end it, and wait until it has cleaned up
-    )
-
-
-def open_gate(process: subprocess.Popen[str]) -> None:
-    """Let a process of `behind_a_gate` start its command; one that was killed meanwhile is no error."""
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it was killed: its exit status says so
-        process.stdin.write("go\n")
-        process.stdin.close()
-
-
-def await_end(folder: Path, *, on_wait: Callable[[], None], patience_s: float = GRACE_S + 10) -> None:
-    """Wait, for at most *patience_s*, until no process of a killed builder of this host works in *folder* any more.
-
-    The builder's guard ends these processes; the folder must not be removed while they still write there. *on_wait* is
-    called ten times a second while there is something to wait for. A folder of another host, or one that no process was
-    started in, is not waited for.
-    """
-    try:
-        number, _, place = (folder / _GROUP).read_text(encoding="utf-8").partition(" ")
-        group = int(number)
-    except (OSError, ValueError):
-        return
-    if not is_of_our_namespace(ProcessIdentity.at(place, group)):
-        return
-    deadline = time.monotonic() + patience_s
-    while _lives(group) and time.monotonic() < deadline:
-        on_wait()
-        time.sleep(0.1)
-
-
-def _lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except PermissionError:
-        return True  # of another user
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
-
-
-def _guard(group: int) -> subprocess.Popen[bytes]:
-    """Start a process that ends *group* if we die without a word.
-
-    The kernel's own death signal (prctl) is lost where Apptainer enters a user namespace.
-    """
-    words = ["/bin/sh", "-c", _GUARD, "hpcml-image-guard", str(group), str(GRACE_S)]
-    nowhere = subprocess.DEVNULL
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=nowhere,
-        stderr=nowhere,
-        env={"PATH": os.defpath},  # without the key of the registry
-        start_new_session=True,
-    )
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-    with suppress(ProcessLookupError):  # what it has left of its session
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

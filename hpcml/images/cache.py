@@ -178,7 +178,7 @@ class Cache:
         instead of 4096".
         """
         path = Path(record.path)
-        if record.key != key_of(record.definition, record.base_digest, record.architecture):
+        if record.key != key_of(record.definition, record.base_digest, record.architecture, record.files):
             return "its record is not of its definition"
         try:
             size_bytes = path.stat().st_size

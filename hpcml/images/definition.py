@@ -10,10 +10,12 @@ from __future__ import annotations
 import platform
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from hpcml.errors import ConfigError, require
+from hpcml.errors import ConfigError, ImageError, require
+from hpcml.images import sources
 from hpcml.images.registry import Reference
 from hpcml.model.container import Container
 from hpcml.model.image import UNRESOLVED, Definition
@@ -42,8 +44,10 @@ def define(
     base_digest: str | None,
     *,
     folders: Sequence[Path],
+    project: Path,
     architecture: str | None = None,
     base_size_bytes: int | None = None,
+    stage_digests: Mapping[str, str] | None = None,
 ) -> Definition:
     """Return the definition of *container* on the base image with *base_digest*.
 
@@ -51,6 +55,8 @@ def define(
     *architecture* is amd64 or arm64, None that of this machine; *base_size_bytes* is the size of the compressed layers,
     from which the room for a build is estimated. The text is ``<container.name>.def`` in the first of *folders* that
     has it, else ``docker.def``; in its last stage the image is that of *container*, and sections get what it adds.
+    Files of requirements that *container* names are relative to *project*, and sources of %files to the definition.
+    *stage_digests* has the digests of the images that earlier stages begin from (see `stages`), as they are written.
 
     Raises `ConfigError` where there is no such file, or it builds from no registry or from another image or tag than
     *container* names, or a label has a name that is not allowed.
@@ -62,11 +68,14 @@ def define(
     if path.stem != _DEFAULT:
         _check_base(path, sections, reference)
     pinned = f"{reference.host_and_name}@{base_digest}" if base_digest else reference.for_people
+    for written, digest in (stage_digests or {}).items():
+        _pin_stages(sections, written, digest)
     _set_base(sections, pinned, reference.for_people)
+    files = sources.digests(sections, path.parent, written_in=path)
     added = {
         "labels": [*_labels(container, reference, base_digest or UNRESOLVED)],
         "environment": [*_environment(container)],
-        "post": [*_post(container)],
+        "post": [*_post(container, project)],
     }
     for name, lines in added.items():
         _add(sections, name, lines)
@@ -77,7 +86,43 @@ def define(
         architecture=architecture or host_architecture(),
         plain_http=reference.plain_http,
         base_size_bytes=base_size_bytes,
+        files=files,
+        folder=str(path.parent.resolve()) if files else None,
     )
+
+
+def stages(container: Container, folders: Sequence[Path]) -> dict[str, Reference]:
+    """Return the images of registries that earlier stages of the definition begin from and that no digest pins.
+
+    Under each is what stands behind ``From:``. Raises `ConfigError` as `define` does.
+    """
+    sections = _sections(_file(container.name, folders))
+    here = Reference.of(container)
+    found = {}
+    for piece in sections[: _last_stage(sections)]:
+        agent, written = _head(piece)
+        if agent == "docker" and written and "@" not in written:
+            reference = Reference.parse(written)
+            found[written] = replace(reference, plain_http=here.plain_http and here.host == reference.host)
+    return found
+
+
+def pinned_stages(text: str, earlier: Iterable[str]) -> dict[str, str]:
+    """Return the digests that the definition *text* has for the images *earlier*, as `stages` names them."""
+    found = dict(re.findall(r"^# (\S+)\n\s*[Ff]rom\s*:\s*\S+@(\S+)$", text, re.MULTILINE))
+    return {name: found[name] for name in earlier if name in found}
+
+
+def require_unchanged(definition: Definition) -> None:
+    """Raise `ImageError` where a source of %files is not any more what it was when the definition was made."""
+    if definition.folder is None:
+        return
+    pieces = _pieces(definition.text)
+    folder = Path(definition.folder)
+    now = sources.digests(pieces, folder, written_in=folder)
+    changed = sorted(name for name, digest in definition.files.items() if now.get(name) != digest)
+    if changed:
+        raise ImageError(f"%files {changed[0]} of {folder} has changed since this build was asked for: build again")
 
 
 def _file(name: str, folders: Sequence[Path]) -> Path:
@@ -95,12 +140,22 @@ def _sections(path: Path) -> list[list[str]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    return _pieces(text)
+
+
+def _pieces(text: str) -> list[list[str]]:
     pieces: list[list[str]] = [[]]
     for line in text.splitlines():
-        if _SECTION.match(line) or (_STAGE.match(line) and any(_SECTION.match(piece[0]) for piece in pieces if piece)):
+        if _SECTION.match(line) or (_STAGE.match(line) and _begins_another(pieces)):
             pieces.append([])
         pieces[-1].append(line)
     return [piece for piece in pieces if piece]
+
+
+def _begins_another(pieces: Sequence[Sequence[str]]) -> bool:
+    """Tell whether a ``Bootstrap:`` behind *pieces* is of another stage, not one of the head that is being read."""
+    in_sections = any(_SECTION.match(piece[0]) for piece in pieces if piece)
+    return in_sections or any(_STAGE.match(line) for line in pieces[-1])
 
 
 def _last_stage(sections: Sequence[list[str]]) -> int:
@@ -108,10 +163,23 @@ def _last_stage(sections: Sequence[list[str]]) -> int:
     return max((i for i, piece in enumerate(sections) if any(_FROM.match(line) for line in piece)), default=0)
 
 
+def _head(piece: Sequence[str]) -> tuple[str, str]:
+    """Return what a stage says behind ``Bootstrap:``, in small letters, and ``From:``."""
+    agent = next((match[1].strip().lower() for line in piece if (match := _STAGE.match(line))), "")
+    written = next((match[2].strip() for line in piece if (match := _FROM.match(line))), "")
+    return agent, written
+
+
+def _pin_stages(sections: Sequence[list[str]], written: str, digest: str) -> None:
+    """Let the earlier stages that begin from *written* begin from that image with *digest*, and say what it was."""
+    reference = Reference.parse(written)
+    for piece in sections[: _last_stage(sections)]:
+        if _head(piece) == ("docker", written):
+            _pin(piece, f"{reference.host_and_name}@{digest}", written)
+
+
 def _check_base(path: Path, sections: Sequence[list[str]], reference: Reference) -> None:
-    head = sections[_last_stage(sections)]
-    agent = next((match[1].strip().lower() for line in head if (match := _STAGE.match(line))), "")
-    written = next((match[2].strip() for line in head if (match := _FROM.match(line))), "")
+    agent, written = _head(sections[_last_stage(sections)])
     require(
         agent == "docker" and written != "",
         f"{path}: hpcml builds from registries: begin with Bootstrap: docker and From: {reference.for_people}; "
@@ -139,7 +207,10 @@ def _check_base(path: Path, sections: Sequence[list[str]], reference: Reference)
 
 def _set_base(sections: Sequence[list[str]], pinned: str, for_people: str) -> None:
     """Let the last stage begin from *pinned*, and say before it what that is for people."""
-    piece = sections[_last_stage(sections)]
+    _pin(sections[_last_stage(sections)], pinned, for_people)
+
+
+def _pin(piece: list[str], pinned: str, for_people: str) -> None:
     note = [f"# {for_people}"] if pinned != for_people else []
     done: list[str] = []
     for line in piece:
@@ -183,7 +254,7 @@ def _environment(container: Container) -> Iterator[str]:
         yield f"export {name}={shlex.quote(value)}"
 
 
-def _post(container: Container) -> Iterator[str]:
+def _post(container: Container, project: Path) -> Iterator[str]:
     if not (container.apt or container.pip or container.post):
         return
     yield from _environment(container)
@@ -192,7 +263,8 @@ def _post(container: Container) -> Iterator[str]:
     if container.pip:
         # NVIDIA's CUDA images have no pip; Ubuntu 24.04's refuses to work outside a virtual environment.
         yield f"python3 -m pip --version >/dev/null 2>&1 || {{ {_apt('python3-pip')}; }}"
-        words = shlex.join(container.pip)
+        files, words = sources.pip_lines(container.pip, project)
+        yield from files
         yield f"PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir {words}"
     yield from "\n".join(container.post).splitlines()
 

@@ -276,7 +276,7 @@ def _record_in(archive: tarfile.TarFile, source: Path) -> ImageRecord:
     except (KeyError, ValueError, TypeError, AttributeError, ConfigError) as error:
         raise ImageError(f"{source} is no image that hpcml exported: {error}") from error
     assert isinstance(record, ImageRecord)
-    if record.key != key_of(record.definition, record.base_digest, record.architecture):
+    if record.key != key_of(record.definition, record.base_digest, record.architecture, record.files):
         raise ImageError(f"{source}: its key is not that of its definition: it was changed, or made by hand")
     return record
 

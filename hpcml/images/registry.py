@@ -88,6 +88,18 @@ class Reference:
             plain_http=scheme == "http",
         )
 
+    @classmethod
+    def parse(cls, written: str) -> Reference:
+        """Return what ``From: NAME`` of a definition means, read as Docker does: without a host it is Docker Hub.
+
+        >>> Reference.parse("alpine").for_people
+        'docker.io/library/alpine:latest'
+        """
+        first, slash, rest = written.partition("/")
+        host, name = (first, rest) if slash and (first == "localhost" or set(first) & set(".:")) else (_HUB, written)
+        image, _, tag = name.rpartition(":") if ":" in name else (name, "", "latest")
+        return cls(host=host, name=f"library/{image}" if host == _HUB and "/" not in image else image, tag=tag)
+
     @property
     def host_and_name(self) -> str:
         """The image without tag or digest: nvcr.io/nvidia/pytorch."""
@@ -135,6 +147,11 @@ def ask(reference: Reference, *, environ: Mapping[str, str], architecture: str =
                 f"{reference.for_people} has no image for {architecture} (linux): choose another container.tag"
             )
         manifest, _ = client.manifest(str(chosen[0]))
+    elif (made_for := client.made_for(manifest)) not in (None, architecture):
+        raise ImageError(
+            f"{reference.for_people} is for {made_for}, and this machine is {architecture}: "
+            "choose another container.tag, or build where the processor is that one"
+        )
     return Base(digest=digest, size_bytes=sum(int(layer.get("size", 0)) for layer in manifest.get("layers", [])))
 
 
@@ -182,6 +199,22 @@ class _Client:
         if version.startswith("sha256:") and digest != version:
             raise ImageError(f"{reference.for_people}: what the registry sent has not the digest {version}: try again")
         return self._as_json(body), digest
+
+    def made_for(self, manifest: Mapping[str, Any]) -> str | None:
+        """Return the architecture of an image of only one, which its configuration has; None where it says nothing."""
+        digest = str((manifest.get("config") or {}).get("digest", ""))
+        if not digest.startswith("sha256:"):
+            return None
+        reference = self._reference
+        host = _HUB_API if reference.host == _HUB else reference.host
+        try:
+            body = self._get(
+                f"{'http' if reference.plain_http else 'https'}://{host}/v2/{reference.name}/blobs/{digest}"
+            )
+        except urllib.error.HTTPError as refused:
+            raise self._explain(refused) from refused
+        found = self._as_json(body).get("architecture")
+        return str(found) if found else None
 
     def _as_json(self, body: bytes) -> dict[str, Any]:
         try:

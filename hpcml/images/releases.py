@@ -123,6 +123,19 @@ def check(
     return None
 
 
+def without(image: str, framework: str) -> str | None:
+    """Return in one line why a recipe in *framework* cannot run in *image*; None where it can, or it is not known.
+
+    *framework* is torch, tensorflow or jax; of others nothing is known.
+    """
+    known = {name: row["frameworks"] for name, row in _table()["images"].items()}
+    having = [name for name, frameworks in known.items() if framework in frameworks]
+    if image not in known or image in having or not having:
+        return None
+    options = ", ".join(f"ngc_{name.rpartition('/')[2]}" for name in having)
+    return f"container.image={image} has no {framework}, which the recipe needs: choose container={options}"
+
+
 def _check_cuda(image: str, tag: str, capability: Capability | None, driver: str | None) -> str | None:
     """Return why *tag* of an image outside of the monthly train cannot run, by the version of CUDA that it names."""
     named = next((row["cuda"] for row in _table()["images"][image]["tags"] if row["tag"] == tag), None)

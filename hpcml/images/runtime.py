@@ -18,6 +18,15 @@ from hpcml.model.image import LOGIN_VARIABLES, without_login
 NAMES = ("apptainer", "singularity")
 _STARTER = b"#!/usr/bin/env run-singularity\n"
 _HEAD_BYTES = 2048
+_PACKAGES = ("python:", "deb:")
+_LIST_PACKAGES = r"""
+python3 -I -c '
+from importlib.metadata import distributions
+for each in distributions():
+    print("python:%s\t%s" % (each.metadata["Name"], each.version))
+' 2>/dev/null
+dpkg-query -W -f 'deb:${Package}\t${Version}\n' 2>/dev/null
+true"""
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
 
 
@@ -71,6 +80,19 @@ def inspect_definition(runtime: Runtime, image: Path, environ: Mapping[str, str]
     """Return the definition that *image* says it was built from; None where it cannot be read as an image."""
     answer = run_command([runtime.path, "inspect", "--deffile", str(image)], quiet=True, environ=without_login(environ))
     return "".join(answer["message"][:1]) if answer["return_code"] == 0 else None
+
+
+def installed_packages(runtime: Runtime, image: Path, environ: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the versions of what is installed in *image*: ``python:NAME`` and ``deb:NAME``.
+
+    None where it cannot be started here. An image without Python or Debian's dpkg has none of these.
+    """
+    words = [runtime.path, "exec", "--cleanenv", "--contain", str(image), "/bin/sh", "-c", _LIST_PACKAGES]
+    answer = run_command(words, quiet=True, environ=without_login(environ))
+    if answer["return_code"] != 0:
+        return None
+    rows = [line.split("\t") for line in "".join(answer["message"]).splitlines()]
+    return {row[0]: row[1] for row in sorted(rows) if len(row) == 2 and row[0].startswith(_PACKAGES)}
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:

@@ -102,6 +102,7 @@ def _add_run(crate: _Crate, run: WholeRun) -> Any:  # noqa: ANN401 - an entity, 
     asked = {
         run_dir.manifest: "The run as it was asked for",
         run_dir.git_diff: "What the code had that its commit had not",
+        run_dir.image_record: "What the image was built from, and the packages in it",
     }
     inputs = [
         _file(crate, path, f"runs/{name}/{path.name}", described) for path, described in asked.items() if path.is_file()

@@ -219,7 +219,7 @@ class MlflowTarget:
 
     def _artifacts(self, run: WholeRun, run_id: str, artifacts: Sequence[tuple[Path, str]]) -> None:
         run_dir = RunDir(Path(run.record.path))
-        for path in (run_dir.manifest, run_dir.git_diff):
+        for path in (run_dir.manifest, run_dir.git_diff, run_dir.image_record):
             if path.is_file():
                 self._client.log_artifact(run_id, str(path), _FOLDER)
         environment = {"facts": dict(run.record.facts), "packages": _provenance(run).get("packages") or {}}

@@ -45,7 +45,10 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9]+)?([=/][A-Za-z0-9.+:~-]+)?")
 _SECTION = re.compile(r"\s*%[A-Za-z]|\s*(bootstrap|from|stage|include)\s*:", re.IGNORECASE)
-_SECRET = re.compile(r"(?i)(^|_)(password|passwd|secret|token|api_?key|access_key)$")
+_SECRET = re.compile(r"(?i)(^|_)(password|passwd|secret|token|pat|credentials?|api_?key|access_key|private_key)$|^NGC_")
+# What keys begin with, whatever the variable is called: of NGC, Hugging Face, GitHub, GitLab, AWS.
+_KEY = re.compile(r"(nvapi-|hf_[A-Za-z0-9]{16}|gh[pousr]_|github_pat_|glpat-|AKIA[A-Z0-9]{12})")
+_TAKEN_IN = re.compile(r"(-r|--requirement|-c|--constraint)\s+\S")  # files, of which the content is taken
 _URL_LOGIN = re.compile(r"https?://[^/\s]*@")
 # What the words of `container` do not leave to chance, and what a list of processes must not show.
 _TAKEN_OPTIONS = {
@@ -179,22 +182,32 @@ class Container:
         for word in self.pip:
             require(word.strip() != "", "container.pip holds an empty word")
             require(
-                not word.startswith("-") or " " not in word,
+                not word.startswith("-") or " " not in word or _TAKEN_IN.match(word) is not None,
                 f"container.pip: {word!r} is two words for pip: write --option=value",
             )
             require(
-                _URL_LOGIN.search(word) is None,
+                not holds_login(word),
                 "container.pip holds a URL with a login, which everybody who has the image could read",
             )
         for line in "\n".join(self.post).splitlines():
-            require(_SECTION.match(line) is None, f"container.post: {line.strip()!r} would begin another section")
-        for name in self.environment:
+            require(not begins_section(line), f"container.post: {line.strip()!r} would begin another section")
+        for name, value in self.environment.items():
             require(_VARIABLE.fullmatch(name) is not None, f"container.environment: {name!r} is no variable's name")
             require(
-                _SECRET.search(name) is None,
+                _SECRET.search(name) is None and _KEY.match(value) is None,
                 f"container.environment.{name} looks like a secret, which everybody who has the image could read: "
                 "keep it in a private file and set container.options=[--env-file=/that/file]",
             )
+
+
+def begins_section(line: str) -> bool:
+    """Tell whether a line of shell would begin another section or stage of a definition."""
+    return _SECTION.match(line) is not None
+
+
+def holds_login(words: str) -> bool:
+    """Tell whether there is a URL with a login in *words*, which everybody with the image could read."""
+    return _URL_LOGIN.search(words) is not None
 
 
 def identifies_container(key: str) -> bool:

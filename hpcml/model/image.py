@@ -30,19 +30,22 @@ class Definition:
     architecture: str = "amd64"  # of a base for several, which all have one digest
     plain_http: bool = False  # the registry speaks no TLS; that changes nothing in the image
     base_size_bytes: int | None = None  # of its compressed layers
+    files: Mapping[str, str] = field(default_factory=dict)  # source of %files -> SHA-256 of what it holds
+    folder: str | None = None  # of the definition, where relative sources lie; None: it has no sources
 
     @property
     def key(self) -> str:
         """The name of the image in the cache: 32 hex digits (see `key_of`)."""
-        return key_of(self.text, self.base_digest, self.architecture)
+        return key_of(self.text, self.base_digest, self.architecture, self.files)
 
 
-def key_of(text: str, base_digest: str, architecture: str) -> str:
-    """Return the key of an image: 128 bits of SHA-256 over definition text, digest of the base, and architecture.
+def key_of(text: str, base_digest: str, architecture: str, files: Mapping[str, str]) -> str:
+    """Return the key of an image: 128 bits of SHA-256 over all that decides what is in it.
 
-    *base_digest* is ``sha256:...`` as the registry gives it; *architecture* is amd64 or arm64.
+    That is the definition's text, the digest of its base (``sha256:...`` as the registry gives it), the architecture
+    (amd64 or arm64), and the SHA-256 of what each source of its %files holds.
     """
-    words = json.dumps([FORMAT, text, base_digest, architecture])
+    words = json.dumps([FORMAT, text, base_digest, architecture, *([sorted(files.items())] if files else [])])
     return hashlib.sha256(words.encode()).hexdigest()[:_KEY_DIGITS]
 
 
@@ -74,6 +77,8 @@ class ImageRecord:
     build_s: float
     runtime: str  # apptainer 1.4.5
     labels: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # source of %files -> SHA-256 of what it held
+    packages: Mapping[str, str] | None = None  # name -> version, as python:timm or deb:git; None: not known
     imported_at: str | None = None  # where it came from another site
 
 

@@ -69,6 +69,11 @@ class RunDir:
         return self.path / "git.diff"
 
     @property
+    def image_record(self) -> Path:
+        """What was recorded of the run's image: its definition, base and packages; it stays when the image goes."""
+        return self.path / "image.json"
+
+    @property
     def script(self) -> Path:
         """The job script, which starts the agent; it may be submitted again by hand."""
         return self.path / "job.sh"

@@ -1,4 +1,5 @@
 import json
+import socket
 from pathlib import Path
 
 from tests.cli.command_line import Hpcml
@@ -42,3 +43,37 @@ def test_the_table_is_for_people(hpcml: Hpcml) -> None:
 
     assert done.stdout.splitlines()[0].split() == ["check", "verdict", "found"]
     assert not any(line.endswith(" ") for line in done.stdout.splitlines())
+
+
+def test_what_images_need_is_looked_at_once_there_is_a_runtime(hpcml: Hpcml, tmp_path: Path) -> None:
+    program = tmp_path / "apptainer"
+    program.write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
+    program.chmod(0o755)
+    mirror = f"127.0.0.1:{closed_port()}"
+
+    _, without = verdicts(hpcml, PATH="/usr/bin:/bin")
+    code, found = verdicts(
+        hpcml,
+        "--network",
+        PATH=f"{tmp_path}:/usr/bin:/bin",
+        HPCML_IMAGES=str(tmp_path / "images"),
+        HPCML_NGC_REGISTRY=mirror,
+        NGC_API_KEY="nvapi-x",
+    )
+
+    assert without["containers"][0] == "warn"
+    assert "user namespaces" not in without
+    assert code == 0, found
+    assert found["containers"] == ("ok", f"apptainer 1.4.5, {program}")
+    assert {"user ids", "user namespaces", "fuse"} <= set(found)
+    assert found["images"][1].startswith(f"{tmp_path / 'images'}, ")
+    assert found[f"login of {mirror}"] == ("ok", "there is one")
+    assert found[mirror][0] == "warn"
+    assert "cannot be reached" in found[mirror][1]
+    assert not (tmp_path / "images").exists()
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port

@@ -121,3 +121,22 @@ def test_a_bind_that_hides_the_working_directory_is_refused_when_planned(tmp_pat
         check_binds(item.plan, hiding)
     with pytest.raises(ConfigError, match="choose another destination"):
         planned(tmp_path, sif, "workload.command=true", f"container.binds=['/etc:{tmp_path}']")
+
+
+@pytest.mark.parametrize("name", ["ngc_cuda", "ngc_rapids", "ngc_tensorflow", "ngc_tensorrt"])
+def test_a_recipe_whose_framework_the_image_has_not_is_refused_when_planned(
+    tmp_path: Path, sif: Path, name: str
+) -> None:
+    assert sif.exists()
+    with pytest.raises(ConfigError, match="has no torch, which the recipe needs: choose container=ngc_pytorch"):
+        planned_for(tmp_path, f"+container={name}", "model=mnist_mlp", "precision=fp32")
+
+
+@pytest.mark.parametrize("words", [("+container=ngc_pytorch",), ("+container=ngc_cuda", "container.pip=[torch==2.6]")])
+def test_a_recipe_whose_framework_the_image_has_or_gets_is_planned(
+    tmp_path: Path, sif: Path, words: tuple[str, ...]
+) -> None:
+    assert sif.exists()
+    (item,) = planned_for(tmp_path, *words, "model=mnist_mlp", "precision=fp32")
+
+    assert item.run.model.framework == "torch"

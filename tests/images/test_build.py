@@ -13,6 +13,7 @@ from tests.cluster.apptainer.registry import Registry, make_base, running
 from tests.images.user import ImageUser, one_line
 
 pytestmark = pytest.mark.apptainer
+_AS_NAMED = ("container.image=nvidia/pytorch", "container.tag=24.12-py3")
 
 
 def test_an_image_is_built_recorded_and_runs(user: ImageUser, registry: Registry) -> None:
@@ -33,6 +34,7 @@ def test_an_image_is_built_recorded_and_runs(user: ImageUser, registry: Registry
     assert image["runtime"].startswith("apptainer 1.")
     assert image["size_bytes"] == Path(image["path"]).stat().st_size
     assert image["runs"] == []
+    assert image["packages"] == {"deb:busybox": "1:1.36"}
     inside = user.inside(image["path"], "sh", "-c", "cat /etc/words /etc/mark; echo $MODE")
     assert inside == "the first base\nmade\ntwo words\n"
     assert user.left_behind() == [f"{image['key']}.{suffix}" for suffix in ("def", "json", "sif")]
@@ -131,3 +133,37 @@ def test_an_image_travels_to_a_site_without_a_network(user: ImageUser, registry:
     (arrived,) = json.loads(user("images", "--json", HPCML_IMAGES=there).stdout)
     assert arrived["sha256"] == image["sha256"]
     assert user.inside(arrived["path"], "cat", "/etc/words") == "the first base\n"
+
+
+def test_a_file_beside_the_definition_that_changes_makes_another_image(user: ImageUser, registry: Registry) -> None:
+    own = user.folder / "containers"
+    own.mkdir()
+    (own / "ngc_pytorch.def").write_text(
+        "Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch\n\n%files\n    setting /etc/setting\n", encoding="utf-8"
+    )
+    said = []
+    for word in ("first", "second"):
+        (own / "setting").write_text(word, encoding="utf-8")
+        done = user.build(registry)
+        assert done.returncode == 0, done.stderr
+        said.append(user.inside(done.stdout.split()[-1], "cat", "/etc/setting"))
+
+    assert said == ["first", "second"]
+
+
+def test_an_image_of_another_processor_is_refused(user: ImageUser, registry: Registry, tmp_path: Path) -> None:
+    layout = make_base(tmp_path / "arm", words="", architecture="arm64")
+    registry.push(layout, "base", "nvidia/pytorch:24.11-py3")
+
+    refused = user.build(registry, "container.tag=24.11-py3")
+
+    assert refused.returncode == 4
+    assert "is for arm64, and this machine is" in one_line(refused)
+    assert user.left_behind() == []
+
+
+def test_any_image_of_a_registry_is_built_without_a_definition_of_its_own(user: ImageUser, registry: Registry) -> None:
+    done = user("build", "+container=docker", f"container.registry={registry.url}", *_AS_NAMED)
+
+    assert done.returncode == 0, done.stderr
+    assert user.inside(done.stdout.split()[-1], "cat", "/etc/words") == "the first base\n"

@@ -24,7 +24,7 @@ def filled(root: Path, text: str = TEXT, content: bytes = b"image") -> tuple[Cac
     draft = root / "draft"
     draft.write_bytes(content)
     record = ImageRecord(
-        key=key_of(text, DIGEST, "amd64"),
+        key=key_of(text, DIGEST, "amd64", {}),
         path=str(draft),
         sha256=sha256_of(draft),
         size_bytes=len(content),

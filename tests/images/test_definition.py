@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import ConfigError
-from hpcml.images.definition import define
+from hpcml.images.definition import define, pinned_stages, stages
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.image import Definition
 from hpcml.paths import resource_dir
@@ -19,7 +19,9 @@ PYTORCH = Container(
 
 
 def rendered(container: Container, *folders: Path, digest: str = DIGEST, architecture: str = "amd64") -> Definition:
-    return define(container, digest, folders=[*folders, resource_dir("containers")], architecture=architecture)
+    return define(
+        container, digest, folders=[*folders, resource_dir("containers")], project=Path.cwd(), architecture=architecture
+    )
 
 
 def test_a_definition_pins_its_base_and_says_what_it_was() -> None:
@@ -153,8 +155,83 @@ def test_a_definition_of_the_project_that_is_not_what_is_asked_for_is_refused(
     assert "\n" not in str(refused.value)
 
 
+def test_the_earlier_stages_are_pinned_as_well_and_say_what_they_were(tmp_path: Path) -> None:
+    (tmp_path / "ngc_pytorch.def").write_text(
+        "Bootstrap: docker\nFrom: alpine:3\nStage: one\n\nBootstrap: docker\nFrom: nvcr.io/nvidia/pytorch\n"
+    )
+    found = stages(PYTORCH, [tmp_path])
+
+    assert {name: each.for_people for name, each in found.items()} == {"alpine:3": "docker.io/library/alpine:3"}
+    other = f"sha256:{'cd' * 32}"
+    definition = define(PYTORCH, DIGEST, folders=[tmp_path], project=tmp_path, stage_digests={"alpine:3": other})
+    assert f"# alpine:3\nFrom: docker.io/library/alpine@{other}\n" in definition.text
+    assert pinned_stages(definition.text, found) == {"alpine:3": other}
+
+
+def test_the_content_of_files_is_in_the_key_and_where_they_lie_is_not(tmp_path: Path) -> None:
+    keys = []
+    for place, word in (("one", "a"), ("two", "a"), ("three", "b")):
+        folder = tmp_path / place
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "words").write_text(word)
+        (folder / "a b.txt").write_text("same")
+        (folder / "ngc_pytorch.def").write_text(
+            'Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch\n\n%files\n    data /opt/data\n    "a b.txt" /opt/\n'
+        )
+        keys.append(rendered(PYTORCH, folder).key)
+
+    assert keys[0] == keys[1]
+    assert keys[2] not in keys[:2]
+
+
+def test_a_source_of_files_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "ngc_pytorch.def"
+    path.write_text("Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch\n\n%files\n    missing.py /opt/\n")
+
+    with pytest.raises(ConfigError, match=r"%files missing\.py: there is no such file") as refused:
+        rendered(PYTORCH, tmp_path)
+
+    assert str(path) in str(refused.value)
+
+
+def test_files_of_requirements_are_taken_in_with_their_content(tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("einops\n")
+    (tmp_path / "requirements.txt").write_text("# ours\ntimm==1.0.9  # pinned\n-r more.txt\n")
+    container = replace(PYTORCH, pip=["-r requirements.txt", "rich"])
+
+    definition = define(container, DIGEST, folders=[resource_dir("containers")], project=tmp_path)
+
+    assert "\ntimm==1.0.9\neinops\nEND_OF_REQUIREMENTS\n" in definition.text
+    assert "install --no-cache-dir -r /tmp/hpcml-requirements-0.txt rich\n" in definition.text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "requirements.txt cannot be read: No such file"),
+        ("./mine\n", "put it into %files of a definition"),
+        ("https://me:word@pypi.example/x.whl\n", "a URL with a login"),
+        ("%post\n", "would end the section"),
+        ("-r requirements.txt\n", "names itself"),
+    ],
+)
+def test_requirements_that_cannot_be_in_an_image_are_refused(tmp_path: Path, text: str | None, says: str) -> None:
+    if text is not None:
+        (tmp_path / "requirements.txt").write_text(text)
+
+    with pytest.raises(ConfigError, match=re.escape(says)) as refused:
+        define(
+            replace(PYTORCH, pip=["-r", "requirements.txt"]),
+            DIGEST,
+            folders=[resource_dir("containers")],
+            project=tmp_path,
+        )
+
+    assert "\n" not in str(refused.value)
+
+
 def test_without_a_digest_the_text_has_the_tag_and_says_so() -> None:
-    definition = define(PYTORCH, None, folders=[resource_dir("containers")])
+    definition = define(PYTORCH, None, folders=[resource_dir("containers")], project=Path.cwd())
 
     assert "From: nvcr.io/nvidia/pytorch:24.12-py3\n" in definition.text
     assert "org.hpcml.base.digest unresolved\n" in definition.text

@@ -9,14 +9,14 @@ import threading
 import time
 from pathlib import Path
 
-from hpcml.images.build import await_end, guarded
+from hpcml.images.guard import await_end, guarded
 from tests.images.user import LONGEST_S
 
 # A builder that is killed before it has given the word, and one that is killed while its program works.
 BEFORE = """
 import os, signal, sys
 from pathlib import Path
-from hpcml.images.build import behind_a_gate
+from hpcml.images.guard import behind_a_gate
 process = behind_a_gate(["touch", "began"], folder=Path(sys.argv[1]), environ=os.environ)
 print(process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -24,7 +24,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 WHILE = """
 import os, signal, sys
 from pathlib import Path
-from hpcml.images.build import guarded
+from hpcml.images.guard import guarded
 with guarded(["sh", "-c", "echo begun; sleep 600"], folder=Path(sys.argv[1]), environ=os.environ) as process:
     process.stdout.readline()
     print(process.pid, flush=True)

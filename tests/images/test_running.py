@@ -352,7 +352,9 @@ def test_a_claim_that_cannot_be_read_counts(user: ImageUser, registry: Registry,
     assert [image["key"] for image in user.listed()] == [listed["key"]]
 
 
-def test_a_retry_says_that_its_image_is_gone(user: ImageUser, registry: Registry) -> None:
+def test_what_an_image_was_made_of_stays_with_the_run_and_a_retry_says_that_it_is_gone(
+    user: ImageUser, registry: Registry
+) -> None:
     failed = user("run", *user.build_words(registry), "workload.command=false")
     (found,) = json.loads(user("runs", "--json").stdout)
     (listed,) = user.listed()
@@ -364,6 +366,10 @@ def test_a_retry_says_that_its_image_is_gone(user: ImageUser, registry: Registry
     assert found["state"] == "FAILED"
     assert removed.returncode == 0, removed.stderr
     assert "is gone: submit the run again" in retried.stdout + retried.stderr
+    kept = json.loads((Path(found["path"]) / "image.json").read_text())
+    for name in ("definition", "sha256", "packages", "base_digest"):
+        assert kept[name] == listed[name]
+    assert (found["facts"]["image_base"], found["facts"]["image_base_digest"]) == (kept["base"], kept["base_digest"])
 
 
 def typed() -> list[str]:

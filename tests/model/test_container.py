@@ -18,7 +18,7 @@ BUILT: dict[str, Any] = {
     "tag": "24.12-py3",
 }
 FILE: dict[str, Any] = {"name": "sif", "kind": ContainerKind.sif, "path": "/scratch/me/x.sif"}
-SECRETS = ["WANDB_API_KEY", "HF_TOKEN", "password", "MY_SECRET", "AWS_SECRET_ACCESS_KEY"]
+SECRETS = ["WANDB_API_KEY", "HF_TOKEN", "password", "MY_SECRET", "AWS_SECRET_ACCESS_KEY", "GITHUB_PAT", "NGC_API_KEY"]
 
 
 def test_each_shipped_container_can_be_composed_with_what_it_needs(compose_one: ComposeOne) -> None:
@@ -102,6 +102,7 @@ def test_everything_can_be_set_on_the_command_line_and_survives_json(compose_one
             (BUILT, {"environment": {name: "x"}}, f"container.environment.{name} looks like a secret")
             for name in SECRETS
         ],
+        (BUILT, {"environment": {"MODE": "nvapi-0123"}}, "container.environment.MODE looks like a secret"),
         (BUILT, {"labels": {"a": "b\n%post"}}, "container.labels.a holds a line break"),
         (BUILT, {"runtime": "docker"}, "choose apptainer or singularity"),
         (BUILT, {"binds": ["data"]}, "'data' in 'data' is no absolute path"),

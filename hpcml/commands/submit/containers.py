@@ -62,6 +62,22 @@ def fitted(run: Run, machine: Cluster) -> Run:
     return replace(run, container=with_tag(container, machine))
 
 
+def check_framework(run: Run, project: Path) -> None:
+    """Raise `ConfigError` where the image is known to lack the framework of the run's recipe.
+
+    What the user adds to an image may bring it: packages of its name, files of requirements, lines of shell, or a
+    definition in *project*.
+    """
+    container, framework = run.container, run.model.framework
+    if run.workload.command is not None or container.kind is not ContainerKind.build or framework is None:
+        return
+    brings = any(word.startswith((framework, "-")) for word in container.pip) or bool(container.post)
+    if brings or (project / "containers" / f"{container.name}.def").is_file():
+        return
+    if wrong := releases.without(container.image or "", framework):
+        raise ConfigError(wrong)
+
+
 def runtime_for(run: Run) -> str:
     """Return the name or path of the program that starts the image: apptainer or singularity unless one is configured.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcml.commands.machine import Machine, look_around
 from hpcml.commands.submit import packing
 from hpcml.commands.submit.account import Ask, with_accounts
-from hpcml.commands.submit.containers import check_binds, fitted
+from hpcml.commands.submit.containers import check_binds, check_framework, fitted
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import refuse_impossible, routed
 from hpcml.commands.submit.startable import check_startable
@@ -125,6 +125,7 @@ def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
         software = replace(software, has_module=None)
     plan = build_plan(run, device, software.inside if is_inside else software, cpus_per_task=cpus)
     if is_inside:
+        check_framework(run, software.cwd)
         check_binds(plan, run)
     if run.workload.command is not None:
         check_startable(plan, run, is_inside=is_inside)

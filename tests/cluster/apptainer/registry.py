@@ -99,10 +99,13 @@ def running(folder: Path, *, needs_login: bool) -> Iterator[Registry]:
         process.wait(300)
 
 
-def make_base(folder: Path, *, words: str = "", says: Sequence[str] = ("python3",)) -> Path:
+def make_base(
+    folder: Path, *, words: str = "", says: Sequence[str] = ("python3",), architecture: str | None = None
+) -> Path:
     """Make an OCI layout with the tag `base`: Busybox, and a file that says *words*; return its path.
 
     Programs named in *says* do nothing but write into /said, where they may, how they were called.
+    *architecture* is what the image says of itself, None this machine's.
     """
     layout, bundle = folder / "oci", folder / "bundle"
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,10 +123,15 @@ def make_base(folder: Path, *, words: str = "", says: Sequence[str] = ("python3"
         program = root / "bin" / name
         program.write_text(_SAYS, encoding="utf-8")
         program.chmod(0o755)
+    query = root / "bin" / "dpkg-query"  # as Debian's answers
+    query.write_text("#!/bin/sh\necho 'deb:busybox\t1:1.36'\n", encoding="utf-8")
+    query.chmod(0o755)
     (root / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n", encoding="utf-8")
     (root / "etc" / "words").write_text(words, encoding="utf-8")
     _run([*umoci, "repack", "--image", f"{layout}:base", str(bundle)], cwd=folder)
     _run([*umoci, "config", "--image", f"{layout}:base", "--config.env", "PATH=/bin"], cwd=folder)
+    if architecture is not None:
+        _run([*umoci, "config", "--image", f"{layout}:base", "--architecture", architecture], cwd=folder)
     shutil.rmtree(bundle)
     return layout
 

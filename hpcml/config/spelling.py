@@ -1,0 +1,123 @@
+"""Puts quotes where people leave them out, since Hydra's grammar would refuse a word or read a number in it.
+
+What is a text whatever it looks like keeps its spelling: ``container.environment.A=1.10``, ``container.pip=[a==1.0]``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import OverrideParseException
+
+from hpcml.config.command_line import Words, in_quotes
+from hpcml.errors import ConfigError
+
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
+    r"^[\[{(]|['\"]|^\w+\(|\$\{(?![^{}]*\})"
+)
+_VARIABLES = ("container.environment.", "container.labels.", "workload.env.")  # texts, whatever they look like
+_LISTS_OF_TEXTS = ("container.pip", "container.apt", "container.post", "container.options", "container.binds")
+
+
+def readable(words: Words) -> Words:
+    """Return *words* with quotes around values that Hydra's grammar cannot read: ``~/data``, ``acn[01]``.
+
+    Raises `ConfigError` for what no quotes would mend: a bracket or a quote that is not closed, an empty part.
+    """
+    parser = OverridesParser.create()
+    return Words(words.flags, tuple(_quoted_where_needed(word, parser) for word in words.overrides))
+
+
+def _quoted_where_needed(word: str, parser: OverridesParser) -> str:
+    key, sign, value = word.partition("=")
+    if key.lstrip("+").startswith(_VARIABLES):
+        word = f"{key}={','.join(_spelled(part, parser) for part in _parts(value))}"
+    elif f"{key.lstrip('+')}." in _VARIABLES and value[:1] + value[-1:] == "{}":
+        pairs = [pair.partition(":") for pair in _split(value[1:-1])]
+        word = f"{key}={{{','.join(f'{name}{colon}{_spelled(text.strip(), parser)}' for name, colon, text in pairs)}}}"
+    elif key.lstrip("+") in _LISTS_OF_TEXTS and not _can_be_read(word, parser):
+        word = f"{key}={','.join(_texts_quoted(part, parser) for part in _split(value))}"
+    if _can_be_read(word, parser):
+        return word
+    value = word.partition("=")[2]
+    mended = (
+        f"{key}={','.join(part if _can_be_read(f'x={part}', parser) else in_quotes(part) for part in _parts(value))}"
+    )
+    is_text = bool(value) and not _NOT_TEXT.search(value) and not _CONTROL.search(value)
+    if sign and is_text and all(_parts(value)) and _can_be_read(mended, parser):
+        return mended
+    raise ConfigError(f"{word!r} is no override: {_what_to_write(word)}")
+
+
+def _spelled(value: str, parser: OverridesParser) -> str:
+    """Return *value* in quotes where Hydra would read a number or a truth value and write it in another way: 1.10."""
+    if not _can_be_read(f"x={value}", parser):
+        return value
+    (override,) = parser.parse_overrides([f"x={value}"])
+    read = override.value()
+    return in_quotes(value) if isinstance(read, bool | int | float) and str(read) != value else value
+
+
+def _texts_quoted(value: str, parser: OverridesParser) -> str:
+    """Return a list with quotes around those of its texts that Hydra's grammar cannot read: ``[timm==1.0.9]``."""
+    if not (value.startswith("[") and value.endswith("]")):
+        return value
+    texts = [text.strip() for text in _split(value[1:-1])]
+    if any(_CONTROL.search(text) for text in texts):
+        return value
+    bare = [
+        text if _can_be_read(f"x=[{text}]", parser) or set(text) & {"'", '"'} else in_quotes(text) for text in texts
+    ]
+    return f"[{','.join(bare)}]"
+
+
+def _split(value: str) -> list[str]:
+    """Return what stands between the commas of *value* that are in no brackets and no quotes."""
+    parts, depth, quote = [""], 0, ""
+    for sign in value:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        else:
+            depth += (sign in "[({") - (sign in "])}")
+            if sign == "," and depth == 0:
+                parts.append("")
+                continue
+        parts[-1] += sign
+    return parts
+
+
+def _can_be_read(word: str, parser: OverridesParser) -> bool:
+    try:
+        parser.parse_overrides([word])
+    except OverrideParseException:
+        return False
+    return True
+
+
+def _parts(value: str) -> list[str]:
+    """Return what stands between commas outside of brackets: the points of a sweep."""
+    return re.split(r",(?![^\[]*\])", value)
+
+
+def _what_to_write(word: str) -> str:
+    """Return how a word that Hydra cannot read is put right."""
+    key, sign, value = word.partition("=")
+    name = key.lstrip("+~")
+    if not sign or not re.fullmatch(r"[\w./@:-]+", name, re.ASCII):
+        return "write key=value, with letters, digits, . and _ in the key (hpcml run --help lists the keys)"
+    if _CONTROL.search(value):
+        return "there is a control character in it"
+    if not all(part.strip() for part in value.split(",")):
+        return f"a list of values has an empty part; no blanks and no comma too many, as in {name}=a,b"
+    for opening, closing in ("[]", "{}", "()"):
+        if value.count(opening) != value.count(closing):
+            return f"an {opening} or {closing} is missing; a text with one is written '{name}=\"...\"'"
+    if value.count("'") % 2 or value.count('"') % 2:
+        return (
+            f'a quote is not closed; a text with one is written {name}="it\'s", and all of it in quotes for the shell'
+        )
+    return f"a text with such signs is written in two kinds of quotes: '{name}=\"...\"'"

@@ -1,0 +1,83 @@
+"""Says in one line why a build has failed, from what it printed, and keeps all that it printed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+
+from hpcml.errors import ImageError
+from hpcml.images.cache import Cache
+from hpcml.images.runtime import Runtime
+from hpcml.runs.private import make_folder, write_file
+
+_FULL = ("No space left on device", "no space left on device", "Disk quota exceeded", "disk quota exceeded")
+NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
+_NO_SUBUID = "User not listed in /etc/subuid"  # Apptainer 1.4.5; %post then has no other rights than the user's own
+_NO_NAMESPACE = ("user namespace", "unprivileged_userns_clone", "max_user_namespaces")
+_POST_FAILED = re.compile(r"while running %post section: exit status (\d+)")
+
+
+def explain(lines: Sequence[str], code: int, cache: Cache, runtime: Runtime) -> ImageError:
+    """Return the error that says in one line why a build failed, as far as its last *lines* of output tell."""
+    text = "\n".join(lines)
+    if any(sign in text for sign in _FULL):
+        return NoRoomError(_no_room(cache))
+    fatal = next((NOISE.sub("", line) for line in reversed(lines) if line.startswith("FATAL:")), "")
+    if failed := _POST_FAILED.search(text):
+        own = [line for line in lines if line and not NOISE.match(line) and not line.startswith("+ ")]
+        errors = [NOISE.sub("", line) for line in lines if line.startswith("ERROR")]  # the program's own
+        last = (own or errors or ["it printed nothing"])[-1]
+        if _NO_SUBUID in text:
+            return ImageError(
+                "this machine lends you no user ids (you are not in /etc/subuid), and %post could not do all it does "
+                f"elsewhere: {last.strip()[:200]}: ask the site for an entry, or build on another machine and use "
+                "hpcml images export and import"
+            )
+        return ImageError(f"a command of %post failed with exit status {failed[1]}: {last.strip()[:300]}")
+    if "UNAUTHORIZED" in text or "DENIED" in text:
+        return ImageError("the registry refuses the login: check NGC_API_KEY (docs/containers.md)")
+    if any(sign in fatal for sign in _NO_NAMESPACE):
+        return ImageError(
+            f"this machine gives you no user namespace, and {runtime} needs one to build: {fatal.strip()[:200]}: "
+            "ask the site, or build on another machine and use hpcml images export and import"
+        )
+    words = fatal or next((line for line in reversed(lines) if line), f"exit status {code}")
+    return ImageError(f"{runtime} could not build the image: {words.strip()[:400]}")
+
+
+class NoRoomError(ImageError):
+    """The disk is full, so that no log of the build is written either."""
+
+
+def explain_os(error: OSError, cache: Cache) -> ImageError:
+    """Return the error that says in one line which file of the cache or of a build could not be written, and why."""
+    words = os.strerror(error.errno) if error.errno else str(error)
+    if words in _FULL:
+        return NoRoomError(_no_room(cache))
+    return ImageError(
+        f"{error.filename or cache.root} cannot be written: {words} (set HPCML_IMAGES to a folder of yours with room)"
+    )
+
+
+def _no_room(cache: Cache) -> str:
+    return (
+        f"{cache.root}: no space left, or a quota is used up, while the image was built; nothing was left behind: "
+        "hpcml images prune, or set HPCML_IMAGES to another place"
+    )
+
+
+def with_log(error: ImageError, lines: Sequence[str], cache: Cache, key: str) -> ImageError:
+    """Write what a build printed into the cache, and return *error* with the path of that log.
+
+    Without room for it, *error* itself is returned.
+    """
+    if isinstance(error, NoRoomError) or not lines:
+        return error
+    log = cache.failure(key)
+    with suppress(OSError):
+        make_folder(log.parent)
+        write_file(log, "".join(f"{line}\n" for line in lines))
+        return ImageError(f"{error} (all it printed: {log})")
+    return error

@@ -1,0 +1,40 @@
+"""Settings that are texts, as people write them: Hydra's grammar would refuse them, or read numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcml.config.compose import compose_from_cli
+from hpcml.model.container import Container
+
+
+def container(word: str, tmp_path: Path) -> Container:
+    (point,) = compose_from_cli(["+container=ngc_pytorch", word], project=tmp_path, most=1)
+    return point.run.container
+
+
+@pytest.mark.parametrize(
+    ("typed", "packages"),
+    [
+        ("[timm==1.0.9]", ["timm==1.0.9"]),
+        ("[jax[cuda]>=0.4,einops]", ["jax[cuda]>=0.4", "einops"]),
+        ("[-r requirements.txt,timm==1]", ["-r requirements.txt", "timm==1"]),
+        ("[timm==1,'a>=1,<2']", ["timm==1", "a>=1,<2"]),
+    ],
+)
+def test_packages_are_written_as_for_pip(tmp_path: Path, typed: str, packages: list[str]) -> None:
+    assert container(f"container.pip={typed}", tmp_path).pip == packages
+
+
+@pytest.mark.parametrize("value", ["true", "1e3", "1.10", "007", "0x10", "nan"])
+def test_values_of_variables_keep_their_spelling(tmp_path: Path, value: str) -> None:
+    assert container(f"+container.environment.A={value}", tmp_path).environment == {"A": value}
+    assert container(f"container.environment={{A:{value},B:x}}", tmp_path).environment == {"A": value, "B": "x"}
+
+
+def test_a_sweep_of_variables_keeps_their_spelling(tmp_path: Path) -> None:
+    points = compose_from_cli(["-m", "+workload.env.A=true,1.10,x"], project=tmp_path)
+
+    assert [point.run.workload.env["A"] for point in points] == ["true", "1.10", "x"]

@@ -1,0 +1,35 @@
+"""What a failed build is said to have failed of; the output is Apptainer's, as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcml.images.cache import Cache
+from hpcml.images.failures import explain
+from hpcml.images.runtime import Runtime
+
+APPTAINER = Runtime(name="apptainer", path="/usr/bin/apptainer", version="1.4.5")
+# Of a user who is not in /etc/subuid, with `chown` in %post.
+WITHOUT_SUBUID = """\
+INFO:    User not listed in /etc/subuid, trying root-mapped namespace
+INFO:    The %post section will be run under the fakeroot command
+INFO:    Starting build...
+INFO:    Running post scriptlet
+/.singularity.d/libs/fakeroot: eval: line 140: /.singularity.d/libs/faked: not found
+fakeroot: error while starting the `faked' daemon.
+FATAL:   While performing build: while running engine: while running %post section: exit status 1
+"""
+
+
+def test_who_has_no_user_ids_is_told_so_and_not_that_the_commands_are_wrong(tmp_path: Path) -> None:
+    said = str(explain(WITHOUT_SUBUID.splitlines(), 255, Cache(tmp_path), APPTAINER))
+
+    assert said.startswith("this machine lends you no user ids (you are not in /etc/subuid)")
+    assert "error while starting the `faked' daemon" in said
+    assert "hpcml images export" in said
+
+
+def test_with_user_ids_the_command_that_failed_is_named(tmp_path: Path) -> None:
+    lines = WITHOUT_SUBUID.splitlines()[1:]
+
+    assert str(explain(lines, 255, Cache(tmp_path), APPTAINER)).startswith("a command of %post failed with exit status")
