@@ -65,6 +65,13 @@ _ADDED_LATER: Mapping[str, object] = {
     "workload.args": None,
 }
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec"})
+_LAUNCHING_MODULES = {  # python -m MODULE
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+    "horovod.runner": "horovodrun",
+}
 _HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})
 
 
@@ -242,12 +249,20 @@ class Workload:
 
     @property
     def launcher(self) -> str | None:
-        """The first word of the user's own command where it starts the processes of a training itself, as torchrun."""
+        """What the user's own command starts the processes of a training with, as torchrun; None: nothing known."""
         try:
-            first = PurePosixPath(next(iter(shlex.split(self.command or "")), "")).name
+            first, *rest = shlex.split(self.command or "") or [""]
         except ValueError:
             return None  # planning refuses it
-        return first if first in _LAUNCHERS else None
+        first = PurePosixPath(first).name
+        if not first.startswith("python"):
+            return first if first in _LAUNCHERS else None
+        script = next((at for at, word in enumerate(rest) if not word.startswith("-") or word == "-m"), len(rest))
+        return (
+            _LAUNCHING_MODULES.get(rest[script + 1])
+            if rest[script : script + 1] == ["-m"] and rest[script + 1 :]
+            else None
+        )
 
     @property
     def stop_grace_s(self) -> int:

@@ -142,7 +142,6 @@ def test_whatever_else_a_recipe_imports_is_looked_for(tmp_path: Path, words: lis
     [
         ["workload.command=true"],
         ["+workload.env.PYTHONPATH=/somewhere"],
-        ["cluster.prelude=['. /opt/venv/bin/activate']"],
         ["model.framework=tensorflow", "layout=nhwc"],
     ],
     ids=" ".join,
@@ -162,6 +161,7 @@ def test_jobs_that_cannot_be_submitted_from_here_may_find_what_is_missing_here(
         (tmp_path / "bin" / name).symlink_to("/bin/true")
     with pytest.raises(ConfigError, match="has no torch"):
         plan_without(tmp_path, "cluster=karolina", absent="torch")
+    assert plan_without(tmp_path, "cluster=karolina", "cluster.prelude=['. /opt/venv/bin/activate']", absent="torch")
 
 
 def test_modules_are_found_without_being_imported() -> None:

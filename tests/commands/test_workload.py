@@ -2,10 +2,13 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.commands.machine import look_around
+from hpcml.commands.submit.validate import plan_all
 from hpcml.commands.submit.workload import Software, build_plan, with_times
+from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
 from hpcml.model.precision import CPU, Device, Numerics
-from hpcml.model.run import Run
+from hpcml.model.run import Run, Workload
 from hpcml.paths import resource_dir
 from hpcml.runs.manifest import Plan
 from tests.commands.planning import planned_for
@@ -59,6 +62,33 @@ def test_a_launcher_is_started_once(compose_one: ComposeOne) -> None:
 
     with pytest.raises(ConfigError, match="torchrun starts the processes itself, and strategy=ddp would start it 2"):
         plan(once)
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [
+        ("torchrun x.py", "torchrun"),
+        ("/opt/env/bin/accelerate launch x.py", "accelerate"),
+        ("python -m torch.distributed.run --nproc-per-node 2 x.py", "torchrun"),
+        ("python3.11 -u -m accelerate.commands.launch x.py", "accelerate"),
+        ("python x.py -m torch.distributed.run", None),
+        ("python -m", None),
+        ("python -m mine", None),
+        ("python", None),
+        ("./train", None),
+        ("'", None),
+    ],
+)
+def test_what_starts_processes_itself_is_known_by_its_name_or_its_module(command: str, launcher: str | None) -> None:
+    assert Workload(command=command).launcher == launcher
+
+
+@pytest.mark.parametrize("word", ["cluster.modules=[cuda]", "cluster.prelude=['ulimit -n 4096']"])
+def test_what_only_a_job_script_does_is_refused_on_this_machine(tmp_path: Path, word: str) -> None:
+    points = compose_from_cli(["cluster=local", word, "workload.command=true"], project=tmp_path)
+
+    with pytest.raises(ConfigError, match=f"{word.partition('=')[0]}=.*: prepare that before hpcml run"):
+        plan_all(points, look_around({}))
 
 
 def test_a_cpu_run_cannot_wander_onto_a_gpu(compose_one: ComposeOne) -> None:

@@ -17,6 +17,8 @@ from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.records import RunRecord
 from hpcml.model.run import Goal
 
+_NO_METRICS = "no metrics at all; workload.metrics reads those that a program prints, metrics_from those that it writes"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yardstick:
@@ -63,7 +65,7 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
     metric = metric or _agreed(runs, "metric")
     if not any(metric in run.metrics for run in runs):
         known = sorted({name for run in runs for name in run.metrics})
-        near = suggest(metric, known) or f"they have {', '.join(known) or 'no metrics at all'}"
+        near = suggest(metric, known) or f"they have {', '.join(known) or _NO_METRICS}"
         raise ComparisonError(f"no run recorded {metric}: {near}")
     if goal is not None:
         if goal not in Goal.__members__:

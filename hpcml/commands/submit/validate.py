@@ -116,6 +116,7 @@ def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
     if not os.path.isdir(cwd):  # noqa: PTH112 - Path.is_dir raises where a name is longer than a file's may be
         raise ConfigError(f"workload.cwd={cwd} is no directory")
     refuse_impossible(run)
+    _refuse_unread(run)
     local = run.cluster.scheduler is SchedulerName.local
     device = _local_device(run, machine) if local else run.profile_device()
     cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
@@ -133,6 +134,17 @@ def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
     if run.workload.command is not None:
         typed = tuple(word for word in typed if word not in OF_OWN_PROGRAMS)
     return Planned(run=run, plan=plan, overrides=typed, user_config=point.user_config)
+
+
+def _refuse_unread(run: Run) -> None:
+    """Raise `ConfigError` for what a job script would do and this machine, which has none, would leave out."""
+    site = run.cluster
+    for name, words in (("modules", site.modules), ("prelude", site.prelude), ("directives", site.directives)):
+        if words and site.scheduler is SchedulerName.local:
+            raise ConfigError(
+                f"cluster.{name}={words}: no job script runs on this machine; programs get your shell's environment: "
+                "prepare that before hpcml run"
+            )
 
 
 def _starts_in_this_python(run: Run) -> bool:
