@@ -165,6 +165,17 @@ def test_recurring_slow_steps_count_in_the_speed_up() -> None:
     assert any(remark.startswith("speed-ups and samples/s are of mean") for remark in cell.remarks)
 
 
+def test_means_are_no_remark_where_only_the_reference_has_a_speed() -> None:
+    runs = arm("fp32", VALUES) + [replace(r, numerics="emulated") for r in arm("tf32", VALUES)]
+    shapes = dict.fromkeys(("fp32", "tf32"), lambda s, _seed: 0.02 * (3 if s % 3 == 0 else 1))
+
+    cell = compare(runs, kept(runs, shapes)).cells[0]
+
+    assert cell.rows[0].speed is not None
+    assert cell.rows[0].speed.speedup_of == "means"
+    assert not any("mean step times" in remark for remark in cell.remarks)
+
+
 def test_an_arm_that_is_still_settling_has_no_steady_speed() -> None:
     runs = arm("fp32", VALUES) + arm("tf32", VALUES)
     shapes = {

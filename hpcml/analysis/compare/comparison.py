@@ -338,7 +338,7 @@ def _remarks(case: _Case, reference: str) -> Iterator[str]:
     if len(found.arms) > 1:
         yield from order_remarks(found.arms.values())
         yield from clock_remarks(case.arms)
-    if case.terms.by_mean:
+    if case.terms.by_mean and sum(each.has_speed for each in case.arms) > 1:
         yield "speed-ups and samples/s are of mean step times, the throughput: medians of these steps tell others"
     if case.window is None and case.terms.steady:
         yield "the last halves of these runs have too few steps in common: the speed of each is of its own last half"
