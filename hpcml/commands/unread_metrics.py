@@ -11,11 +11,12 @@ from hpcml.commands.submit.launch import Launched
 from hpcml.errors import HpcmlError
 from hpcml.runs.working_directory import written_files
 
+_LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
 _SUFFIXES = (".csv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|reward|return|bleu|f1|auc|iou|map|mse|mae|rmse"
 # A name that ends in a word for what is measured, and a number: "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000".
 _LINE = re.compile(
-    rf"(?P<before>(?:[A-Za-z][\w-]* +)*?[A-Za-z_]*(?:{_MEASURED})(?:@\d+)? *[:=]? *)"
+    rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?[A-Za-z_]{{0,30}}(?:{_MEASURED})(?:@\d+)? *[:=]? *)"
     r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
     re.IGNORECASE,
 )
@@ -36,7 +37,7 @@ def advice(launched: Launched) -> str:
 def suggested_rule(printed: str) -> str | None:
     """Return a rule for the last line of *printed* that looks like a metric; None where none does."""
     for line in reversed(printed.splitlines()):
-        for found in reversed(list(_LINE.finditer(line))):
+        for found in reversed(list(_LINE.finditer(line[-_LONGEST:]))):
             words = re.sub(r" +", " +", found["before"].lstrip())
             name = re.sub(r"\W+", "_", found["before"]).strip("_").lower()
             return f'{{pattern: "{words}(?P<value>\\S+)", name: {name}}}'

@@ -33,3 +33,8 @@ def test_a_rule_is_suggested_that_reads_the_last_value_printed(tmp_path: Path) -
 @pytest.mark.parametrize("printed", ["", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12"])
 def test_nothing_is_suggested_where_no_line_looks_like_a_metric(printed: str) -> None:
     assert suggested_rule(printed) is None
+
+
+@pytest.mark.parametrize("line", ["word " * 6000, "a" * 30000, "loss " * 6000], ids=["words", "letters", "names"])
+def test_a_line_without_end_is_looked_at_in_no_time(line: str) -> None:
+    assert suggested_rule(f"val_acc=0.93\n{line}") == r'{pattern: "val_acc=(?P<value>\S+)", name: val_acc}'
