@@ -115,7 +115,9 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(opened: Open, whole: str) -
 
     assert report.page.evaluate("document.documentElement.scrollWidth") == 360
     beyond = "all => all.filter(each => each.getBoundingClientRect().right > 361).length"
-    assert report.page.locator("p, li, h1, h2, h3, figure").evaluate_all(beyond) == 0
+    # the links to sections are one line that is pushed aside
+    assert report.page.locator("p, li:not(nav li), h1, h2, h3, figure").evaluate_all(beyond) == 0
+    assert report.page.locator("nav ul").evaluate("ul => ul.scrollWidth > ul.clientWidth && ul.clientWidth <= 360")
 
 
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(opened: Open, whole: str) -> None:
