@@ -84,3 +84,18 @@ def test_beside_runs_stands_the_highest_of_each_series_for_their_kind_of_gpu_alo
     assert (lu.size, lu.value) == (20000, 2821.48)
     assert published_for(set()) == ()
     assert all(f.source for f in published_figures())
+
+
+def test_figures_name_the_program_that_printed_them() -> None:
+    """The two outputs of MAGMA's testers are three years apart; only the later one says where it ran."""
+    by_program = {(f.workload, f.device): f.source for f in MATRICES if f.precision == "fp64"}
+
+    lu = {pair: source for pair, source in by_program.items() if "DGETRF" in pair[0]}
+    assert set(lu) == {
+        ("DGETRF (LU), MAGMA 2.2.0", "Tesla P100 PCIe 16GB"),
+        ("DGETRF (LU), MKL 2017.0.1", "CPU (not named), 20 threads"),
+    }
+    assert all("not named" in source and "Bridges" not in source for source in lu.values())
+    products = {pair: source for pair, source in by_program.items() if "DGEMM" in pair[0]}
+    assert all("Bridges" in source for source in products.values())
+    assert ("DGEMM, MKL 2019.0.5", "CPU (not named), 16 threads") in products
