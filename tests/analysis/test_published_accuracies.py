@@ -14,36 +14,13 @@ from recorded_runs import run, summary
 from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.analysis.statistics import correlation, paired, welch
+from hpcml.model.published_tables import published_tables
 from hpcml.model.records import RunRecord
 from hpcml.report.comparison import comparison_document
 from hpcml.report.render.terminal import as_text
 
-TOP1 = {
-    "RN18": (70.43, 70.58),
-    "RN32": (74.03, 74.08),
-    "RN50": (76.78, 76.73),
-    "RN101": (77.57, 77.57),
-    "RNX50": (77.51, 77.62),
-    "RNX101": (79.10, 79.30),
-    "WRN50": (77.99, 78.11),
-    "WRN101": (78.61, 78.62),
-    "DN121": (75.57, 75.57),
-    "DN169": (76.75, 76.69),
-    "V11-BN": (68.47, 68.44),
-    "V16-BN": (71.54, 71.51),
-    "V19-BN": (72.54, 72.68),
-    "V19": (71.75, 71.60),
-    "InceptionV3": (77.20, 77.34),
-    "Xception": (79.09, 79.31),
-    "DRN A 50": (78.24, 78.16),
-    "V2-X1": (68.62, 68.87),
-    "V2-X2": (73.02, 72.88),
-    "V1.0": (71.62, 71.49),
-    "V1_1": (60.90, 60.85),
-    "MN-V2": (71.64, 71.76),
-    "SUN64": (69.53, 69.62),
-    "B0": (76.79, 76.72),
-}  # network: FP32, TF32
+_TABLE = next(table for table in published_tables() if table.key == "tf32_classification")
+TOP1 = {row[1]: (float(row[2]), float(row[3])) for row in _TABLE.rows}  # network: FP32, TF32
 MARGIN = 0.2  # percent points
 
 
