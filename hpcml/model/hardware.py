@@ -18,8 +18,10 @@ from typing import Any
 from hpcml.errors import ConfigError
 from hpcml.model.precision import PrecisionName
 
-PEAKS = ("fp64", "fp64_tc", "fp32", "tf32", "fp16", "fp16_vec", "bf16", "fp8", "int8")  # rows of gpus.toml
-_TENSOR_CLOCK = frozenset({"tf32", "fp16", "bf16", "fp8", "int8"})
+PEAKS = (
+    *("fp64", "fp64_tc", "fp32", "tf32", "fp16", "fp16_vec", "bf16", "bf16_vec", "fp8", "int8", "int4", "int32"),
+)  # rows of gpus.toml
+_TENSOR_CLOCK = frozenset({"tf32", "fp16", "bf16", "fp8", "int8", "int4"})
 # A product in FP64 is done by the tensor cores where there are any for it; AMP's are those of its 16-bit format.
 _PEAK_OF: Mapping[PrecisionName, tuple[str, ...]] = {
     PrecisionName.fp64: ("fp64_tc", "fp64"),
@@ -58,7 +60,7 @@ class Basis(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The peak rate of one GPU in one number format, dense (no sparsity): TFLOP/s, or TOP/s for int8."""
+    """The peak rate of one GPU in one number format, dense (no sparsity): TFLOP/s, or TOP/s for integers."""
 
     tflops: float
     basis: Basis

@@ -16,10 +16,13 @@ from hpcml.report.render.markdown import markdown_table, safe_markdown
 from hpcml.report.render.terminal import that_fit
 from hpcml.report.text import safe
 
-FOOTNOTE = "TFLOP/s (int8: TOP/s), dense; ~ no data sheet of the vendor settles it"
+FOOTNOTE = "TFLOP/s (integers: TOP/s), dense; ~ no data sheet of the vendor settles it"
 _HEADINGS = ("GPU", "cc", "GB", "GB/s", "W", *PEAKS)
 _NAME = 0
 _DISPENSABLE = (
+    "int32",
+    "bf16_vec",
+    "int4",
     "fp16_vec",
     "int8",
     "GB/s",
@@ -34,7 +37,7 @@ _DISPENSABLE = (
 def gpus_table(models: Sequence[GpuModel], *, console: Console) -> Table:
     """Return one line for each model; an empty cell means no such units, or no number.
 
-    Rates are in TFLOP/s (int8: TOP/s) without sparsity, bandwidth in GB/s, power in W. ``~`` marks a number that no
+    Rates are in TFLOP/s (integers: TOP/s) without sparsity, bandwidth in GB/s, power in W. ``~`` marks a number that no
     data sheet of the vendor settles; `FOOTNOTE` says so below the table. A narrow console leaves out columns.
     """
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
