@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import conv2d
 
 from hpcml_train.precision.formats import SHOWS
-from hpcml_train.torch import emulation
+from hpcml_train.torch import rounding
 from hpcml_train.torch.arithmetic import Arithmetic
 
 _ROUNDED = ("tf32", "amp_fp16", "amp_bf16", "bf16", "fp16")
@@ -66,7 +66,7 @@ def roundings(device: torch.device, sizes: Sizes) -> Iterator[Rounding]:
 def _halfway(shape: Sequence[int], form: str) -> torch.Tensor:
     """Return normal numbers with one bit more than *form* has."""
     drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
-    return emulation.round_mantissa(drawn, emulation.FORMATS[form].mantissa_bits + 1)
+    return rounding.round_mantissa(drawn, rounding.FORMATS[form].mantissa_bits + 1)
 
 
 def _matmul(arithmetic: Arithmetic, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ def _compare(
     exact: Callable[[Callable[[torch.Tensor], torch.Tensor]], Products],
 ) -> Iterator[Rounding]:
     unrounded = exact(lambda x: x)
-    by_rounding = {name: exact(partial(emulation.quantise, name=form, rounding=name)) for name in emulation.ROUNDINGS}
+    by_rounding = {name: exact(partial(rounding.quantise, name=form, rounding=name)) for name in rounding.ROUNDINGS}
     stored = _SIXTEEN_BITS.get(form)
     for product, found in measured.items():
         errors = {_UNROUNDED: _relative_error(found, unrounded[product])}

@@ -23,6 +23,8 @@ import torch
 from hpcml_train.errors import NoGpuError
 from hpcml_train.precision.formats import OWN
 from hpcml_train.torch import emulation, switches
+from hpcml_train.torch.gradients import ForwardTensors
+from hpcml_train.torch.tensor_scaling import AmaxHistory
 
 _PARAMETERS = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}  # float32 for all others
 _AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
@@ -73,6 +75,9 @@ class Arithmetic:
         self.skipped_steps = 0
         self.overflowed_gradients = 0  # elements that were not finite, in the last step
         self.products: Dict[str, int] = {}  # operation -> how many were emulated
+        self.unrounded: Dict[str, int] = {}  # operation -> how many passed the emulation as they are
+        self._forward = ForwardTensors()
+        self._history = AmaxHistory()
         self.switches: Mapping[str, Union[str, bool]] = (
             switches.read_switches()
             if precision == OWN
@@ -108,13 +113,13 @@ class Arithmetic:
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
         """Compute in this precision inside the block: the forward pass and the loss."""
-        with self._emulation(must_see=True), self._autocast():
+        with self._emulation(is_backward=False), self._autocast():
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of *loss*, scaled where this precision scales; also several times before a step."""
         # Outside autocast: torch runs a backward pass in the dtypes that the forward pass chose.
-        with self._emulation(must_see=False):
+        with self._emulation(is_backward=True):
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call, unused-ignore]
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
@@ -195,6 +200,10 @@ class Arithmetic:
             "overflowed_gradients": float(self.overflowed_gradients),
         }
 
+    def emulated_products(self) -> Dict[str, Any]:
+        """Return how many products were rounded so far, by operation, and how many passed as they are."""
+        return {**self.products, **({"not_rounded": dict(self.unrounded)} if self.unrounded else {})}
+
     def state_dict(self) -> Dict[str, Any]:
         """Return the arithmetic's state for a checkpoint (loss scale, counters)."""
         return {
@@ -202,6 +211,7 @@ class Arithmetic:
             "skipped_steps": self.skipped_steps,
             "overflowed_gradients": self.overflowed_gradients,
             "products": dict(self.products),
+            "unrounded": dict(self.unrounded),
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
         }
 
@@ -212,6 +222,7 @@ class Arithmetic:
         self.skipped_steps = state["skipped_steps"]
         self.overflowed_gradients = state.get("overflowed_gradients", 0)  # older checkpoints have none
         self.products = dict(state["products"])
+        self.unrounded = dict(state.get("unrounded", {}))
         if self._scaler is not None:
             self._scaler.load_state_dict(state["scaler"])
 
@@ -254,15 +265,19 @@ class Arithmetic:
             yield
 
     @contextlib.contextmanager
-    def _emulation(self, *, must_see: bool) -> Iterator[None]:
+    def _emulation(self, *, is_backward: bool) -> Iterator[None]:
         if self.numerics != "emulated":
             yield
             return
-        name = _EMULATED[self.precision]
-        with emulation.emulate(name, rounding=self.rounding, has_rnn=self._has_rnn, must_see=must_see) as emulated:
+        name, of = _EMULATED[self.precision], emulation.Pass(self._forward, self._history, is_backward)
+        self._forward.forget()
+        with emulation.emulate(
+            name, rounding=self.rounding, has_rnn=self._has_rnn, must_see=not is_backward, of=of
+        ) as emulated:
             yield
-        for operation, count in emulated.calls.items():
-            self.products[operation] = self.products.get(operation, 0) + count
+        for counts, of_block in ((self.products, emulated.calls), (self.unrounded, emulated.unrounded)):
+            for operation, count in of_block.items():
+                counts[operation] = counts.get(operation, 0) + count
 
 
 def _has_mkldnn(dtype: torch.dtype) -> bool:

@@ -2,212 +2,177 @@
 
 Works below autograd, so that the products of the backward pass are rounded too, as the hardware does. Exact: the
 rounding of inputs, the exponent range, which operations are rounded. Not modelled: the order and the width of the
-hardware's accumulator.
+hardware's accumulator. What is neither rounded nor known to be harmless is refused by name
+(`hpcml_train.torch.operations`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
-_aten = torch.ops.aten
-_Operation = Any  # torch._ops.OpOverload, which torch does not export
-_FP32_MANTISSA_BITS = 23
-_FP32_MIN_EXPONENT = -126
+from hpcml_train.torch import multiplication, operations
+from hpcml_train.torch.gradients import ForwardTensors, is_backward, is_differentiable
+from hpcml_train.torch.multiplication import Call
+from hpcml_train.torch.operations import Kind, Operation
+from hpcml_train.torch.replacements import REPLACEMENTS
+from hpcml_train.torch.schemes import Options, Place, Scheme, names, scheme
+from hpcml_train.torch.tensor_scaling import AmaxHistory
 
-
-class Format(NamedTuple):
-    """A floating point format."""
-
-    mantissa_bits: int  # stored ones
-    min_exponent: int  # of the smallest normal number
-    largest: float  # finite value
-
-
-FORMATS: Mapping[str, Format] = {
-    "tf32": Format(10, -126, float.fromhex("0x1.ffcp127")),
-    "bf16": Format(7, -126, float.fromhex("0x1.fep127")),
-    "fp16": Format(10, -14, 65504.0),
-    "fp8_e4m3": Format(3, -6, 448.0),
-    "fp8_e5m2": Format(2, -14, 57344.0),
-}
 HALF = "half"  # no rounding of our own: 16-bit tensors in, FP32 arithmetic, 16-bit tensors out
-ROUNDINGS = ("rna", "rne", "rz")
-
-# operation -> the arguments that feed the multipliers (bias and addend stay FP32)
-_PRODUCTS: Mapping[Any, Tuple[int, ...]] = {
-    _aten.mm: (0, 1),
-    _aten.bmm: (0, 1),
-    _aten.mv: (0, 1),
-    _aten.dot: (0, 1),
-    _aten.addmm: (1, 2),
-    _aten.baddbmm: (1, 2),
-    _aten.addmv: (1, 2),
-    _aten.addbmm: (1, 2),
-    _aten.addr: (1, 2),
-    _aten.convolution: (0, 1),
-    _aten.convolution_backward: (0, 1, 2),
-}
-# Products inside kernels that torch's flop registry does not list. What it lists and we do not handle is refused too:
-# an operation that slips through would be an FP32 number under another name.
-_FUSED = (
-    "mkldnn_rnn_layer",
-    "_transformer_encoder_layer_fwd",
-    "_native_multi_head_attention",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention_for_cpu_backward",
-    "_scaled_dot_product_fused_attention_overrideable",
-)
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
-def round_mantissa(x: torch.Tensor, bits: int, rounding: str = "rne") -> torch.Tensor:
-    """Round float32 *x* to *bits* stored mantissa bits: rne, rna (ties away from zero) or rz (towards zero)."""
-    as_int, dropped = x.view(torch.int32), _FP32_MANTISSA_BITS - bits
-    if rounding == "rne":
-        rounded = as_int >> dropped
-        rounded &= 1
-        rounded += (1 << (dropped - 1)) - 1
-        rounded += as_int
-    elif rounding == "rna":
-        rounded = as_int + (1 << (dropped - 1))
-    elif rounding == "rz":
-        rounded = as_int.clone()
-    else:
-        raise ValueError(f"rounding={rounding!r}: choose one of {', '.join(ROUNDINGS)}")
-    rounded &= -(1 << dropped)
-    y = rounded.view(torch.float32)
-    # Canonical NaNs survive the integer arithmetic; one whose payload is all ones would wrap to a zero.
-    return y if bool(torch.isfinite(x.sum())) else torch.where(torch.isnan(x), x, y)
+class Pass(NamedTuple):
+    """The part of a step that a block computes, and what the blocks before it have found out."""
 
-
-def quantise(x: torch.Tensor, name: str, *, rounding: Optional[str] = None, saturate: bool = False) -> torch.Tensor:
-    """Return the values of format *name* nearest to float32 *x*, stored as float32; overflow is infinite or clamped.
-
-    *rounding* defaults to rna for TF32, which is what PTX's ``cvt.rna.tf32.f32`` and CUTLASS do, else to rne.
-    """
-    form = FORMATS[name]
-    rounding = rounding or default_rounding(name)
-    if rounding == "rne" and name == "bf16" and not saturate:
-        return x.to(torch.bfloat16).float()
-    if rounding == "rne" and name == "fp16" and not saturate:
-        return x.to(torch.float16).float()
-    if rounding == "rne" and name in ("fp8_e4m3", "fp8_e5m2") and saturate:
-        dtype = torch.float8_e4m3fn if name == "fp8_e4m3" else torch.float8_e5m2
-        return x.clamp(-form.largest, form.largest).to(dtype).float()
-    return _quantise_by_hand(x, form, rounding, saturate=saturate)
-
-
-def default_rounding(name: str) -> str:
-    """Return how the hardware converts to format *name*."""
-    return "rna" if name == "tf32" else "rne"
-
-
-def _quantise_by_hand(x: torch.Tensor, form: Format, rounding: str, *, saturate: bool) -> torch.Tensor:
-    y = round_mantissa(x, form.mantissa_bits, rounding)
-    if form.min_exponent == _FP32_MIN_EXPONENT and not saturate:
-        return y  # the carry into the exponent has already given infinity
-    if form.min_exponent > _FP32_MIN_EXPONENT:  # subnormal numbers: a fixed-point grid
-        grid = 2.0 ** (form.min_exponent - form.mantissa_bits)
-        y = torch.where(x.abs() < 2.0**form.min_exponent, _round_to_integer(x / grid, rounding) * grid, y)
-    limit = torch.full_like(y, form.largest if saturate else math.inf).copysign(x)
-    return torch.where((y.abs() > form.largest) & torch.isfinite(x), limit, y)
-
-
-def _round_to_integer(x: torch.Tensor, rounding: str) -> torch.Tensor:
-    if rounding == "rne":
-        return torch.round(x)
-    if rounding == "rz":
-        return torch.trunc(x)
-    return torch.trunc(x + torch.full_like(x, 0.5).copysign(x))
+    forward: ForwardTensors
+    history: AmaxHistory
+    is_backward: bool  # autograd's pass alone, and nothing that is differentiated later
 
 
 class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
-    """Rounds what feeds the multipliers while it is active; ``calls`` counts the products it saw."""
+    """Rounds what feeds the multipliers while it is active.
+
+    ``calls`` counts the products that were rounded, ``unrounded`` those that passed as they are: of other types than
+    the emulated one, and inside of solvers and transforms.
+    """
 
     def __init__(
-        self, name: str, *, rounding: Optional[str] = None, saturate: Optional[bool] = None, scaled: bool = True
+        self, name: str, *, rounding: Optional[str] = None, scale_rounding: str = "ceil", of: Optional[Pass] = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        if name not in FORMATS and name != HALF:
-            raise ValueError(f"format={name!r}: choose one of {', '.join([*FORMATS, HALF])}")
-        is_fp8 = name.startswith("fp8")
+        if name != HALF and name not in names():
+            raise ValueError(f"format={name!r}: choose one of {', '.join([*names(), HALF])}")
         self.calls: Dict[str, int] = {}
+        self.unrounded: Dict[str, int] = {}
         self._name = name
-        self._rounding = rounding
-        self._saturate = is_fp8 if saturate is None else saturate
-        self._scaled = scaled and is_fp8  # unscaled FP8 does not train
-        self._fused = {getattr(_aten, op) for op in _FUSED if hasattr(_aten, op)}
+        of = of or Pass(ForwardTensors(), AmaxHistory(), is_backward=False)
+        options = Options(rounding, scale_rounding, of.history)
+        self._scheme: Optional[Scheme] = None if name == HALF else scheme(name, options)
+        self._tells_gradients = self._scheme is not None and self._scheme.tells_gradients
+        self._forward, self._only_backward = of.forward, of.is_backward
 
-    def __torch_dispatch__(self, func: _Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        kwargs, packet = kwargs or {}, func.overloadpacket
-        inputs = _PRODUCTS.get(packet)
-        if inputs is None:
-            return self._pass_on(func, args, kwargs)
-        self.calls[str(packet)] = self.calls.get(str(packet), 0) + 1
-        if self._name == HALF:
-            return _in_fp32(func, args, kwargs, args[inputs[0]].dtype)
-        rounded = list(args)
-        for position in inputs:
-            if rounded[position].dtype is torch.float32:
-                rounded[position] = self._round(rounded[position])
-        return func(*rounded, **kwargs)
+    def __torch_dispatch__(self, func: Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        kwargs, kind = kwargs or {}, operations.kind_of(func)
+        if kind is Kind.PRODUCT:
+            return self._multiply(Call.of(func, args, kwargs))
+        if kind is Kind.REPLACED and "out" not in kwargs:
+            return self._replace(func, args, kwargs)
+        if kind is Kind.COMPOSITE:
+            with self:  # inference mode hands over operations whole (aten.linear), with their products inside
+                return func.decompose(*args, **kwargs)
+        if kind is Kind.LISTED:
+            _count(self.unrounded, str(func.overloadpacket))
+        elif kind is not Kind.HARMLESS:
+            raise NotImplementedError(self._refusal(func, kind))
+        return self._pass_on(func, args, kwargs)
 
-    def _pass_on(self, func: _Operation, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-        with self:  # inference mode hands over operations whole (aten.linear), with their products inside
-            result = func.decompose(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
-        if func.overloadpacket in self._fused or func.overloadpacket in flop_registry:
-            raise NotImplementedError(f"{func.overloadpacket} is a fused product: its inputs cannot be rounded here")
-        return func(*args, **kwargs)
+    def _pass_on(self, func: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        result = func(*args, **kwargs)
+        if self._tells_gradients and is_backward():
+            self._forward.follow((args, kwargs), result)
+        return result
 
-    def _round(self, x: torch.Tensor) -> torch.Tensor:
-        if not self._scaled:
-            return quantise(x, self._name, rounding=self._rounding, saturate=self._saturate)
-        largest = float(x.abs().amax()) if x.numel() else 0.0
-        if not 0.0 < largest < math.inf:
-            return x
-        # A power of two for each tensor, so that scaling itself is exact; FP32's own range bounds it.
-        exponent = math.floor(math.log2(FORMATS[self._name].largest / largest))
-        scale = 2.0 ** max(-126, min(126, exponent))
-        return quantise(x * scale, self._name, rounding=self._rounding, saturate=self._saturate) / scale
+    def _replace(self, func: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        if self._tells_gradients and not is_backward():
+            self._forward.add((args, kwargs))
+        with self:
+            result = REPLACEMENTS[operations.name_of(func)](*args, **kwargs)
+        return self._pass_on(func, args, kwargs) if result is NotImplemented else result
+
+    def _multiply(self, call: Call) -> Any:  # noqa: ANN401
+        packet = str(call.func.overloadpacket)
+        wanted = _HALF_DTYPES if self._scheme is None else (torch.float32,)
+        if other := next((x.dtype for x in call.factors if x.dtype not in wanted), None):
+            _count(self.unrounded, f"{packet} of {str(other).rpartition('.')[2]}")
+            return self._pass_on(call.func, call.args, call.kwargs)
+        number = sum(self.calls.values())
+        _count(self.calls, packet)
+        if self._scheme is None:
+            return multiplication.multiply_in_fp32(call)
+        multiplication.refuse_layouts(call, self._scheme)
+        return self._compute(
+            call, self._scheme, f"{'backward' if self._only_backward else 'forward'} {number} {packet}"
+        )
+
+    def _compute(self, call: Call, rounding: Scheme, name: str) -> Any:  # noqa: ANN401
+        """Return the product; *name* is the same in each step."""
+        if multiplication.is_convolution_backward(call):
+            return multiplication.differentiate_convolution(call, rounding, name)
+        return multiplication.multiply(call, rounding, self._places(call, name))
+
+    def _places(self, call: Call, name: str) -> List[Place]:
+        gradients = self._which_are_gradients(call) if self._tells_gradients else [False, False]
+        return [
+            place._replace(is_gradient=gradients[at], name=f"{name}.{at}") for at, place in enumerate(call.places())
+        ]
+
+    def _which_are_gradients(self, call: Call) -> List[bool]:
+        if not is_backward():
+            if is_differentiable() and not self._only_backward:
+                raise NotImplementedError(
+                    f"aten.{call.name}: gradients are differentiated, or a checkpoint is computed again, inside of the "
+                    f"forward pass: {self._name} cannot tell which factors are gradients"
+                )
+            self._forward.add(call.factors)
+            return [False, False]
+        found = [not self._forward.has(x) for x in call.factors]
+        if all(found):
+            raise NotImplementedError(
+                f"aten.{call.name}: neither factor was one of the forward pass: {self._name} cannot tell which is a "
+                "gradient"
+            )
+        return found
+
+    def _refusal(self, func: Operation, kind: Kind) -> str:
+        what = func.overloadpacket
+        if kind is Kind.REFUSED:
+            return f"{what} is a fused product: its inputs cannot be rounded here"
+        if kind is Kind.REPLACED:
+            return f"{what} with out=...: its inputs cannot be rounded here, call it without"
+        return f"{what} is not known to the emulation of {self._name}: whether it has products, nobody has looked"
 
 
-def _in_fp32(func: _Operation, args: Sequence[object], kwargs: Mapping[str, object], dtype: torch.dtype) -> object:
-    if dtype not in _HALF_DTYPES:
-        return func(*args, **kwargs)
-    wide = [x.float() if isinstance(x, torch.Tensor) and x.dtype in _HALF_DTYPES else x for x in args]
-    result = func(*wide, **kwargs)
-    if isinstance(result, (tuple, list)):
-        return tuple(x if x is None else x.to(dtype) for x in result)
-    return result.to(dtype)
+def _count(counts: Dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
 
 
 @contextlib.contextmanager
 def emulate(
-    name: str, *, rounding: Optional[str] = None, has_rnn: bool = False, must_see: bool = True
+    name: str,
+    *,
+    rounding: Optional[str] = None,
+    scale_rounding: str = "ceil",
+    has_rnn: bool = False,
+    must_see: bool = True,
+    of: Optional[Pass] = None,
 ) -> Iterator[Emulation]:
-    """Emulate format *name* in the block; raise at its end where no product was seen, unless not *must_see*.
+    """Emulate the arithmetic *name* in the block; raise at its end where nothing was rounded, unless not *must_see*.
 
     Attention is computed by plain products meanwhile, and with *has_rnn* recurrent layers too, at the price of every
     other oneDNN kernel.
     """
-    mode = Emulation(name, rounding=rounding)
+    mode = Emulation(name, rounding=rounding, scale_rounding=scale_rounding, of=of)
+    with plain_kernels(has_rnn=has_rnn), mode:
+        yield mode
+    if must_see and not mode.calls:
+        passed = f", but for {', '.join(mode.unrounded)}, which it passes on" if mode.unrounded else ""
+        raise RuntimeError(f"no matrix product was rounded: the emulation did not see the model{passed}")
+
+
+@contextlib.contextmanager
+def plain_kernels(*, has_rnn: bool) -> Iterator[None]:
+    """Let attention be computed by plain products in the block, and with *has_rnn* recurrent layers too."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if has_rnn:
             stack.enter_context(without_mkldnn())
-        stack.enter_context(mode)
-        yield mode
-    if must_see and not mode.calls:
-        raise RuntimeError("no matrix product was rounded: the emulation did not see the model")
+        yield
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
     Takes milliseconds and leaves torch's random numbers alone. ``switches`` are their values now, ``flipped`` those
     that were changed since the arithmetic set them.
     """
-    switches, counted = torch_switches.read_switches(), dict(arithmetic.products)
+    switches, counted = torch_switches.read_switches(), (dict(arithmetic.products), dict(arithmetic.unrounded))
     products: Mapping[str, Product] = {
         "matmul": lambda scale: _matmul(arithmetic, scale),
         "conv": lambda scale: _conv(arithmetic, scale),
@@ -34,8 +34,7 @@ def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
         for name, product in products.items()
     }
     parameters = _name(next(_linear(arithmetic).parameters()).dtype)
-    arithmetic.products.clear()
-    arithmetic.products.update(counted)  # those of the probe are not the training's
+    arithmetic.products, arithmetic.unrounded = counted  # those of the probe are not the training's
     return {
         "requested": arithmetic.precision,
         "numerics": arithmetic.numerics,

@@ -187,7 +187,7 @@ class TorchTraining(loop.Training):
     def outcome(self, weights: Mapping[str, torch.Tensor]) -> loop.Events:
         """Return the products that were emulated, the digest of the weights, and what the recipe found."""
         if self._arithmetic.products:
-            yield "emulated_products", dict(self._arithmetic.products)
+            yield "emulated_products", self._arithmetic.emulated_products()
         yield "final", {"step": self.task.steps, "sha256": digest(weights)}
         yield from self._recipe.results(weights).items()
 

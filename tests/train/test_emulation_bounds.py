@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from hpcml_train.torch.emulation import FORMATS, emulate, quantise  # noqa: E402
+from hpcml_train.torch.emulation import emulate  # noqa: E402
+from hpcml_train.torch.rounding import FORMATS, quantise  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402, N812
 
-from hpcml_train.torch.emulation import FORMATS, Emulation, _quantise_by_hand, emulate, quantise, round_mantissa  # noqa: E402
+from hpcml_train.torch.emulation import Emulation, emulate  # noqa: E402
+from hpcml_train.torch.rounding import FORMATS, _quantise_by_hand, quantise, round_mantissa  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -173,16 +174,46 @@ def test_half_leaves_fp32_products_alone() -> None:
 
     plain = a @ a
 
-    with emulate("half"):
+    with emulate("half", must_see=False) as emulation:
         assert torch.equal(a @ a, plain)
 
+    assert (emulation.calls, emulation.unrounded) == ({}, {"aten.mm of float32": 1})
 
-def test_double_precision_is_not_rounded() -> None:
-    a = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.int64, torch.bfloat16])
+def test_products_of_other_types_pass_and_count_as_unrounded(dtype: torch.dtype) -> None:
+    a = torch.randn(8, 8, generator=torch.Generator().manual_seed(5)).mul(8).to(dtype)
     plain = a @ a
 
-    with emulate("bf16"):
+    with emulate("fp8_e5m2", must_see=False) as emulation:
         assert torch.equal(a @ a, plain)
+
+    assert (emulation.calls, list(emulation.unrounded)) == ({}, [f"aten.mm of {str(dtype)[6:]}"])
+
+
+def test_a_model_in_double_precision_was_not_seen() -> None:
+    layer = torch.nn.Linear(8, 8, dtype=torch.float64)
+
+    reason = r"no matrix product was rounded: .* aten.addmm of float64, which it passes"
+    with pytest.raises(RuntimeError, match=reason), emulate("bf16"):
+        layer(torch.ones(4, 8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("name", "measured"), [("tf32", 2.9e-4), ("fp8_e4m3", 3.8e-2), ("mxfp8", 3.7e-2)])
+@pytest.mark.parametrize("convolution", [F.conv2d, F.conv_transpose2d])
+def test_the_gradient_of_a_bias_is_a_sum_and_not_rounded(name: str, measured: float, convolution: object) -> None:
+    generator = torch.Generator().manual_seed(6)
+    x, w, b, g = (torch.randn(s, generator=generator) for s in ((8, 32, 9, 9), (32, 32, 3, 3), (32,), (8, 32, 9, 9)))
+    inputs = [x.requires_grad_(), w.requires_grad_(), b.requires_grad_()]
+
+    with emulate(name):
+        of_x, of_w, of_b = torch.autograd.grad(convolution(x, w, b, padding=1), inputs, g)
+
+    exact = [one.detach().double().requires_grad_() for one in inputs]
+    references = torch.autograd.grad(convolution(*exact, padding=1), exact, g.double())
+    assert _relative(of_b, references[2]) < 1e-6
+    assert measured / 2 < _relative(of_x, references[0]) < measured * 2
+    assert measured / 2 < _relative(of_w, references[1]) < measured * 2
 
 
 def test_inference_mode_is_rounded_too() -> None:

@@ -1,0 +1,97 @@
+"""Rounding to a format: float32 numbers to the nearest that tensor cores multiply, stored as float32 again."""
+
+from __future__ import annotations
+
+import math
+from typing import Mapping, NamedTuple, Optional
+
+import torch
+
+_FP32_MANTISSA_BITS = 23
+_FP32_MIN_EXPONENT = -126
+
+
+class Format(NamedTuple):
+    """A floating point format."""
+
+    mantissa_bits: int  # stored ones
+    min_exponent: int  # of the smallest normal number
+    largest: float  # finite value
+
+
+FORMATS: Mapping[str, Format] = {
+    "tf32": Format(10, -126, float.fromhex("0x1.ffcp127")),
+    "bf16": Format(7, -126, float.fromhex("0x1.fep127")),
+    "fp16": Format(10, -14, 65504.0),
+    "fp8_e4m3": Format(3, -6, 448.0),
+    "fp8_e5m2": Format(2, -14, 57344.0),
+    "fp4_e2m1": Format(1, 0, 6.0),
+}
+ROUNDINGS = ("rna", "rne", "rz")
+_CASTS = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}  # torch's types with 8 bits
+
+
+def round_mantissa(x: torch.Tensor, bits: int, rounding: str = "rne") -> torch.Tensor:
+    """Round float32 *x* to *bits* stored mantissa bits: rne, rna (ties away from zero) or rz (towards zero)."""
+    as_int, dropped = x.view(torch.int32), _FP32_MANTISSA_BITS - bits
+    if rounding == "rne":
+        rounded = as_int >> dropped
+        rounded &= 1
+        rounded += (1 << (dropped - 1)) - 1
+        rounded += as_int
+    elif rounding == "rna":
+        rounded = as_int + (1 << (dropped - 1))
+    elif rounding == "rz":
+        rounded = as_int.clone()
+    else:
+        raise ValueError(f"rounding={rounding!r}: choose one of {', '.join(ROUNDINGS)}")
+    rounded &= -(1 << dropped)
+    y = rounded.view(torch.float32)
+    # Canonical NaNs survive the integer arithmetic; one whose payload is all ones would wrap to a zero.
+    return y if bool(torch.isfinite(x.sum())) else torch.where(torch.isnan(x), x, y)
+
+
+def quantise(x: torch.Tensor, name: str, *, rounding: Optional[str] = None, saturate: bool = False) -> torch.Tensor:
+    """Return the values of format *name* nearest to float32 *x*, stored as float32; overflow is infinite or clamped.
+
+    *rounding* defaults to rna for TF32, which is what PTX's ``cvt.rna.tf32.f32`` and CUTLASS do, else to rne.
+    """
+    form = FORMATS[name]
+    rounding = rounding or default_rounding(name)
+    if rounding == "rne" and name == "bf16" and not saturate:
+        return x.to(torch.bfloat16).float()
+    if rounding == "rne" and name == "fp16" and not saturate:
+        return x.to(torch.float16).float()
+    if rounding == "rne" and name in _CASTS and saturate:
+        return x.clamp(-form.largest, form.largest).to(eight_bits(name)).float()
+    return _quantise_by_hand(x, form, rounding, saturate=saturate)
+
+
+def eight_bits(name: str) -> torch.dtype:
+    """Return torch's type for the format *name*, fp8_e4m3 or fp8_e5m2."""
+    dtype: torch.dtype = getattr(torch, _CASTS[name])
+    return dtype
+
+
+def default_rounding(name: str) -> str:
+    """Return how the hardware converts to format *name*."""
+    return "rna" if name == "tf32" else "rne"
+
+
+def _quantise_by_hand(x: torch.Tensor, form: Format, rounding: str, *, saturate: bool) -> torch.Tensor:
+    y = round_mantissa(x, form.mantissa_bits, rounding)
+    if form.min_exponent == _FP32_MIN_EXPONENT and not saturate:
+        return y  # the carry into the exponent has already given infinity
+    if form.min_exponent > _FP32_MIN_EXPONENT:  # subnormal numbers: a fixed-point grid
+        grid = 2.0 ** (form.min_exponent - form.mantissa_bits)
+        y = torch.where(x.abs() < 2.0**form.min_exponent, _round_to_integer(x / grid, rounding) * grid, y)
+    limit = torch.full_like(y, form.largest if saturate else math.inf).copysign(x)
+    return torch.where((y.abs() > form.largest) & torch.isfinite(x), limit, y)
+
+
+def _round_to_integer(x: torch.Tensor, rounding: str) -> torch.Tensor:
+    if rounding == "rne":
+        return torch.round(x)
+    if rounding == "rz":
+        return torch.trunc(x)
+    return torch.trunc(x + torch.full_like(x, 0.5).copysign(x))
