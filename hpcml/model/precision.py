@@ -24,6 +24,10 @@ class PrecisionName(Enum):
     own = "own"
     fp64 = "fp64"
     fp32 = "fp32"
+    bf16x9 = "bf16x9"
+    bf16x6 = "bf16x6"
+    tf32x3 = "tf32x3"
+    bf16x3 = "bf16x3"
     tf32 = "tf32"
     amp_fp16 = "amp_fp16"
     amp_bf16 = "amp_bf16"
@@ -31,10 +35,17 @@ class PrecisionName(Enum):
     fp16 = "fp16"
     fp8_e4m3 = "fp8_e4m3"
     fp8_e5m2 = "fp8_e5m2"
+    fp8_hybrid = "fp8_hybrid"
+    fp8_hybrid_delayed = "fp8_hybrid_delayed"
+    mxfp8 = "mxfp8"
+    mxfp4 = "mxfp4"
+    nvfp4 = "nvfp4"
+    int8 = "int8"
 
 
 RECIPES_OWN = PrecisionName.fp32  # what recipes compute in where nothing was asked for
-ALIASES: Mapping[str, PrecisionName] = {"amp": PrecisionName.amp_fp16}  # names in conf/precision that stand for others
+# names in conf/precision that stand for others
+ALIASES: Mapping[str, PrecisionName] = {"amp": PrecisionName.amp_fp16, "3xtf32": PrecisionName.tf32x3}
 
 
 # What accelerate calls them (--mixed_precision). TF32 is no mixed precision: its switches are
@@ -93,9 +104,36 @@ class Capability:
     """One row of `CAPABILITIES`: which devices compute a precision natively, and how it is emulated elsewhere."""
 
     on_cpu: bool  # whether a CPU's own kernels do it at a usable speed
-    min_compute_capability: tuple[int, int] | None  # None: no GPU does it natively in hpcml's recipes yet
-    emulation: str | None  # the format that hpcml_client rounds to; None: not emulated
+    min_compute_capability: tuple[int, int] | None  # None: no GPU does it natively in hpcml's recipes
+    emulation: str | None  # how hpcml_train rounds; None: not emulated
     why_not: str  # why a CPU is not native, for the line that refuses
+    max_compute_capability: tuple[int, int] | None = None  # the last GPUs that do it; None: all newer ones
+    why_not_on_gpu: str = ""  # why no GPU is native, where none is
+    trains: bool = True  # False: for networks that are trained already
+
+
+_NO_SPLIT = "a CPU multiplies FP32 numbers whole: parts of them are for tensor cores"
+_NO_FP8 = "no CPU has FP8 units"
+_NO_BLOCKS = "no CPU has units for blocks with a scale"
+_BLOCKS_LATER = "its units came with compute capability 10.0, and hpcml computes in them on no GPU yet"
+_NO_SWITCH = "PyTorch has no switch for it on any GPU"
+
+
+def _emulated(  # the common row: what tensor cores have, and a CPU emulates
+    name: str,
+    why_not: str,
+    since: tuple[int, int] | None,
+    why_not_on_gpu: str = "",
+    until: tuple[int, int] | None = None,
+) -> Capability:
+    return Capability(
+        on_cpu=False,
+        min_compute_capability=since,
+        max_compute_capability=until,
+        emulation=name,
+        why_not=why_not,
+        why_not_on_gpu=why_not_on_gpu,
+    )
 
 
 # CPU column: torch 2.13 on AVX-512 (docs/precision.md): a TF32 switch changes nothing, 16-bit floating point
@@ -103,33 +141,39 @@ class Capability:
 CAPABILITIES: Mapping[PrecisionName, Capability] = {
     PrecisionName.fp64: Capability(on_cpu=True, min_compute_capability=(1, 3), emulation=None, why_not=""),
     PrecisionName.fp32: Capability(on_cpu=True, min_compute_capability=(1, 0), emulation=None, why_not=""),
-    PrecisionName.tf32: Capability(
-        on_cpu=False,
-        min_compute_capability=(8, 0),
-        emulation="tf32",
-        why_not="no CPU has TF32 units: its switch is silently ignored there and the run would be FP32",
+    # cuBLAS 12.9 and later, by a variable (cuBLAS manual, floating point emulation)
+    PrecisionName.bf16x9: _emulated("bf16x9", _NO_SPLIT, (10, 0), until=(10, 3)),
+    PrecisionName.bf16x6: _emulated("bf16x6", _NO_SPLIT, None, _NO_SWITCH),
+    PrecisionName.tf32x3: _emulated("tf32x3", _NO_SPLIT, None, _NO_SWITCH),
+    PrecisionName.bf16x3: _emulated("bf16x3", _NO_SPLIT, None, _NO_SWITCH),
+    PrecisionName.tf32: _emulated(
+        "tf32", "no CPU has TF32 units: its switch is silently ignored there and the run would be FP32", (8, 0)
     ),
-    PrecisionName.amp_fp16: Capability(
-        on_cpu=False,
-        min_compute_capability=(7, 0),
-        emulation="half",
-        why_not="CPU kernels for FP16 are missing or about 100 times slower than FP32",
+    PrecisionName.amp_fp16: _emulated(
+        "half", "CPU kernels for FP16 are missing or about 100 times slower than FP32", (7, 0)
     ),
     PrecisionName.amp_bf16: Capability(on_cpu=True, min_compute_capability=(8, 0), emulation=None, why_not=""),
     PrecisionName.bf16: Capability(on_cpu=True, min_compute_capability=(8, 0), emulation=None, why_not=""),
-    PrecisionName.fp16: Capability(
-        on_cpu=False,
-        min_compute_capability=(6, 0),
-        emulation="half",
-        why_not="CPU kernels for FP16 are missing or about 100 times slower than FP32",
+    PrecisionName.fp16: _emulated(
+        "half", "CPU kernels for FP16 are missing or about 100 times slower than FP32", (6, 0)
     ),
-    PrecisionName.fp8_e4m3: Capability(
-        on_cpu=False, min_compute_capability=None, emulation="fp8_e4m3", why_not="no CPU has FP8 units"
-    ),
-    PrecisionName.fp8_e5m2: Capability(
-        on_cpu=False, min_compute_capability=None, emulation="fp8_e5m2", why_not="no CPU has FP8 units"
+    PrecisionName.fp8_e4m3: _emulated("fp8_e4m3", _NO_FP8, (8, 9)),
+    PrecisionName.fp8_e5m2: _emulated("fp8_e5m2", _NO_FP8, None, "cuBLAS multiplies no E5M2 by E5M2"),
+    PrecisionName.fp8_hybrid: _emulated("fp8_hybrid", _NO_FP8, (8, 9)),
+    PrecisionName.fp8_hybrid_delayed: _emulated("fp8_hybrid_delayed", _NO_FP8, (8, 9)),
+    PrecisionName.mxfp8: _emulated("mxfp8", _NO_BLOCKS, None, _BLOCKS_LATER),
+    PrecisionName.mxfp4: _emulated("mxfp4", _NO_BLOCKS, None, _BLOCKS_LATER),
+    PrecisionName.nvfp4: _emulated("nvfp4", _NO_BLOCKS, None, _BLOCKS_LATER),
+    PrecisionName.int8: Capability(
+        on_cpu=True, min_compute_capability=(6, 1), emulation=None, why_not="", trains=False
     ),
 }
+# Computed by other products than the framework's own, which compiled code and a pipeline would escape: emulated ones
+# everywhere, and these by the device's own units too.
+SCALED_PRODUCTS = frozenset({PrecisionName.fp8_e4m3, PrecisionName.fp8_hybrid, PrecisionName.fp8_hybrid_delayed})
+
+
+INFERENCE = "model=inference deploys networks in it"  # where precisions that do not train are
 
 
 _OWN = Capability(on_cpu=True, min_compute_capability=(1, 0), emulation=None, why_not="")
@@ -142,21 +186,40 @@ _NOT_ON_CPU: Mapping[str, Mapping[PrecisionName, str]] = {
     "tensorflow": {PrecisionName.amp_fp16: _SLOW_IN_TENSORFLOW, PrecisionName.fp16: _SLOW_IN_TENSORFLOW},
     "jax": {},
 }
-_NOWHERE_ON_CPU = (PrecisionName.tf32, PrecisionName.fp8_e4m3, PrecisionName.fp8_e5m2)
+_IN_EVERY_FRAMEWORK = frozenset(
+    {
+        *(PrecisionName.fp64, PrecisionName.fp32, PrecisionName.tf32, PrecisionName.amp_fp16, PrecisionName.amp_bf16),
+        *(PrecisionName.bf16, PrecisionName.fp16),
+    }
+)
 
 
 def capability(name: PrecisionName, framework: str | None) -> Capability:
     """Return what *framework* supports of the precision *name*.
 
     Torch's row holds for torch, and for programs that name no framework (None). TensorFlow, JAX and NumPy emulate
-    nothing. What is left to the program is on no device refused or emulated.
+    nothing, and have no more than the precisions that every framework has. What is left to the program is on no device
+    refused or emulated.
     """
     if name is PrecisionName.own:
         return _OWN
-    row, slow = CAPABILITIES[name], _NOT_ON_CPU.get(framework or "torch")
+    row = CAPABILITIES[name]
+    if (framework or "torch") == "torch":
+        return row
+    if name not in _IN_EVERY_FRAMEWORK:
+        because = f"hpcml computes in {name.name} with torch only"
+        return replace(
+            row,
+            on_cpu=False,
+            min_compute_capability=None,
+            emulation=None,
+            why_not=row.why_not or because,
+            why_not_on_gpu=because,
+        )
+    slow = _NOT_ON_CPU.get(str(framework))
     if slow is None:
         return row
-    why_not = slow.get(name, row.why_not if name in _NOWHERE_ON_CPU else "")
+    why_not = slow.get(name, row.why_not if name is PrecisionName.tf32 else "")
     return replace(row, on_cpu=not why_not, emulation=None, why_not=why_not)
 
 
@@ -200,10 +263,13 @@ def _obstacle(row: Capability, device: Device, framework: str | None) -> str | N
     if framework == "numpy":
         return "NumPy computes on the CPU: set resources.gpus_per_node=0"
     if row.min_compute_capability is None:
-        return "the recipes have no native FP8 yet"
-    if device.compute_capability is None or device.compute_capability >= row.min_compute_capability:
+        return row.why_not_on_gpu or "hpcml computes in it on no GPU"
+    latest = row.max_compute_capability
+    known = device.compute_capability
+    if known is None or (known >= row.min_compute_capability and (latest is None or known <= latest)):
         return None
-    return f"it needs compute capability {'.'.join(map(str, row.min_compute_capability))}"
+    least = ".".join(map(str, row.min_compute_capability))
+    return f"it needs compute capability {least}" + ("" if latest is None else f" to {'.'.join(map(str, latest))}")
 
 
 def _cure(row: Capability, device: Device, framework: str | None) -> str:
@@ -229,6 +295,7 @@ def _emulation(name: PrecisionName, row: Capability, device: Device) -> Numerics
 _ALWAYS: Mapping[str, str | None] = {
     # cuBLAS from CUDA 12.9 on: FP32 products made of BF16 ones, FP64 products of integers (cuBLAS manual, emulation)
     "CUBLAS_EMULATE_SINGLE_PRECISION": "0",
+    "CUBLAS_EMULATION_STRATEGY": None,
     "CUBLAS_EMULATE_DOUBLE_PRECISION": "0",
     # oneDNN's default for FP32 primitives on CPUs, in torch, TensorFlow and XLA: BF16 or ANY would let it round inputs
     "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
@@ -257,6 +324,8 @@ _TF32_ON: Mapping[str, str | None] = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
     "JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32",
 }
+# eager: also where cuBLAS expects no gain of it, so that every product is one
+_BF16X9_ON: Mapping[str, str | None] = {"CUBLAS_EMULATE_SINGLE_PRECISION": "1", "CUBLAS_EMULATION_STRATEGY": "eager"}
 
 
 def environment(name: PrecisionName) -> Mapping[str, str | None]:
@@ -268,6 +337,8 @@ def environment(name: PrecisionName) -> Mapping[str, str | None]:
     """
     if name is PrecisionName.own:
         return {}
+    if name is PrecisionName.bf16x9:
+        return {**_TF32_OFF, **_BF16X9_ON}
     return _TF32_ON if name is PrecisionName.tf32 else _TF32_OFF
 
 

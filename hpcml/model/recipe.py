@@ -17,7 +17,7 @@ from typing import Any
 
 from hpcml.codec import decode, encode, flatten
 from hpcml.errors import ConfigError
-from hpcml.model.precision import Device, Numerics, PrecisionName, decide_numerics, why_refused
+from hpcml.model.precision import INFERENCE, Device, Numerics, PrecisionName, capability, decide_numerics, why_refused
 from hpcml.model.run import Data, LayoutName, Model, Run, Training
 from hpcml.model.strategy import KINDS, Strategy, StrategyName
 from hpcml.paths import is_source_of_hpcml
@@ -95,12 +95,17 @@ class Recipe:
     measures: bool = False  # a benchmark: it trains nothing, and its numbers are rates
     modules: list[str] = field(default_factory=list)  # that it imports besides its framework
     needs: dict[str, Needs] = field(default_factory=dict)  # by the name of the data
+    precisions: list[str] = field(default_factory=list)  # that it computes in; empty: all that train
     refused: dict[str, str] = field(default_factory=dict)  # [framework.]precision or strategy -> why not
     requires: list[Requirement] = field(default_factory=list)  # what one setting asks of another
     options: dict[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known = {"strategies": StrategyName.__members__, "layouts": LayoutName.__members__}
+        known = {
+            "strategies": StrategyName.__members__,
+            "layouts": LayoutName.__members__,
+            "precisions": PrecisionName.__members__,
+        }
         for key, members in known.items():
             if unknown := [name for name in getattr(self, key) if name not in members]:
                 raise ConfigError(f"{key}: {unknown[0]!r} is none of {', '.join(members)}")
@@ -125,7 +130,12 @@ class Recipe:
 
     def why_not(self, precision: PrecisionName, framework: str) -> str | None:
         """Return why the recipe refuses *precision* in *framework*, or None where it does not."""
-        return self.refused.get(f"{framework}.{precision.name}", self.refused.get(precision.name))
+        reason = self.refused.get(f"{framework}.{precision.name}", self.refused.get(precision.name))
+        if reason is not None or precision.name in self.precisions:
+            return reason
+        if self.precisions:
+            return f"choose {' or '.join(self.precisions)}"
+        return None if capability(precision, framework).trains else f"nothing is trained in it: {INFERENCE}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

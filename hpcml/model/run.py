@@ -51,6 +51,7 @@ _JUDGEMENT = (
 # Settings that came after the first runs were recorded: at these values the run is the same experiment as before.
 _ADDED_LATER: Mapping[str, object] = {
     "model.options": {},
+    "precision.scale_rounding": "ceil",
     "strategy.bucket_cap_mb": None,
     "strategy.devices": None,
     "strategy.horovod.fusion_threshold_mb": None,
@@ -127,11 +128,16 @@ class Precision:
     name: PrecisionName
     numerics: Numerics = Numerics.auto
     rounding: str = "rna"  # of emulated TF32: nearest, ties away, is what PTX's cvt.rna.tf32 and CUTLASS do
+    scale_rounding: str = "ceil"  # of the blocks of mxfp8 and mxfp4: as NVIDIA's libraries do; floor: as OCP's text
     loss_scaling: bool = True  # GradScaler; only the FP16 arms use one
     on_mismatch: OnMismatch = OnMismatch.fail  # when a probe at the start shows another precision
 
     def __post_init__(self) -> None:
         require(self.rounding in ("rna", "rne", "rz"), f"precision.rounding={self.rounding}: choose rna, rne or rz")
+        require(
+            self.scale_rounding in ("ceil", "floor"),
+            f"precision.scale_rounding={self.scale_rounding}: choose ceil or floor",
+        )
 
 
 class LayoutName(Enum):

@@ -22,6 +22,10 @@ BEYOND_FP16 = 2.0**17
 SHOWS: Mapping[str, Tuple[str, str]] = {
     "fp64": ("fp64", "float64"),
     "fp32": ("fp32", "float32"),
+    "bf16x9": ("bf16x9", "float32"),
+    "bf16x6": ("bf16x6", "float32"),
+    "tf32x3": ("tf32x3", "float32"),
+    "bf16x3": ("bf16x3", "float32"),
     "tf32": ("tf32", "float32"),
     "amp_fp16": ("fp16", "float32"),
     "amp_bf16": ("bf16", "float32"),
@@ -29,10 +33,17 @@ SHOWS: Mapping[str, Tuple[str, str]] = {
     "fp16": ("fp16", "float16"),
     "fp8_e4m3": ("fp8_e4m3", "float32"),
     "fp8_e5m2": ("fp8_e5m2", "float32"),
+    "fp8_hybrid": ("fp8_hybrid", "float32"),
+    "fp8_hybrid_delayed": ("fp8_hybrid_delayed", "float32"),
+    "mxfp8": ("mxfp8", "float32"),
+    "mxfp4": ("mxfp4", "float32"),
+    "nvfp4": ("nvfp4", "float32"),
+    "int8": ("int8", "int8"),
 }
-
-
 OWN = "own"  # nothing was asked for: no switch is set, and nothing is cast
+INFERENCE_ONLY = "int8"  # nothing is trained in it
+# What TensorFlow, JAX and NumPy can be asked for; the others are torch's alone.
+_IN_EVERY_FRAMEWORK = ("fp64", "fp32", "tf32", "amp_fp16", "amp_bf16", "bf16", "fp16")
 
 
 def name_format(error: float, is_finite_beyond_fp16: Callable[[], bool]) -> str:
@@ -50,7 +61,10 @@ def name_format(error: float, is_finite_beyond_fp16: Callable[[], bool]) -> str:
 
 def name_precision(products: Mapping[str, str], parameters: str) -> str:
     """Return the precision with these formats of products and parameters, else ``mixed(...)`` with all of them."""
-    seen = {(form, parameters) for form in products.values()}
+    counted = dict(products)
+    if counted.get("matmul") == "bf16x9" and counted.get("conv") == "fp32":  # cuBLAS has it, and cuDNN has not
+        del counted["conv"]
+    seen = {(form, parameters) for form in counted.values()}
     for precision, shown in SHOWS.items():
         if seen == {shown}:
             return precision
@@ -63,7 +77,7 @@ def check_native(framework: str, precision: str, numerics: str, device: str) -> 
 
     hpcml's planning refuses the same before anything starts; this is for programs started by hand.
     """
-    known = [OWN, *(name for name in SHOWS if not name.startswith("fp8"))]
+    known = [OWN, *_IN_EVERY_FRAMEWORK]
     if precision not in known:
         raise ValueError(f"precision={precision!r} is not there with {framework}: choose one of {', '.join(known)}")
     if numerics not in ("auto", "native"):

@@ -16,26 +16,45 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union, cast
 
 import torch
 
 from hpcml_train.errors import NoGpuError
-from hpcml_train.precision.formats import OWN
+from hpcml_train.precision.formats import INFERENCE_ONLY, OWN
 from hpcml_train.torch import emulation, switches
 from hpcml_train.torch.gradients import ForwardTensors
+from hpcml_train.torch.scaled_products import scaled_products
+from hpcml_train.torch.scaled_products import why_not as why_no_scaled_products
 from hpcml_train.torch.tensor_scaling import AmaxHistory
 
 _PARAMETERS = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}  # float32 for all others
 _AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
 _EMULATED = {
+    "bf16x9": "bf16x9",
+    "bf16x6": "bf16x6",
+    "tf32x3": "tf32x3",
+    "bf16x3": "bf16x3",
     "tf32": "tf32",
     "amp_fp16": emulation.HALF,
     "fp16": emulation.HALF,
     "fp8_e4m3": "fp8_e4m3",
     "fp8_e5m2": "fp8_e5m2",
+    "fp8_hybrid": "fp8_hybrid",
+    "fp8_hybrid_delayed": "fp8_hybrid_delayed",
+    "mxfp8": "mxfp8",
+    "mxfp4": "mxfp4",
+    "nvfp4": "nvfp4",
 }
 _PLAIN = (OWN, "fp32", "fp64", "amp_bf16", "bf16")  # native on every device
+_SCALED = ("fp8_e4m3", "fp8_hybrid", "fp8_hybrid_delayed")  # native by torch's scaled products
+# hpcml/model/precision.py refuses the same before anything starts
+_NEVER_NATIVE = {
+    "fp8_e5m2": "cuBLAS multiplies no E5M2 by E5M2",
+    **dict.fromkeys(("mxfp8", "mxfp4", "nvfp4"), "there are no native block scales here yet"),
+    **dict.fromkeys(("bf16x6", "bf16x3", "tf32x3"), "PyTorch has no switch for it"),
+}
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
@@ -62,8 +81,11 @@ class Arithmetic:
         numerics: str = "auto",
         device: Optional[torch.device] = None,
         rounding: str = "rna",
+        scale_rounding: str = "ceil",
         loss_scaling: bool = True,
     ) -> None:
+        if precision == INFERENCE_ONLY:
+            raise ValueError(f"precision={precision}: torch trains in no integers here; it is for the recipe inference")
         if precision not in _EMULATED and precision not in _PLAIN:
             raise ValueError(f"precision={precision!r}: choose one of {', '.join([*_PLAIN, *_EMULATED])}")
         self.precision = precision
@@ -72,6 +94,7 @@ class Arithmetic:
         usual = torch.get_default_dtype() if precision == OWN else torch.float32
         self.parameter_dtype: torch.dtype = _PARAMETERS.get(precision, usual)
         self.rounding = rounding if precision == "tf32" and self.numerics == "emulated" else None
+        self.scale_rounding = scale_rounding if precision.startswith("mx") else None
         self.skipped_steps = 0
         self.overflowed_gradients = 0  # elements that were not finite, in the last step
         self.products: Dict[str, int] = {}  # operation -> how many were emulated
@@ -87,6 +110,16 @@ class Arithmetic:
         self._scaler = torch.amp.GradScaler(self.device.type) if loss_scaling and precision == "amp_fp16" else None
         self._has_rnn = False
         self._unscaled: Set[int] = set()  # the optimizers of this step whose gradients are unscaled already
+
+    @property
+    def replaces_products(self) -> bool:
+        """Whether products are computed by others than torch's own, which compiled code would escape."""
+        return self.numerics == "emulated" or self.precision in _SCALED
+
+    @property
+    def has_convolutions(self) -> bool:
+        """Whether convolutions can be computed: torch has none of 8-bit numbers."""
+        return self.numerics == "emulated" or self.precision not in _SCALED
 
     @property
     def loss_scaling(self) -> bool:
@@ -113,13 +146,13 @@ class Arithmetic:
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
         """Compute in this precision inside the block: the forward pass and the loss."""
-        with self._emulation(is_backward=False), self._autocast():
+        with self._autocast(), self._products(is_backward=False):  # what autocast asks of oneDNN is no product
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of *loss*, scaled where this precision scales; also several times before a step."""
         # Outside autocast: torch runs a backward pass in the dtypes that the forward pass chose.
-        with self._emulation(is_backward=True):
+        with self._products(is_backward=True):
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call, unused-ignore]
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
@@ -159,6 +192,7 @@ class Arithmetic:
         if self._scaler is None:
             for optimizer in optimizers:
                 optimizer.step()
+        self._history.end_step()
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         for scheduler in schedulers:
@@ -200,7 +234,17 @@ class Arithmetic:
             "overflowed_gradients": float(self.overflowed_gradients),
         }
 
-    def emulated_products(self) -> Dict[str, Any]:
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Compute in the block as before the first step: the training's counts and scales do not know of it."""
+        kept = self.products, self.unrounded, self._history, self._forward
+        self.products, self.unrounded, self._history, self._forward = {}, {}, AmaxHistory(), ForwardTensors()
+        try:
+            yield
+        finally:
+            self.products, self.unrounded, self._history, self._forward = kept
+
+    def counted_products(self) -> Dict[str, Any]:
         """Return how many products were rounded so far, by operation, and how many passed as they are."""
         return {**self.products, **({"not_rounded": dict(self.unrounded)} if self.unrounded else {})}
 
@@ -213,6 +257,7 @@ class Arithmetic:
             "products": dict(self.products),
             "unrounded": dict(self.unrounded),
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "history": self._history.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -225,6 +270,8 @@ class Arithmetic:
         self.unrounded = dict(state.get("unrounded", {}))
         if self._scaler is not None:
             self._scaler.load_state_dict(state["scaler"])
+        if "history" in state:  # older checkpoints have none
+            self._history.load_state_dict(state["history"])
 
     @contextlib.contextmanager
     def evaluation(self, model: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -265,17 +312,23 @@ class Arithmetic:
             yield
 
     @contextlib.contextmanager
-    def _emulation(self, *, is_backward: bool) -> Iterator[None]:
-        if self.numerics != "emulated":
+    def _products(self, *, is_backward: bool) -> Iterator[None]:
+        """Emulate the products of the block, or compute them in FP8, where the precision asks for one of these."""
+        if not self.replaces_products:
             yield
             return
         name, of = _EMULATED[self.precision], emulation.Pass(self._forward, self._history, is_backward)
         self._forward.forget()
-        with emulation.emulate(
-            name, rounding=self.rounding, has_rnn=self._has_rnn, must_see=not is_backward, of=of
-        ) as emulated:
+        how = {"has_rnn": self._has_rnn, "must_see": not is_backward}
+        with (
+            scaled_products(name, of=of, **how)
+            if self.numerics == "native"
+            else emulation.emulate(
+                name, rounding=self.rounding, scale_rounding=self.scale_rounding or "ceil", of=of, **how
+            )
+        ) as mode:
             yield
-        for counts, of_block in ((self.products, emulated.calls), (self.unrounded, emulated.unrounded)):
+        for counts, of_block in ((self.products, mode.calls), (self.unrounded, mode.unrounded)):
             for operation, count in of_block.items():
                 counts[operation] = counts.get(operation, 0) + count
 
@@ -308,8 +361,28 @@ def _decide(precision: str, numerics: str, device: torch.device) -> str:
         numerics = "emulated" if device.type == "cpu" and precision in _EMULATED else "native"
     if numerics not in ("native", "emulated"):
         raise ValueError(f"numerics={numerics!r}: choose auto, native or emulated")
-    if numerics == "emulated" and precision not in _EMULATED:
-        raise ValueError(f"numerics=emulated is refused: {precision} is native on every device")
-    if numerics == "native" and precision.startswith("fp8"):
-        raise ValueError(f"precision={precision} with numerics=native is refused: there is no native FP8 here yet")
+    if numerics == "emulated":
+        if precision not in _EMULATED:
+            raise ValueError(f"numerics=emulated is refused: {precision} is native on every device")
+        return numerics
+    if (reason := _why_not_native(precision, device)) is not None:
+        raise ValueError(f"precision={precision} with numerics=native is refused: {reason}")
     return numerics
+
+
+def _why_not_native(precision: str, device: torch.device) -> Optional[str]:
+    if precision in _SCALED:
+        return why_no_scaled_products(device)
+    if precision == "bf16x9":
+        return _why_no_bf16x9(device)
+    return _NEVER_NATIVE.get(precision)
+
+
+def _why_no_bf16x9(device: torch.device) -> Optional[str]:
+    if device.type != "cuda":
+        return "cuBLAS has it, on a GPU"
+    if torch.cuda.get_device_capability(device) not in ((10, 0), (10, 3)):
+        return "it needs compute capability 10.0 or 10.3"
+    if os.environ.get("CUBLAS_EMULATE_SINGLE_PRECISION") != "1":
+        return "the program must be started with CUBLAS_EMULATE_SINGLE_PRECISION=1, as hpcml run does"
+    return None

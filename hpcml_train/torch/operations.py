@@ -235,7 +235,10 @@ _HARMLESS = _words(
 )
 # Other libraries' operators are refused; but for torch's own messages between processes, its profiler and its scripts,
 # and what torchvision does to boxes.
-_HARMLESS_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "prim", "profiler")
+_HARMLESS_NAMESPACES = (
+    *("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"),
+    *("prim", "profiler"),
+)
 _HARMLESS_ELSEWHERE = ("torchvision::nms", "torchvision::roi_align", "torchvision::_roi_align_backward")
 
 

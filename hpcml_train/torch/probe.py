@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
 
 import torch
 
 from hpcml_train.precision.formats import BEYOND_FP16, name_format
 from hpcml_train.torch import switches as torch_switches
 from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recognition import COARSE, Multiply, name_of_full_precision, nearest, relative_error
 
 _SEED = 20170911
-
-Product = Callable[[float], Tuple[torch.Tensor, torch.Tensor]]
 
 
 def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
@@ -23,18 +20,17 @@ def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
     Takes milliseconds and leaves torch's random numbers alone. ``switches`` are their values now, ``flipped`` those
     that were changed since the arithmetic set them.
     """
-    switches, counted = torch_switches.read_switches(), (dict(arithmetic.products), dict(arithmetic.unrounded))
-    products: Mapping[str, Product] = {
-        "matmul": lambda scale: _matmul(arithmetic, scale),
-        "conv": lambda scale: _conv(arithmetic, scale),
-    }
-    errors = {name: _relative_error(*product(1.0)) for name, product in products.items()}
-    formats = {
-        name: name_format(errors[name], functools.partial(_is_finite_beyond_fp16, product))
-        for name, product in products.items()
-    }
-    parameters = _name(next(_linear(arithmetic).parameters()).dtype)
-    arithmetic.products, arithmetic.unrounded = counted  # those of the probe are not the training's
+    switches = torch_switches.read_switches()
+    errors: Dict[str, float] = {}
+    formats: Dict[str, str] = {}
+    with arithmetic.apart():
+        for name, product in _PRODUCTS.items():
+            if name == "conv" and not arithmetic.has_convolutions:
+                continue
+            measured, exact = _measure(arithmetic, product)
+            errors[name] = relative_error(measured, exact)
+            formats[name] = _name_of(arithmetic, product, errors[name])
+    parameters = _name(arithmetic.parameter_dtype)
     return {
         "requested": arithmetic.precision,
         "numerics": arithmetic.numerics,
@@ -69,40 +65,42 @@ def _has_nccl() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_nccl_available()
 
 
-def _is_finite_beyond_fp16(product: Product) -> bool:
-    measured, _ = product(BEYOND_FP16)
-    return bool(torch.isfinite(measured).all())
+class Product(NamedTuple):
+    """A product that is measured: its factors in FP64, and the layer that computes it."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    layer: Callable[[], torch.nn.Module]
+    single: Callable[[], torch.nn.Module]  # a layer of as many inputs as outputs, for products without a sum
+    reference: Multiply
+
+    def scaled(self, scale: float) -> Product:
+        """Return the product with factors of another size, and the same result."""
+        return self._replace(x=self.x * scale, weight=self.weight / scale)
 
 
-def _relative_error(measured: torch.Tensor, exact: torch.Tensor) -> float:
-    error = float((measured - exact).norm() / exact.norm())
-    return error if math.isfinite(error) else math.inf
+def _measure(arithmetic: Arithmetic, product: Product) -> Tuple[torch.Tensor, torch.Tensor]:
+    return _run(arithmetic, product.layer(), product.x, product.weight), product.reference(product.x, product.weight)
 
 
-def _matmul(arithmetic: Arithmetic, scale: float) -> Tuple[torch.Tensor, torch.Tensor]:
-    a, b = _random(256, 1024), _random(256, 1024, seed=1)
-    layer = _linear(arithmetic)
-    exact = a @ b.T
-    return _run(arithmetic, layer, a * scale, b / scale), exact
+def _name_of(arithmetic: Arithmetic, product: Product, error: float) -> str:
+    def is_finite_beyond_fp16() -> bool:
+        measured, _ = _measure(arithmetic, product.scaled(BEYOND_FP16))
+        return bool(torch.isfinite(measured).all())
 
-
-def _conv(arithmetic: Arithmetic, scale: float) -> Tuple[torch.Tensor, torch.Tensor]:
-    # A shape that tensor cores are made for: cuDNN may compute others, 32 channels in NCHW say, by FP32 kernels
-    # although TF32 is allowed (cuDNN 9.19 on an H100), and the probe asks what is allowed.
-    x, w = _random(4, 64, 16, 16), _random(64, 64, 3, 3, seed=1)
-    layer = arithmetic.prepare(torch.nn.utils.skip_init(torch.nn.Conv2d, 64, 64, 3, padding=1, bias=False))  # type: ignore[no-untyped-call, unused-ignore]
-    layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    exact = torch.nn.functional.conv2d(x, w, padding=1)
-    x = x.to(memory_format=torch.channels_last)
-    return _run(arithmetic, layer, x * scale, w / scale), exact
-
-
-def _linear(arithmetic: Arithmetic) -> torch.nn.Module:
-    # skip_init: an ordinary layer would draw from the random numbers that the training is going to use
-    return arithmetic.prepare(torch.nn.utils.skip_init(torch.nn.Linear, 1024, 256, bias=False))  # type: ignore[no-untyped-call, unused-ignore]
+    name = name_format(error, is_finite_beyond_fp16)
+    if name == "fp32":
+        return name_of_full_precision(lambda x, weight: _run(arithmetic, product.single(), x, weight), product.single())
+    if name in COARSE and arithmetic.parameter_dtype is torch.float32:
+        measured, _ = _measure(arithmetic, product)
+        return nearest(measured, product.x, product.weight, product.reference) or name
+    return name
 
 
 def _run(arithmetic: Arithmetic, layer: torch.nn.Module, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    layer = arithmetic.prepare(layer)
+    if x.dim() == 4:
+        layer, x = layer.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with torch.no_grad():
         next(layer.parameters()).copy_(weight)
         with arithmetic.context():
@@ -113,6 +111,37 @@ def _run(arithmetic: Arithmetic, layer: torch.nn.Module, x: torch.Tensor, weight
 def _random(*shape: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(_SEED + seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+# skip_init: an ordinary layer would draw from the random numbers that the training is going to use
+def _linear(inputs: int, outputs: int) -> torch.nn.Module:
+    return torch.nn.utils.skip_init(torch.nn.Linear, inputs, outputs, bias=False)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
+
+
+def _conv(channels: int, size: int) -> torch.nn.Module:
+    return torch.nn.utils.skip_init(  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
+        torch.nn.Conv2d, channels, channels, size, padding=size // 2, bias=False
+    )
+
+
+_PRODUCTS: Mapping[str, Product] = {
+    "matmul": Product(
+        x=_random(256, 1024),
+        weight=_random(256, 1024, seed=1),
+        layer=lambda: _linear(1024, 256),
+        single=lambda: _linear(64, 64),
+        reference=torch.nn.functional.linear,
+    ),
+    # A shape that tensor cores are made for: cuDNN may compute others, 32 channels in NCHW say, by FP32 kernels
+    # although TF32 is allowed (cuDNN 9.19 on an H100), and the probe asks what is allowed.
+    "conv": Product(
+        x=_random(4, 64, 16, 16),
+        weight=_random(64, 64, 3, 3, seed=1),
+        layer=lambda: _conv(64, 3),
+        single=lambda: _conv(64, 1),
+        reference=lambda x, weight: torch.nn.functional.conv2d(x, weight, padding=1),
+    ),
+}
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -38,10 +38,17 @@ def refuse_impossible(task: Task, arithmetic: Arithmetic) -> None:
     name = arithmetic.precision
     if task.strategy == "horovod" and name == "bf16":
         raise RecipeError("precision=bf16 with strategy=horovod: Horovod sends no BF16: use amp_bf16 or strategy=ddp")
+    if task.strategy == "horovod" and name == "fp8_hybrid_delayed":
+        raise RecipeError(
+            "precision=fp8_hybrid_delayed with strategy=horovod: the ranks cannot share the maxima of their tensors: "
+            "use fp8_hybrid or strategy=ddp"
+        )
     if task.strategy != "pipeline":
         return
     if arithmetic.numerics == "emulated":
         raise RecipeError(f"precision={name} is emulated here, which strategy=pipeline does not do: use another device")
+    if arithmetic.replaces_products:
+        raise RecipeError(f"precision={name} is computed by scaled products, which strategy=pipeline does not do")
     if arithmetic.loss_scaling:
         raise RecipeError(f"precision={name} scales the loss, which stages of a pipeline cannot agree on: use amp_bf16")
 

@@ -47,9 +47,10 @@ def train(run: Client, task: Task, checkpoints: Checkpoints, make: Callable[[Tas
     part_size = task.part_size(run.world_size)
     _make_reproducible(task)
     arithmetic = run.apply_precision("torch")
-    if task.compile and arithmetic.numerics == "emulated":
+    if task.compile and arithmetic.replaces_products:
+        what = "emulation" if arithmetic.numerics == "emulated" else "scaled products"
         raise RecipeError(
-            f"training.compile=true: compiled code escapes the emulation of {arithmetic.precision}: set it to false"
+            f"training.compile=true: compiled code escapes the {what} of {arithmetic.precision}: set it to false"
         )
     refuse_impossible(task, arithmetic)
     with said_in_one_line():
@@ -185,9 +186,10 @@ class TorchTraining(loop.Training):
         return self._team.weights()
 
     def outcome(self, weights: Mapping[str, torch.Tensor]) -> loop.Events:
-        """Return the products that were emulated, the digest of the weights, and what the recipe found."""
+        """Return the products that were emulated or scaled, the digest of the weights, and what the recipe found."""
         if self._arithmetic.products:
-            yield "emulated_products", self._arithmetic.emulated_products()
+            name = "emulated_products" if self._arithmetic.numerics == "emulated" else "scaled_products"
+            yield name, self._arithmetic.counted_products()
         yield "final", {"step": self.task.steps, "sha256": digest(weights)}
         yield from self._recipe.results(weights).items()
 

@@ -38,7 +38,7 @@ class TorchProducts:
         self._product = torch.empty_like(self._a)
 
     def compute(self) -> None:
-        if self._arithmetic.numerics == "native":
+        if not self._arithmetic.replaces_products:
             torch.matmul(self._a, self._b, out=self._product)
             return
         with self._arithmetic.context(), torch.autocast(self._a.device.type, enabled=False):

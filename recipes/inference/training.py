@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import network
 import numpy as np
 import onnxruntime
 import torch
-from deployed import PROVIDERS, Array, check_provider, export, measure_products, open_session, quantise
+from deployed import PROVIDERS, Array, check_provider, export, measure_int8, measure_products, open_session, quantise
 from torch import nn
 
 from hpcml_client import Checkpoints, Client
@@ -42,6 +42,8 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     options = Options(**task.options)
     task.choose("data", ("digits",))
     is_half = _check(run.precision, options)
+    if run.precision == "int8":
+        options = replace(options, quantisation="int8")
     check_provider(options.provider)
     threads = int(os.environ.get("OMP_NUM_THREADS") or 0) or torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -66,9 +68,9 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
 
 def _check(precision: str, options: Options) -> bool:
     """Return whether weights are in FP16, or refuse what is not measured."""
-    if precision not in ("fp32", "fp16"):
-        raise RecipeError(f"precision={precision} is not in this recipe: choose fp32 or fp16")
-    if options.quantisation == "int8" and precision != "fp32":
+    if precision not in ("fp32", "fp16", "int8"):
+        raise RecipeError(f"precision={precision} is not in this recipe: choose fp32 or fp16 or int8")
+    if options.quantisation == "int8" and precision == "fp16":
         raise RecipeError(
             f"model.options.quantisation=int8 with precision={precision}: what is not quantised is computed in FP32: "
             "set precision=fp32"
@@ -77,8 +79,12 @@ def _check(precision: str, options: Options) -> bool:
 
 
 def _report_arithmetic(run: Client, options: Options, threads: int, *, is_half: bool) -> None:
-    formats, errors = measure_products(options.provider, threads, is_half=is_half)
-    parameters = "float16" if is_half else "float32"
+    if run.precision == "int8":
+        formats, errors = measure_int8(options.provider, threads)
+        parameters = "int8" if "int8" in formats.values() else "float32"
+    else:
+        formats, errors = measure_products(options.provider, threads, is_half=is_half)
+        parameters = "float16" if is_half else "float32"
     effective = name_precision(formats, parameters)
     device = "cpu" if options.provider == "cpu" else "cuda"
     run.event(

@@ -117,7 +117,7 @@ def test_help_lists_our_groups_with_their_options(tmp_path: Path, capsys: pytest
     compose_from_cli(["--help"], project=tmp_path)
 
     said = capsys.readouterr().out
-    assert "precision: amp, amp_bf16, amp_fp16, bf16, fp16, fp32, fp64" in said
+    assert "precision: 3xtf32, amp, amp_bf16, amp_fp16, bf16, bf16x3" in said
     (clusters,) = [line for line in said.splitlines() if line.startswith("cluster: ")]
     assert {"karolina", "local", "salomon"} <= set(clusters.removeprefix("cluster: ").split(", "))
 

@@ -59,7 +59,7 @@ def test_emulating_what_is_native_is_refused() -> None:
         decide_numerics(PrecisionName.fp32, Numerics.emulated, CPU)
 
 
-@pytest.mark.parametrize("framework", [None, "torch", "numpy"])
+@pytest.mark.parametrize("framework", [None, "torch"])
 @pytest.mark.parametrize("name", CAPABILITIES)
 def test_torch_and_programs_of_ones_own_have_the_rows_of_the_table(name: PrecisionName, framework: str | None) -> None:
     assert capability(name, framework) == CAPABILITIES[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,8 +13,10 @@ from hypothesis import strategies as st  # noqa: E402
 
 from hpcml_train.torch.emulation import emulate  # noqa: E402
 from hpcml_train.torch.rounding import FORMATS, quantise  # noqa: E402
+from tests.effort import times  # noqa: E402
 
 pytestmark = pytest.mark.torch
+Envelope = Callable[[torch.Tensor], torch.Tensor]
 
 # (rounding, unit roundoff): half a unit in the last place, or a whole one where low digits are dropped
 ROUNDINGS = [
@@ -60,6 +64,149 @@ def test_the_bound_is_not_idle(name: str, rounding: str | None, u: float) -> Non
 
     bound = (2 * u + u**2) * (a.double().abs() @ b.double().abs())
     assert bool(((found - a.double() @ b.double()).abs() > bound / 8).any())
+
+
+# What a number can be off by after rounding, from the formats' definitions alone: *x*, the largest of its block or
+# tensor -> a bound for each element. A number below the smallest normal one is off by half the distance of two
+# neighbours.
+def _of_tensor(u: float, largest: float, subnormal: float) -> Envelope:
+    def bound(x: torch.Tensor) -> torch.Tensor:
+        step = x.abs().max() / largest  # the number that 1 in the format stands for, but for the scale's own rounding
+        return torch.maximum(u * x.abs(), subnormal * step) + 2**-21 * (x.abs() + step)
+
+    return bound
+
+
+def _of_blocks(u: float, *, saturated: float, step_of: Callable[[torch.Tensor], torch.Tensor], size: int) -> Envelope:
+    def bound(x: torch.Tensor) -> torch.Tensor:
+        step = step_of(_largest_of_block(x, size))
+        return torch.maximum(max(u, saturated) * x.abs(), step)
+
+    return bound
+
+
+def _of_nvfp4(x: torch.Tensor) -> torch.Tensor:
+    of_tensor = x.abs().max() / (6 * 448)
+    left_of_scale = 2**-10 * of_tensor  # half the distance of the smallest scales
+    scale = _largest_of_block(x, 16) / 6 * (1 + 2**-4) + left_of_scale
+    return torch.maximum(2**-2 * x.abs(), 2**-2 * scale) + 6 * left_of_scale
+
+
+def _largest_of_block(x: torch.Tensor, size: int) -> torch.Tensor:
+    """The largest of each number's block, along the last dimension."""
+    blocks = [block.abs().amax(-1, keepdim=True).expand_as(block) for block in x.split(size, -1)]
+    return torch.cat(blocks, -1)
+
+
+_E4M3, _E5M2 = _of_tensor(2**-4, 448, 2**-10), _of_tensor(2**-3, 57344, 2**-17)
+# a scale is at most twice the largest over the format's largest where it is rounded up, and never larger rounded down;
+# then what is beyond the format's largest is brought down to it: 512 to 448, 8 to 6
+_MX = {
+    ("mxfp8", "ceil"): _of_blocks(2**-4, saturated=0.0, step_of=lambda top: 2 * top / 448 * 2**-10, size=32),
+    ("mxfp8", "floor"): _of_blocks(2**-4, saturated=1 / 8, step_of=lambda top: top / 256 * 2**-10, size=32),
+    ("mxfp4", "ceil"): _of_blocks(2**-2, saturated=0.0, step_of=lambda top: 2 * top / 6 * 2**-2, size=32),
+    ("mxfp4", "floor"): _of_blocks(2**-2, saturated=1 / 4, step_of=lambda top: top / 4 * 2**-2, size=32),
+}
+# (arithmetic, rounding of scales) -> envelopes of a factor of the forward pass, and of a gradient
+SCALED = {
+    **{name: (envelope, envelope) for name, envelope in _MX.items()},
+    ("nvfp4", "ceil"): (_of_nvfp4, _of_nvfp4),
+    ("fp8_hybrid", "ceil"): (_E4M3, _E5M2),
+}
+
+
+@pytest.mark.parametrize("arm", SCALED, ids="-".join)
+@settings(max_examples=times(15, 100), deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 100), st.integers(1, 40)),
+    spread=st.integers(0, 12),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_scaled_products_forward_and_backward_are_within_their_bounds(
+    arm: tuple[str, str], shape: tuple[int, int, int], spread: int, seed: int
+) -> None:
+    rows, inner, columns = shape
+    generator = torch.Generator().manual_seed(seed)
+    a, b, g = (_normal(size, spread, generator) for size in ((rows, inner), (inner, columns), (rows, columns)))
+
+    with emulate(arm[0], scale_rounding=arm[1]):
+        product = a.requires_grad_() @ b.requires_grad_()
+        of_a, of_b = torch.autograd.grad(product, (a, b), g)
+
+    forward, gradient = SCALED[arm]
+    with torch.no_grad():
+        for found, first, second, (of_first, of_second) in (
+            (product, a, b, (forward, forward)),
+            (of_a, g, b.T, (gradient, forward)),
+            (of_b, a.T, g, (forward, gradient)),
+        ):
+            x, y = first.double(), second.double()
+            off_x, off_y = of_first(x), of_second(y.T).T  # both along the sum
+            gamma = x.shape[1] * FP32_U / (1 - x.shape[1] * FP32_U)
+            bound = x.abs() @ off_y + off_x @ y.abs() + off_x @ off_y
+            bound += gamma * (x.abs() + off_x) @ (y.abs() + off_y)
+            assert bool(((found.double() - x @ y).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("arm", SCALED, ids="-".join)
+def test_the_bounds_of_scaled_products_are_not_idle(arm: tuple[str, str]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (_normal(size, 3, generator) for size in ((64, 32), (32, 64)))
+
+    with emulate(arm[0], scale_rounding=arm[1]):
+        found = (a @ b).double()
+
+    forward, _ = SCALED[arm]
+    x, y = a.double(), b.double()
+    off_x, off_y = forward(x), forward(y.T).T
+    assert bool(((found - x @ y).abs() > (x.abs() @ off_y + off_x @ y.abs()) / 16).any())
+
+
+# arithmetic -> (unit roundoff of a part, what is dropped and what is left of the numbers, over |A||B|)
+SPLIT = {
+    "bf16x3": (2**-8, 3 * 2**-16 + 2**-32),  # two parts: what is left of each number, and the smallest product
+    "bf16x6": (2**-8, 2 * 2**-24 + 3 * 2**-32),  # three parts are the whole number: the three smallest products
+    "bf16x9": (2**-8, 0.0),
+    "tf32x3": (2**-11, 3 * 2**-22 + 2**-44),
+}
+
+
+@pytest.mark.parametrize("name", SPLIT)
+@settings(max_examples=times(15, 100), deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 24), st.integers(1, 200), st.integers(1, 24)),
+    spread=st.integers(0, 20),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_products_of_split_numbers_are_within_their_bounds(
+    name: str, shape: tuple[int, int, int], spread: int, seed: int
+) -> None:
+    rows, inner, columns = shape
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (_normal(size, spread, generator) for size in ((rows, inner), (inner, columns)))
+
+    with emulate(name):
+        found = (a @ b).double()
+
+    u, dropped = SPLIT[name]
+    sums = inner + 8  # of each product of parts, and of these nine at most
+    gamma = sums * FP32_U / (1 - sums * FP32_U)
+    bound = (dropped + gamma * (1 + 3 * u) ** 2) * (a.double().abs() @ b.double().abs())
+    assert bool(((found - a.double() @ b.double()).abs() <= bound).all())
+
+
+@pytest.mark.parametrize(("name", "least"), [("bf16x3", 2**-18), ("bf16x6", 0.0), ("bf16x9", 0.0), ("tf32x3", 2**-24)])
+def test_more_products_of_parts_are_nearer(name: str, least: float) -> None:
+    """One product of two numbers has no sums but those of the parts."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (_normal(size, 3, generator) for size in ((256, 1), (1, 256)))
+
+    with emulate(name):
+        found = (a @ b).double()
+
+    exact = a.double() @ b.double()
+    error = float(((found - exact).abs() / exact.abs()).max())
+    assert least < error <= SPLIT[name][1] + 9 * FP32_U
 
 
 def _normal(shape: tuple[int, int], spread: int, generator: torch.Generator) -> torch.Tensor:

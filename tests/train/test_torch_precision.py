@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hpcml_train.torch.arithmetic import Arithmetic, choose_device  # noqa: E402
 from hpcml_train.torch.probe import measure_precision  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_as_found")]
-ALL = [name.name for name in CAPABILITIES]
+ALL = [name.name for name, row in CAPABILITIES.items() if row.trains]
 
 
 def _named(details: dict[str, object]) -> str:
@@ -51,6 +52,45 @@ def test_the_probe_names_the_precision_that_was_asked_for(name: str) -> None:
     assert _named(details) == name
     assert (details["requested"], details["numerics"], details["device"]) == (name, numerics, "cpu")
     assert set(details["products"]) == set(details["errors"]) == {"matmul", "conv"}
+
+
+@pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_hybrid", "fp8_hybrid_delayed"])
+def test_the_probe_names_scaled_products_without_convolutions_which_torch_has_not(name: str) -> None:
+    details = measure_precision(Arithmetic(name, numerics="native"))  # a CPU multiplies 8-bit numbers too
+
+    assert _named(details) == name
+    assert set(details["products"]) == {"matmul"}
+
+
+@pytest.mark.parametrize("scale_rounding", ["ceil", "floor"])
+@pytest.mark.parametrize("name", ["mxfp8", "mxfp4"])
+def test_blocks_are_recognised_in_every_rounding_of_their_scales(name: str, scale_rounding: str) -> None:
+    assert _named(measure_precision(Arithmetic(name, scale_rounding=scale_rounding))) == name
+
+
+LIKE_EACH_OTHER = ["fp32", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "fp8_e4m3", "fp8_hybrid", "mxfp8", "mxfp4", "nvfp4"]
+
+
+@pytest.mark.parametrize("really", LIKE_EACH_OTHER)
+def test_an_arithmetic_that_is_like_the_one_that_was_asked_for_is_found_out(really: str) -> None:
+    other = Arithmetic(really)
+
+    class Another(Arithmetic):
+        def context(self) -> AbstractContextManager[None]:
+            return other.context()
+
+    for asked in LIKE_EACH_OTHER:
+        assert _named(measure_precision(Another(asked))) == really
+
+
+def test_the_probe_leaves_delayed_scales_and_counts_as_they_were() -> None:
+    arithmetic = Arithmetic("fp8_hybrid_delayed")
+    _train(arithmetic, steps=2)
+    before = arithmetic.state_dict()
+
+    measure_precision(arithmetic)
+
+    assert arithmetic.state_dict() == before
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -218,7 +258,7 @@ def test_a_recurrent_model_is_emulated_without_being_told() -> None:
     ("name", "numerics", "reason"),
     [
         ("fp4", "auto", "choose one of"),
-        ("fp8_e4m3", "native", "no native FP8"),
+        ("fp8_e5m2", "native", "multiplies no E5M2 by E5M2"),
         ("fp32", "emulated", "native on every device"),
         ("fp32", "guessed", "choose auto, native or emulated"),
     ],

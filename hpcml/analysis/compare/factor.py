@@ -42,6 +42,8 @@ _MOST_NAMED = 3
 _ARGUMENTS = "workload.args."  # what was swept of the user's own command line, by the name of the flag
 _SCALED = (PrecisionName.amp_fp16.name, PrecisionName.fp16.name)  # precisions with loss scaling
 _ROUNDING = "rna"  # of emulated TF32, unless asked for another
+_BLOCKS = (PrecisionName.mxfp8.name, PrecisionName.mxfp4.name)  # precisions whose scales are powers of two
+_SCALE_ROUNDING = "ceil"  # of these, unless asked for another
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[-+]?\d{1,3})?|-?\.\d+", re.ASCII | re.IGNORECASE)
 
 
@@ -99,6 +101,9 @@ def _precision(run: RunRecord) -> str:
     rounding = run.params.get("precision.rounding", _ROUNDING)
     if run.precision == PrecisionName.tf32.name and run.numerics == Numerics.emulated.name and rounding != _ROUNDING:
         options["rounding"] = show(rounding)
+    scale_rounding = run.params.get("precision.scale_rounding", _SCALE_ROUNDING)
+    if run.precision in _BLOCKS and scale_rounding != _SCALE_ROUNDING:
+        options["scale_rounding"] = show(scale_rounding)
     return " ".join((run.precision, *(f"{key}={value}" for key, value in options.items())))
 
 

@@ -13,7 +13,17 @@ from hpcml.agent.ranks import overrides_env
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.placeholders import MIXED_PRECISION, fill_in, names_in
-from hpcml.model.precision import Device, Numerics, PrecisionName, decide_numerics, environment, mixed_precision
+from hpcml.model.precision import (
+    INFERENCE,
+    SCALED_PRODUCTS,
+    Device,
+    Numerics,
+    PrecisionName,
+    capability,
+    decide_numerics,
+    environment,
+    mixed_precision,
+)
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
 from hpcml.model.run import LayoutName, Run
 from hpcml.model.strategy import KINDS, Nccl, Processes, StrategyName
@@ -76,14 +86,18 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
     devices, the recipe refuses a setting, or the command cannot be split into words.
     """
     numerics = decide_numerics(run.precision.name, run.precision.numerics, device, run.model.framework)
-    if run.training.compile and numerics is Numerics.emulated:
-        name = run.precision.name.name
-        raise ConfigError(f"training.compile=true: compiled code escapes the emulation of {name}: set it to false")
+    if run.training.compile and (what := _replaced_products(run, numerics)) is not None:
+        raise ConfigError(f"training.compile=true: compiled code escapes the {what}: set it to false")
     division: Division = {}
     if run.workload.command is None:
         argv, division = _start_of_recipe(run, device, software)
     else:
         argv = _own_words(run, run.workload.command)
+        require(
+            capability(run.precision.name, run.model.framework).trains,
+            f"precision={run.precision.name.name}: nothing is trained in it, and hpcml quantises no program: "
+            f"{INFERENCE}; a program that quantises by itself has precision=own",
+        )
     check_strategy(run, device, numerics, cpus_per_task=cpus_per_task)
     return Plan(
         numerics=numerics,
@@ -327,14 +341,30 @@ def _check_recipe(run: Run, numerics: Numerics) -> None:
         not (name is StrategyName.horovod and run.precision.name is PrecisionName.bf16),
         "precision=bf16 with strategy=horovod: Horovod sends no BF16: use precision=amp_bf16 or strategy=ddp",
     )
+    require(
+        not (name is StrategyName.horovod and run.precision.name is PrecisionName.fp8_hybrid_delayed),
+        "precision=fp8_hybrid_delayed with strategy=horovod: the ranks cannot share the maxima of their tensors: "
+        "use precision=fp8_hybrid or strategy=ddp",
+    )
     if name is StrategyName.pipeline:
         _check_pipeline(run, numerics)
+
+
+def _replaced_products(run: Run, numerics: Numerics) -> str | None:
+    """Return whose products hpcml computes in place of the framework's; None where it computes none."""
+    if numerics is Numerics.emulated:
+        return f"emulation of {run.precision.name.name}"
+    return f"scaled products of {run.precision.name.name}" if run.precision.name in SCALED_PRODUCTS else None
 
 
 def _check_pipeline(run: Run, numerics: Numerics) -> None:
     precision, training = run.precision.name, run.training
     if numerics is Numerics.emulated:
         raise ConfigError(f"precision={precision.name} is emulated here, which strategy=pipeline does not do")
+    require(
+        precision not in SCALED_PRODUCTS,
+        f"precision={precision.name} is computed by scaled products, which strategy=pipeline does not do",
+    )
     if precision is PrecisionName.amp_fp16 and run.precision.loss_scaling:
         raise ConfigError(
             "precision=amp_fp16 scales the loss, which stages of a pipeline cannot agree on: use precision=amp_bf16"
