@@ -2,10 +2,10 @@
 
 The tests marked gpu; the precision study of ResNet-50, a transformer and matrix products, through hpcml itself, without
 a container; what hpcml's agent wrote down of such a run; the probe of every precision; how products round their inputs,
-against the emulation; products of matrices against torch's best; the sampler on the real NVML. Writes gpu-check.json
-and gpu-check.md, and ends with status 1 where something is not as it should be. What the machine does not tell is
-unknown, and listed. `--on-cpu` goes the whole way with tiny sizes: it shows that the script works, and its figures say
-nothing.
+and products of 8-bit numbers, against the emulation; products of matrices against torch's best; the sampler on the real
+NVML. Writes gpu-check.json and gpu-check.md, and ends with status 1 where something is not as it should be. What the
+machine does not tell is unknown, and listed. `--on-cpu` goes the whole way with tiny sizes: it shows that the script
+works, and its figures say nothing.
 """
 
 from __future__ import annotations
@@ -38,13 +38,23 @@ from hpcml.agent.nvml.inventory import list_gpus
 from hpcml.agent.nvml.session import started
 from hpcml.agent.telemetry.gpus import gpu_facts
 from hpcml.model.hardware import GpuModel, gpu_of
-from hpcml.model.precision import CAPABILITIES, Device, PrecisionName, why_refused
+from hpcml.model.precision import (
+    CAPABILITIES,
+    INFERENCE,
+    SCALED_PRODUCTS,
+    Device,
+    PrecisionName,
+    capability,
+    why_refused,
+)
 from hpcml_client.journal import VERSION
 from hpcml_train.precision import proof
+from hpcml_train.torch import scaled_products
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAMEWORKS = ("torch", "jax")
 LEAST_OF_TORCHS_BEST = 0.8  # of the largest product; what a GPU at its power limit varies by is in it
+FARTHEST_FROM_EMULATION = 0.1  # of the error: what a tensor core's sums may be off by (14 bits on Hopper)
 LARGEST_ENERGY_DISAGREEMENT = 0.05  # between the counter and the integral of power
 # of a run on a GPU: what must be known of it, and where `hpcml show` has it
 WANTED = {
@@ -210,8 +220,8 @@ def look_at_runs(part: Part, hpcml: Hpcml, *, on_gpu: bool) -> None:
 
 def prove(part: Part, device: torch.device) -> None:
     """Probe every precision that this device has, with each framework that is here."""
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    seen = Device(kind=device.type, compute_capability=capability)
+    known = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    seen = Device(kind=device.type, compute_capability=known)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes the memory that torch needs
     found = []
     for framework in FRAMEWORKS:
@@ -219,11 +229,16 @@ def prove(part: Part, device: torch.device) -> None:
             part.unknown.append(f"{framework} is not installed here")
             continue
         for name in CAPABILITIES:
-            if (reason := why_refused(name, seen, framework)) is not None:
+            reason = why_refused(name, seen, framework)
+            if not capability(name, framework).trains:
+                reason = INFERENCE
+            if reason is not None:
                 found.append({"framework": framework, "precision": name.name, "measured": f"refused: {reason}"})
                 continue
             try:
                 found.append(_proven(framework, name.name, device.type))
+                if name in SCALED_PRODUCTS and device.type == "cpu" and framework == "torch":
+                    found.append(_proven(framework, name.name, device.type, numerics="native"))  # it has them, slowly
             except (RuntimeError, ValueError) as error:  # NoGpuError is one: this framework sees no GPU
                 part.unknown.append(f"{framework}, {name.name}: {' '.join(str(error).split())[:200]}")
     part.answer = found
@@ -235,9 +250,9 @@ def prove(part: Part, device: torch.device) -> None:
             part.faults.append(f"{row['framework']}: the probe names {row['precision']} {row['measured']}")
 
 
-def _proven(framework: str, precision: str, device: str) -> dict[str, Any]:
+def _proven(framework: str, precision: str, device: str, *, numerics: str = "auto") -> dict[str, Any]:
     asked = proof.Asked(
-        precision=precision, numerics="auto", device=device, local_rank=0, rounding="rna", loss_scaling=True
+        precision=precision, numerics=numerics, device=device, local_rank=0, rounding="rna", loss_scaling=True
     )
     _, facts, proven = proof.apply(framework, asked)
     return {
@@ -246,7 +261,7 @@ def _proven(framework: str, precision: str, device: str) -> dict[str, Any]:
         "measured": proven["effective"],
         "numerics": proven["numerics"],
         "error_matmul": proven["errors"]["matmul"],
-        "error_conv": proven["errors"]["conv"],
+        "error_conv": proven["errors"].get("conv"),  # torch has no convolution of 8-bit numbers
         "flipped": proven["flipped"],
     }
 
@@ -272,6 +287,21 @@ def round_inputs(part: Part, device: torch.device, sizes: gpu_products.Sizes) ->
     titles = {"precision": "precision", "inputs rounded": "rounded", "products": "products"}
     errors = {"largest difference from the emulation": "left", "largest error against FP64": "error"}
     part.text.append(study.table(rows, {**titles, **errors}))
+
+
+def scale_products(part: Part, device: torch.device, sizes: gpu_products.Sizes) -> None:
+    """See how far the products of 8-bit numbers are from the emulation, and both from FP64."""
+    if (reason := scaled_products.why_not(device)) is not None:
+        part.unknown.append(f"products of 8-bit numbers: {reason}")
+        return
+    found = list(gpu_products.scaled(device, sizes))
+    part.answer = [dataclasses.asdict(one) for one in found]
+    titles = {"precision": "precision", "product": "product", "error against FP64": "error"}
+    emulation = {"error of the emulation": "emulated", "difference from the emulation": "left"}
+    part.text.append(study.table(part.answer, {**titles, **emulation}))
+    for one in found:
+        if not one.left < FARTHEST_FROM_EMULATION * one.error:
+            part.faults.append(f"{one.precision}, {one.product}: {one.left:.1e} from the emulation")
 
 
 def multiply(part: Part, hpcml: Hpcml, plan: Plan, device: torch.device, gpu: GpuModel | None) -> None:
@@ -378,6 +408,7 @@ def check(options: argparse.Namespace, device: torch.device, home: Path) -> Iter
         ("hpcml's runs, without a container", lambda part: look_at_runs(part, hpcml, on_gpu=not options.on_cpu)),
         ("Probe of every precision", lambda part: prove(part, device)),
         ("Rounding of inputs, against the emulation", lambda part: round_inputs(part, device, plan.sizes)),
+        ("FP8, against the emulation", lambda part: scale_products(part, device, plan.sizes)),
         ("Products of matrices, against torch's best", lambda part: multiply(part, hpcml, plan, device, gpu)),
         ("NVML and the sampler", lambda part: watch(part, plan, device)),
     )

@@ -20,6 +20,7 @@ from hpcml_train.torch import rounding
 from hpcml_train.torch.arithmetic import Arithmetic
 
 _ROUNDED = ("tf32", "amp_fp16", "amp_bf16", "bf16", "fp16")
+_SCALED = ("fp8_e4m3", "fp8_hybrid", "fp8_hybrid_delayed")
 _SIXTEEN_BITS = {"fp16": torch.float16, "bf16": torch.bfloat16}  # formats whose products are stored in them
 _LAYOUTS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 _OF_A_CONVOLUTION = ("convolution", "gradient of data", "gradient of weights")
@@ -63,10 +64,53 @@ def roundings(device: torch.device, sizes: Sizes) -> Iterator[Rounding]:
             yield from _compare(precision, form, measured, partial(_exact_convolution, layout, x, w, g))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """How exact one product of 8-bit numbers is."""
+
+    precision: str
+    product: str
+    error: float  # relative, against FP64
+    emulated: float  # the same of the emulation
+    left: float  # relative difference between the two
+
+
+def scaled(device: torch.device, sizes: Sizes) -> Iterator[Scaled]:
+    """Yield a product of matrices and its gradients in each precision that torch's scaled products compute."""
+    rows, inner, columns = sizes.matrix
+    x, w, g = (_normal(shape) for shape in ((rows, inner), (inner, columns), (rows, columns)))
+    exact = _differentiated(Arithmetic("fp64"), x, w, g)
+    for precision in _SCALED:
+        native = _differentiated(Arithmetic(precision, numerics="native", device=device), x, w, g)
+        emulated = _differentiated(Arithmetic(precision, numerics="emulated"), x, w, g)
+        for product, found in native.items():
+            reference = exact[product].double()
+            yield Scaled(
+                precision=precision,
+                product=product,
+                error=_relative_error(found, reference),
+                emulated=_relative_error(emulated[product], reference),
+                left=_relative_error(found, emulated[product].double()),
+            )
+
+
+def _differentiated(arithmetic: Arithmetic, x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Products:
+    x, w = (arithmetic.cast(part).detach().requires_grad_() for part in (x, w))
+    with arithmetic.context():
+        y = x @ w
+        loss = (y * arithmetic.cast(g)).sum()
+    arithmetic.backward(loss)
+    names = ("product", "gradient of data", "gradient of weights")
+    return {name: part.detach().cpu() for name, part in zip(names, (y, x.grad, w.grad), strict=True)}
+
+
+def _normal(shape: Sequence[int]) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
 def _halfway(shape: Sequence[int], form: str) -> torch.Tensor:
     """Return normal numbers with one bit more than *form* has."""
-    drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
-    return rounding.round_mantissa(drawn, rounding.FORMATS[form].mantissa_bits + 1)
+    return rounding.round_mantissa(_normal(shape), rounding.FORMATS[form].mantissa_bits + 1)
 
 
 def _matmul(arithmetic: Arithmetic, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

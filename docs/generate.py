@@ -65,6 +65,7 @@ def capability_table() -> str:
     lines = ["| precision | on a GPU | on a CPU | emulated as | why not native on a CPU |", "|---|---|---|---|---|"]
     for name, row in CAPABILITIES.items():
         cpu = "native" if row.on_cpu else "emulated" if row.emulation else "refused"
+        cpu += "" if row.trains else ", in inference only"
         emulation = _SIXTEEN_BITS if row.emulation == "half" else row.emulation or "-"
         lines.append(f"| `{name.name}` | {_on_gpu(row)} | {cpu} | {emulation} | {row.why_not or '-'} |")
     return "\n".join(lines)
@@ -73,15 +74,21 @@ def capability_table() -> str:
 def _on_gpu(row: Capability) -> str:
     if row.min_compute_capability is None:
         return "refused"
-    return f"native from compute capability {'.'.join(map(str, row.min_compute_capability))}"
+    bounds = [row.min_compute_capability, *filter(None, [row.max_compute_capability])]
+    least, *latest = (".".join(map(str, bound)) for bound in bounds)
+    only = "" if row.trains else ", in inference only"
+    return f"native from compute capability {least}{''.join(f' to {bound}' for bound in latest)}{only}"
 
 
 def switches_table() -> str:
     """Return precision.md's table of the variables that a precision sets."""
     names = sorted({name for precision in CAPABILITIES for name in environment(precision)})
-    lines = ["| variable | `tf32` | all others |", "|---|---|---|"]
+    usual = environment(PrecisionName.fp32)
+    own = [precision for precision in CAPABILITIES if environment(precision) != usual]
+    heads = [*(f"`{precision.name}`" for precision in own), "all others"]
+    lines = [f"| variable | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
     for name in names:
-        values = (environment(PrecisionName.tf32)[name], environment(PrecisionName.fp32)[name])
+        values = (*(environment(precision)[name] for precision in own), usual[name])
         shown = ["unset" if value is None else f"`{value}`" for value in values]
         lines.append(f"| `{name}` | {' | '.join(shown)} |")
     return "\n".join(lines)

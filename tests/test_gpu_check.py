@@ -35,6 +35,14 @@ def test_it_goes_the_whole_way_and_lists_what_is_unknown(hpcml_environ: dict[str
     assert {row["precision"] for row in probed if row["framework"].startswith("torch ")} == {
         name.name for name, row in CAPABILITIES.items() if row.trains
     }
+    native = {row["precision"] for row in probed if row.get("numerics") == "native" and row["precision"][:3] == "fp8"}
+    assert native == {"fp8_e4m3", "fp8_hybrid", "fp8_hybrid_delayed"}  # a CPU has their products too
+    (int8,) = {row["measured"] for row in probed if row["precision"] == "int8" and row["framework"] == "torch"}
+    assert int8 == "refused: model=inference deploys networks in it"
+    assert not any("int8" in one for part in parts.values() for one in part["unknown"])
+    scaled = parts["FP8, against the emulation"]["answer"]
+    assert {row["precision"] for row in scaled} == native
+    assert all(0.01 < row["error"] < 0.2 and row["left"] < 1e-5 for row in scaled)
     rounded = {row["precision"]: row["rounded"] for row in parts["Rounding of inputs, against the emulation"]["answer"]}
     assert rounded == {"tf32": "rna", "amp_fp16": "rne", "amp_bf16": "rne", "bf16": "rne", "fp16": "rne"}
     assert {row["precision"] for row in parts["Precision study"]["answer"]} == {"fp32", "tf32", "fp64"}

@@ -170,9 +170,24 @@ def plain_kernels(*, has_rnn: bool) -> Iterator[None]:
     """Let attention be computed by plain products in the block, and with *has_rnn* recurrent layers too."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(_without_fused_layers())
         if has_rnn:
             stack.enter_context(without_mkldnn())
         yield
+
+
+@contextlib.contextmanager
+def _without_fused_layers() -> Iterator[None]:
+    """Let attention and encoders that are evaluated be computed in parts in the block, as while they are trained."""
+    mha: Any = getattr(torch.backends, "mha", None)  # its switch came with torch 2.2
+    before = mha is not None and hasattr(mha, "set_fastpath_enabled") and mha.get_fastpath_enabled()
+    if before:
+        mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        if before:
+            mha.set_fastpath_enabled(True)
 
 
 @contextlib.contextmanager

@@ -70,7 +70,10 @@ PRODUCTS: Mapping[str, Product] = {
     "_sparse_sparse_matmul": _TWO,
     "_sparse_mm_reduce_impl": _TWO,
 }
-REPLACED = ("_addmm_activation", "conv_tbc", "_trilinear", "_euclidean_dist", "_cdist_forward")
+REPLACED = (
+    *("_addmm_activation", "conv_tbc", "_trilinear", "_euclidean_dist", "_cdist_forward"),
+    "affine_grid_generator",
+)
 # Solvers, decompositions and transforms: libraries compute them in FP32 on a GPU as well. They pass, and the journal of
 # a run says how many there were. Products of integers are no floating point.
 _LISTED = _words(
@@ -175,7 +178,7 @@ _HARMLESS = _words(
     _use_cudnn_ctc_loss _use_miopen_ctc_loss _validate_compressed_sparse_indices _values_copy
     _weight_norm_interface _weight_norm_interface_backward abs_ adaptive_avg_pool1d adaptive_avg_pool2d
     adaptive_avg_pool3d adaptive_avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
-    adaptive_max_pool3d adaptive_max_pool3d_backward add addr affine_grid_generator alias_copy all allclose amax
+    adaptive_max_pool3d adaptive_max_pool3d_backward add addr alias_copy all allclose amax
     amin aminmax any arange argmax argmin as_strided_ as_strided_copy as_strided_scatter avg_pool1d avg_pool2d
     avg_pool2d_backward avg_pool3d avg_pool3d_backward bartlett_window batch_norm_backward
     batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats

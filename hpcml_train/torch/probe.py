@@ -10,6 +10,7 @@ from hpcml_train.precision.formats import BEYOND_FP16, name_format
 from hpcml_train.torch import switches as torch_switches
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.recognition import COARSE, Multiply, name_of_full_precision, nearest, relative_error
+from hpcml_train.torch.scaled_products import USES_FAST_ACCUMULATION
 
 _SEED = 20170911
 
@@ -30,6 +31,9 @@ def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
             measured, exact = _measure(arithmetic, product)
             errors[name] = relative_error(measured, exact)
             formats[name] = _name_of(arithmetic, product, errors[name])
+    flipped = {name: value for name, value in switches.items() if value != arithmetic.switches.get(name)}
+    if arithmetic.replaces_products and arithmetic.numerics == "native":
+        switches["scaled_products.use_fast_accum"] = USES_FAST_ACCUMULATION
     parameters = _name(arithmetic.parameter_dtype)
     return {
         "requested": arithmetic.precision,
@@ -41,7 +45,7 @@ def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
         "loss_scaling": arithmetic.loss_scaling,
         "rounding": arithmetic.rounding,
         "switches": switches,
-        "flipped": {name: value for name, value in switches.items() if value != arithmetic.switches.get(name)},
+        "flipped": flipped,
     }
 
 

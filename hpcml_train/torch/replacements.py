@@ -70,10 +70,22 @@ def cdist_forward(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: Op
     return NotImplemented
 
 
+def affine_grid_generator(theta: torch.Tensor, size: Sequence[int], align_corners: bool) -> torch.Tensor:  # noqa: FBT001 - as torch has it
+    """Return where each pixel of (N, C, H, W) or (N, C, D, H, W) comes from, by one product as torch does it."""
+    pixels = list(size[2:])
+    base = theta.new_ones(size[0], *pixels, len(pixels) + 1)
+    for dim, n in enumerate(reversed(pixels)):  # x is the last dimension
+        steps = torch.linspace(-1, 1, n, dtype=theta.dtype, device=theta.device) if n > 1 else theta.new_zeros(1)
+        steps = steps if align_corners else steps * (n - 1) / n
+        base[..., dim] = steps.reshape(-1, *[1] * dim)
+    return base.flatten(1, -2).bmm(theta.mT).reshape(size[0], *pixels, len(pixels))
+
+
 REPLACEMENTS: Mapping[str, Callable[..., Any]] = {
     "_addmm_activation": addmm_activation,
     "conv_tbc": conv_tbc,
     "_trilinear": trilinear,
     "_euclidean_dist": euclidean_dist,
     "_cdist_forward": cdist_forward,
+    "affine_grid_generator": affine_grid_generator,
 }

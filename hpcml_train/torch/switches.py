@@ -25,6 +25,9 @@ _SUMS = (
     "cuda.matmul.allow_fp16_accumulation",
 )
 _MATMUL = "float32_matmul_precision"  # functions of torch itself; the old interface's, and the new one's mirror
+# By these cuDNN chooses the kernel of a convolution: by time, or among those that repeat themselves. Not set here, and
+# recorded, since another kernel may round otherwise.
+_RECORDED = ("cudnn.benchmark", "cudnn.deterministic")
 _ATTENTION = "cuda.allow_fp16_bf16_reduction_math_sdp"  # a function to set and another one to read, since 2.5
 
 
@@ -39,8 +42,8 @@ def set_switches(*, tf32: bool) -> Mapping[str, Value]:
 
 
 def read_switches() -> Dict[str, Value]:
-    """Return every switch with its value."""
-    return {name: _read(name) for name in _wanted(tf32=False)}
+    """Return every switch with its value, those that are only recorded too."""
+    return {name: _read(name) for name in (*_wanted(tf32=False), *_RECORDED)}
 
 
 @contextlib.contextmanager

@@ -123,6 +123,14 @@ ROUNDED: dict[str, Callable[[], torch.Tensor]] = {
     "sparse sum": lambda: torch.sspaddmm(sparse(), sparse(), draw(48, 48)).to_dense(),
     "sparse by sparse": lambda: torch.sparse.mm(sparse(), sparse()).to_dense(),
     "covariance": lambda: torch.cov(draw(8, 48)),
+    "attention of an encoder that is evaluated": lambda: torch.nn.MultiheadAttention(48, 4, batch_first=True).eval()(
+        *[draw(1, 48, 48)] * 3
+    )[0],
+    "an encoder that is evaluated": lambda: torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1, enable_nested_tensor=False
+    ).eval()(draw(2, 5, 8)),
+    "where pixels come from": lambda: F.affine_grid(draw(2, 2, 3), [2, 1, 5, 4], align_corners=False),
+    "where voxels come from": lambda: F.affine_grid(draw(2, 3, 4), [2, 1, 5, 1, 3], align_corners=False),
     "attention": lambda: F.scaled_dot_product_attention(draw(1, 2, 8, 8), draw(1, 2, 8, 8), draw(1, 2, 8, 8)),
 }
 LISTED: dict[str, Callable[[], torch.Tensor]] = {
@@ -148,9 +156,6 @@ REFUSED: dict[str, Callable[[], torch.Tensor]] = {
         scale_b=torch.ones(()),
         out_dtype=torch.float32,
     ),
-    "attention of an encoder": lambda: torch.nn.MultiheadAttention(48, 4, batch_first=True).eval()(
-        *[draw(1, 48, 48)] * 3
-    )[0],
     "quantised": lambda: torch.ops.aten._weight_int8pack_mm(
         draw(8, 32).bfloat16(), draw(16, 32).to(torch.int8), draw(16).bfloat16()
     ),

@@ -60,6 +60,8 @@ def test_the_probe_names_scaled_products_without_convolutions_which_torch_has_no
 
     assert _named(details) == name
     assert set(details["products"]) == {"matmul"}
+    assert details["switches"]["scaled_products.use_fast_accum"] is False
+    assert details["flipped"] == {}
 
 
 @pytest.mark.parametrize("scale_rounding", ["ceil", "floor"])

@@ -99,7 +99,7 @@ def test_every_switch_is_stated_for_every_precision(precision: str) -> None:
     switches = Arithmetic(precision).switches
 
     assert set(switches.values()) == {"ieee", False}
-    assert len(switches) == 13
+    assert len(switches) == 15
 
 
 @NEW
@@ -110,6 +110,16 @@ def test_a_switch_that_somebody_flips_later_is_named() -> None:
     torch.backends.cudnn.conv.fp32_precision = "tf32"
 
     assert measure_precision(arithmetic)["flipped"] == {"cudnn.conv.fp32_precision": "tf32"}
+
+
+def test_how_kernels_are_chosen_is_recorded_and_left_alone() -> None:
+    torch.backends.cudnn.benchmark = True
+
+    found = measure_precision(Arithmetic("fp32"))
+
+    assert found["switches"]["cudnn.benchmark"] is True
+    assert found["flipped"] == {}
+    assert torch.backends.cudnn.benchmark
 
 
 def test_an_autocast_that_somebody_leaves_on_is_measured() -> None:
