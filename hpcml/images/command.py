@@ -33,6 +33,36 @@ RUNTIME_ENVIRONMENT: Mapping[str, str] = {"APPTAINER_NO_EVAL": "1", "SINGULARITY
 # $HOME is seen inside, as people expect who keep their data and caches there; the packages in its ~/.local are of
 # another Python, or of another torch.
 _ALWAYS: Mapping[str, str | None] = {"PYTHONNOUSERSITE": "1"}
+# CUDA's forward compatibility: an image of NVIDIA's has a libcuda of its own, for drivers of older branches on GPUs of
+# data centres. Its entrypoint would put that first, which `exec` does not run. Only a driver older than it may meet it,
+# which is known on the node alone: so what the kernel's module says of itself and of the GPUs is read there.
+_COMPATIBILITY = """hpcml_driver() {
+read -r words </proc/driver/nvidia/version || return
+set -f; set -- ${words#*Module}; set +f
+for word do case $word in [0-9]*.[0-9]*) echo "$word"; return;; esac; done
+}
+hpcml_compat() {
+driver=$(hpcml_driver 2>/dev/null)
+case $driver in BRANCHES) ;; *) return;; esac
+for file in /proc/driver/nvidia/gpus/*/information; do
+[ -r "$file" ] || continue
+while read -r words; do
+case $words in Model:*GeForce*|Model:*RTX*|Model:*GTX*|Model:*Quadro*|Model:*TITAN*) return;; esac
+done <"$file"
+done
+for folder in /usr/local/cuda/compat/lib.real /usr/local/cuda/compat/lib /usr/local/cuda/compat; do
+for file in "$folder"/libcuda.so.[0-9]*.[0-9]*; do
+[ -e "$file" ] || continue
+own=${file##*libcuda.so.}
+[ "${driver%%.*}" -lt "${own%%.*}" ] || return
+export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+echo "hpcml: driver $driver is older than the image: its own libcuda $own is used ($folder)" >&2
+return
+done
+done
+echo "hpcml: driver $driver is older than the image, which has no libcuda of its own in /usr/local/cuda/compat" >&2
+}
+hpcml_compat"""
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NEEDS_MOUNT = re.compile(r'[,:"\\]')  # --bind splits at these
 
@@ -75,13 +105,20 @@ def exec_argv(
 
 
 def wrapped(
-    command: Sequence[str], environment: Mapping[str, str | None], *, python_path: Sequence[str] = ()
+    command: Sequence[str],
+    environment: Mapping[str, str | None],
+    *,
+    python_path: Sequence[str] = (),
+    old_branches: Sequence[str] = (),
 ) -> list[str]:
     """Return *command* behind a shell that first sets *environment*; None in it means to unset the variable.
 
     So these values win over the image's own environment, and it is the only way to unset a variable. They are public,
     as the arguments of a process are: no password belongs there. Folders of *python_path* come before those of the
     image. The shell replaces itself by the command (exec), so that there is no additional process.
+
+    *old_branches* are those of NVIDIA's drivers (``470.57``) under which the image's own ``libcuda`` comes first, where
+    it has one that is newer: CUDA's forward compatibility, for GPUs of data centres alone.
 
         >>> wrapped(["python", "train.py"], {"OMP_NUM_THREADS": "4", "PYTHONHOME": None})[2]
         'export PYTHONNOUSERSITE=1; export OMP_NUM_THREADS=4; unset PYTHONHOME; exec "$@"'
@@ -92,6 +129,10 @@ def wrapped(
         lines.append(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
     if python_path:
         lines.append(f'export PYTHONPATH={shlex.quote(":".join(python_path))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
+    if old_branches:
+        majors = "|".join(sorted({f"{branch.partition('.')[0]}.*" for branch in old_branches}))
+        assert re.fullmatch(r"[0-9.*|]+", majors), majors
+        lines.append(_COMPATIBILITY.replace("BRANCHES", majors))
     return ["/bin/sh", "-c", "; ".join([*lines, 'exec "$@"']), "hpcml", *command]
 
 

@@ -22,6 +22,7 @@ _TABLE = Path(__file__).with_name("releases.yaml")
 _CUDA_FIRST = re.compile(r"^(\d+(?:\.\d+)*)-")  # 12.6.3-devel-ubuntu24.04
 _CUDA_WITHIN = re.compile(r"-cuda(\d+(?:\.\d+)*)")  # 25.02-cuda12.8-py3.12
 _MONTH = re.compile(r"(\d\d\.(?:0[1-9]|1[0-2]))(?:-|$)")
+_FRAMEWORK_IMAGES = {"nvidia/pytorch": "torch", "nvidia/tensorflow": "tensorflow"}  # of which the table has versions
 _GPUS = {(6, 0): "P100", (7, 0): "V100", (3, 5): "K20", (3, 7): "K80"}  # those that people ask about
 
 Capability = tuple[int, int]
@@ -42,38 +43,56 @@ class Release:
     source: str
     uncertain: Mapping[str, str] = field(default_factory=dict)  # figure -> where it comes from instead
 
-    def runs_on(self, compute_capability: Capability | None, driver: str | None) -> bool:
-        """Tell whether the image runs with this GPU and driver; None is not known, and no obstacle."""
-        return self.knows_gpu(compute_capability) and self.takes_driver(driver)
+    def runs_on(self, compute_capability: Capability | None, driver: str | None, *, data_centre: bool = False) -> bool:
+        """Tell whether the image runs with this GPU and driver; None is not known, and no obstacle.
+
+        *data_centre* says that the GPU is known to be one of a data centre, where older drivers may do.
+        """
+        return self.knows_gpu(compute_capability) and (
+            self.takes_driver(driver) or (data_centre and self.takes_branch(driver))
+        )
 
     def knows_gpu(self, compute_capability: Capability | None) -> bool:
         """Tell whether the image has code for GPUs of this compute capability."""
         return compute_capability is None or compute_capability >= self.compute_capability
 
     def takes_driver(self, driver: str | None) -> bool:
-        """Tell whether the driver is new enough, or of an older branch that is supported on data centre GPUs.
+        """Tell whether the driver is new enough by itself.
 
         *driver* is as nvidia-smi writes it (535.183.01); None is not known, and no obstacle. Raises `ConfigError` for a
         text without numbers.
         """
-        if driver is None or self.driver is None or _numbers(driver) >= _numbers(self.driver):
-            return True
-        return any(_numbers(driver)[:1] == _numbers(b)[:1] and _numbers(driver) >= _numbers(b) for b in self.branches)
+        return driver is None or self.driver is None or _numbers(driver) >= _numbers(self.driver)
+
+    def takes_branch(self, driver: str | None) -> bool:
+        """Tell whether the driver is of an older branch that CUDA's forward compatibility serves on data centre GPUs.
+
+        That needs the image's own ``libcuda`` before the driver's (`hpcml.images.command.wrapped`).
+        """
+        return driver is not None and any(
+            _numbers(driver)[:1] == _numbers(b)[:1] and _numbers(driver) >= _numbers(b) for b in self.branches
+        )
 
 
 def newest(
-    image: str, compute_capability: Capability | None, driver: str | None, *, not_after: str | None = None
+    image: str,
+    compute_capability: Capability | None,
+    driver: str | None,
+    *,
+    not_after: str | None = None,
+    data_centre: bool = False,
 ) -> Release:
     """Return the newest release of *image* for the GPU and driver; raise `ConfigError` where there is none.
 
     *image* is ``nvidia/pytorch``, say. A compute capability or driver of None means not known, or no GPU; *not_after*
-    is the newest release (``24.12``) that the site allows.
+    is the newest release (``24.12``) that the site allows. On a GPU of a data centre (*data_centre*) an older driver
+    may do, by CUDA's forward compatibility; elsewhere the newest that needs none is taken.
     """
     known = list(_releases(image))
     if not known:
         names = ", ".join(_table()["images"])
         raise ConfigError(f"container.tag is not set, and hpcml knows only the releases of {names}: set container.tag")
-    fits = [release for release in known if release.runs_on(compute_capability, driver)]
+    fits = [release for release in known if release.runs_on(compute_capability, driver, data_centre=data_centre)]
     allowed = [release for release in fits if not_after is None or release.release <= not_after]
     if not allowed:
         wanted = ", ".join(_wishes(compute_capability, driver, not_after))
@@ -91,11 +110,12 @@ def check(
     driver: str | None,
     *,
     not_after: str | None = None,
+    data_centre: bool = False,
 ) -> str | None:
     """Return in one line why *tag* cannot run there; None where it can, or nothing is known about it.
 
     Nothing is known of images that are not in the table, and of tags that do not begin with a month (``24.12-py3``). A
-    month that is newer than the table needs at least the GPU of the last one in it.
+    month that is newer than the table needs at least the GPU of the last one in it. *data_centre* is as in `newest`.
     """
     facts = _table()["images"].get(image)
     if facts is not None and "tags" in facts and not facts.get("months"):
@@ -112,15 +132,58 @@ def check(
             f"container.tag={tag} needs a GPU of compute capability {_written(release.compute_capability)}: "
             f"{_last_for(image, compute_capability)}"
         )
-    if release.release == month and not release.takes_driver(driver):
-        older = f" (or of an older branch {', '.join(release.branches)})" if release.branches else ""
+    if release.release == month and not release.runs_on(None, driver, data_centre=data_centre):
+        older = f" (on a GPU of a data centre also {', '.join(release.branches)})" if release.branches else ""
         return (
             f"container.tag={tag} needs driver {release.driver}{older}, and cluster.host_driver={driver}: "
-            f"{_instead(image, compute_capability, driver)}"
+            f"{_instead(image, compute_capability, driver, data_centre=data_centre)}"
         )
     if not_after is not None and month > not_after:
         return f"container.tag={tag}: cluster.ngc_max_release={not_after} is the newest that the site runs"
     return None
+
+
+def served_branches(image: str, tag: str) -> tuple[str, ...]:
+    """Return the branches of older drivers that run *tag* on GPUs of data centres with the image's own ``libcuda``.
+
+    Those of a month that is not in the table are not known, and none are returned.
+    """
+    release = _of_month(image, tag)
+    return release.branches if release is not None else ()
+
+
+def reliance(image: str, tag: str, driver: str | None) -> str | None:
+    """Return in one line that *tag* runs with *driver* by CUDA's forward compatibility alone; None where it does not.
+
+    The release is one that `newest` or `check` has let pass.
+    """
+    release = _of_month(image, tag)
+    if release is None or release.takes_driver(driver):
+        return None
+    return (
+        f"{image}:{tag} is for driver {release.driver} and newer; {driver} runs it by CUDA's forward compatibility, "
+        "with the image's own libcuda (/usr/local/cuda/compat)"
+    )
+
+
+def _of_month(image: str, tag: str) -> Release | None:
+    month = _month(tag)
+    return next((each for each in _releases(image, all_months=True) if month and each.release == month), None)
+
+
+def version_of(image: str, tag: str, framework: str) -> tuple[str | None, str | None]:
+    """Return between which versions of *framework* (torch, tensorflow) that of *tag* lies, ends included.
+
+    Both are the same where the version was read. Else it lies between those of the months before and after, since no
+    month went back; None is not known.
+    """
+    month = _month(tag)
+    if month is None or _FRAMEWORK_IMAGES.get(image) != framework:
+        return None, None
+    known = [(row.release, row.framework) for row in _releases(image, all_months=True) if row.framework is not None]
+    before = [version for release, version in known if release <= month]
+    after = [version for release, version in known if release >= month]
+    return (before[-1] if before else None), (after[0] if after else None)
 
 
 def without(image: str, framework: str) -> str | None:
@@ -173,8 +236,8 @@ def _last_for(image: str, capability: Capability) -> str:
     return f"{fits[-1].release} is the last for {name}" if fits else f"none since 18.12 runs on {name}"
 
 
-def _instead(image: str, capability: Capability | None, driver: str | None) -> str:
-    fits = [release for release in _releases(image) if release.runs_on(capability, driver)]
+def _instead(image: str, capability: Capability | None, driver: str | None, *, data_centre: bool = False) -> str:
+    fits = [release for release in _releases(image) if release.runs_on(capability, driver, data_centre=data_centre)]
     return f"{fits[-1].tag} is the newest for it" if fits else "none that hpcml knows runs with it"
 
 

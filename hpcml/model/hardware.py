@@ -57,6 +57,13 @@ _ARCHITECTURES = {
 }
 
 
+_FOR_DATA_CENTRES = re.compile(
+    r"\b(Tesla|K[248]0[cmstx]?|M[46]0|P40?|P100|V100S?|T4|A2|A10|A16|A30|A40|A100|A800|L4|L20|L40S?|[HB][128]00|H20|B300"
+    r"|GH200|GB[23]00)\b"
+)
+_NOT_FOR_THEM = re.compile(r"GeForce|\bRTX|\bGTX|Quadro|TITAN|Jetson|Tegra", re.IGNORECASE)
+
+
 class Basis(Enum):
     """The origin of a peak value."""
 
@@ -110,6 +117,17 @@ class _Table:
 def known_gpus() -> Sequence[GpuModel]:
     """Return all models of the table, in its order."""
     return [model for model, _ in _table().models]
+
+
+def is_for_data_centres(name: str) -> bool | None:
+    """Tell by its name whether NVIDIA sells a GPU for data centres; None where the name says neither.
+
+    >>> is_for_data_centres("Tesla V100-SXM2-32GB"), is_for_data_centres("NVIDIA GeForce RTX 3090")
+    (True, False)
+    """
+    if _NOT_FOR_THEM.search(name):
+        return False
+    return True if _FOR_DATA_CENTRES.search(name) else None
 
 
 @cache  # the runs of a comparison have few names among them

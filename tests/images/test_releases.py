@@ -7,7 +7,7 @@ import yaml
 from hpcml.config.profiles import list_profiles
 from hpcml.errors import ConfigError
 from hpcml.images import releases
-from hpcml.images.releases import check, newest
+from hpcml.images.releases import check, newest, reliance, served_branches, version_of
 
 PYTORCH, TENSORFLOW, TENSORRT = "nvidia/pytorch", "nvidia/tensorflow", "nvidia/tensorrt"
 P100, V100, T4, A100, H100 = (6, 0), (7, 0), (7, 5), (8, 0), (9, 0)
@@ -50,7 +50,45 @@ P100, V100, T4, A100, H100 = (6, 0), (7, 0), (7, 5), (8, 0), (9, 0)
 def test_the_newest_release_that_a_gpu_and_a_driver_run(
     image: str, gpu: tuple[int, int] | None, driver: str | None, tag: str
 ) -> None:
-    assert newest(image, gpu, driver).tag == tag
+    assert newest(image, gpu, driver, data_centre=True).tag == tag
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "tag"),
+    [(P100, "440.33.01", "20.03-py3"), (V100, "535.183.01", "23.07-py3"), (A100, "570.86.10", "25.02-py3")],
+)
+def test_on_a_gpu_of_no_data_centre_the_newest_is_taken_that_needs_no_compatibility(
+    gpu: tuple[int, int], driver: str, tag: str
+) -> None:
+    assert newest(PYTORCH, gpu, driver).tag == tag
+    assert reliance(PYTORCH, tag, driver) is None
+
+
+def test_what_relies_on_compatibility_says_so_and_with_which_drivers() -> None:
+    said = reliance(PYTORCH, "24.12-py3", "535.183.01")
+
+    assert said is not None
+    assert "24.12-py3 is for driver 560.35.05 and newer; 535.183.01 runs it by CUDA's forward compatibility" in said
+    assert served_branches(PYTORCH, "24.12-py3") == ("470.57", "525.85", "535.86")
+    assert served_branches(PYTORCH, "25.06-py3") == served_branches("me/pytorch", "24.12-py3") == ()
+
+
+@pytest.mark.parametrize(
+    ("image", "tag", "framework", "bounds"),
+    [
+        (PYTORCH, "24.04-py3", "torch", ("2.3.0a0+6ddf5cf85e", "2.3.0a0+6ddf5cf85e")),
+        (PYTORCH, "24.05-py3", "torch", ("2.3.0a0+6ddf5cf85e", "2.4.0a0+f70bd71a48")),  # nobody read that month
+        (PYTORCH, "26.09-py3", "torch", ("2.11.0a0+a6c236b9fd1", None)),
+        (PYTORCH, "19.11-py3", "torch", (None, "1.12.0a0+8a1a93a9")),
+        (PYTORCH, "my-own", "torch", (None, None)),
+        (TENSORFLOW, "24.12-tf2-py3", "tensorflow", ("1.13.0-rc0", "2.17")),
+        ("nvidia/jax", "26.06-py3", "jax", (None, None)),
+    ],
+)
+def test_the_version_of_a_framework_lies_between_those_that_were_read(
+    image: str, tag: str, framework: str, bounds: tuple[str | None, str | None]
+) -> None:
+    assert version_of(image, tag, framework) == bounds
 
 
 def test_a_site_may_allow_no_newer_one() -> None:
@@ -90,13 +128,13 @@ def test_where_none_fits_it_says_so(image: str, gpu: tuple[int, int], driver: st
         (PYTORCH, "25.08-py3", A100, "570.86.10", "driver 580.82.07, and cluster.host_driver=570.86.10: 25.02-py3 is"),
         ("nvidia/cuda", "13.1.0-devel-ubuntu24.04", V100, None, "capability 7.5: 12.6.3-cudnn-devel-ubuntu24.04 is"),
         ("nvidia/rapidsai/base", "25.10-cuda13-py3.12", A100, "535.54", "(CUDA 13) needs driver 580.65.06, and"),
-        (PYTORCH, "24.12-py3", A100, "510.47.03", "(or of an older branch 470.57, 525.85, 535.86)"),
+        (PYTORCH, "24.12-py3", A100, "510.47.03", "(on a GPU of a data centre also 470.57, 525.85, 535.86)"),
     ],
 )  # fmt: skip
 def test_a_tag_that_cannot_run_is_refused_with_the_one_that_can(
     image: str, tag: str, gpu: tuple[int, int], driver: str | None, says: str
 ) -> None:
-    reason = check(image, tag, gpu, driver)
+    reason = check(image, tag, gpu, driver, data_centre=True)
 
     assert reason is not None
     assert says in reason
@@ -121,7 +159,7 @@ def test_a_tag_that_cannot_run_is_refused_with_the_one_that_can(
 def test_a_tag_that_may_run_is_not_refused(
     image: str, tag: str, gpu: tuple[int, int] | None, driver: str | None
 ) -> None:
-    assert check(image, tag, gpu, driver) is None
+    assert check(image, tag, gpu, driver, data_centre=True) is None
 
 
 def test_a_tag_newer_than_a_site_runs_is_refused() -> None:
@@ -144,11 +182,11 @@ def test_what_is_chosen_is_never_refused() -> None:
     ]
     for image, gpu, driver in itertools.product((PYTORCH, TENSORFLOW), (P100, V100, T4, A100, H100), drivers):
         try:
-            chosen = newest(image, gpu, driver)
+            chosen = newest(image, gpu, driver, data_centre=gpu == A100)
         except ConfigError:
             continue
 
-        assert check(image, chosen.tag, gpu, driver) is None
+        assert check(image, chosen.tag, gpu, driver, data_centre=gpu == A100) is None
 
 
 def test_each_profile_with_an_nvidia_gpu_gets_the_release_that_it_allows(tmp_path: Path) -> None:
@@ -158,7 +196,7 @@ def test_each_profile_with_an_nvidia_gpu_gets_the_release_that_it_allows(tmp_pat
     for site in known:
         limit = site.ngc_max_release
 
-        chosen = newest(PYTORCH, site.compute_capability, site.host_driver, not_after=limit)
+        chosen = newest(PYTORCH, site.compute_capability, site.host_driver, not_after=limit, data_centre=True)
 
         # A site whose driver is known to be older than its limit asks for is told by that.
         assert limit in (None, chosen.release) or (site.host_driver and chosen.release < limit), site.name
@@ -171,7 +209,7 @@ def test_the_table_is_in_order_names_its_sources_and_repeats_nothing() -> None:
     assert months == sorted(set(months))
     for row in table["releases"]:
         assert row["source"] in ("matrix", "triton")
-        assert set(row.get("from", {}).values()) <= {"inferred", "triton"}
+        assert set(row.get("from", {}).values()) <= {"inferred", "triton", "jetson"}
         assert set(row.get("from", {})) <= set(row)
         for branch in row.get("branches", ()):
             assert releases._numbers(branch) < releases._numbers(row["driver"]), row
@@ -182,4 +220,5 @@ def test_the_table_is_in_order_names_its_sources_and_repeats_nothing() -> None:
 
 def test_a_figure_that_was_not_read_is_marked() -> None:
     assert newest(PYTORCH, None, "470.42.01").uncertain == {"compute_capability": "inferred"}
+    assert newest(PYTORCH, A100, None).uncertain == {"pytorch": "jetson"}
     assert newest(PYTORCH, V100, None).framework == "2.6.0a0+df5bbc09d1"

@@ -13,7 +13,8 @@ from hpcml.images import releases
 from hpcml.images.command import ENV_PREFIXES, PASSED_ON, RUNTIME_ENVIRONMENT, exec_argv, gpu_for, wrapped
 from hpcml.images.runtime import looks_like_an_image
 from hpcml.model.cluster import Cluster, SchedulerName
-from hpcml.model.container import Bind, Container, ContainerBuild, ContainerKind
+from hpcml.model.container import Bind, Container, ContainerBuild, ContainerGpu, ContainerKind
+from hpcml.model.hardware import is_for_data_centres
 from hpcml.model.precision import environment
 from hpcml.model.run import Run
 from hpcml.runs.layout import RunDir
@@ -28,17 +29,31 @@ def with_tag(container: Container, cluster: Cluster) -> Container:
     Which release needs which driver and compute capability is in hpcml's own table (images/releases); no registry is
     asked. A container without an image, or with a digest, is returned as it is.
 
-    Raises `ConfigError` if the chosen tag, or none that is known, can run there.
+    Raises `ConfigError` if the chosen tag, or none that is known, can run there, and for an image of NVIDIA's where the
+    GPUs are AMD's.
     """
+    if cluster.gpu_vendor == "amd" and (container.image or "").startswith("nvidia/"):
+        raise ConfigError(
+            f"container.image={container.image} is for GPUs of NVIDIA, and {cluster.name} has AMD's: take one with "
+            "ROCm, as +container=docker container.image=rocm/pytorch container.tag=latest, or a file: container=sif"
+        )
     if container.image is None or container.digest is not None:
         return container
     capability, driver, limit = cluster.compute_capability, cluster.host_driver, cluster.ngc_max_release
+    data_centre = has_data_centre_gpus(cluster)
     if container.tag is None:
-        found = releases.newest(container.image, capability, driver, not_after=limit)
+        found = releases.newest(container.image, capability, driver, not_after=limit, data_centre=data_centre)
         return replace(container, tag=found.tag)
-    if wrong := releases.check(container.image, container.tag, capability, driver, not_after=limit):
+    if wrong := releases.check(
+        container.image, container.tag, capability, driver, not_after=limit, data_centre=data_centre
+    ):
         raise ConfigError(wrong)
     return container
+
+
+def has_data_centre_gpus(cluster: Cluster) -> bool:
+    """Tell whether the GPUs of *cluster* are known to be made for data centres, which forward compatibility asks."""
+    return cluster.gpu_model is not None and is_for_data_centres(cluster.gpu_model) is True
 
 
 def fitted(run: Run, machine: Cluster) -> Run:
@@ -57,25 +72,7 @@ def fitted(run: Run, machine: Cluster) -> Run:
     if container.kind is not ContainerKind.build:
         _check_own(container)
         return run
-    if machine.gpu_vendor == "amd" and (container.image or "").startswith("nvidia/"):
-        raise ConfigError(f"container.image={container.image} is for GPUs of NVIDIA, and {run.cluster.name} has AMD's")
     return replace(run, container=with_tag(container, machine))
-
-
-def check_framework(run: Run, project: Path) -> None:
-    """Raise `ConfigError` where the image is known to lack the framework of the run's recipe.
-
-    What the user adds to an image may bring it: packages of its name, files of requirements, lines of shell, or a
-    definition in *project*.
-    """
-    container, framework = run.container, run.model.framework
-    if run.workload.command is not None or container.kind is not ContainerKind.build or framework is None:
-        return
-    brings = any(word.startswith((framework, "-")) for word in container.pip) or bool(container.post)
-    if brings or (project / "containers" / f"{container.name}.def").is_file():
-        return
-    if wrong := releases.without(container.image or "", framework):
-        raise ConfigError(wrong)
 
 
 def runtime_for(run: Run) -> str:
@@ -97,12 +94,13 @@ def put_inside(
     Variables reach the program by the environment, since arguments can be read by every user of a node.
     """
     container, switches = run.container, environment(run.precision.name)
+    gpu = gpu_for(container.gpu, device=plan.device, vendor=run.cluster.gpu_vendor)
     # Arguments are public: only what they must say is here, the rest goes by the environment.
     last_word = {name: value for name, value in plan.environment.items() if name in switches or value is None}
     argv = exec_argv(
         image.path,
         runtime_for(run),
-        gpu=gpu_for(container.gpu, device=plan.device, vendor=run.cluster.gpu_vendor),
+        gpu=gpu,
         binds=_binds(plan, run, run_dir, folder, code, packages),
         cwd=plan.cwd,
         options=container.options,
@@ -110,12 +108,31 @@ def put_inside(
     )
     return replace(
         plan,
-        argv=[*argv, *wrapped(plan.argv, last_word, python_path=[str(run_dir.client_path), *plan.python_path])],
+        argv=[
+            *argv,
+            *wrapped(
+                plan.argv,
+                last_word,
+                python_path=[str(run_dir.client_path), *plan.python_path],
+                old_branches=_old_branches(run) if gpu is ContainerGpu.nv else (),
+            ),
+        ],
         image=image,
         env_prefixes=list(ENV_PREFIXES),
         passed_on=list(PASSED_ON),
         runtime_environment=dict(RUNTIME_ENVIRONMENT),
     )
+
+
+def _old_branches(run: Run) -> Sequence[str]:
+    """Return the branches of drivers under which the image's own libcuda is to come first.
+
+    Not where the GPU is known to be no data centre's; where it is not known, the node looks.
+    """
+    container, model = run.container, run.cluster.gpu_model
+    if container.image is None or container.tag is None or (model and is_for_data_centres(model) is False):
+        return ()
+    return releases.served_branches(container.image, container.tag)
 
 
 def check_binds(plan: Plan, run: Run) -> None:

@@ -15,15 +15,18 @@ from hpcml.commands import images
 from hpcml.commands.image_uses import claim_all
 from hpcml.commands.images import WantedImage
 from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.frameworks import check_packages
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.errors import ConfigError, ImageError
+from hpcml.images import releases
 from hpcml.images.build import BuildProgress, OnProgress
 from hpcml.images.cache import Cache, Checksums
 from hpcml.images.registry import UnreachableError
 from hpcml.model.cluster import Cluster
 from hpcml.model.container import Container, ContainerBuild, ContainerKind
+from hpcml.model.image import ImageRecord
 from hpcml.model.precision import Numerics, PrecisionName
 from hpcml.model.run import Data, Model, Precision, Run, Schedule, Snapshot, Workload
 from hpcml.model.strategy import Strategy, StrategyName
@@ -63,10 +66,12 @@ def with_images(
     depend on that job. One that is there is verified by its SHA-256. All images are claimed for this home before
     anything is submitted, so that `hpcml images rm` keeps them.
 
-    Raises `ConfigError` for one that is not there and must not be built (``container.build=never``), and `ImageError`
+    Raises `ConfigError` for one that is not there and must not be built (``container.build=never``) and for one with an
+    older framework than a recipe needs, and `ImageError`
     for one that cannot be built, is damaged, or is removed by somebody at this moment.
     """
     checksums = Checksums(jobs.places.checksums)
+    packages: dict[str, Mapping[str, str]] = {}
 
     def provide(item: Planned) -> Provided:
         if item.run.container.kind is not ContainerKind.build:
@@ -80,18 +85,17 @@ def with_images(
             image = replace(_unbuilt(wanted), built_by=builds.run_dir.uid)
             return Provided(image=image, job_id=builds.ticket.job_id)
         if wanted.found is not None:
-            record = wanted.found
-            wrong = wanted.cache.verify(record, lambda path: _sha256(path, checksums, voice, wanted.definition.base))
-            if wrong:
-                raise ImageError(f"image {record.key[:12]} {wrong}: hpcml images rm {record.key[:12]}, then try again")
-            check_lent(wanted.cache.record(record.key))
-            check_lent(Path(record.path))
+            record = _verified(wanted.found, wanted, checksums, voice)
         else:
             with voice.display(wanted.definition.base) as on_progress:
                 record = images.build(wanted, environ, on_progress=on_progress)
+        packages[record.key] = record.packages or {}
+        if relies := _reliance(item):
+            voice.warn(relies)
         return Provided(image=Image(path=record.path, sha256=record.sha256, key=record.key))
 
     done = _each(planned, provide)
+    check_packages(done, packages)
     needed = [item.image for item in done if item.image is not None]
     for warning in claim_all(needed, jobs.places):
         voice.warn(warning)
@@ -99,6 +103,16 @@ def with_images(
         if image.key is not None and image.built_by is None and Cache(Path(image.path).parent).read(image.key) is None:
             raise ImageError(f"image {image.key[:12]} was removed at this moment: try again")
     return done
+
+
+def _verified(record: ImageRecord, wanted: WantedImage, checksums: Checksums, voice: Voice) -> ImageRecord:
+    """Return *record*, of an image in the cache; raise `ImageError` where its file is not what was built."""
+    wrong = wanted.cache.verify(record, lambda path: _sha256(path, checksums, voice, wanted.definition.base))
+    if wrong:
+        raise ImageError(f"image {record.key[:12]} {wrong}: hpcml images rm {record.key[:12]}, then try again")
+    check_lent(wanted.cache.record(record.key))
+    check_lent(Path(record.path))
+    return record
 
 
 def foreseen(planned: Sequence[Planned], environ: Mapping[str, str], project: Path) -> tuple[list[Planned], list[str]]:
@@ -125,11 +139,19 @@ def foreseen(planned: Sequence[Planned], environ: Mapping[str, str], project: Pa
         image = _unbuilt(wanted)
         by = " by a job before" if item.run.container.build is ContainerBuild.job else ""
         state = "is there" if wanted.found else f"to be built{by}"
-        note = f"; {wanted.note}" if wanted.note else ""
+        note = "".join(f"; {words}" for words in (wanted.note, _reliance(item)) if words)
         lines.append(f"image: {image.path} of {wanted.definition.base} ({state}){note}")
         return Provided(image=replace(image, sha256=wanted.found.sha256 if wanted.found else None))
 
     return _each(planned, provide), lines
+
+
+def _reliance(item: Planned) -> str | None:
+    """Return in one line that the image runs on the cluster by CUDA's forward compatibility alone, where it does."""
+    container = item.run.container
+    if container.image is None or container.tag is None or item.plan.device == "cpu":
+        return None
+    return releases.reliance(container.image, container.tag, item.run.cluster.host_driver)
 
 
 def _unknown(place: images.Place) -> str:

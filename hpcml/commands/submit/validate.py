@@ -13,7 +13,8 @@ from pathlib import Path
 from hpcml.commands.machine import Machine, look_around
 from hpcml.commands.submit import packing
 from hpcml.commands.submit.account import Ask, with_accounts
-from hpcml.commands.submit.containers import check_binds, check_framework, fitted
+from hpcml.commands.submit.containers import check_binds, fitted
+from hpcml.commands.submit.frameworks import check_framework, check_version
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import refuse_impossible, routed
 from hpcml.commands.submit.startable import check_startable
@@ -85,6 +86,7 @@ def plan_all(
         has_module=has_module,
     )
     planned = sorted((_plan(point, machine, software) for point in points), key=lambda item: item.run.seed)
+    _warn_of_versions(planned, cwd)
     most = max((item.run.schedule.repeats for item in planned), default=0)
     repeated = [
         replace(item, repeat=repeat) for repeat in range(most) for item in planned if repeat < item.run.schedule.repeats
@@ -92,6 +94,14 @@ def plan_all(
     packing.packs_of(repeated)  # refuses packs that would never run
     _warn_of_goals(points)
     return repeated
+
+
+def _warn_of_versions(planned: Sequence[Planned], project: Path) -> None:
+    """Refuse frameworks in images that are too old for their recipes, and say where that is not known."""
+    inside = [item for item in planned if item.run.container.kind is ContainerKind.build]
+    unknown = [check_version(item.run, Path(item.plan.argv[1]), project) for item in inside if len(item.plan.argv) > 1]
+    for line in dict.fromkeys(filter(None, unknown)):
+        log.warning("%s", line)
 
 
 def _warn_of_goals(points: Sequence[Composed]) -> None:
@@ -164,7 +174,13 @@ def _as_found(cluster: Cluster, machine: Machine, device: Device) -> Cluster:
         return cluster
     first = machine.gpus[0]
     capability = first.compute_capability and "{}.{}".format(*first.compute_capability)
-    return replace(cluster, gpu_vendor="nvidia", gpu_compute_capability=capability, host_driver=first.driver)
+    return replace(
+        cluster,
+        gpu_vendor="nvidia",
+        gpu_model=first.name,
+        gpu_compute_capability=capability,
+        host_driver=first.driver,
+    )
 
 
 def _local_device(run: Run, machine: Machine) -> Device:
