@@ -60,7 +60,7 @@ def _list(cache: Cache, places: Places | None, form: str | None) -> None:
         say(report.images_json(listed), nl=False)
     elif listed:
         show(report.images_table(listed, console=console(), now=time.time()))
-        say(f"{report.total(listed)} in {cache.root}", err=True)
+        say(f"{report.total(listed)} in {cache.root}; what each build printed: KEY.log there", err=True)
     else:
         say(f"no images in {cache.root}", err=True)
 

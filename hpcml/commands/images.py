@@ -19,8 +19,9 @@ from hpcml.images import definition as definitions
 from hpcml.images import inventory, registry
 from hpcml.images.cache import Cache, Checksums
 from hpcml.images.inventory import Stocked, claims_in
+from hpcml.images.packing import Packing, processors_on
 from hpcml.images.runtime import find_runtime
-from hpcml.model.cluster import Cluster
+from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.image import Definition, ImageRecord
 from hpcml.model.run import Run
@@ -177,8 +178,21 @@ def build(
         return wanted.found
     runtime = find_runtime(environ, wanted.container.runtime, module=wanted.cluster.container_module)
     return builder.build(
-        wanted.definition, wanted.cache, runtime=runtime, environ=environ, on_progress=on_progress, wait=wait
+        wanted.definition,
+        wanted.cache,
+        runtime=runtime,
+        environ=environ,
+        packing=packing_for(wanted.container, wanted.cluster, environ),
+        on_progress=on_progress,
+        wait=wait,
     )
+
+
+def packing_for(container: Container, cluster: Cluster, environ: Mapping[str, str]) -> Packing:
+    """Return how an image is packed on this machine: on a login node, which others use too, with few processors."""
+    is_login_node = cluster.scheduler is not SchedulerName.local
+    count = processors_on(is_login_node=is_login_node, chosen=container.build_processors, environ=environ)
+    return Packing(compression=container.compression, processors=count)
 
 
 def definition_folders(project: Path) -> list[Path]:

@@ -15,12 +15,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from hpcml.errors import ImageError
 from hpcml.images.cache import Cache, remove_tree, scratch_name, sha256_of
@@ -28,6 +29,7 @@ from hpcml.images.definition import require_unchanged
 from hpcml.images.failures import NOISE, explain, explain_os, with_log
 from hpcml.images.guard import await_end, guarded
 from hpcml.images.logins import login_for
+from hpcml.images.packing import Packing, compression_of, decide
 from hpcml.images.runtime import (
     Runtime,
     build_command,
@@ -40,7 +42,7 @@ from hpcml.images.runtime import (
 from hpcml.model.image import Definition, ImageRecord
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import draft_of
-from hpcml.runs.private import is_ours, make_folder, make_home
+from hpcml.runs.private import is_ours, make_folder, make_home, open_file
 
 _KEPT_LINES = 2000
 # What Apptainer says of the index of its downloaded layers if a build was killed while it wrote that (seen with 1.4.5)
@@ -78,6 +80,7 @@ def build(
     *,
     runtime: Runtime,
     environ: Mapping[str, str],
+    packing: Packing | None = None,
     on_progress: OnProgress = lambda _: None,
     wait: bool = True,
     patience: locks.Patience | None = None,
@@ -86,7 +89,8 @@ def build(
 
     *on_progress* is called for each line of output, and about once a second while another process builds. With *wait*
     False, a build by another process raises `ImageError` instead of waiting. *environ* has the logins of registries and
-    the folders that the user has chosen for temporary files and layers. *patience* has the times of the lock.
+    the folders that the user has chosen for temporary files and layers. *packing* says how it is packed (default: as
+    `Packing`). *patience* has the times of the lock.
 
     Raises `ImageError`, with the reason in one line, where the build fails; then only the log of the build and the
     downloaded layers are left in the cache. In the main thread SIGTERM and SIGHUP clean up in the same way, and then
@@ -110,7 +114,7 @@ def build(
             remove_tree(path)
         on_progress(BuildProgress(stage="preparing"))
         _check_room(definition, cache, environ)
-        return _build(definition, cache, runtime, environ, on_progress, held)
+        return _build(definition, cache, runtime, environ, packing or Packing(), on_progress, held)
 
 
 def _await_lock(
@@ -152,41 +156,102 @@ def _build(
     cache: Cache,
     runtime: Runtime,
     environ: Mapping[str, str],
+    packing: Packing,
     on_progress: OnProgress,
     held: locks.Lock,
 ) -> ImageRecord:
     """Build the image in a folder of its own and move it into the cache; the caller holds the lock."""
     began = time.monotonic()
     with _workplace(cache, definition.key, environ) as (folder, scratch):
-        recipe, image = folder / "image.def", folder / "image.sif"
-        lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        image = folder / "image.sif"
+        work = _Work(
+            definition=definition,
+            cache=cache,
+            runtime=runtime,
+            environ=environ,
+            processors=packing.processors,
+            folder=folder,
+            scratch=scratch,
+        )
         try:
-            recipe.write_text(definition.text, encoding="utf-8")
-            sources = Path(definition.folder) if definition.folder is not None else None
-            require_unchanged(definition)
-            login = login_for(definition.base.partition("/")[0], environ)  # the host that the digest was asked of
-            secrets = [*secrets_in(environ), *([login.password] if login else [])]
-            command = build_command(runtime, image, recipe, is_root=os.geteuid() == 0)
-            code = 0
-            kept = [cache.layers] if is_ours(cache.layers) else []  # another's, where people share the folder
-            for layers in (*kept, folder / "layers"):  # the last: see _TORN
-                variables = build_environment(
-                    environ, scratch=scratch, layers=layers, login=login, plain_http=definition.plain_http
-                )
-                code = _run(command, folder, variables, secrets, lines, on_progress, sources)
-                if code == 0 or not any(_TORN in line for line in lines):
-                    break
-            if code != 0:
-                raise explain(lines, code, cache, runtime)
-            require_unchanged(definition)
+            decided = decide(packing, runtime, environ, folder)
+            work.make(image, decided.options, on_progress, first_words=f"hpcml: {runtime}, {decided.note}")
             record = _describe(definition, image, runtime, environ, time.monotonic() - began)
             _require_still_ours(held, definition)
-            return cache.adopt(image, record)
+            return cache.adopt(image, record, work.log)
         except OSError as error:
             raise explain_os(error, cache) from error
         except ImageError as error:
-            remove_tree(folder)  # first: the words need room, too
-            raise with_log(error, lines, cache, definition.key) from None
+            raise with_log(error, work.log, cache, definition.key) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """One build in its own *folder*, with *scratch* for temporary files."""
+
+    definition: Definition
+    cache: Cache
+    runtime: Runtime
+    environ: Mapping[str, str]
+    processors: int | None
+    folder: Path
+    scratch: Path
+
+    @property
+    def log(self) -> Path:
+        """The file for all that is printed."""
+        return self.folder / "build.log"
+
+    def make(self, target: Path, options: Sequence[str], on_progress: OnProgress, *, first_words: str) -> None:
+        """Let the runtime build *target*, with *options*; raise `ImageError` where it does not."""
+        definition, runtime = self.definition, self.runtime
+        recipe, lines = self.folder / "image.def", deque[str](maxlen=_KEPT_LINES)
+        recipe.write_text(definition.text, encoding="utf-8")
+        require_unchanged(definition)
+        login = login_for(definition.base.partition("/")[0], self.environ)  # the host that the digest was asked of
+        secrets = [*secrets_in(self.environ), *([login.password] if login else [])]
+        command = build_command(runtime, target, recipe, is_root=os.geteuid() == 0, options=options)
+        code = 0
+        kept = [self.cache.layers] if is_ours(self.cache.layers) else []  # another's, where people share the folder
+        with open_file(self.log, encoding="utf-8") as log:
+            print(first_words, file=log)
+            for layers in (*kept, self.folder / "layers"):  # the last: see _TORN
+                variables = build_environment(
+                    self.environ, scratch=self.scratch, layers=layers, login=login, plain_http=definition.plain_http
+                )
+                code = self._run(command, variables, secrets, lines, log, on_progress)
+                if code == 0 or not any(_TORN in line for line in lines):
+                    break
+        if code != 0:
+            raise explain(lines, code, self.cache, runtime)
+        require_unchanged(definition)
+
+    def _run(
+        self,
+        command: list[str],
+        environ: Mapping[str, str],
+        secrets: list[str],
+        lines: deque[str],
+        log: IO[str],
+        on_progress: OnProgress,
+    ) -> int:
+        """Run a build to its end and return its exit status; it ends with us, however we end.
+
+        What it prints is written to *log*, and its last lines are appended to *lines*, without colours and *secrets*.
+        """
+        stage = "preparing"
+        cwd = Path(self.definition.folder) if self.definition.folder is not None else None
+        with guarded(command, folder=self.folder, environ=environ, cwd=cwd, processors=self.processors) as process:
+            assert process.stdout is not None
+            for raw in process.stdout:
+                line = _COLOUR.sub("", raw).rstrip()
+                for secret in secrets:
+                    line = line.replace(secret, "***")
+                lines.append(line)
+                print(line, file=log)
+                stage = next((word for sign, word in _STAGES if sign in line), stage)
+                on_progress(BuildProgress(stage=stage, words=NOISE.sub("", line)))
+            return process.wait()
 
 
 def _require_still_ours(held: locks.Lock, definition: Definition) -> None:
@@ -246,32 +311,6 @@ def _workplace(cache: Cache, key: str, environ: Mapping[str, str]) -> Iterator[t
         remove_tree(folder)
 
 
-def _run(
-    command: list[str],
-    folder: Path,
-    environ: Mapping[str, str],
-    secrets: list[str],
-    lines: deque[str],
-    on_progress: OnProgress,
-    cwd: Path | None,
-) -> int:
-    """Run a build to its end and return its exit status; it ends with us, however we end.
-
-    The last lines of its output are appended to *lines*, without colours and *secrets*.
-    """
-    stage = "preparing"
-    with guarded(command, folder=folder, environ=environ, cwd=cwd) as process:
-        assert process.stdout is not None
-        for raw in process.stdout:
-            line = _COLOUR.sub("", raw).rstrip()
-            for secret in secrets:
-                line = line.replace(secret, "***")
-            lines.append(line)
-            stage = next((word for sign, word in _STAGES if sign in line), stage)
-            on_progress(BuildProgress(stage=stage, words=NOISE.sub("", line)))
-        return process.wait()
-
-
 def _describe(
     definition: Definition, image: Path, runtime: Runtime, environ: Mapping[str, str], build_s: float
 ) -> ImageRecord:
@@ -303,6 +342,7 @@ def _describe(
         labels=_labels_of(definition.text),
         files=definition.files,
         packages=installed_packages(runtime, image, environ),
+        compression=compression_of(image),
     )
 
 

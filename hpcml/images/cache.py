@@ -4,6 +4,7 @@ Each image is stored under the key of its definition (model/image.key_of), and i
 record is written last. `hpcml images` and submissions use it. The folder has these entries:
 
     KEY.sif  KEY.def  KEY.json   an image, its definition, and its record
+    KEY.log                      all that its build printed
     locks/                       of builds in progress
     uses/                        which home directories use which images
     failed/KEY.log               the output of a failed build
@@ -111,6 +112,10 @@ class Cache:
         """The output of the last build, if it failed."""
         return self.root / "failed" / f"{key}.log"
 
+    def log(self, key: str) -> Path:
+        """All that the build of the image printed; not there for one that was imported."""
+        return self.root / f"{key}.log"
+
     def building(self, key: str) -> Path:
         """The folder in which this process builds the image."""
         owner = locks.Owner.ourselves()
@@ -189,12 +194,12 @@ class Cache:
             return f"has {size_bytes} bytes instead of {record.size_bytes}"
         return None if actual == record.sha256 else f"has SHA-256 {actual[:12]}... instead of {record.sha256[:12]}..."
 
-    def adopt(self, image: Path, record: ImageRecord) -> ImageRecord:
+    def adopt(self, image: Path, record: ImageRecord, log: Path | None = None) -> ImageRecord:
         """Move the finished file *image* into the cache, and return its final record.
 
-        *image* must be on the same file system, and the caller must hold the lock of the image. The file is written to
-        disk (fsync) first. On failure there may be an image file without a record, which counts as absent. Raises
-        `OSError`.
+        *log* is moved beside it. Both must be on the same file system, and the caller must hold the lock of the image.
+        The image is written to disk (fsync) first. On failure there may be an image file without a record, which counts
+        as absent. Raises `OSError`.
         """
         self.record(record.key).unlink(missing_ok=True)  # of a broken one: never a record beside another's file
         sync(image)
@@ -202,6 +207,8 @@ class Cache:
         image.replace(self.image(record.key))  # not by `replacing`: it was built in a folder of its own
         final = replace(record, path=str(self.image(record.key)), mtime_ns=self.image(record.key).stat().st_mtime_ns)
         write_text(self.definition(record.key), record.definition, durable=True, permissions=0o644)
+        if log is not None:
+            log.replace(self.log(record.key))
         self._write_record(final)
         return final
 
@@ -230,6 +237,7 @@ class Cache:
         self.image(key).unlink(missing_ok=True)
         self.definition(key).unlink(missing_ok=True)
         self.failure(key).unlink(missing_ok=True)
+        self.log(key).unlink(missing_ok=True)
         for path in self.claims.glob(f"{key}.*.json"):
             with suppress(OSError):  # somebody else's, in a folder where each removes their own
                 path.unlink(missing_ok=True)
@@ -242,7 +250,7 @@ class Cache:
         """
         folders = list(self.root.glob(".building-*"))
         drafts = [path for path in self.root.glob(".*") if _DRAFT.match(path.name) and is_forgotten(path)]
-        files = [path for suffix in ("sif", "def") for path in self.root.glob(f"*.{suffix}")]
+        files = [path for suffix in ("sif", "def", "log") for path in self.root.glob(f"*.{suffix}")]
         # Who is at work is asked after what there is: whatever a living builder has made, it has made under its lock.
         held = {name: owner for name, owner in locks.owners(self.locks).items() if not owner.is_gone}
         for path in folders:

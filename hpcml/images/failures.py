@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from hpcml.errors import ImageError
 from hpcml.images.cache import Cache
 from hpcml.images.runtime import Runtime
-from hpcml.runs.private import make_folder, write_file
+from hpcml.runs.private import make_folder
 
 _FULL = ("No space left on device", "no space left on device", "Disk quota exceeded", "disk quota exceeded")
 NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
@@ -68,16 +69,16 @@ def _no_room(cache: Cache) -> str:
     )
 
 
-def with_log(error: ImageError, lines: Sequence[str], cache: Cache, key: str) -> ImageError:
-    """Write what a build printed into the cache, and return *error* with the path of that log.
+def with_log(error: ImageError, printed: Path, cache: Cache, key: str) -> ImageError:
+    """Keep the file of what a build *printed* in the cache, and return *error* with its path there.
 
-    Without room for it, *error* itself is returned.
+    Where the disk is full, or nothing was printed, *error* itself is returned.
     """
-    if isinstance(error, NoRoomError) or not lines:
-        return error
     log = cache.failure(key)
     with suppress(OSError):
+        if isinstance(error, NoRoomError) or printed.stat().st_size == 0:
+            return error
         make_folder(log.parent)
-        write_file(log, "".join(f"{line}\n" for line in lines))
+        printed.replace(log)
         return ImageError(f"{error} (all it printed: {log})")
     return error

@@ -30,13 +30,19 @@ _GATE = 'read -r word || exit 1; exec "$@" </dev/null'
 
 @contextmanager
 def guarded(
-    command: Sequence[str], *, folder: Path, environ: Mapping[str, str], cwd: Path | None = None
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environ: Mapping[str, str],
+    cwd: Path | None = None,
+    processors: int | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """Run *command* in *cwd*, or in *folder*; leaving the block ends it and all processes that it started.
 
     Its output, stderr included, is the process's `stdout`. It begins only once a guard process watches over it: if this
     process is killed, the guard asks the command to end (SIGTERM), and kills it after `GRACE_S` seconds. The command is
-    the first of a process group and a session of its own, and has no standard input.
+    the first of a process group and a session of its own, and has no standard input. It and what it starts run on at
+    most *processors* processors; None: on all that this process may.
     """
     process = behind_a_gate(command, folder=cwd or folder, environ=environ)
     assert process.stdin is not None
@@ -44,6 +50,9 @@ def guarded(
     guard: subprocess.Popen[bytes] | None = None
     try:
         guard = _guard(process.pid)
+        if processors is not None:
+            with suppress(OSError):  # it was killed
+                os.sched_setaffinity(process.pid, sorted(os.sched_getaffinity(0))[-processors:])
         (folder / _GROUP).write_text(f"{process.pid} {ProcessIdentity.of_this_process().place}", encoding="utf-8")
         open_gate(process)
         yield process

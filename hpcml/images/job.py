@@ -13,6 +13,7 @@ from hpcml.codec import decode
 from hpcml.errors import HpcmlError
 from hpcml.images.build import BuildProgress, build
 from hpcml.images.cache import Cache
+from hpcml.images.packing import Packing
 from hpcml.images.runtime import find_runtime
 from hpcml.model.image import Definition
 from hpcml.runs.manifest import read_own
@@ -33,7 +34,10 @@ def main(order: Path) -> int:
         definition = decode(Definition, words["definition"])
         assert isinstance(definition, Definition)
         runtime = find_runtime(os.environ, words["runtime"], module=words["module"])
-        record = build(definition, Cache(Path(words["images"])), runtime=runtime, environ=os.environ, on_progress=show)
+        packing = decode(Packing, words.get("packing", {}))
+        assert isinstance(packing, Packing)
+        cache = Cache(Path(words["images"]))
+        record = build(definition, cache, runtime=runtime, environ=os.environ, packing=packing, on_progress=show)
     except HpcmlError as error:
         print(f"hpcml: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -136,13 +136,15 @@ def chosen_place(environ: Mapping[str, str], word: str) -> str | None:
     return next((value for name in NAMES if (value := environ.get(f"{name.upper()}_{word}"))), None)
 
 
-def build_command(runtime: Runtime, image: Path, definition: Path, *, is_root: bool) -> list[str]:
-    """Return the command that builds *image* from *definition*; it contains no secrets.
+def build_command(
+    runtime: Runtime, image: Path, definition: Path, *, is_root: bool, options: Sequence[str] = ()
+) -> list[str]:
+    """Return the command that builds *image* from *definition*, with *options* of its own; it contains no secrets.
 
     Singularity needs ``--fakeroot`` where the user is not root; Apptainer finds out by itself.
     """
     fakeroot = ["--fakeroot"] if runtime.is_old and not is_root else []
-    return [runtime.path, "--nocolor", "build", *fakeroot, str(image), str(definition)]
+    return [runtime.path, "--nocolor", "build", *fakeroot, *options, str(image), str(definition)]
 
 
 def _version(path: str, environ: Mapping[str, str]) -> str:

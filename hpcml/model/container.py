@@ -40,6 +40,16 @@ class ContainerGpu(Enum):
     none = "none"
 
 
+class Compression(Enum):
+    """How the file system of a built image is packed; its content is the same with each."""
+
+    auto = "auto"  # zstd where the runtime can make and start it, else gzip
+    gzip = "gzip"  # what every runtime starts
+    zstd = "zstd"
+    lz4 = "lz4"
+    xz = "xz"
+
+
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -61,7 +71,7 @@ _TAKEN_OPTIONS = {
 }
 _OF_AN_IMAGE_TO_BUILD = ("registry", "image", "tag", "digest", "pip", "apt", "post", "environment", "labels")
 # How an image comes about and is called changes nothing in it.
-_NOT_IDENTIFYING = frozenset({"build", "runtime", "labels"})
+_NOT_IDENTIFYING = frozenset({"build", "runtime", "labels", "compression", "build_processors"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +107,8 @@ class Container:
     labels: dict[str, str] = field(default_factory=dict)
     path: str | None = None  # of an image that is there
     build: ContainerBuild = ContainerBuild.auto
+    compression: Compression = Compression.auto
+    build_processors: int | None = None  # None: four on a login node, elsewhere all
     runtime: str | None = None  # apptainer | singularity; None: the cluster profile's, else what is found
     binds: list[str] = field(default_factory=list)  # SOURCE[:DESTINATION[:ro]], as on the runtime's command line
     options: list[str] = field(default_factory=list)  # anything else for `exec`: --no-home
@@ -113,6 +125,8 @@ class Container:
             self.runtime in (None, "apptainer", "singularity"),
             f"container.runtime={self.runtime}: choose apptainer or singularity",
         )
+        count = self.build_processors
+        require(count is None or count >= 1, f"container.build_processors={count} must be at least 1")
         self.all_binds()
         _check_options(self.options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -53,8 +54,9 @@ def images_table(listed: Sequence[ListedImage], *, console: Console, now: float)
 def images_json(listed: Sequence[ListedImage]) -> str:
     """Return a JSON list; its keys do not change between versions.
 
-    An image has the fields of its record, `is_whole`, `last_used_at` (ISO 8601 in UTC, or null), the uids of its `runs`
-    and `open_runs`, and the `homes` of others whose runs cannot be read from here.
+    An image has the fields of its record, `log` (the file of all that its build printed; null where it is not here),
+    `is_whole`, `last_used_at` (ISO 8601 in UTC, or null), the uids of its `runs` and `open_runs`, and the `homes` of
+    others whose runs cannot be read from here.
     """
     return json_text([_as_json(*one) for one in listed])
 
@@ -62,6 +64,12 @@ def images_json(listed: Sequence[ListedImage]) -> str:
 def image_json(record: ImageRecord) -> str:
     """Return one JSON object with what is recorded of an image."""
     return json_text(encode(record))
+
+
+def log_of(record: ImageRecord) -> str | None:
+    """Return the path of what the build printed, beside the image; None where it is not there."""
+    path = Path(record.path).with_suffix(".log")
+    return str(path) if path.is_file() else None
 
 
 def total(listed: Sequence[ListedImage]) -> str:
@@ -74,6 +82,7 @@ def _as_json(record: ImageRecord, uses: Sequence[ImageUse], is_whole: bool) -> J
     used = _last_use(uses)
     return {
         **encode(record),
+        "log": log_of(record),
         "is_whole": is_whole,
         "last_used_at": None if used is None else datetime.fromtimestamp(used, tz=UTC).isoformat(timespec="seconds"),
         "runs": [use.uid for use in uses if use.uid is not None],

@@ -37,7 +37,7 @@ def test_an_image_is_built_recorded_and_runs(user: ImageUser, registry: Registry
     assert image["packages"] == {"deb:busybox": "1:1.36"}
     inside = user.inside(image["path"], "sh", "-c", "cat /etc/words /etc/mark; echo $MODE")
     assert inside == "the first base\nmade\ntwo words\n"
-    assert user.left_behind() == [f"{image['key']}.{suffix}" for suffix in ("def", "json", "sif")]
+    assert user.left_behind() == [f"{image['key']}.{suffix}" for suffix in ("def", "json", "log", "sif")]
 
 
 def test_what_is_there_is_found_and_not_built(user: ImageUser, registry: Registry) -> None:

@@ -96,7 +96,7 @@ def test_a_build_that_is_killed_at_any_moment_leaves_no_broken_image(user: Image
     assert done.returncode == 0, done.stderr
     assert cache.verify(*cache.records()) is None
     assert user("images", "verify").returncode == 0
-    assert [Path(name).suffix for name in user.left_behind()] == [".def", ".json", ".sif"]
+    assert [Path(name).suffix for name in user.left_behind()] == [".def", ".json", ".log", ".sif"]
     await_silence(user)
 
 
@@ -142,7 +142,7 @@ def test_what_a_build_leaves_on_a_host_that_crashed_goes_with_the_next(user: Ima
     done = user.build(registry)
 
     assert done.returncode == 0, done.stderr
-    assert [Path(name).suffix for name in user.left_behind()] == [".def", ".json", ".sif"]
+    assert [Path(name).suffix for name in user.left_behind()] == [".def", ".json", ".log", ".sif"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

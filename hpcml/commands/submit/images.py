@@ -23,6 +23,7 @@ from hpcml.errors import ConfigError, ImageError
 from hpcml.images import releases
 from hpcml.images.build import BuildProgress, OnProgress
 from hpcml.images.cache import Cache, Checksums
+from hpcml.images.packing import Packing
 from hpcml.images.registry import UnreachableError
 from hpcml.model.cluster import Cluster
 from hpcml.model.container import Container, ContainerBuild, ContainerKind
@@ -320,6 +321,9 @@ def _command(wanted: WantedImage, places: Places) -> list[str]:
     words = {
         "definition": encode(wanted.definition),
         "images": str(wanted.cache.root),
+        "packing": encode(
+            Packing(compression=wanted.container.compression, processors=wanted.container.build_processors)
+        ),
         "runtime": wanted.container.runtime or wanted.cluster.container_runtime,
         "module": wanted.cluster.container_module,
     }
