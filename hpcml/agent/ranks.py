@@ -14,6 +14,7 @@ from pathlib import Path
 from hpcml.agent.assignment import Turn
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
+from hpcml.model.container import INSIDE_NAMES, INSIDE_PREFIX
 from hpcml.model.run import Run
 from hpcml.model.strategy import StrategyName
 from hpcml.paths import program_packages
@@ -23,7 +24,7 @@ from hpcml.runs.private import make_folder
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
 JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes
-_OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT})  # an hpcml that the workload starts must not use our job
+_OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT, INSIDE_NAMES})  # an hpcml inside must not use our job
 _OF_THE_RUN = frozenset({"HPCML_RUN_ID", "HPCML_RUN_DIR", "HPCML_CONFIG", "HPCML_ATTEMPT", "HPCML_CLUSTER"})
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below the range from which Linux takes ports by itself
 _TRIES = 100
@@ -159,12 +160,16 @@ def _is_any(name: str, patterns: Sequence[str]) -> bool:
 def _environ(wanted: Mapping[str, str], plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return the environment of the process that we start, so that its program finds *wanted*.
 
-    For a container each variable gets the prefix by which the runtime passes it on to the program inside.
+    For a container each variable gets the prefix by which the runtime passes it on to the program inside; where that is
+    hpcml's own, the names are told as well.
     """
     if plan.image is None:
         return wanted
     ours = {name: value for name, value in environ.items() if name not in _OURS}
     inside = {prefix + name: value for name, value in wanted.items() for prefix in plan.env_prefixes}
+    if INSIDE_PREFIX in plan.env_prefixes:
+        known = [name for name in inside if name.isascii() and name.isidentifier()]
+        inside = {name: inside[name] for name in known} | {INSIDE_NAMES: " ".join(known)}
     return {**ours, **plan.runtime_environment, **inside}
 
 

@@ -20,7 +20,7 @@ from hpcml.images import inventory, registry
 from hpcml.images.cache import Cache, Checksums
 from hpcml.images.inventory import Stocked, claims_in
 from hpcml.images.packing import Packing, processors_on
-from hpcml.images.runtime import find_runtime
+from hpcml.images.runtime import find_builder
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.image import Definition, ImageRecord
@@ -176,7 +176,7 @@ def build(
     """
     if wanted.found is not None:
         return wanted.found
-    runtime = find_runtime(environ, wanted.container.runtime, module=wanted.cluster.container_module)
+    runtime = find_builder(environ, wanted.container.runtime, module=wanted.cluster.container_module)
     return builder.build(
         wanted.definition,
         wanted.cache,

@@ -261,7 +261,7 @@ def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | No
         jobs = dependencies.resolve(store, run).jobs  # what it waits for may be another job by now
     refuse_impossible(run)
     image = manifest.plan.image
-    if image is not None and not Path(image.path).exists():
+    if image is not None and image.path.startswith("/") and not Path(image.path).exists():
         raise ConfigError(f"its image {image.path} is gone: submit the run again")
     return replace(manifest, run=run, plan=with_times(replace(manifest.plan, dependency=jobs), run))
 

@@ -97,7 +97,7 @@ def exec_argv(
         argv.append(f"--{gpu.value}")
     if writable_tmpfs:
         argv.append("--writable-tmpfs")
-    for bind in _distinct(binds):
+    for bind in distinct(binds):
         argv += _bind_words(bind)
     if cwd is not None:
         argv += ["--pwd", cwd]  # --cwd is its new name, which Singularity does not know
@@ -109,13 +109,15 @@ def wrapped(
     environment: Mapping[str, str | None],
     *,
     python_path: Sequence[str] = (),
+    first: Sequence[str] = (),
     old_branches: Sequence[str] = (),
 ) -> list[str]:
     """Return *command* behind a shell that first sets *environment*; None in it means to unset the variable.
 
     So these values win over the image's own environment, and it is the only way to unset a variable. They are public,
     as the arguments of a process are: no password belongs there. Folders of *python_path* come before those of the
-    image. The shell replaces itself by the command (exec), so that there is no additional process.
+    image; *first* are lines of shell before all that. The shell replaces itself by the command (exec), so that there is
+    no additional process.
 
     *old_branches* are those of NVIDIA's drivers (``470.57``) under which the image's own ``libcuda`` comes first, where
     it has one that is newer: CUDA's forward compatibility, for GPUs of data centres alone.
@@ -123,7 +125,7 @@ def wrapped(
         >>> wrapped(["python", "train.py"], {"OMP_NUM_THREADS": "4", "PYTHONHOME": None})[2]
         'export PYTHONNOUSERSITE=1; export OMP_NUM_THREADS=4; unset PYTHONHOME; exec "$@"'
     """
-    lines = []
+    lines = [*first]
     for name, value in {**_ALWAYS, **environment}.items():
         assert _NAME.fullmatch(name), name
         lines.append(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
@@ -173,7 +175,7 @@ def gpu_for(wanted: ContainerGpu, *, device: str, vendor: str | None) -> Contain
     return ContainerGpu.rocm if vendor == "amd" else ContainerGpu.nv
 
 
-def _distinct(binds: Sequence[Bind]) -> Iterator[Bind]:
+def distinct(binds: Sequence[Bind]) -> Iterator[Bind]:
     """Yield each destination once, in the order given: the runtime keeps the first and silently drops the others."""
     seen: dict[str, Bind] = {}
     for bind in binds:

@@ -14,7 +14,7 @@ from hpcml.errors import HpcmlError
 from hpcml.images.build import BuildProgress, build
 from hpcml.images.cache import Cache
 from hpcml.images.packing import Packing
-from hpcml.images.runtime import find_runtime
+from hpcml.images.runtime import find_builder
 from hpcml.model.image import Definition
 from hpcml.runs.manifest import read_own
 
@@ -33,7 +33,7 @@ def main(order: Path) -> int:
         words = read_own(order)
         definition = decode(Definition, words["definition"])
         assert isinstance(definition, Definition)
-        runtime = find_runtime(os.environ, words["runtime"], module=words["module"])
+        runtime = find_builder(os.environ, words["runtime"], module=words["module"])
         packing = decode(Packing, words.get("packing", {}))
         assert isinstance(packing, Packing)
         cache = Cache(Path(words["images"]))

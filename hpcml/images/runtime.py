@@ -1,8 +1,7 @@
-"""The container program of this machine, Apptainer or Singularity: how it is found, and how it builds images."""
+"""The container program of this machine: how it is found, and how Apptainer or Singularity builds images."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,12 @@ from spython.utils import run_command
 
 from hpcml.errors import ImageError
 from hpcml.images.logins import Login
+from hpcml.images.runtimes import ContainerRuntime, runtime_named
 from hpcml.model.image import LOGIN_VARIABLES, without_login
 
 NAMES = ("apptainer", "singularity")
 _STARTER = b"#!/usr/bin/env run-singularity\n"
+_SQUASHFS = b"hsqs"
 _HEAD_BYTES = 2048
 _PACKAGES = ("python:", "deb:")
 _LIST_PACKAGES = r"""
@@ -27,14 +28,13 @@ for each in distributions():
 ' 2>/dev/null
 dpkg-query -W -f 'deb:${Package}\t${Version}\n' 2>/dev/null
 true"""
-_VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """The container program that was found."""
 
-    name: str  # apptainer | singularity
+    name: str  # of `hpcml.images.runtimes`
     path: str
     version: str
 
@@ -55,9 +55,10 @@ def find_runtime(environ: Mapping[str, str], wanted: str | None = None, *, modul
     """
     names = (wanted,) if wanted else NAMES
     for name in names:
-        path = shutil.which(name, path=environ.get("PATH", ""))
+        entry = runtime_named(name)
+        path = shutil.which(entry.program, path=environ.get("PATH", ""))
         if path is not None:
-            return Runtime(name=name, path=path, version=_version(path, environ))
+            return Runtime(name=name, path=path, version=_version(entry, path, environ))
     hint = f"load its module first (ml {module})" if module else "load its module, or install Apptainer"
     raise ImageError(f"{' and '.join(names)} not found on PATH: {hint}; images can be built elsewhere and imported")
 
@@ -72,8 +73,14 @@ def looks_like_an_image(path: Path) -> bool:
         head = file.read(_HEAD_BYTES)
     begins = (0, len(_STARTER))  # an older image may begin with a line that makes it a command
     return head[32:41] == b"SIF_MAGIC" or any(
-        head[first : first + 4] == b"hsqs" or head[first + 1080 : first + 1082] == b"\x53\xef" for first in begins
+        head[first : first + 4] == _SQUASHFS or head[first + 1080 : first + 1082] == b"\x53\xef" for first in begins
     )
+
+
+def is_squashfs(path: Path) -> bool:
+    """Tell whether a file begins as squashfs does, the format of enroot's images; raise `OSError` as above."""
+    with path.open("rb") as file:
+        return file.read(len(_SQUASHFS)) == _SQUASHFS
 
 
 def inspect_definition(runtime: Runtime, image: Path, environ: Mapping[str, str]) -> str | None:
@@ -147,12 +154,20 @@ def build_command(
     return [runtime.path, "--nocolor", "build", *fakeroot, *options, str(image), str(definition)]
 
 
-def _version(path: str, environ: Mapping[str, str]) -> str:
+def find_builder(environ: Mapping[str, str], wanted: str | None = None, *, module: str | None = None) -> Runtime:
+    """Return as `find_runtime` one that builds images; raise `ImageError` where *wanted* builds none."""
+    if wanted is not None and not runtime_named(wanted).builds:
+        entry = runtime_named(wanted)
+        raise ImageError(f"{entry.name} takes {entry.takes}, and hpcml builds for Apptainer: set container.runtime")
+    return find_runtime(environ, wanted, module=module)
+
+
+def _version(entry: ContainerRuntime, path: str, environ: Mapping[str, str]) -> str:
     try:
-        answer = run_command([path, "--version"], quiet=True, environ=without_login(environ))
+        answer = run_command([path, *entry.version_words], quiet=True, environ=without_login(environ))
     except OSError as error:
         raise ImageError(f"{path} cannot be started: {error.strerror}") from error
-    match = _VERSION.search("".join(answer["message"]))
+    match = entry.version.search("".join(answer["message"]))
     if answer["return_code"] != 0 or match is None:
         said = " ".join("".join(answer["message"]).split())[:200]
         raise ImageError(f"{path} does not work here: {said or 'it says nothing'}")

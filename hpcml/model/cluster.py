@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from hpcml.errors import ConfigError, require
+from hpcml.model.container import RUNTIMES
 from hpcml.units import parse_memory_mb, parse_walltime_s
 
 LAUNCHERS = ("pbs_tmrsh", "ssh", "mpiexec", "pbsdsh")  # as they are looked for on a node of PBS
@@ -58,6 +59,8 @@ class Cluster:
     mem_per_node: str | None = None
     whole_nodes: bool = False  # the site gives out whole nodes only
     gpu_request: str | None = None  # Slurm: "--gpus-per-node={gpus}"; PBS: what is added to the chunk, ":ngpus={gpus}"
+    mig_type: str | None = None  # the scheduler's name for a MIG slice, as {gpu_type}: "a100_{mig}"; None: no slices
+    mig_profiles: list[str] = field(default_factory=list)  # that the site has; none: all that the GPU can have
     gpu_queue: str | None = None  # where a job that asks for GPUs goes unless a queue is given
     directives: list[str] = field(default_factory=list)  # templates that every job of the site needs besides
     queues: dict[str, Queue] = field(default_factory=dict)
@@ -71,7 +74,7 @@ class Cluster:
     modules: list[str] = field(default_factory=list)  # loaded before every run
     prelude: list[str] = field(default_factory=list)  # shell lines before every run, as the site documents them
     scratch: str | None = None
-    container_runtime: str | None = None  # apptainer | singularity
+    container_runtime: str | None = None  # apptainer | singularity | enroot | pyxis | podman-hpc
     container_module: str | None = None
     ngc_max_release: str | None = None  # newest NGC container release that the site's driver runs: 24.12
     host_driver: str | None = None
@@ -86,6 +89,10 @@ class Cluster:
         for name in ("max_parallel", "max_array_size"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"cluster.{name}={value} must be at least 1")
+        require(
+            self.container_runtime in (None, *RUNTIMES),
+            f"cluster.container_runtime={self.container_runtime}: choose {', '.join(RUNTIMES)}",
+        )
         require(self.launcher in (None, *LAUNCHERS), f"cluster.launcher={self.launcher}: choose {', '.join(LAUNCHERS)}")
         suffix = self.rendezvous_suffix
         require(
@@ -131,7 +138,8 @@ class Resources:
     queue: str | None = None  # PBS's word for partition, which it overrides
     qos: str | None = None
     nodes: int = 1
-    gpus_per_node: int | None = None
+    gpus_per_node: int | None = None  # with mig: slices of each node
+    mig: str | None = None  # a slice of a GPU, by its profile: 1g.5gb
     cpus_per_task: int | None = None  # CPU cores of each process
     mem: str | None = None  # memory of each node: 64G
     walltime: str | None = None

@@ -50,6 +50,10 @@ class Compression(Enum):
     xz = "xz"
 
 
+RUNTIMES = ("apptainer", "singularity", "enroot", "pyxis", "podman-hpc")  # hpcml/images/runtimes has an entry of each
+# Runtimes that know no prefix of their own for variables inside: each goes in as PREFIX + name, a shell inside renames
+# it, and all names are in one variable. hpcml/agent/ranks sets them.
+INSIDE_PREFIX, INSIDE_NAMES = "HPCMLENV_", "HPCML_INSIDE"
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -109,7 +113,7 @@ class Container:
     build: ContainerBuild = ContainerBuild.auto
     compression: Compression = Compression.auto
     build_processors: int | None = None  # None: four on a login node, elsewhere all
-    runtime: str | None = None  # apptainer | singularity; None: the cluster profile's, else what is found
+    runtime: str | None = None  # one of RUNTIMES; None: the cluster profile's, else what is found
     binds: list[str] = field(default_factory=list)  # SOURCE[:DESTINATION[:ro]], as on the runtime's command line
     options: list[str] = field(default_factory=list)  # anything else for `exec`: --no-home
     writable_tmpfs: bool = False  # what is written into the image lives in memory until the run ends
@@ -122,8 +126,8 @@ class Container:
         self._check_image()
         self._check_build()
         require(
-            self.runtime in (None, "apptainer", "singularity"),
-            f"container.runtime={self.runtime}: choose apptainer or singularity",
+            self.runtime in (None, *RUNTIMES),
+            f"container.runtime={self.runtime}: choose {', '.join(RUNTIMES)}",
         )
         count = self.build_processors
         require(count is None or count >= 1, f"container.build_processors={count} must be at least 1")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from hpcml.errors import ConfigError
 from hpcml.images import releases
-from hpcml.images.command import ENV_PREFIXES, PASSED_ON, RUNTIME_ENVIRONMENT, exec_argv, gpu_for, wrapped
-from hpcml.images.runtime import looks_like_an_image
+from hpcml.images.command import PASSED_ON, gpu_for
+from hpcml.images.runtime import NAMES, is_squashfs, looks_like_an_image
+from hpcml.images.runtimes import ContainerRuntime, Start, runtime_named
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Bind, Container, ContainerBuild, ContainerGpu, ContainerKind
 from hpcml.model.hardware import is_for_data_centres
@@ -19,8 +20,6 @@ from hpcml.model.precision import environment
 from hpcml.model.run import Run
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Image, Plan
-
-_RUNTIMES = ("apptainer", "singularity")
 
 
 def with_tag(container: Container, cluster: Cluster) -> Container:
@@ -60,28 +59,30 @@ def fitted(run: Run, machine: Cluster) -> Run:
     """Return *run* with the tag of its image decided, or raise `ConfigError` where the container cannot be used.
 
     *machine* is the run's cluster profile, for local runs with the GPU and driver that were found on this machine.
-    Checked are: the container runtime (on this machine), an own image or sandbox (it exists, is readable and of its
-    kind), and the vendor of the GPU. No registry is asked and nothing is built: that is done by `images.with_images`.
+    Checked are: the container runtime (what it can do, and on this machine that it is there), an own image or sandbox
+    (it exists, is readable and of its kind), and the vendor of the GPU. No registry is asked and nothing is built: that
+    is done by `images.with_images`.
     """
     container = run.container
     if container.kind is ContainerKind.none:
         return run
     if container.build is ContainerBuild.job and run.cluster.scheduler is SchedulerName.local:
         raise ConfigError(f"container.build=job: cluster={run.cluster.name} is this one machine: set auto")
-    _check_runtime(run)
     if container.kind is not ContainerKind.build:
-        _check_own(container)
+        _check_own(container, _check_runtime(run))
         return run
-    return replace(run, container=with_tag(container, machine))
+    run = replace(run, container=with_tag(container, machine))
+    _check_runtime(run)
+    return run
 
 
 def runtime_for(run: Run) -> str:
-    """Return the name or path of the program that starts the image: apptainer or singularity unless one is configured.
+    """Return the name of what starts the image: apptainer or singularity unless another is configured.
 
     Where neither is on this machine's PATH, it is apptainer: the job may find it after loading its modules.
     """
     chosen = run.container.runtime or run.cluster.container_runtime
-    return chosen or next((name for name in _RUNTIMES if shutil.which(name)), _RUNTIMES[0])
+    return chosen or next((name for name in NAMES if shutil.which(name)), NAMES[0])
 
 
 def put_inside(
@@ -97,30 +98,27 @@ def put_inside(
     gpu = gpu_for(container.gpu, device=plan.device, vendor=run.cluster.gpu_vendor)
     # Arguments are public: only what they must say is here, the rest goes by the environment.
     last_word = {name: value for name, value in plan.environment.items() if name in switches or value is None}
-    argv = exec_argv(
-        image.path,
-        runtime_for(run),
+    runtime = runtime_named(runtime_for(run))
+    start = Start(
+        image=image.path,
+        command=plan.argv,
+        cwd=plan.cwd,
+        home=str(Path.home()),
         gpu=gpu,
         binds=_binds(plan, run, run_dir, folder, code, packages),
-        cwd=plan.cwd,
+        last_word=last_word,
+        python_path=[str(run_dir.client_path), *plan.python_path],
+        old_branches=_old_branches(run) if gpu is ContainerGpu.nv else (),
         options=container.options,
         writable_tmpfs=container.writable_tmpfs,
     )
     return replace(
         plan,
-        argv=[
-            *argv,
-            *wrapped(
-                plan.argv,
-                last_word,
-                python_path=[str(run_dir.client_path), *plan.python_path],
-                old_branches=_old_branches(run) if gpu is ContainerGpu.nv else (),
-            ),
-        ],
+        argv=runtime.words_for(start, plan.environment),
         image=image,
-        env_prefixes=list(ENV_PREFIXES),
+        env_prefixes=list(runtime.env_prefixes),
         passed_on=list(PASSED_ON),
-        runtime_environment=dict(RUNTIME_ENVIRONMENT),
+        runtime_environment=dict(runtime.environment),
     )
 
 
@@ -142,17 +140,21 @@ def check_binds(plan: Plan, run: Run) -> None:
     )
 
 
-def _check_runtime(run: Run) -> None:
-    if run.cluster.scheduler is not SchedulerName.local:
-        return  # the job finds it, after its modules
+def _check_runtime(run: Run) -> ContainerRuntime:
+    """Return what starts the image; raise `ConfigError` where it cannot do what is asked, or is not on this machine."""
     name = runtime_for(run)
-    if shutil.which(name) is None:
+    runtime = runtime_named(name)
+    runtime.check(run.container, run.cluster.scheduler)
+    if run.cluster.scheduler is not SchedulerName.local:
+        return runtime  # the job finds it, after its modules
+    if shutil.which(runtime.program) is None:
         module = run.cluster.container_module
         hint = f"load its module first (ml {module})" if module else "load its module, or install it"
         raise ConfigError(f"container={run.container.name}: there is no {name} on this machine: {hint}")
+    return runtime
 
 
-def _check_own(container: Container) -> None:
+def _check_own(container: Container, runtime: ContainerRuntime) -> None:
     assert container.path is not None
     path, is_file = Path(container.path), container.kind is ContainerKind.sif
     if not path.exists():
@@ -164,6 +166,8 @@ def _check_own(container: Container) -> None:
         raise ConfigError(f"container.path={path} cannot be read")
     if is_file and not looks_like_an_image(path):
         raise ConfigError(f"container.path={path} is no image that Apptainer can start (no SIF, squashfs or ext3)")
+    if is_file and not runtime.builds and not is_squashfs(path):
+        raise ConfigError(f"container.path={path}: {runtime.name} takes {runtime.takes}, and this is none")
 
 
 def _binds(

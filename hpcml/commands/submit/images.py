@@ -15,6 +15,7 @@ from hpcml.commands import images
 from hpcml.commands.image_uses import claim_all
 from hpcml.commands.images import WantedImage
 from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.containers import runtime_for
 from hpcml.commands.submit.frameworks import check_packages
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.planned import Planned
@@ -24,7 +25,8 @@ from hpcml.images import releases
 from hpcml.images.build import BuildProgress, OnProgress
 from hpcml.images.cache import Cache, Checksums
 from hpcml.images.packing import Packing
-from hpcml.images.registry import UnreachableError
+from hpcml.images.registry import Reference, UnreachableError
+from hpcml.images.runtimes import runtime_named
 from hpcml.model.cluster import Cluster
 from hpcml.model.container import Container, ContainerBuild, ContainerKind
 from hpcml.model.image import ImageRecord
@@ -75,8 +77,8 @@ def with_images(
     packages: dict[str, Mapping[str, str]] = {}
 
     def provide(item: Planned) -> Provided:
-        if item.run.container.kind is not ContainerKind.build:
-            return Provided(image=_own(item.run.container, checksums, voice))
+        if (there := _there(item.run, project, checksums, voice)) is not None:
+            return Provided(image=there)
         wanted = images.want(item.run.container, item.run.cluster, environ, project)
         if wanted.note:
             voice.warn(wanted.note)
@@ -129,6 +131,9 @@ def foreseen(planned: Sequence[Planned], environ: Mapping[str, str], project: Pa
             assert item.run.container.path is not None
             lines.append(f"image: {item.run.container.path}")
             return Provided(image=Image(path=item.run.container.path))
+        if (named := named_image(item.run, project)) is not None:
+            lines.append(f"image: {named.path}, which {runtime_for(item.run)} finds by that name")
+            return Provided(image=named)
         try:
             wanted = images.want(item.run.container, item.run.cluster, environ, project)
         except UnreachableError as error:
@@ -153,6 +158,20 @@ def _reliance(item: Planned) -> str | None:
     if container.image is None or container.tag is None or item.plan.device == "cpu":
         return None
     return releases.reliance(container.image, container.tag, item.run.cluster.host_driver)
+
+
+def named_image(run: Run, project: Path) -> Image | None:
+    """Return the image that the runtime of *run* takes by its name in a registry; None: it takes files.
+
+    Raises `ConfigError` where *project* has a definition for it, which such a runtime cannot use.
+    """
+    runtime = runtime_named(runtime_for(run))
+    if runtime.builds or runtime.reference is None:
+        return None
+    own = project / "containers" / f"{run.container.name}.def"
+    if own.is_file():
+        raise ConfigError(f"{own}: {runtime.name} takes {runtime.takes}, and reads no definition: rename it")
+    return Image(path=runtime.reference(Reference.of(run.container)))
 
 
 def _unknown(place: images.Place) -> str:
@@ -188,7 +207,11 @@ def _unbuilt(wanted: WantedImage) -> Image:
     return Image(path=str(wanted.cache.image(wanted.definition.key)), key=wanted.definition.key)
 
 
-def _own(container: Container, checksums: Checksums, voice: Voice) -> Image:
+def _there(run: Run, project: Path, checksums: Checksums, voice: Voice) -> Image | None:
+    """Return the image of *run* where hpcml does not build it: the user's own, or one that the runtime has by name."""
+    container = run.container
+    if container.kind is ContainerKind.build:
+        return named_image(run, project)
     assert container.path is not None
     if container.kind is ContainerKind.sandbox:
         return Image(path=container.path)
