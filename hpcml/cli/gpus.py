@@ -27,3 +27,6 @@ def gpus(names: tuple[str, ...], form: str | None) -> None:
     else:
         show(report.gpus_table(models, console=console()))
         say(report.FOOTNOTE, err=True)
+        if names:
+            for line in report.mig_lines(models):
+                say(line)

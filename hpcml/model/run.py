@@ -27,6 +27,7 @@ from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind, identifies_container
 from hpcml.model.looks import CLAIMS
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
+from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, Numerics, PrecisionName, decide_numerics
 from hpcml.model.strategy import Strategy
 from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
@@ -52,6 +53,7 @@ _JUDGEMENT = (
 _ADDED_LATER: Mapping[str, object] = {
     "model.options": {},
     "precision.scale_rounding": "ceil",
+    "resources.mig": None,
     "strategy.bucket_cap_mb": None,
     "strategy.devices": None,
     "strategy.horovod.fusion_threshold_mb": None,
@@ -415,6 +417,7 @@ class Run:
         )
         self.strategy.check(nodes=self.resources.nodes, gpus_per_node=self.resources.gpus_per_node)
         self._check_site()
+        self._check_slice()
         if self.cluster.scheduler is not SchedulerName.local:
             decide_numerics(self.precision.name, self.precision.numerics, self.profile_device(), self.model.framework)
 
@@ -447,6 +450,31 @@ class Run:
             f"resources.nodes={wanted.nodes}: cluster={site.name} is this one machine",
         )
 
+    def _check_slice(self) -> None:
+        """Raise `ConfigError` for a MIG slice that the site has not, and for more than a program can use of slices."""
+        site, wanted = self.cluster, self.resources
+        if wanted.mig is None:
+            return
+        require(
+            site.scheduler is not SchedulerName.local,
+            f"resources.mig={wanted.mig} is asked of a scheduler: on this machine set CUDA_VISIBLE_DEVICES to the UUID "
+            "of a slice (nvidia-smi -L) before hpcml run",
+        )
+        check_mig(
+            wanted.mig,
+            cluster=site.name,
+            gpu=site.gpu_model,
+            offered=site.mig_profiles,
+            is_asked_for=site.mig_type is not None,
+        )
+        gpus = 1 if wanted.gpus_per_node is None else wanted.gpus_per_node
+        require(gpus > 0, f"resources.mig={wanted.mig} with resources.gpus_per_node=0: leave one of them out")
+        require(
+            gpus == 1 and wanted.nodes == 1,
+            f"resources.mig={wanted.mig} with {gpus} slice(s) on {wanted.nodes} node(s): a process sees one (CUDA), "
+            "and NCCL joins none (no P2P between slices): use one slice, or whole GPUs",
+        )
+
     def profile_device(self) -> Device:
         """The device that the cluster's profile promises to this run: a CPU without GPUs, else the site's GPU.
 
@@ -458,6 +486,7 @@ class Run:
         if gpus == 0:
             return Device(kind="cpu", name=f"a CPU node of {self.cluster.name}")
         name = self.cluster.gpu_model or f"a GPU of {self.cluster.name}"
+        name = name if self.resources.mig is None else f"{name} MIG {self.resources.mig}"
         return Device(kind="cuda", name=name, compute_capability=self.cluster.compute_capability)
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hpcml.codec import Json
 from hpcml.model.hardware import PEAKS, Basis, GpuModel
+from hpcml.model.mig import mig_profiles
 from hpcml.report.render.data import csv_text, json_text
 from hpcml.report.render.markdown import markdown_table, safe_markdown
 from hpcml.report.render.terminal import that_fit
@@ -54,6 +55,16 @@ def gpus_markdown(models: Sequence[GpuModel]) -> str:
     """Return the table as Markdown."""
     rows = [[safe_markdown(word) for word in _words(model)] for model in models]
     return "\n".join([*markdown_table(_HEADINGS, rows, right=range(1, len(_HEADINGS))), "", FOOTNOTE, ""])
+
+
+def mig_lines(models: Sequence[GpuModel]) -> list[str]:
+    """Return a line for each model that MIG divides: the profiles, and how many of each one GPU holds at most."""
+    found = [(model.name, mig_profiles(model.name)) for model in models]
+    return [
+        f"{name}: resources.mig={' '.join(f'{profile} (x{profile.most})' for profile in profiles)}"
+        for name, profiles in found
+        if profiles
+    ]
 
 
 def gpus_json(models: Sequence[GpuModel]) -> str:
@@ -110,6 +121,7 @@ def _as_json(model: GpuModel) -> dict[str, Json]:
         "bandwidth_gbs": model.bandwidth_gbs,
         "tdp_w": model.tdp_w,
         "mig_instances": model.mig_instances,
+        "mig_profiles": {profile.name: profile.most for profile in mig_profiles(model.name)},
         "nvlink_gbs": model.nvlink_gbs,
         "peak_tflops": {name: peak.tflops for name, peak in model.peaks.items()},
         "basis": {name: peak.basis.value for name, peak in model.peaks.items()},

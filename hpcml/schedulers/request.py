@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcml.errors import ConfigError
-from hpcml.model.cluster import Cluster
+from hpcml.model.cluster import Cluster, Resources
 from hpcml.model.container import ContainerKind
 from hpcml.model.run import Run
 from hpcml.runs.manifest import Manifest
@@ -101,7 +101,7 @@ def request_for(manifest: Manifest) -> Request:
     manifest, so that a script rendered later is the same.
     """
     run, plan = manifest.run, manifest.plan
-    wanted, site = run.resources, _with_runtime(run)
+    wanted, site = run.resources, _with_slice(_with_runtime(run), run.resources)
     cpus = None if plan.cpus_per_task is None else plan.cpus_per_task * plan.processes_per_node
     request = Request(
         account=wanted.account,
@@ -139,6 +139,13 @@ def _with_runtime(run: Run) -> Cluster:
     if run.container.kind is ContainerKind.none or module is None or module in site.modules:
         return site
     return replace(site, modules=[*site.modules, module])
+
+
+def _with_slice(site: Cluster, wanted: Resources) -> Cluster:
+    """Return *site* with the scheduler's name of the MIG slice that is wanted in place of its whole GPUs'."""
+    if wanted.mig is None or site.mig_type is None:
+        return site
+    return replace(site, gpu_type=site.mig_type.replace("{mig}", wanted.mig))
 
 
 def _warning_s(manifest: Manifest) -> int | None:

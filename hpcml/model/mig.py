@@ -1,0 +1,83 @@
+"""MIG: the slices that a GPU can be divided into (mig.toml), and what a run on one of them may ask for."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from hpcml.errors import ConfigError, require
+
+_NAME = re.compile(r"(\d+)g\.(\d+)gb(\+me)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigProfile:
+    """One kind of slice; `memory_gb` is NVIDIA's rounded number, a little more than the program can have."""
+
+    name: str  # 1g.5gb
+    slices: int  # of `of` compute slices
+    of: int
+    memory_gb: int
+    most: int  # of one GPU, where all of its slices are of this kind
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@cache
+def mig_profiles(gpu: str) -> Sequence[MigProfile]:
+    """Return the profiles of the GPU with the name *gpu*, the smallest first; none where it has no MIG or is not known.
+
+    >>> [str(profile) for profile in mig_profiles("NVIDIA A30")][0]
+    '1g.6gb'
+    """
+    for match, profiles in _layouts():
+        if match.search(gpu):
+            return profiles
+    return ()
+
+
+def check_mig(wanted: str, *, cluster: str, gpu: str | None, offered: Sequence[str], is_asked_for: bool) -> MigProfile:
+    """Return the profile *wanted* of a GPU called *gpu*; raise `ConfigError` in one line where it is none.
+
+    *offered* are the profiles that the site says it has; none: all that the GPU can have. *is_asked_for* tells whether
+    the profile of the *cluster* says how its scheduler is asked for slices.
+    """
+    require(
+        is_asked_for,
+        f"resources.mig={wanted}: cluster={cluster} offers no MIG slices, as far as its profile knows: if the site "
+        "does, set cluster.mig_type to its scheduler's name of one, such as 'a100_{mig}'",
+    )
+    known = mig_profiles(gpu or "")
+    if not known and _NAME.fullmatch(wanted) and wanted in offered:
+        found = _NAME.fullmatch(wanted)
+        assert found is not None
+        return MigProfile(name=wanted, slices=int(found[1]), of=7, memory_gb=int(found[2]), most=1)
+    valid = [profile for profile in known if not offered or profile.name in offered]
+    for profile in valid:
+        if profile.name == wanted:
+            return profile
+    names = ", ".join(map(str, valid)) or "none that is known"
+    raise ConfigError(f"resources.mig={wanted} is no MIG profile of cluster={cluster} ({gpu}): choose of {names}")
+
+
+@cache
+def _layouts() -> Sequence[tuple[re.Pattern[str], Sequence[MigProfile]]]:
+    raw = tomllib.loads((Path(__file__).parent / "mig.toml").read_text(encoding="utf-8"))
+    return [
+        (
+            re.compile(layout["match"]),
+            tuple(_profile(name, most, of=layout["slices"]) for name, most in layout["profiles"].items()),
+        )
+        for layout in raw["layout"]
+    ]
+
+
+def _profile(name: str, most: int, *, of: int) -> MigProfile:
+    found = _NAME.fullmatch(name)
+    assert found is not None, name
+    return MigProfile(name=name, slices=int(found[1]), of=of, memory_gb=int(found[2]), most=most)
