@@ -23,7 +23,9 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Sequence,
     SupportsFloat,
+    Tuple,
     Union,
     cast,
     overload,
@@ -42,13 +44,20 @@ if TYPE_CHECKING:
     from hpcml_train.torch.arithmetic import Arithmetic
 
 # (rank, world size, local rank) as different launchers say it; all three are taken from the same launcher
+_BY_LAUNCHER = (
+    # before Slurm's, which inside of mpirun are still those of mpirun itself
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),  # PALS
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # Hydra: MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),
+    ("PMI_RANK", "PMI_SIZE", ""),  # by a launcher that says no local rank
+)
 _LAUNCHERS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),  # before RANK, which may be that of horovodrun itself
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    # before Slurm's, which inside of mpirun are still those of mpirun itself
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    *_BY_LAUNCHER,
 )
 
 
@@ -293,11 +302,25 @@ def _ends_by_itself() -> bool:
     return process is None or process.parent_process() is None
 
 
+def ranks_by_launcher(env: Mapping[str, str]) -> Optional[Ranks]:
+    """Return what an MPI launcher (mpirun, mpiexec, srun, flux run) has told this process in *env*; None: nothing.
+
+    Variables that hpcml or torchrun sets are not looked at. Raises `ValueError` for one that is no integer.
+    """
+    return _ranks_by(_BY_LAUNCHER, env)
+
+
 def _read_ranks(env: Mapping[str, str]) -> Ranks:
-    for rank, world_size, local_rank in _LAUNCHERS:
-        if env.get(rank):
+    return _ranks_by(_LAUNCHERS, env) or Ranks()
+
+
+def _ranks_by(launchers: Sequence[Tuple[str, str, str]], env: Mapping[str, str]) -> Optional[Ranks]:
+    for rank, world_size, local_rank in launchers:
+        # PMI_RANK is what several launchers say: which one it is shows in the variable of the local rank
+        is_whole = local_rank in env or not local_rank or rank != "PMI_RANK"
+        if env.get(rank) and is_whole:
             return Ranks(_read_int(env, rank, 0), _read_int(env, world_size, 1), _read_int(env, local_rank, 0))
-    return Ranks()
+    return None
 
 
 def _read_int(env: Mapping[str, str], name: str, default: int) -> int:

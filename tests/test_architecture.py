@@ -74,6 +74,7 @@ LATE: dict[tuple[str, str], str] = {
 # A module under 80 lines with one importer, in its own room: the topic that a reader looks for under its name.
 SMALL_TOPICS: dict[str, str] = {
     "hpcml.commands.submit.walltimes": "loads the database, and so only where a walltime has to be judged (LATE)",
+    "hpcml.commands.submit.launchers": "what starts MPI programs at which scheduler: a new one adds its line there",
     "hpcml.commands.submit.import_paths": "asks a program's own Python from where it imports",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.

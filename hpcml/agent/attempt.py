@@ -24,6 +24,7 @@ from hpcml.agent.failure import read_kills
 from hpcml.agent.fence import Hold
 from hpcml.agent.metrics.follow import WRITER, MetricsFollower
 from hpcml.agent.metrics.printed import FoundMetrics
+from hpcml.agent.mpi.job import part_of
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome
 from hpcml.agent.ranks import JOB_END, REQUEUE, provide_client, ranks_of
 from hpcml.agent.signals import ENDING, Inbox
@@ -283,8 +284,9 @@ def _supervise(
     """Start the ranks and watch them to their end, reading metrics from the output of the first rank meanwhile."""
     manifest, plan = turn.manifest, turn.manifest.plan
     unharmed = _Unharmed(journal.event)
-    ranks = ranks_of(turn, hold.attempt, environ)
-    found = _found_metrics(turn, hold.attempt, ranks[0], journal)
+    part = None if plan.mpi is None else part_of(turn, hold.attempt, environ)
+    ranks = ranks_of(turn, hold.attempt, environ) if part is None else [part.process]
+    found = _found_metrics(turn, hold.attempt, ranks[0] if part is None else part.output, journal)
 
     def follow() -> None:
         hold.beat()
@@ -319,7 +321,9 @@ def _supervise(
         on_tick=follow,
         is_unwanted=lambda: hold.superseded or is_cancelled(turn.run_dir),
         job=JobHooks(
-            why_ended=lambda: _failure_elsewhere(environ),
+            ranks=part.sessions if part is not None and part.has_ranks else None,
+            codes=(lambda codes: codes) if part is None else part.codes,
+            why_ended=lambda: _failure_elsewhere(environ) or _failure_in_shared_job(turn, hold.attempt),
             has_failed_elsewhere=lambda: _failure_in_shared_job(turn, hold.attempt),
             on_end_asked=tell_beforehand,
             time_limit=time_limit_of(turn, hold.attempt, environ, lambda name, **details: journal.event(name, details)),
@@ -327,10 +331,16 @@ def _supervise(
     )
     with unharmed("metrics"):
         found.end(within_s=_READS_WITHIN_S)
+    if part is not None:
+        with unharmed("end of the MPI job"):
+            outcome = part.judged(outcome)
     if outcome.state is State.FAILED and _is_in_shared_job(turn):
         with unharmed("word to the other nodes"):
             how = f"node {turn.node} ({gethostname()}) ended first: {outcome.reason}"
             write_text(turn.run_dir.has_failed(hold.attempt), how + "\n")
+    if part is not None:
+        with unharmed("word to the other nodes"):
+            part.tell_others(outcome)
     return failure.out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
 
 
@@ -360,8 +370,12 @@ def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter
 
 
 def _is_in_shared_job(turn: Turn) -> bool:
-    """Tell whether other runs wait in this run's job of several nodes: the job goes on where a node's part fails."""
-    return turn.pack is not None and turn.manifest.run.resources.nodes > 1
+    """Tell whether this node's part ends for a failure elsewhere in the job, which nobody else may tell of.
+
+    So it is in a job of several nodes in which other runs wait, and where a launcher has started the ranks.
+    """
+    is_told = turn.pack is not None or turn.manifest.plan.mpi is not None
+    return is_told and turn.manifest.run.resources.nodes > 1
 
 
 def _failure_in_shared_job(turn: Turn, attempt: int) -> str | None:

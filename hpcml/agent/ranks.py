@@ -21,6 +21,7 @@ from hpcml.paths import program_packages
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Plan
 from hpcml.runs.private import make_folder
+from hpcml_client.client import Ranks
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
 JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes
@@ -69,24 +70,9 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
     """
     plan, run_dir, local_size = turn.manifest.plan, turn.run_dir, turn.manifest.plan.processes_per_node
     nodes = turn.manifest.run.resources.nodes
-    not_theirs = plan.environment.keys() | _OURS
-    misleading = _misleading(turn.manifest.run, local_size * nodes)
-    base = {name: value for name, value in environ.items() if name not in not_theirs and not _is_any(name, misleading)}
-    if plan.image is not None:
-        base = {name: value for name, value in base.items() if _is_any(name, plan.passed_on)}
-    base |= {name: value for name, value in plan.environment.items() if value is not None}
-    base |= {
-        "HPCML_RUN_ID": turn.manifest.uid,
-        "HPCML_RUN_DIR": str(run_dir.path),
-        "HPCML_CONFIG": str(turn.source),
-        "HPCML_ATTEMPT": str(attempt),
-        "HPCML_CLUSTER": turn.manifest.run.cluster.name,
-    }
+    base = _base(turn, attempt, environ, _misleading(turn.manifest.run, local_size * nodes))
     if turn.manifest.run.workload.command is None or local_size * nodes > 1:
         base |= _rendezvous(turn.manifest.uid, nodes, environ, suffix=turn.manifest.run.cluster.rendezvous_suffix)
-    if plan.image is None:  # else argv sets it, before the image's own
-        ours = [str(run_dir.client_path), *plan.python_path]
-        base["PYTHONPATH"] = os.pathsep.join(filter(None, [*ours, base.get("PYTHONPATH")]))
     first = turn.node * local_size
     return [
         Rank(
@@ -100,6 +86,96 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
     ]
 
 
+def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequence[str]) -> dict[str, str]:
+    """Return what all processes find, whatever their place: *environ* without *misleading*, the plan's, and hpcml's."""
+    plan, run_dir = turn.manifest.plan, turn.run_dir
+    not_theirs = plan.environment.keys() | _OURS
+    base = {name: value for name, value in environ.items() if name not in not_theirs and not _is_any(name, misleading)}
+    if plan.image is not None:
+        base = {name: value for name, value in base.items() if _is_any(name, plan.passed_on)}
+    base |= {name: value for name, value in plan.environment.items() if value is not None}
+    base |= {
+        "HPCML_RUN_ID": turn.manifest.uid,
+        "HPCML_RUN_DIR": str(run_dir.path),
+        "HPCML_CONFIG": str(turn.source),
+        "HPCML_ATTEMPT": str(attempt),
+        "HPCML_CLUSTER": turn.manifest.run.cluster.name,
+    }
+    if plan.image is None:  # else argv sets it, before the image's own
+        ours = [str(run_dir.client_path), *plan.python_path]
+        base["PYTHONPATH"] = os.pathsep.join(filter(None, [*ours, base.get("PYTHONPATH")]))
+    return base
+
+
+def mpi_rank_of(turn: Turn, attempt: int, environ: Mapping[str, str], place: Ranks) -> Rank:
+    """Return the process of the rank at *place* in an MPI job, in whose launcher's environment *environ* this is.
+
+    It gets what `ranks_of` gives, and keeps what the launcher says: the program needs it to find the others. Where they
+    meet outside of MPI (MASTER_ADDR) has been decided by the first node's agent. Into a container goes where PMIx has
+    its files, which the program inside must see.
+    """
+    plan, run_dir = turn.manifest.plan, turn.run_dir
+    each = plan.processes_per_node
+    base = _base(turn, attempt, environ, ("TORCHELASTIC_*",))
+    base |= {name: environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ}
+    base |= {
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_WORLD_SIZE": str(each),
+        "NODE_RANK": str(place.rank // each),
+        "GROUP_RANK": str(place.rank // each),
+    }
+    around = dict(environ)
+    if plan.image is not None:
+        around |= _pmi_seen_inside(environ)
+    return Rank(
+        argv=plan.argv,
+        environ=_environ(base, plan, around),
+        cwd=Path(plan.cwd),
+        stdout=run_dir.stdout(attempt, place.rank),
+        stderr=run_dir.stderr(attempt, place.rank),
+    )
+
+
+def started_once(turn: Turn, attempt: int, environ: Mapping[str, str]) -> Rank:
+    """Return the program as a single process on the first node, which starts the ranks of all nodes itself."""
+    plan, run_dir = turn.manifest.plan, turn.run_dir
+    return Rank(
+        argv=plan.argv,
+        environ=_environ(_base(turn, attempt, environ, _TORCHRUN), plan, environ),
+        cwd=Path(plan.cwd),
+        stdout=run_dir.stdout(attempt, 0),
+        stderr=run_dir.stderr(attempt, 0),
+    )
+
+
+def job_environment(turn: Turn, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the job's variables for a launcher of ranks: with the run's own settings, which it hands on."""
+    plan = turn.manifest.plan
+    found = {name: value for name, value in environ.items() if name not in plan.environment and name not in _OURS}
+    return {**found, **{name: value for name, value in plan.environment.items() if value is not None}}
+
+
+def mpi_meeting(turn: Turn, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return MASTER_ADDR and MASTER_PORT for all ranks of an MPI job, as its first node decides them."""
+    run = turn.manifest.run
+    return _rendezvous(turn.manifest.uid, run.resources.nodes, environ, suffix=run.cluster.rendezvous_suffix)
+
+
+def _pmi_seen_inside(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the runtime's list of binds with the folders in which PMIx, outside, has its files (PMIX_SERVER_TMPDIR).
+
+    Those of the scheduler lie in no folder that a runtime binds by itself, as the spool of slurmd.
+    """
+    places = [environ[name].rstrip("/") for name in ("PMIX_SERVER_TMPDIR", "PMIX_SYSTEM_TMPDIR") if environ.get(name)]
+    seen = [place for place in dict.fromkeys(places) if os.path.isdir(place) and place not in ("/tmp", "/var/tmp")]  # noqa: PTH112, S108
+    if not seen:
+        return {}
+    names = ("APPTAINER_BIND", "SINGULARITY_BIND")
+    return {name: ",".join(filter(None, [environ.get(name), *seen])) for name in names}
+
+
 def _misleading(run: Run, processes: int) -> Sequence[str]:
     """Return patterns of what a program must not find in its environment, unless the user or hpcml sets it.
 
@@ -107,7 +183,7 @@ def _misleading(run: Run, processes: int) -> Sequence[str]:
     """
     if run.workload.command is None:
         return ()
-    starts_them = run.workload.launcher is not None or run.strategy.name is StrategyName.horovod
+    starts_them = run.workload.own_launcher is not None or run.strategy.name is StrategyName.horovod
     if processes > 1:
         return () if starts_them else (*_MPI, "TORCHELASTIC_*")
     return _TORCHRUN if starts_them else (*_TORCHRUN, *_SLURM_TASK, *_MPI)
@@ -132,7 +208,7 @@ def _place(turn: Turn, local: int, attempt: int, environ: Mapping[str, str]) -> 
         "NODE_RANK": str(turn.node),
         "GROUP_RANK": str(turn.node),  # torchrun's word for it
     }
-    if not is_own or run.workload.launcher is not None:
+    if not is_own or run.workload.own_launcher is not None:
         return place
     place |= {
         "ROLE_RANK": str(rank),

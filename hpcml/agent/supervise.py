@@ -61,12 +61,16 @@ class Limits:
 class JobHooks:
     """What is asked and told of a scheduler's job; a run on this machine has nothing of it.
 
-    `why_ended` is asked when a signal asks to end: for the failure elsewhere that made somebody send it, or None.
-    `has_failed_elsewhere` is asked every two seconds, for the failure on another node that nobody else tells of.
-    `on_end_asked` is told then what is known of the end, in case that this process is killed before its programs have
-    ended. `time_limit` is asked at the start, now and then, and before the workload is warned or stopped.
+    `ranks` returns the sessions of ranks that a launcher has started on this node: these are warned and asked to end,
+    and the launcher, which is what was started here, follows. `codes` returns the exit codes of the ranks for those of
+    what was started. `why_ended` is asked when a signal asks to end: for the failure elsewhere that made somebody send
+    it, or None. `has_failed_elsewhere` is asked every two seconds, for the failure on another node that nobody else
+    tells of. `on_end_asked` is told then what is known of the end, in case that this process is killed before its
+    programs have ended. `time_limit` is asked at the start, now and then, and before the workload is warned or stopped.
     """
 
+    ranks: Callable[[], set[int]] | None = None
+    codes: Callable[[Sequence[int]], Sequence[int]] = lambda codes: codes
     why_ended: Callable[[], str | None] = lambda: None
     has_failed_elsewhere: Callable[[], str | None] = lambda: None
     on_end_asked: Callable[[Outcome], None] = lambda _: None
@@ -212,14 +216,27 @@ class _Watch:
             self._hear_out(failure[1])
         _send(self.processes, signal.SIGKILL)
         kill(self._sessions())  # what the ranks left behind
-        ended = [code for code in codes if code is not None]
+        ended = self.job.codes([code for code in codes if code is not None])
         return judge(ended, self.stop, warned=self.warned, wall_s=time.monotonic() - self.started)
 
     def _codes(self) -> list[int | None]:
         return [process.poll() for process in self.processes]  # every one must be asked
 
     def _sessions(self) -> set[int]:
-        return {process.pid for process in self.processes}
+        return {process.pid for process in self.processes} | self._ranks()
+
+    def _ranks(self) -> set[int]:
+        """Return the sessions of what the program runs in: those of the ranks, whoever started them."""
+        return {process.pid for process in self.processes} if self.job.ranks is None else self.job.ranks()
+
+    def _tell_all(self, number: signal.Signals) -> None:
+        """Send a signal to the ranks; to a launcher only while it has none: srun would kill them at once for it."""
+        started_by_others = set() if self.job.ranks is None else self.job.ranks()
+        for leader in started_by_others:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(leader, number)
+        if not started_by_others:
+            _send(self.processes, number)
 
     def _due(self) -> float:
         """Return when to look again, if nothing happens before."""
@@ -271,7 +288,7 @@ class _Watch:
         """
         self.stop = Stop(state, reason, time.monotonic() + self.limits.grace_s, from_outside, is_elsewhere)
         if not from_outside:
-            _send(self.processes, signal.SIGTERM)
+            self._tell_all(signal.SIGTERM)
 
     def _warn_if_due(self, now: float) -> None:
         warn_after_s = self.limits.warn_after_s
@@ -280,7 +297,7 @@ class _Watch:
 
     def _warn(self, reason: str) -> None:
         self.warned = True
-        self.told = tell_catchers(self._sessions(), signal.SIGUSR1)
+        self.told = tell_catchers(self._ranks(), signal.SIGUSR1)
         self.tell("warned", reason=reason, processes=len(self.told))
 
     def _look(self, is_unwanted: Callable[[], bool], now: float) -> None:
@@ -293,7 +310,7 @@ class _Watch:
         elif why := self.job.has_failed_elsewhere():
             self._end(State.FAILED, why, is_elsewhere=True)
         elif self.warned:  # a program that was only just starting catches the signal by now
-            self.told |= tell_catchers(self._sessions(), signal.SIGUSR1, self.told)
+            self.told |= tell_catchers(self._ranks(), signal.SIGUSR1, self.told)
 
     def _hear_out(self, code: int) -> None:
         """Take the signals that came with the end of a rank: perhaps it was ended by the same hand as we are."""
@@ -308,7 +325,7 @@ class _Watch:
         """Obey a signal to the agent: pass it on to end the workload, or have that leave a checkpoint (SIGUSR1)."""
         if number in ENDING:
             self.tell("signal", signal=number.name, reason="received and passed on")
-            _send(self.processes, number)
+            self._tell_all(number)
             if self.stop is None:
                 state, reason = self._judge_ending_signal(number)
                 self._end(state, reason, from_outside=True)
@@ -323,7 +340,7 @@ class _Watch:
         elif number is signal.SIGUSR1:
             self.tell("signal", signal=number.name, reason="received; the workload has been warned before")
         else:
-            count = len(tell_catchers(self._sessions(), number))
+            count = len(tell_catchers(self._ranks(), number))
             self.tell("signal", signal=number.name, reason=f"received and passed on to {count} that catch it")
 
     def _judge_ending_signal(self, number: signal.Signals) -> tuple[State, str]:

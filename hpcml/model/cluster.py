@@ -15,6 +15,7 @@ from hpcml.errors import ConfigError, require
 from hpcml.model.container import RUNTIMES
 from hpcml.units import parse_memory_mb, parse_walltime_s
 
+MPI_LAUNCHERS = ("srun", "mpirun", "mpiexec", "pbsdsh")  # that start the ranks of one MPI program
 LAUNCHERS = ("pbs_tmrsh", "ssh", "mpiexec", "pbsdsh")  # as they are looked for on a node of PBS
 
 
@@ -71,6 +72,10 @@ class Cluster:
     max_parallel: int | None = None  # local only: runs at once; None: as many as cores and GPUs allow
     rendezvous_suffix: str = ""  # what turns a node's name into that of its fast network: MASTER_ADDR is node1i for i
     launcher: str | None = None  # PBS: what reaches a job's other nodes; None: the first of LAUNCHERS there
+    mpi: str | None = (
+        None  # Slurm: what ``srun --mpi=`` is told, one of those that `srun --mpi=list` shows; None: nothing
+    )
+    mpi_launcher: str | None = None  # the site's only one for MPI programs; None: srun on Slurm, mpirun elsewhere
     modules: list[str] = field(default_factory=list)  # loaded before every run
     prelude: list[str] = field(default_factory=list)  # shell lines before every run, as the site documents them
     scratch: str | None = None
@@ -94,6 +99,7 @@ class Cluster:
             f"cluster.container_runtime={self.container_runtime}: choose {', '.join(RUNTIMES)}",
         )
         require(self.launcher in (None, *LAUNCHERS), f"cluster.launcher={self.launcher}: choose {', '.join(LAUNCHERS)}")
+        self._check_mpi()
         suffix = self.rendezvous_suffix
         require(
             re.fullmatch(r"[A-Za-z0-9-]*", suffix) is not None,
@@ -110,6 +116,20 @@ class Cluster:
             "cluster.co2_g_per_kwh and cluster.co2_source: give both, since a factor without a source says nothing",
         )
         self.compute_capability  # noqa: B018 - a malformed one is refused here
+
+    def _check_mpi(self) -> None:
+        require(
+            self.mpi is None or self.scheduler is SchedulerName.slurm,
+            f"cluster.mpi={self.mpi} is what srun is told: cluster={self.name} takes jobs by {self.scheduler.name}",
+        )
+        require(
+            self.mpi is None or re.fullmatch(r"[a-z0-9_]+", self.mpi) is not None,
+            f"cluster.mpi={self.mpi!r}: write one of the words that `srun --mpi=list` shows, as pmix or pmi2",
+        )
+        require(
+            self.mpi_launcher in (None, *MPI_LAUNCHERS),
+            f"cluster.mpi_launcher={self.mpi_launcher}: choose {', '.join(MPI_LAUNCHERS)}",
+        )
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:

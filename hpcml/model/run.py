@@ -66,6 +66,7 @@ _ADDED_LATER: Mapping[str, object] = {
     "training.accumulate": 1,
     "training.compile": False,
     "workload.args": None,
+    "workload.launcher": "auto",
 }
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec"})
 _LAUNCHING_MODULES = {  # python -m MODULE
@@ -236,6 +237,17 @@ class Objective:
         )
 
 
+class Launcher(Enum):
+    """What starts the ranks of ``strategy=mpi``, and of ``strategy=horovod`` where it is not `auto`."""
+
+    auto = "auto"  # the site's; for Horovod hpcml itself
+    srun = "srun"
+    mpirun = "mpirun"
+    mpiexec = "mpiexec"
+    pbsdsh = "pbsdsh"  # Open MPI's mpirun, which reaches other nodes of PBS by pbsdsh
+    none = "none"  # the user's own command, which is started once, on the first node
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The program that is started: the recipe of the model, or the command line of the user."""
@@ -246,6 +258,7 @@ class Workload:
     env: dict[str, str] = field(default_factory=dict)
     metrics: list[MetricRule] = field(default_factory=list)
     metrics_from: list[str] = field(default_factory=lambda: [AUTO])  # kinds of files, paths with * and ?; [] for none
+    launcher: Launcher = Launcher.auto
     stop_grace: str = "30s"  # between the signal that asks a workload to stop and SIGKILL
 
     def __post_init__(self) -> None:
@@ -256,7 +269,7 @@ class Workload:
             check_metric_files(word)
 
     @property
-    def launcher(self) -> str | None:
+    def own_launcher(self) -> str | None:
         """What the user's own command starts the processes of a training with, as torchrun; None: nothing known."""
         try:
             first, *rest = shlex.split(self.command or "") or [""]

@@ -28,6 +28,7 @@ class StrategyName(Enum):
     central_storage = "central_storage"
     parameter_server = "parameter_server"
     horovod = "horovod"
+    mpi = "mpi"
 
 
 class Processes(Enum):
@@ -69,7 +70,8 @@ KINDS: Mapping[StrategyName, Kind] = {
     StrategyName.parameter_server: Kind(
         frameworks=("tensorflow",), processes=Processes.per_device, fewest_devices=3, is_synchronous=False
     ),
-    StrategyName.horovod: Kind(frameworks=("torch",), processes=Processes.per_device, fewest_devices=2),
+    StrategyName.horovod: Kind(frameworks=("torch", "tensorflow"), processes=Processes.per_device, fewest_devices=2),
+    StrategyName.mpi: Kind(frameworks=("torch", "tensorflow"), processes=Processes.per_device, fewest_devices=2),
 }
 
 

@@ -105,6 +105,10 @@ class RunDir:
         """A file that says how a node's part of *attempt* failed, in a job in which other runs still wait."""
         return self.path / "attempts" / f"{attempt}.failed"
 
+    def mpi(self, attempt: int) -> Path:
+        """The folder in which ranks that a launcher started say who they are and how they ended in *attempt*."""
+        return self.path / "attempts" / f"{attempt}.mpi"
+
     def retry_manifest(self, number: int) -> Path:
         """The manifest that retry *number* (from 1) reads instead of run.json, since it has other resources."""
         return self.path / "retries" / f"{number}.json"
@@ -159,6 +163,10 @@ class RunDir:
     def stderr(self, attempt: int, rank: int) -> Path:
         """The standard error of rank *rank* in attempt *attempt*."""
         return self.logs / f"{attempt}-rank{rank}.err"
+
+    def launcher_log(self, attempt: int) -> Path:
+        """What the launcher of an MPI program (srun, mpirun) printed itself in attempt *attempt*."""
+        return self.logs / f"{attempt}-launcher.log"
 
     def agent_log(self, attempt: int, node: int = 0) -> Path:
         """The log of the agent of node *node*: empty unless something unusual happened."""

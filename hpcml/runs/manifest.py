@@ -49,6 +49,14 @@ class Staging:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MpiStart:
+    """How the ranks of all nodes are started as one MPI job, in place of the agents' starting those of their nodes."""
+
+    launcher: str  # srun | mpirun | mpiexec | pbsdsh; none: the program is one
+    pmi: str | None = None  # what srun is told by --mpi; None: nothing, so the site's default holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What the agent does on the node: everything is decided, no default is applied there. Times are in seconds."""
 
@@ -74,6 +82,7 @@ class Plan:
     staging: Staging | None = None  # of the run's own working directory, in which `cwd` lies; None: `cwd` is as it is
     python_path: list[str] = field(default_factory=list)  # comes before what is installed: the program's own packages
     needs_login: bool = False  # to a registry: only a job that builds an image gets the login
+    mpi: MpiStart | None = None  # None: the agent of each node starts its ranks itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

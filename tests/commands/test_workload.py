@@ -80,7 +80,7 @@ def test_a_launcher_is_started_once(compose_one: ComposeOne) -> None:
     ],
 )
 def test_what_starts_processes_itself_is_known_by_its_name_or_its_module(command: str, launcher: str | None) -> None:
-    assert Workload(command=command).launcher == launcher
+    assert Workload(command=command).own_launcher == launcher
 
 
 @pytest.mark.parametrize("word", ["cluster.modules=[cuda]", "cluster.prelude=['ulimit -n 4096']"])

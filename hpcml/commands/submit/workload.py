@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from hpcml.agent.ranks import overrides_env
+from hpcml.commands.submit.launchers import mpi_start_of
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.placeholders import MIXED_PRECISION, fill_in, names_in
@@ -25,7 +26,7 @@ from hpcml.model.precision import (
     mixed_precision,
 )
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
-from hpcml.model.run import LayoutName, Run
+from hpcml.model.run import Launcher, LayoutName, Run
 from hpcml.model.strategy import KINDS, Nccl, Processes, StrategyName
 from hpcml.runs.manifest import Plan, stop_and_warn_after_s
 
@@ -66,10 +67,11 @@ def processes_per_node(run: Run, device: Device) -> int:
     """Return how many processes (ranks) the agent starts on each node.
 
     The strategy decides: one, ``strategy.processes_per_node``, or one for each GPU. A program of one's own with Horovod
-    gets one process, since its own launcher (horovodrun) starts the ranks.
+    gets one process, since its own launcher (horovodrun) starts the ranks, unless ``workload.launcher`` does.
     """
     processes = KINDS[run.strategy.name].processes
-    if processes is Processes.one or (run.strategy.name is StrategyName.horovod and run.workload.command is not None):
+    is_launcher = run.strategy.name is StrategyName.horovod and run.workload.launcher is Launcher.auto
+    if processes is Processes.one or (is_launcher and run.workload.command is not None):
         return 1
     if processes is Processes.per_node:
         return run.strategy.processes_per_node or 1
@@ -109,6 +111,7 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
         gpus_per_node=gpus_per_node(run, device),
         cpus_per_task=cpus_per_task,
         stop_grace_s=run.workload.stop_grace_s,
+        mpi=mpi_start_of(run),
         **division,
         **_times(run, is_packed=False),
     )
@@ -250,13 +253,15 @@ def check_strategy(run: Run, device: Device, numerics: Numerics, *, cpus_per_tas
         strategy.name is not StrategyName.cpu_threads or cpus_per_task is not None,
         "strategy=cpu_threads needs resources.cpus_per_task: how many threads",
     )
+    is_launcher = strategy.name is StrategyName.horovod and run.workload.launcher is Launcher.auto
     require(
-        strategy.name is not StrategyName.horovod or run.workload.command is None or run.resources.nodes == 1,
-        f"resources.nodes={run.resources.nodes}: strategy=horovod starts one launcher for a workload.command: use 1",
+        not is_launcher or run.workload.command is None or run.resources.nodes == 1,
+        f"resources.nodes={run.resources.nodes}: strategy=horovod starts one launcher for a workload.command: use 1, "
+        "or have the ranks started by MPI: workload.launcher=mpirun or srun",
     )
-    launcher, each = run.workload.launcher, processes_per_node(run, device)
+    launcher, each = run.workload.own_launcher, processes_per_node(run, device)
     require(
-        launcher is None or each == 1,
+        launcher is None or each == 1 or mpi_start_of(run) is not None,
         f"{launcher} starts the processes itself, and strategy={strategy.name.name} would start it {each} times: use "
         f"strategy=single, or leave {launcher} out",
     )

@@ -38,7 +38,7 @@ _PROGRAMS = (
 )
 _FOLDERS = {  # folder -> who owns it
     "etc": "root", "run": "slurm", "log": "slurm", "state": "slurm", "spool": "root", "dev": "root",
-    "munge": "munge", "mysql": "mysql",
+    "munge": "munge", "mysql": "mysql", "pmix": "root",
 }  # fmt: skip
 _NVIDIA_MAJOR = 195
 _UP = ("idle", "mixed", "allocated", "completing")
@@ -165,6 +165,8 @@ class Cluster:
             shutil.chown(folder, owner, pwd.getpwnam(owner).pw_gid)
         for node in configuration.NODES:
             (self.root / "spool" / node).mkdir(exist_ok=True)
+            (self.root / "pmix" / node).mkdir(exist_ok=True)
+            (self.root / "pmix" / node).chmod(0o1777)
         for number in range(configuration.GPUS):
             device = self.root / "dev" / f"gpu{number}"
             if not device.exists():

@@ -32,6 +32,8 @@ StateSaveLocation={root}/state
 SlurmdPidFile={root}/run/slurmd-%n.pid
 SlurmdSpoolDir={root}/spool/%n
 SlurmdLogFile={root}/log/slurmd-%n.log
+# Three nodes are one machine: each needs a place of its own for the files of PMIx, which is this (man slurm.conf)
+TmpFS={root}/pmix/%n
 # Two real cores stand for 24
 SlurmdParameters=config_overrides
 KillWait=5
