@@ -24,6 +24,7 @@ COMMANDS = {
     "status": ("hpcml.cli.status:status", "Ask the schedulers where the runs stand."),
     "wait": ("hpcml.cli.wait:wait", "Wait until runs have ended."),
     "top": ("hpcml.cli.top:top", "Watch runs while they go, or this machine: GPUs, hosts, metrics, pace."),
+    "watch": ("hpcml.cli.watch:watch", "Follow the report of an experiment in a browser while its runs go."),
     "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
     "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
     "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
@@ -61,7 +62,7 @@ COMMANDS = {
 # For `hpcml --help`: what belongs together, and an example of it.
 GROUPS = {
     "Run": ("hpcml run -m precision=fp32,tf32 'seed=range(3)'", ("run", "init", "estimate", "plan", "retry", "cancel")),
-    "Watch": ("hpcml status", ("status", "wait", "top", "logs")),
+    "Watch": ("hpcml status", ("status", "wait", "top", "watch", "logs")),
     "Look": (
         "hpcml runs --where 'val_accuracy>0.9'",
         ("runs", "show", "last", "files", "best", "curves", "diff", "query", "ui"),

@@ -25,10 +25,11 @@ from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.interop import output
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.precision import Numerics
-from hpcml.model.publication import Axis, Band, GroupCurves, Origin, Publication, ReportGroup
+from hpcml.model.publication import Axis, Band, GroupCurves, LiveLook, Origin, Publication, ReportGroup
 from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.scaling import Scaling
+from hpcml.model.state import State
 from hpcml.model.utilization import Attainment
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
@@ -67,16 +68,25 @@ def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
     """
     with answering(places) as store:
         collect(store, places)
-        runs = select(store, selection)
-        if not runs:
-            raise ConfigError("no run matches: nothing to report; hpcml runs lists those that there are")
-        by = wish.comparison.factor
-        sampled = {run.uid: timelines(store, run.uid) for run in runs if run.usage is not None}
-        steps = step_curves(store, runs)
-        comparison, why_not = _compare(store, runs, steps, sampled, wish.comparison)
-        checklist = None if comparison is None else checklist_of(store, runs, comparison)
-        groups = group_runs(runs, by, comparison)
-        curves = _curves(store, runs, groups, _metrics(runs, wish, comparison), sampled)
+        return gather(store, select(store, selection), wish)
+
+
+def gather(store: Database, runs: Sequence[RunRecord], wish: Wish, live: LiveLook | None = None) -> Publication:
+    """Return the same of *runs*, as *store* has them; *live* is what is known besides of those that have not ended.
+
+    While runs go, a comparison that is not possible yet is told in `Publication.not_compared`, whatever was asked for,
+    and a curve that nothing is known of yet is left out.
+    """
+    if not runs:
+        raise ConfigError("no run matches: nothing to report; hpcml runs lists those that there are")
+    by = wish.comparison.factor
+    known = [run.uid for run in runs if run.usage is not None or (live is not None and run.state is State.RUNNING)]
+    sampled = {uid: timelines(store, uid) for uid in known}
+    steps = step_curves(store, runs)
+    comparison, why_not = _compare(store, runs, steps, sampled, wish.comparison, is_live=live is not None)
+    checklist = None if comparison is None else checklist_of(store, runs, comparison)
+    groups = group_runs(runs, by, comparison)
+    curves = _curves(store, runs, groups, _metrics(runs, wish, comparison, is_live=live is not None), sampled)
     left_out: dict[str, str] = {}
     of_steps = StepCurves(step_s=steps[STEP], communication_s=steps[COMMUNICATION], waiting_s=steps[DATA])
     origins, unknown = _origins(runs)
@@ -98,6 +108,7 @@ def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
         left_out=left_out,
         origins=origins,
         without_origin=unknown,
+        live=live,
     )
 
 
@@ -120,12 +131,14 @@ def _compare(
     steps: Mapping[str, _Points],
     sampled: Mapping[str, Sequence[Timeline]],
     request: ComparisonRequest,
+    *,
+    is_live: bool,
 ) -> tuple[Comparison | None, str | None]:
     """Return the comparison, or the reason why there is none where none was insisted on."""
     try:
         return compare_selected(store, runs, request, steps, sampled, over_steps=True), None
     except ComparisonError as error:
-        if request.is_insistent:
+        if request.is_insistent and not is_live:
             raise
         return None, str(error)
 
@@ -148,14 +161,16 @@ def _attainment(runs: Sequence[RunRecord], curves: StepCurves, left_out: dict[st
         return None
 
 
-def _metrics(runs: Sequence[RunRecord], wish: Wish, comparison: Comparison | None) -> list[str]:
+def _metrics(
+    runs: Sequence[RunRecord], wish: Wish, comparison: Comparison | None, *, is_live: bool = False
+) -> list[str]:
     """Return the metrics whose curves are drawn: those that were wished for, else those that a run is looked at by."""
     known = {name for run in runs for name in run.metrics}
     if wish.curves:
         for name in wish.curves:
-            if name not in known:
+            if name not in known and not is_live:
                 raise ConfigError(f"--curve {name}: no run recorded it; they have {', '.join(sorted(known)) or 'none'}")
-        return list(dict.fromkeys(wish.curves))
+        return [name for name in dict.fromkeys(wish.curves) if name in known]
     judged, asked = [comparison.metric] if comparison else [], wish.comparison
     if not judged:
         try:

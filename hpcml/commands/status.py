@@ -216,15 +216,15 @@ def look(store: Database, places: Places, selection: Selection, asked: Scheduler
     """Return the same from a store that is open, after one question to *asked*; for commands that look repeatedly."""
     runs = collect(store, places, asked).runs
     if not selection.is_empty:
-        return _with_waits(standing_of(store, select(store, selection)), places)
+        return with_waits(standing_of(store, select(store, selection)), places)
     shown = {record.uid for record in runs}
     ended = ended_with_jobs(store, CLUSTER_SCHEDULERS, since=float("inf"), limit=_ASKED_AT_ONCE, roots=[places.runs])
     others = standing_of(store, [record for record in reversed(ended) if record.uid not in shown])
-    return _with_waits([*standing_of(store, runs), *(one for one in others if one.known is not None)], places)
+    return with_waits([*standing_of(store, runs), *(one for one in others if one.known is not None)], places)
 
 
-def _with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
-    """Return *standings*, and of those that wait on this machine what for."""
+def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
+    """Return *standings*, with what those lack that wait on this machine."""
     tickets = {
         one.record.uid: ticket_of(one.record)
         for one in standings

@@ -11,6 +11,7 @@ from typing import Literal
 
 from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison
+from hpcml.model.live import RunNow
 from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import RunRecord
 from hpcml.model.scaling import Scaling
@@ -74,6 +75,21 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveLook:
+    """What a report that is followed while its runs go shows besides: those that have not ended, as they are now.
+
+    `running` and `waiting` are the first of each; their `notes` say what they wait for, as far as it is known.
+    """
+
+    running: Sequence[RunNow]
+    waiting: Sequence[RunNow]
+    n_running: int
+    n_waiting: int
+    is_planned: bool  # the looks of these runs were planned before the first of them
+    problems: Sequence[str] = ()  # who was not able to answer, one line each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
     """Everything that a report shows."""
 
@@ -94,3 +110,4 @@ class Publication:
     origins: tuple[Origin, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)  # what the report could have had, and why it has not
     without_origin: Mapping[str, int] = field(default_factory=dict)  # runs by the reason why their origin is not known
+    live: LiveLook | None = None  # of a report that is followed while its runs go

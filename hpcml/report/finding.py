@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from hpcml.model.comparison import Cell, Comparison, Interval, Losses, Row, RowLook, Verdict
 from hpcml.report.comparison_rows import cell_decimals, verdict_words
@@ -112,15 +113,18 @@ def _seeds(row: Row) -> str:
     return counted if n >= _ENOUGH else f"{counted}: enough for a look, take {_ENOUGH} for a paper"
 
 
-def findings_of(comparison: Comparison) -> Iterator[Finding]:
+def findings_of(comparison: Comparison, *, so_far: bool = False) -> Iterator[Finding]:
     """Yield a conclusion for each row but the reference, cell by cell, in the words of `sentence`.
 
-    Beside the difference it has the ratios of speed, energy and time to the target that are known.
+    *so_far*: the verdict of a row of which runs have not ended says that, too. Beside the difference there are the
+    ratios of speed, energy and time to the target that are known.
     """
     for cell in comparison.cells:
         for row in cell.rows:
             if row.verdict != "reference":
-                yield _finding(comparison, cell, row)
+                found = _finding(comparison, cell, row)
+                is_open = so_far and (row.awaited or (row.look is not None and row.look.next_n is not None))
+                yield replace(found, verdict=f"{found.verdict}, so far") if is_open else found
 
 
 def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:

@@ -37,6 +37,7 @@ from hpcml.report.document import (
     words,
 )
 from hpcml.report.finding import findings_of, heading
+from hpcml.report.live import live_section, so_far
 from hpcml.report.runs import cause_words, key_metric, metric_words, title
 from hpcml.report.scaling import scaling_section
 from hpcml.report.telemetry import telemetry_section
@@ -55,6 +56,7 @@ def publication_document(publication: Publication, quantities: RowQuantities = r
     styles = _styles(publication)
     sections: list[Section | None] = [
         _summary(publication),
+        live_section(publication) if publication.live else None,
         comparison_section(publication.comparison, styles, quantities) if publication.comparison else None,
         _curves(publication, styles),
         telemetry_section(publication, styles),
@@ -91,7 +93,10 @@ def _counted(publication: Publication) -> str:
 def _summary(publication: Publication) -> Section:
     parts: list[Part] = []
     if publication.comparison is not None:
-        parts.append(Findings(of=list(findings_of(publication.comparison))))
+        found = findings_of(publication.comparison, so_far=publication.live is not None)
+        parts.append(Findings(of=list(found)))
+    if publication.live is not None:
+        parts += so_far(publication.live, len(publication.runs))
     if publication.not_compared is not None:
         parts.append(Paragraph(text="These runs were not compared:", tone="doubt"))
         parts.append(Remarks(lines=[line.strip() for line in publication.not_compared.splitlines()]))

@@ -78,7 +78,7 @@ def standing_json(rows: Sequence[StandingRow]) -> str:
 def standing_line(record: RunRecord, word: Known | None) -> str:
     """Return one line on the state of one run and its job."""
     attempt = f"attempt {record.attempt}" if record.attempt else ""
-    words = (record.uid, _state_words(record), attempt, job_words(record), _why(record, word))
+    words = (record.uid, _state_words(record), attempt, job_words(record), why_words(record, word))
     return safe("  ".join(filter(None, words)))
 
 
@@ -114,7 +114,7 @@ def _cells(row: StandingRow, now: float) -> list[str]:
         job_words(record),
         f"{word.raw}{_age(row.said_at, now)}" if word else "",
         record.cause or "",
-        _why(record, word),
+        why_words(record, word),
     ]
 
 
@@ -148,7 +148,7 @@ def _age(said_at: float | None, now: float) -> str:
     return f", {duration(now - said_at)} ago"
 
 
-def _why(record: RunRecord, word: Known | None) -> str:
+def why_words(record: RunRecord, word: Known | None) -> str:
     """Return why the run is in its state: its own reason, or what the scheduler says of a job that has not ended."""
     if not record.is_settled:
         return f"{record.reason or 'ended by a signal'}: its scheduler has not said why"

@@ -32,7 +32,7 @@ def gpu_lines(gpus: Sequence[GpuNow], *, width: int) -> list[Text]:
 
     *width* is in characters: columns that do not fit are left out, too. *gpus* must not be empty.
     """
-    rows = [{heading: cell(gpu) for heading, cell in _GPU_CELLS.items()} for gpu in gpus]
+    rows = [{heading: cell(gpu) for heading, cell in GPU_CELLS.items()} for gpu in gpus]
     return _table(rows, width, _GPU_DISPENSABLE, keep=("GPU", "util %", "W"))
 
 
@@ -41,7 +41,7 @@ def run_lines(runs: Sequence[RunNow], *, now: float, width: int) -> list[Text]:
 
     Power is the sum over the run's GPUs, utilization their mean, memory and temperature their highest.
     """
-    rows = [_run_cells(run, now) for run in runs]
+    rows = [run_cells(run, now) for run in runs]
     lines = _table(rows, width, _RUN_DISPENSABLE, keep=("run", "state", "step"))
     for run, line in zip(runs, lines[1:], strict=True):
         line.highlight_words([run.state.value], STATE_STYLES.get(run.state, "red"))
@@ -116,7 +116,7 @@ def _trouble(gpu: GpuNow) -> str:
     return "; ".join(filter(None, [f"LOST: {gpu.lost}" if gpu.lost else "", xids]))
 
 
-_GPU_CELLS: Mapping[str, Callable[[GpuNow], str]] = {
+GPU_CELLS: Mapping[str, Callable[[GpuNow], str]] = {
     "GPU": lambda gpu: gpu.gpu.removeprefix("gpu"),
     "model": lambda gpu: gpu.model or "",
     "util %": percent_of("util_percent"),
@@ -137,7 +137,8 @@ _GPU_CELLS: Mapping[str, Callable[[GpuNow], str]] = {
 }
 
 
-def _run_cells(run: RunNow, now: float) -> dict[str, str]:
+def run_cells(run: RunNow, now: float) -> dict[str, str]:
+    """Return the line of *run* by heading; *now* in unix seconds. What is not known is ""."""
     gpus = run.gpus
     utils = [gpu.values["util_percent"] for gpu in gpus if "util_percent" in gpu.values]
     powers = [gpu.values["power_w"] for gpu in gpus if "power_w" in gpu.values]

@@ -9,6 +9,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from operator import attrgetter
 
@@ -45,8 +46,33 @@ def as_page(document: Document) -> str:
     A Content-Security-Policy in it lets nothing be loaded and no script run but these. Every name that a run brought
     along is escaped, in the text as well as in the charts.
     """
-    plotly = _plotly() if any(_charts(section) for section in document.sections) else ""
-    script = _script()
+    has_charts = any(_charts(section) for section in document.sections)
+    return _rendered(document, plotly=_plotly() if has_charts else "", script=_script())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """How a page follows its runs: it asks once in *period_s* seconds for what is newer than *version*."""
+
+    period_s: float
+    version: str
+
+
+def as_live_page(document: Document, *, period_s: float, version: str) -> str:
+    """Return the same as a page that asks its server, at the address ``now`` beside its own, for what `as_news` gives.
+
+    It contains plotly.js in any case, since there may be charts later.
+    """
+    live = Following(period_s=period_s, version=version)
+    return _rendered(document, plotly=_plotly(), script=_script(is_live=True), live=live)
+
+
+def as_news(document: Document, *, period_s: float, version: str) -> str:
+    """Return the page without its scripts, which the page that is open takes what changed out of."""
+    return _rendered(document, plotly="", script="", live=Following(period_s=period_s, version=version))
+
+
+def _rendered(document: Document, *, plotly: str, script: str, live: Following | None = None) -> str:
     # what a name could do is known to be nothing in HTML; what it could hide from a reader is spelt out
     environment = Environment(
         loader=PackageLoader("hpcml.report.render.html", "files"),
@@ -59,7 +85,8 @@ def as_page(document: Document) -> str:
     return environment.get_template("report.html").render(
         document=document,
         version=document.made_by,
-        policy=_policy(filter(None, (plotly, script))),
+        policy=_policy(filter(None, (plotly, script)), may_ask=live is not None),
+        live=live,
         css=Markup(_file("report.css")),  # noqa: S704 - our own file
         plotly=Markup(plotly),  # noqa: S704 - plotly's own file
         script=Markup(script),  # noqa: S704 - our own file
@@ -82,9 +109,10 @@ def _file(name: str) -> str:
     return (resources.files("hpcml.report.render.html") / "files" / name).read_text(encoding="utf-8")
 
 
-def _script() -> str:
+def _script(*, is_live: bool = False) -> str:
     """Return the page's own script, which is cut into files by topic."""
-    parts = [_file(name) for name in ("curves.js", "charts.js", "tables.js", "page.js")]
+    names = ("curves.js", "charts.js", "tables.js", *(("live.js",) if is_live else ()), "page.js")
+    parts = [_file(name) for name in names]
     return "\n".join(['"use strict";', "(() => {", "const root = document.documentElement;", *parts, "})();"])
 
 
@@ -100,16 +128,18 @@ def _beside(parts: Sequence[Part]) -> list[tuple[bool, list[Part]]]:
     return [(is_small, list(those)) for is_small, those in grouped]
 
 
-def _policy(scripts: Iterator[str]) -> str:
+def _policy(scripts: Iterator[str], *, may_ask: bool) -> str:
     """Return the page's Content-Security-Policy: these very scripts may run, nothing is loaded from anywhere.
 
-    Styles are allowed inline, since plotly sets them; images are what it makes of a chart for saving it.
+    A page that *may_ask* may ask its own server alone. Styles are allowed inline, since plotly sets them; images are
+    what it makes of a chart for saving it.
     """
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
+    own = "connect-src 'self'; " if may_ask else ""
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"{own}base-uri 'none'; form-action 'none'"
     )
 
 

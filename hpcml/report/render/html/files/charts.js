@@ -32,23 +32,58 @@ function look(chart, view) {
   if (chart.isDrawn) Plotly.relayout(chart.drawing, { "xaxis.title.text": titleOf(chart), "xaxis.autorange": true });
 }
 
-function draw(chart) {
-  if (chart.isDrawn) return;
-  chart.isDrawn = true;
+function layoutOf(chart) {
   const layout = {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, autosize: true,
+    uirevision: "the reader's", paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, autosize: true,
     margin: { l: 48, r: 16, t: 12, b: 44 }, font: { family: getComputedStyle(document.body).fontFamily, size: 12 },
     hoverlabel: {}, dragmode: "zoom", ...chart.layout,
   };
   layout.xaxis = { ...layout.xaxis, title: { text: titleOf(chart) } };
   chart.autorange = layout.yaxis.autorange ?? true; // plotly writes into the layout what the reader zooms to
-  chart.layout = layout;
+  if (chart.isLog) layout.yaxis = { ...layout.yaxis, type: "log" };
   // A finger that scrolls the page must not zoom a chart.
   if (window.matchMedia("(pointer: coarse)").matches) layout.dragmode = false;
+  return layout;
+}
+
+function draw(chart) {
+  if (chart.isDrawn) return;
+  chart.isDrawn = true;
+  const layout = layoutOf(chart);
+  chart.layout = layout;
   // Plotly's own tool bar lies over the data: what it is for stands beside the chart's title.
   Plotly.newPlot(chart.drawing, dataOf(chart), layout, { responsive: true, displaylogo: false, displayModeBar: false });
   Plotly.relayout(chart.drawing, themed(layout));
   root.dataset.drawn = String([...charts.values()].filter((each) => each.isDrawn).length);
+}
+
+// What the reader chose on an earlier page goes on: the same drawing, with its zoom, takes the new values.
+function goesOn(chart, before) {
+  const figure = chart.drawing.closest("figure");
+  const old = before.drawing.closest("figure");
+  for (const input of old.querySelectorAll("input[data-way]")) {
+    const same = figure.querySelector(`input[data-way="${input.dataset.way}"]`);
+    if (same === null) continue;
+    same.checked = input.checked;
+    same.value = input.value;
+  }
+  if (chart.views.some((view) => view.key === before.view)) chart.view = before.view;
+  for (const choice of figure.querySelectorAll('.views input[type="radio"]')) choice.checked = choice.value === chart.view;
+  Object.assign(chart, { hidden: new Set(chart.levels.filter((level) => before.hidden.has(level))), phrases: before.phrases, weight: before.weight, isLog: before.isLog && chart.smallest !== null });
+  figure.querySelectorAll(".levels button").forEach((toggle, at) => toggle.setAttribute("aria-pressed", String(!chart.hidden.has(chart.levels[at]))));
+  const said = figure.querySelector(".chosen");
+  if (said !== null) said.textContent = chosen(chart);
+  if (!before.isDrawn) return;
+  const fresh = chart.drawing;
+  for (const name of ["id", "aria-label"]) before.drawing.setAttribute(name, fresh.getAttribute(name));
+  fresh.replaceWith(before.drawing);
+  charts.delete(fresh);
+  chart.drawing = before.drawing;
+  charts.set(chart.drawing, chart);
+  chart.isDrawn = true;
+  chart.layout = layoutOf(chart);
+  Plotly.react(chart.drawing, dataOf(chart), chart.layout);
+  Plotly.relayout(chart.drawing, themed(chart.layout));
 }
 
 function found(source) {
@@ -71,8 +106,8 @@ function found(source) {
   }
   findWays(chart, figure);
   const tools = {
-    whole: () => Plotly.relayout(drawing, { "xaxis.autorange": true, "yaxis.autorange": chart.autorange }),
-    picture: () => Plotly.downloadImage(drawing, { format: "png", scale: 2, filename: figure.dataset.name }),
+    whole: () => Plotly.relayout(chart.drawing, { "xaxis.autorange": true, "yaxis.autorange": chart.autorange }),
+    picture: () => Plotly.downloadImage(chart.drawing, { format: "png", scale: 2, filename: figure.dataset.name }),
   };
   for (const tool of figure.querySelectorAll("button[data-tool]")) {
     tool.addEventListener("click", () => { draw(chart); tools[tool.dataset.tool](); });
@@ -80,15 +115,15 @@ function found(source) {
   return chart;
 }
 
-function findCharts() {
-  for (const source of document.querySelectorAll("script[data-chart]")) found(source);
-  const near = new IntersectionObserver((entries) => {
-    for (const entry of entries.filter((each) => each.isIntersecting)) {
-      near.unobserve(entry.target);
-      draw(charts.get(entry.target));
-    }
-  }, { rootMargin: NEAR });
-  for (const drawing of charts.keys()) near.observe(drawing);
+const near = new IntersectionObserver((entries) => {
+  for (const entry of entries.filter((each) => each.isIntersecting)) {
+    near.unobserve(entry.target);
+    if (charts.has(entry.target)) draw(charts.get(entry.target));
+  }
+}, { rootMargin: NEAR });
+
+function findCharts(scope = document) {
+  for (const source of scope.querySelectorAll("script[data-chart]")) near.observe(found(source).drawing);
   root.dataset.charts = String(charts.size);
 }
 

@@ -135,10 +135,10 @@ function pressed(region, at) {
   [region, ...further(region)][place]?.querySelector(`th[data-at="${at}"] button`)?.focus();
 }
 
-const regions = () => document.querySelectorAll(".scroll:not(.further)");
+const regions = (scope = document) => scope.querySelectorAll(".scroll:not(.further)");
 
-function findTables() {
-  for (const region of regions()) {
+function findTables(scope = document) {
+  for (const region of regions(scope)) {
     region.querySelectorAll("th[aria-sort]").forEach((heading, at) => {
       heading.dataset.at = at;
       heading.querySelector("button").addEventListener("click", () => pressed(region, at));
@@ -147,13 +147,14 @@ function findTables() {
     if (details === null) fit(region);
     else details.addEventListener("toggle", () => details.open && fit(region));
   }
-  let width = window.innerWidth;
-  window.addEventListener("resize", () => {
-    if (window.innerWidth === width) return;
-    width = window.innerWidth;
-    fitAll();
-  });
 }
+
+let width = window.innerWidth;
+window.addEventListener("resize", () => {
+  if (window.innerWidth === width) return;
+  width = window.innerWidth;
+  fitAll();
+});
 
 function fitAll() {
   for (const region of regions()) if (!region.closest("details:not([open])")) fit(region);
