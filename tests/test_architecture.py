@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -51,8 +52,12 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml", "hpcml.api"): "`import hpcml` costs an agent nothing",
     ("hpcml.api", "hpcml.commands.compare"): "loads the statistics: a second",
     ("hpcml.agent.notify", "hpcml.agent.webhook"): "HTTP and TLS would cost every run tens of milliseconds",
-    ("hpcml.commands.collect", "hpcml.agent.notify"): "loads what an agent needs, for a few runs that ended unseen",
-    ("hpcml.commands.collect", "hpcml.agent.assignment"): "as above",
+    ("hpcml.commands.collect", "hpcml.commands.ends"): "loads the schedulers, for runs that have not ended alone",
+    ("hpcml.commands.collect", "hpcml.store.ingest"): "loads what reads run directories, for those with news alone",
+    ("hpcml.commands.compare", "hpcml.analysis.compare.checklist"): "for the few who ask for it",
+    ("hpcml.commands.sync", "hpcml.commands.submit.looks"): "loads the statistics, for planned looks alone",
+    ("hpcml.commands.ends", "hpcml.agent.notify"): "loads what an agent needs, for a few runs that ended unseen",
+    ("hpcml.commands.ends", "hpcml.agent.assignment"): "as above",
     ("hpcml.commands.submit.preflight", "hpcml.commands.submit.walltimes"): "loads the database, which few runs need",
     (
         "hpcml.commands.submit.dry_run",
@@ -66,7 +71,12 @@ LATE: dict[tuple[str, str], str] = {
         "hpcml.commands.submit.dry_run",
         "hpcml.commands.submit.look_plan",
     ): "loads the statistics, for planned looks alone",
+    ("hpcml.report.runs", "hpcml.report.render.data"): "loads all kinds of documents, which a table has no use for",
+    ("hpcml.report.runs", "hpcml.report.render.markdown"): "as above",
     ("hpcml.schedulers.slurm.submitter", "hpcml.schedulers.slurm.submission"): "loads submitit, for submissions alone",
+    ("hpcml.store.opening", "hpcml.store.postgres"): "most stores are files",
+    ("hpcml.store.opening", "hpcml.store.sqlite.published"): "most stores are used by one host",
+    ("hpcml.store.opening", "hpcml.store.sqlite.read_only"): "most stores are one's own",
     ("hpcml.store.postgres", "hpcml.store.upgrade"): "loads Alembic, for a store that is to be made or upgraded",
     ("hpcml.store.sqlite.file", "hpcml.store.upgrade"): "as above",
     ("hpcml.store.sqlite.read_only", "hpcml.store.upgrade"): "as above",
@@ -293,6 +303,38 @@ def test_listing_runs_loads_neither_hydra_nor_scipy_nor_torch(command: str, tmp_
 
     assert "sqlalchemy" in loaded
     assert not loaded & {"hydra", "omegaconf", "scipy", "torch", "submitit"}
+
+
+def modules_after(*words: str, tmp_path: Path) -> set[str]:
+    """Return all modules that are loaded once `hpcml *words*` has ended."""
+    told = tmp_path / "modules.json"
+    program = (
+        "import atexit, json, sys\n"
+        f"atexit.register(lambda: open({str(told)!r}, 'w').write(json.dumps(list(sys.modules))))\n"
+        "from hpcml.cli.main import main; main()"
+    )
+    environ = {**os.environ, "HPCML_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=False, env=environ
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return set(json.loads(told.read_text(encoding="utf-8")))
+
+
+def test_a_list_of_runs_without_news_loads_nothing_that_reads_judges_or_submits_them(tmp_path: Path) -> None:
+    loaded = {name for name in modules_after("runs", tmp_path=tmp_path) if name.startswith("hpcml")}
+
+    assert "hpcml.store.news" in loaded
+    unwanted = ("hpcml.schedulers", "hpcml.agent", "hpcml.analysis", "hpcml_client", "hpcml_train", "hpcml.model.run")
+    assert not {name for name in loaded if name.startswith(unwanted)}
+    assert not loaded & {"hpcml.store.ingest", "hpcml.store.postgres", "hpcml.commands.ends", "hpcml.report.document"}
+
+
+def test_a_synchronisation_without_planned_looks_loads_no_statistics(tmp_path: Path) -> None:
+    loaded = modules_after("sync", tmp_path=tmp_path)
+
+    assert "hpcml.commands.sync" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & {"numpy", "scipy"}
 
 
 def test_a_dry_run_loads_no_database_and_no_framework(tmp_path: Path) -> None:

@@ -42,13 +42,14 @@ def compare(
     from hpcml.cli.terminal import console, show
     from hpcml.commands.compare import check_runs, compare_runs
     from hpcml.commands.selection import Selection
-    from hpcml.report.checklist import checklist_document
     from hpcml.report.comparison import comparison_document
     from hpcml.report.render.forms import FORMS
     from hpcml.report.render.terminal import as_renderable
 
     chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if checklist:
+        from hpcml.report.checklist import checklist_document
+
         document = checklist_document(*check_runs(places, chosen, request))
     else:
         document = comparison_document(compare_runs(places, chosen, request, over_steps=over_steps), explain=explain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
@@ -73,6 +74,7 @@ GROUPS = {
     "Keep": ("hpcml export --to csv -o results", ("tag", "note", "rm", "export", "import", "ingest", "store", "sync")),
 }
 _INTERRUPTED = 130
+_NEW_BEFORE_A_SEARCH = 100_000  # objects; Python searches for cycles after 700, through all that was loaded
 
 
 class LazyGroup(click.Group):
@@ -149,6 +151,7 @@ class _Once(logging.Filter):
 
 def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
+    gc.set_threshold(_NEW_BEFORE_A_SEARCH, 20, 20)
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter("hpcml: %(levelname)s: %(message)s"))
     handler.addFilter(_Once())

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcml.commands.collect import answering, claim, collect, refuse_read_only, tell_of_end
+from hpcml.commands.collect import answering, claim, collect, refuse_read_only
+from hpcml.commands.ends import tell_of_end
 from hpcml.commands.follow import Watcher
 from hpcml.commands.reconcile import Verdict
 from hpcml.commands.selection import Selection, select

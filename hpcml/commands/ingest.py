@@ -13,8 +13,9 @@ from hpcml.commands.collect import opened
 from hpcml.commands.external_runs import Given
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
-from hpcml.store.ingest import IngestReport, ingest_all
+from hpcml.store.ingest import ingest_all
 from hpcml.store.missing import runs_below
+from hpcml.store.news import IngestReport
 from hpcml.store.rows import forget_runs
 
 

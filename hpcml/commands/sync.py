@@ -13,7 +13,7 @@ from hpcml.commands import external_runs
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import to_retry
 from hpcml.commands.rm import finish_removals
-from hpcml.commands.submit import looks, recover
+from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.code_store import clear_abandoned
 from hpcml.commands.wait import Waiting, retry_all
@@ -22,8 +22,8 @@ from hpcml.runs.atomic import forgotten_drafts
 from hpcml.runs.layout import find_run_dirs
 from hpcml.schedulers.registry import BACKENDS
 from hpcml.store.database import Database
-from hpcml.store.ingest import IngestReport
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
+from hpcml.store.news import IngestReport
 from hpcml.store.query import find_runs
 
 _WATCH_PERIOD_S = 5.0
@@ -65,7 +65,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         asked = waiting.asked()
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
         retried, _ = retry_all(waiting, to_retry(store, places))
-        steps = looks.go_on(places, backends, store, lambda _: None)
+        looked = _look(places, backends, store)
         cleared += _clear_files_of_jobs(places, store, time.time())
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [_counted(recovered.finished, "finished"), _counted(recovered.removed, "never began and removed")]
@@ -73,10 +73,20 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
     return Synchronised(
         report=collected.report,
-        lines=[*filter(None, lines), *queues, *retried, *(line for step in steps for line in step.lines)],
+        lines=[*filter(None, lines), *queues, *retried, *looked],
         warnings=[*recovered.waiting, *asked.problems, *filter(None, missing)],
         waiting=len(recovered.waiting),
     )
+
+
+def _look(places: Places, backends: Backends, store: Database) -> list[str]:
+    """Take the planned looks whose runs have ended, and return what was done."""
+    if not any(places.looks.glob("*/plan.json")):
+        return []
+    # Imported here: loads the statistics, which few homes have a use for.
+    from hpcml.commands.submit import looks  # noqa: PLC0415
+
+    return [line for step in looks.go_on(places, backends, store, lambda _: None) for line in step.lines]
 
 
 def keep_synchronised(

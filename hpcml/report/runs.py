@@ -18,8 +18,6 @@ from hpcml.model.precision import Numerics, contradicts
 from hpcml.model.record_keys import MEASURED, begun_at, value_of
 from hpcml.model.records import MetricSummary, RunRecord, spell_job
 from hpcml.model.state import State
-from hpcml.report.render.data import csv_text, json_ready, json_text
-from hpcml.report.render.markdown import markdown_table, safe_markdown
 from hpcml.report.text import duration, number, safe
 
 
@@ -181,6 +179,8 @@ def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: 
 
 def runs_markdown(runs: Sequence[RunRecord], *, now: float, metric: str | None = None) -> str:
     """Return the table as Markdown, with whole uids."""
+    from hpcml.report.render.markdown import markdown_table, safe_markdown  # noqa: PLC0415 - all kinds of documents
+
     metric = metric or _reported_metric(runs)
     headings = [safe_markdown(heading) for heading in _headings(runs, metric)]
     rows = [[safe_markdown(word) for word in _words(run, now, metric, str)] for run in runs]
@@ -192,11 +192,15 @@ def runs_json(runs: Sequence[RunRecord]) -> str:
 
     Values that are not known are null, values that are not finite are texts.
     """
+    from hpcml.report.render.data import json_text  # noqa: PLC0415 - as above
+
     return json_text([record_json(run) for run in runs])
 
 
 def runs_csv(runs: Sequence[RunRecord]) -> str:
     """Return a line of CSV for each run: identity, outcome, every setting and fact, last values, usage."""
+    from hpcml.report.render.data import csv_text  # noqa: PLC0415 - as above
+
     return csv_text(*run_columns(runs))
 
 
@@ -233,6 +237,8 @@ def run_columns(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]
 
 def record_json(run: RunRecord) -> Json:
     """Return *run* as JSON values."""
+    from hpcml.report.render.data import json_ready  # noqa: PLC0415 - as above
+
     return json_ready(
         {
             **encode(run),

@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from typing import TYPE_CHECKING
 
-from hpcml.model.comparison import Interval
+if TYPE_CHECKING:
+    from hpcml.model.comparison import Interval
+
 
 UNSAFE_CATEGORIES = (
     "Cc",

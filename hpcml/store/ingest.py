@@ -10,66 +10,29 @@ must be cheap: it compares sizes of files with the cursors and opens none.
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from hpcml.errors import HpcmlError, StoreError
 from hpcml.runs.journal import Chunk, parse_piece, read_piece, unread
-from hpcml.runs.layout import RunDir, find_run_dirs
+from hpcml.runs.layout import RunDir
 from hpcml.store import journals as cursor_rows
 from hpcml.store import rows, telemetry
 from hpcml.store.curves import EMPTY, Points, Precedence, Tally, extend, merge
 from hpcml.store.database import Database
 from hpcml.store.journals import find_header, is_replaced, sizes_in
-from hpcml.store.loading import chunked, is_below, load_points
+from hpcml.store.loading import chunked, load_points
 from hpcml.store.locks import hold_run
-from hpcml.store.manifest_rows import Description, describe, manifest_stamp
+from hpcml.store.manifest_rows import Description, describe
+from hpcml.store.news import IngestReport, News, find_news, is_unchanged
 from hpcml.store.origin import check_home
-from hpcml.store.parse import Stretch, storable, take_in
+from hpcml.store.parse import Stretch, take_in
 from hpcml.store.schema import JOURNAL, METRIC, RUN, SERIES, SUMMARY
 
 _BATCH_BYTES = 8 << 20  # of journals in one transaction: about a second during which nobody else can write
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestReport:
-    """The result of an ingest; all but `runs` counts what this one read, not what others had read before.
-
-    Reports add up: the sum of two is the report of both.
-
-    >>> (IngestReport(runs=1, new_points=3) + IngestReport(runs=2)).runs
-    3
-    """
-
-    runs: int = 0  # looked at and now in the store as their directories say
-    new_points: int = 0
-    bad_lines: int = 0
-    lost_records: int = 0
-    problems: tuple[str, ...] = ()  # one line for each run or journal that was left out
-
-    def __add__(self, other: IngestReport) -> IngestReport:
-        return IngestReport(
-            runs=self.runs + other.runs,
-            new_points=self.new_points + other.new_points,
-            bad_lines=self.bad_lines + other.bad_lines,
-            lost_records=self.lost_records + other.lost_records,
-            problems=self.problems + other.problems,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """What the store has of a run directory; where this equals what is there, no file is opened."""
-
-    uid: str
-    stamp: str
-    offsets: Mapping[str, int]  # journal file -> bytes read
-    sampled: Mapping[str, int] | None  # the same of the telemetry; None: that was read after the run's end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +54,8 @@ def ingest_run(store: Database, run_dir: RunDir, *, batch_bytes: int = _BATCH_BY
     Raises `HpcmlError` where run.json is absent or damaged, or where another directory of the same run counts
     (`takes_over`), and `StoreError` where the store fails or may only be read.
     """
-    with store.reading() as connection:
-        known = _known_runs(connection, RUN.c.path == _path(run_dir)).get(_path(run_dir))
-    problems: list[str] = []
-    if not _has_news(run_dir, known, problems):
-        return IngestReport(runs=1, problems=tuple(problems))
+    if (report := is_unchanged(store, run_dir)) is not None:
+        return report
     with store.writing() as connection:
         return _ingest(connection, run_dir, _Reading(batch_bytes=batch_bytes))
 
@@ -111,24 +71,19 @@ def ingest_all(store: Database, *roots: Path, batch_bytes: int = _BATCH_BYTES, i
     >>> report.runs, report.new_points, report.problems  # doctest: +SKIP
     (12, 48000, ())
     """
-    reading = _Reading(roots=[root.absolute() for root in roots], batch_bytes=batch_bytes, is_anew=is_anew)
-    with store.reading() as connection:
-        known = _known_runs(connection, is_below(*reading.roots))
-    problems: list[str] = []
-    runs, changed = 0, []
-    for run_dir in _each_once(roots):
-        try:
-            if is_anew or _has_news(run_dir, known.get(_path(run_dir)), problems):
-                changed.append(run_dir)
-            else:
-                runs += 1
-        except HpcmlError as error:
-            problems.append(str(error))
-    report = IngestReport(runs=runs, problems=tuple(problems))
-    if not changed:
+    return read_news(store, find_news(store, *roots, is_anew=is_anew), *roots, batch_bytes=batch_bytes, is_anew=is_anew)
+
+
+def read_news(
+    store: Database, news: News, *roots: Path, batch_bytes: int = _BATCH_BYTES, is_anew: bool = False
+) -> IngestReport:
+    """Read what `find_news` found below *roots*, and return the report of all that it looked at."""
+    report = news.report
+    if not news.changed:
         return report
+    reading = _Reading(roots=[root.absolute() for root in roots], batch_bytes=batch_bytes, is_anew=is_anew)
     with store.writing() as connection:
-        for run_dir in changed:
+        for run_dir in news.changed:
             try:
                 report += _ingest(connection, run_dir, reading)
             except StoreError:
@@ -136,48 +91,6 @@ def ingest_all(store: Database, *roots: Path, batch_bytes: int = _BATCH_BYTES, i
             except HpcmlError as error:
                 report += IngestReport(problems=(str(error),))
     return report
-
-
-def _each_once(roots: Sequence[Path]) -> Iterator[RunDir]:
-    seen: set[str] = set()
-    for root in roots:
-        for run_dir in find_run_dirs(root):
-            if (path := str(run_dir.path)) not in seen:
-                seen.add(path)
-                yield run_dir
-
-
-def _has_news(run_dir: RunDir, known: _Known | None, problems: list[str]) -> bool:
-    """Whether there is anything to write, found out without writing; why a file is left out is added to *problems*."""
-    if known is None or known.stamp != manifest_stamp(run_dir):
-        return True
-    if _has_more(run_dir.journals, known.uid, known.offsets, problems):
-        return True
-    return known.sampled is not None and _has_more(run_dir.telemetry, known.uid, known.sampled, problems)
-
-
-def _has_more(folder: Path, uid: str, offsets: Mapping[str, int], problems: list[str]) -> bool:
-    """Whether the files of *folder* differ from what was read of them, up to the bytes in *offsets*."""
-    sizes = sizes_in(str(folder))
-    if offsets == sizes:
-        return False
-    if any(sizes.get(file, -1) < offset for file, offset in offsets.items()):
-        return True
-    for file, size in sizes.items():
-        offset = offsets.get(file, 0)
-        if size <= offset:
-            continue
-        piece = read_piece(folder / file, offset, 1)
-        if not piece.is_news:
-            problems += filter(None, [unread(folder / file, piece)])
-        else:
-            if file in offsets:
-                return True
-            problem = find_header(folder / file, uid)
-            if not isinstance(problem, str):
-                return True
-            problems.append(problem)
-    return False
 
 
 def _ingest(connection: Connection, run_dir: RunDir, reading: _Reading) -> IngestReport:
@@ -257,25 +170,6 @@ def _move_on(connection: Connection, cursor: cursor_rows.Cursor, chunk: Chunk, s
     lost = cursor_rows.move_cursor(connection, cursor, to=chunk.end, stretch=stretch, bad_lines=bad_lines)
     new_points = sum(map(len, stretch.points.values()))
     return IngestReport(new_points=new_points, bad_lines=bad_lines, lost_records=lost)
-
-
-def _known_runs(connection: Connection, which: ColumnElement[bool]) -> dict[str, _Known]:
-    columns = (RUN.c.path, RUN.c.uid, RUN.c.manifest_stamp, RUN.c.is_sampled, JOURNAL.c.file, JOURNAL.c.byte_offset)
-    query = select(*columns).outerjoin(JOURNAL, JOURNAL.c.run_id == RUN.c.id)
-    sampled = telemetry.offsets(connection, which)
-    known: dict[str, _Known] = {}
-    offsets: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for at, uid, stamp, is_sampled, file, byte_offset in connection.execute(query.where(which)):
-        if at not in known:
-            of_samplers = None if is_sampled else sampled.get(at, {})
-            known[at] = _Known(uid=uid, stamp=stamp, offsets=offsets[at], sampled=of_samplers)
-        if file is not None:
-            offsets[at][file] = byte_offset
-    return known
-
-
-def _path(run_dir: RunDir) -> str:
-    return storable(os.path.abspath(run_dir.path))  # noqa: PTH100 - the same, in a fifth of the time
 
 
 def takes_over(now: Path, before: Path, uid: str, roots: Sequence[Path]) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from hpcml.model.precision import Numerics
 from hpcml.model.record_keys import unix_time
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import FORMAT, Manifest, read_raw
+from hpcml.store.news import manifest_stamp
 from hpcml.store.origin import home_of
 from hpcml.store.parse import storable
 
@@ -42,19 +42,6 @@ class Description:
     params: Mapping[str, str]  # "model.name" -> JSON
     tags: Sequence[str]
     facts: Mapping[str, str]  # code, packages: digests
-
-
-def manifest_stamp(run_dir: RunDir) -> str:
-    """Return a text that changes whenever run.json does: its size and time, without reading it.
-
-    Ingest calls it for every run before each answer. Raises `HpcmlError` where run.json is absent or out of reach.
-    """
-    try:
-        status = os.stat(f"{run_dir.path}/run.json")  # noqa: PTH116 - as text: for every run, before each answer
-    except OSError as error:
-        why = "is gone" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-        raise HpcmlError(f"{run_dir.manifest} {why}") from error
-    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 def describe(run_dir: RunDir) -> Description:

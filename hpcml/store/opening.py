@@ -10,7 +10,6 @@ from pathlib import Path
 
 from hpcml.errors import StoreError
 from hpcml.store.database import Database
-from hpcml.store.postgres import PostgresStore
 from hpcml.store.sqlite.file import SqliteFile, SqliteStore, is_full
 from hpcml.store.sqlite.location import (
     VARIABLE,
@@ -22,8 +21,6 @@ from hpcml.store.sqlite.location import (
     path_of,
     placement_of,
 )
-from hpcml.store.sqlite.published import PublishedStore
-from hpcml.store.sqlite.read_only import ReadOnlyStore
 
 
 def open_store(url: str, mode: str | None = None) -> Database:
@@ -40,6 +37,8 @@ def open_store(url: str, mode: str | None = None) -> Database:
     >>> store = open_store("postgresql://me@db.example/hpcml")  # doctest: +SKIP
     """
     if url.startswith("postgres") and "://" in url:
+        from hpcml.store.postgres import PostgresStore  # noqa: PLC0415 - most stores are files
+
         return PostgresStore.open(url)
     return open_file(url, mode)
 
@@ -56,11 +55,16 @@ def open_file(url: str, wanted: str | None) -> SqliteFile:
     check_place(path)
     placement = _placed(path, wanted)
     if only_read(path):
+        from hpcml.store.sqlite.read_only import ReadOnlyStore  # noqa: PLC0415 - most are one's own
+
         return ReadOnlyStore.open(placement)
+    if placement.mode is not Mode.published and not SqliteHeader.of(path).publication:
+        return SqliteStore.open(placement)
+    from hpcml.store.sqlite.published import PublishedStore  # noqa: PLC0415 - few stores are
+
     if placement.mode is Mode.published:
         return PublishedStore.open(placement)
-    if SqliteHeader.of(path).publication:
-        PublishedStore(placement).hand_over()
+    PublishedStore(placement).hand_over()
     return SqliteStore.open(placement)
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from hpcml.errors import StoreError
 from hpcml.model.query_results import TelemetrySpan, Timeline
@@ -35,19 +35,6 @@ class _Cursor:
     t0: float  # unix seconds
     byte_offset: int = 0
     carry: str = "{}"
-
-
-def offsets(connection: Connection, which: ColumnElement[bool]) -> dict[str, dict[str, int]]:
-    """Return by path of the run, then by file, how many bytes were read; only for runs that may still be sampled.
-
-    Ingest compares them with the sizes of the files. Runs whose telemetry was read after their end are absent, so that
-    nobody looks for more.
-    """
-    query = select(RUN.c.path, SAMPLER.c.file, SAMPLER.c.byte_offset).join(SAMPLER, SAMPLER.c.run_id == RUN.c.id)
-    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for path, file, offset in connection.execute(query.where(which, ~RUN.c.is_sampled)):
-        found[path][file] = offset
-    return found
 
 
 def read_in(connection: Connection, run_dir: RunDir, described: Description, *, budget: int) -> tuple[list[str], bool]:

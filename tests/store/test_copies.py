@@ -12,7 +12,8 @@ import pytest
 
 from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
-from hpcml.store.ingest import IngestReport, ingest_all
+from hpcml.store.ingest import ingest_all
+from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
 from hpcml.store.query import curve, get_run
 from tests.store.building import T0, Journal, contents, make_run_dir

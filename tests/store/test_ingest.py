@@ -17,7 +17,8 @@ from hpcml.model.run import Model, Workload
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
-from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
+from hpcml.store.ingest import ingest_all, ingest_run
+from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
 from hpcml.store.query import curve, events, find_runs, get_run
 from tests.effort import times

@@ -9,7 +9,8 @@ import pytest
 from hpcml.store import ingest
 from hpcml.store import ingest as part_summaries
 from hpcml.store.database import Database
-from hpcml.store.ingest import IngestReport, ingest_all
+from hpcml.store.ingest import ingest_all
+from hpcml.store.news import IngestReport
 from hpcml.store.query import curve, get_run
 from hpcml_client.journal import JournalWriter
 from tests.store.building import Journal, contents, make_run_dir

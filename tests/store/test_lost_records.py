@@ -11,8 +11,9 @@ from sqlalchemy import text
 
 from hpcml.runs.layout import find_run_dirs
 from hpcml.store.database import Database
-from hpcml.store.ingest import IngestReport, ingest_all
+from hpcml.store.ingest import ingest_all
 from hpcml.store.missing import damage, without_directory
+from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
 from hpcml.store.query import curve, get_run
 from tests.effort import times

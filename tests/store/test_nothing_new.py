@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcml.store.database import Database
-from hpcml.store.ingest import IngestReport, ingest_all, ingest_run
+from hpcml.store.ingest import ingest_all, ingest_run
+from hpcml.store.news import IngestReport
 from hpcml_client.journal import JournalWriter
 from tests.store.building import Journal, make_run_dir
 

@@ -11,7 +11,8 @@ import pytest
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
-from hpcml.store.ingest import IngestReport, ingest_all
+from hpcml.store.ingest import ingest_all
+from hpcml.store.news import IngestReport
 from hpcml.store.query import curve, events, find_runs, get_run
 from hpcml_client.journal import JournalWriter
 from tests.store.building import T0, Journal, contents, make_run_dir

@@ -13,7 +13,8 @@ from hpcml.errors import StoreError
 from hpcml.model.query_results import Timeline
 from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
-from hpcml.store.ingest import IngestReport, ingest_all
+from hpcml.store.ingest import ingest_all
+from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
 from hpcml.store.query import get_run
 from hpcml.store.rows import forget_run

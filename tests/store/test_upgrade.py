@@ -13,7 +13,8 @@ from hpcml.errors import StoreError
 from hpcml.model.failure_causes import Cause
 from hpcml.model.state import State
 from hpcml.store.database import Database
-from hpcml.store.ingest import IngestReport, ingest_all
+from hpcml.store.ingest import ingest_all
+from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
 from hpcml.store.query import find_runs, get_run
 from hpcml.store.schema import APPLICATION_ID

@@ -1,0 +1,76 @@
+"""What commands cost at 10, 1,000 and 10,000 runs: CPU time and memory of the whole process, against Python with click.
+
+Run directories are written as `hpcml run` and its agent leave them (`store_at_size.write_run`: 100 settings, three
+precisions, five seeds), and the store is made by the first command, which is measured too. Then each command is started
+REPEAT times in turns, and of each the smallest CPU time is taken: other work on the machine can only add to it.
+
+``--runs 10 1000`` chooses other sizes; ``--home DIR`` keeps the run directories there, to be used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from store_at_size import write_run
+
+REPEAT = 5
+METRICS = ["loss", "step_time_s"]
+STEPS = 20
+HPCML = [sys.executable, "-c", "from hpcml.cli.main import main; main()"]
+CLICK = "python -c 'import click'"
+COMMANDS = ("runs", "runs --limit 20", "status", "show @1", "sync", "compare --by precision")
+
+
+def used(argv: list[str], environ: dict[str, str]) -> tuple[float, float]:
+    """Run *argv* with its output thrown away; return CPU seconds, user and system, and the largest memory in MB."""
+    sink = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_WRONLY, 0) for descriptor in (1, 2)]
+    pid = os.posix_spawn(argv[0], argv, environ, file_actions=sink)
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(argv)} ended with status {os.waitstatus_to_exitcode(status)}")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def fill(home: Path, runs: int) -> None:
+    for number in range(runs):
+        if not (home / "runs" / "benchmark" / f"20261121-{number:06d}-bench4" / "run.json").exists():
+            write_run(home / "runs", number, METRICS, STEPS)
+
+
+def table(home: Path, runs: int, repeat: int) -> None:
+    """Print a line for each command: CPU seconds, their ratio to Python with click, and memory."""
+    fill(home, runs)
+    environ = {**os.environ, "HPCML_HOME": str(home), "HPCML_STORE": str(home / "store.db")}
+    for left in home.glob("store.db*"):
+        left.unlink()
+    first = used([*HPCML, "runs", "--limit", "1"], environ)
+    argvs = {CLICK: [sys.executable, "-c", "import click"]}
+    argvs |= {f"hpcml {words}": [*HPCML, *words.split()] for words in COMMANDS}
+    best = dict.fromkeys(argvs, (float("inf"), 0.0))
+    for _ in range(repeat):
+        for name, argv in argvs.items():
+            cpu_s, memory_mb = used(argv, environ)
+            best[name] = (min(best[name][0], cpu_s), max(best[name][1], memory_mb))
+    print(f"\n| {runs:,} runs | CPU s | over `import click` | MB |\n|---|---:|---:|---:|")
+    floor_s = best[CLICK][0]
+    for name, (cpu_s, memory_mb) in {**best, "the first command, which reads all": first}.items():
+        print(f"| `{name}` | {cpu_s:.3f} | {cpu_s / floor_s:.1f} | {memory_mb:.0f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, nargs="+", default=[10, 1000, 10_000], help="how many runs")
+    parser.add_argument("--home", type=Path, help="where the run directories are kept, to be used again")
+    parser.add_argument("--repeat", type=int, default=REPEAT, help="how often each command is started")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        for runs in chosen.runs:
+            table((chosen.home or Path(name)) / str(runs), runs, chosen.repeat)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Ends that nobody recorded: of each run that has not ended, whether its process is gone or its scheduler says so.
+
+A verdict is journalled in the run first, then read into the store (`hpcml.commands.collect`). Several processes may do
+this at once: a verdict is the same whoever reaches it, and so is what two equal ones mean.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from hpcml.commands import supervision
+from hpcml.commands.follow import Watcher
+from hpcml.commands.logs import log_tail
+from hpcml.commands.reconcile import QUIET_S, Circumstances, Verdict, by_scheduler
+from hpcml.errors import HpcmlError, StoreError
+from hpcml.model.failure_causes import Cause, classify
+from hpcml.model.records import Known, RunRecord
+from hpcml.model.state import State
+from hpcml.paths import Places
+from hpcml.runs.cancellation import is_cancelled, unmark
+from hpcml.runs.layout import RunDir, is_by_user
+from hpcml.runs.manifest import read_manifest
+from hpcml.runs.state import EventName, read_fold, state_after
+from hpcml.store.database import Database
+from hpcml.store.ingest import ingest_run
+from hpcml.store.query import get_run
+from hpcml_client.journal import JournalWriter
+
+log = logging.getLogger(__name__)
+
+
+def judged(
+    store: Database,
+    places: Places,
+    unfinished: Sequence[RunRecord],
+    known: Mapping[str, Known | None],
+    before: Mapping[str, tuple[Known, float]],
+) -> list[RunRecord]:
+    """Return the *unfinished* runs as they stand once the ends that nobody recorded are journalled and read in.
+
+    *known* is what schedulers said just now by uid, *before* what they had said earlier and when (unix seconds).
+    """
+    submitting = _submissions_under_way(places)
+    judged = [
+        RunDir(Path(record.path)) for record in unfinished if _is_judged(record, known, before, submitting, places)
+    ]
+    with store.together():
+        for run_dir in judged:
+            _read_again(store, run_dir)
+    changed = {run_dir.uid for run_dir in judged}
+    return [get_run(store, record.uid) if record.uid in changed else record for record in unfinished]
+
+
+def _read_again(store: Database, run_dir: RunDir) -> None:
+    try:
+        ingest_run(store, run_dir)
+    except StoreError:
+        raise
+    except HpcmlError as error:  # its run.json was damaged since it was read
+        log.warning("run %s is shown as it was: %s", run_dir.uid, error)
+
+
+def _is_judged(
+    record: RunRecord,
+    known: Mapping[str, Known | None],
+    before: Mapping[str, tuple[Known, float]],
+    submitting: Collection[str],
+    places: Places,
+) -> bool:
+    """Tell whether the run has ended without saying so, and journal that end, unless it was journalled meanwhile."""
+    run_dir, previous = RunDir(Path(record.path)), before.get(record.uid)
+    try:
+        if record.uid in known:
+            was_final = previous is not None and previous[0].state.is_final
+            verdict = _by_word(record, known, run_dir, places, was_final_before=was_final)
+        else:
+            verdict = _unasked(record, run_dir, places, is_being_submitted=record.submission in submitting)
+        if verdict is not None and _still_stands(record, run_dir):
+            pronounce(record, verdict)
+    except FileNotFoundError:
+        return False  # it is being removed
+    except (HpcmlError, OSError) as error:  # of its journals: the other runs are judged all the same
+        log.warning("whether run %s goes on cannot be told: %s", record.uid, error)
+        return False
+    return verdict is not None
+
+
+def _unasked(record: RunRecord, run_dir: RunDir, places: Places, *, is_being_submitted: bool) -> Verdict | None:
+    now = datetime.now().astimezone()
+    return supervision.judge_unsupervised(
+        record, run_dir, now, is_being_submitted=is_being_submitted, submissions=places.submissions
+    )
+
+
+def pronounce(record: RunRecord, verdict: Verdict) -> None:
+    """Journal *verdict* in the run of *record*.
+
+    For an end its cause is judged and journalled too, the webhook is told, and the cancel mark is removed, so that a
+    job script that is submitted again by hand runs. Raises `HpcmlError` where there was no room for it.
+    """
+    run_dir = RunDir(Path(record.path))
+    told = _with_cause(verdict, run_dir) if verdict.is_end else verdict
+    with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=told.attempt, writer="collect") as journal:
+        journal.event(told.name, told.details)
+        if told.is_end:
+            tell_of_end(record, run_dir, told, tell=lambda name, **details: journal.event(name, details))
+    if journal.dropped:
+        raise HpcmlError(f"its end could not be written to {run_dir.journals}: is the disk full?")
+    if told.is_end:
+        unmark(run_dir)  # it has ended: whoever submits job.sh again wants it to run
+
+
+def _by_word(
+    record: RunRecord, words: Mapping[str, Known | None], run_dir: RunDir, places: Places, *, was_final_before: bool
+) -> Verdict | None:
+    known = words[record.uid]
+    if known is not None and (known.state is State.RUNNING or known.state is record.state is State.PENDING):
+        return None  # the usual answers, for which no file is opened
+    started = supervision.last_start(run_dir)
+    ran_as = None if started is None else started.details.get("job_id")
+    if record.state is State.RUNNING and started is not None and ran_as is None:
+        # by hand, outside any job: what the scheduler says of the job before it does not concern this attempt
+        by_hand = replace(record, scheduler="local", job_id=record.job_id or "by hand")
+        return _unasked(by_hand, run_dir, places, is_being_submitted=False)
+    about = Circumstances(
+        is_cancelled=is_cancelled(run_dir),
+        quiet_s=_quiet_s(run_dir, time.time()),
+        ran_as=None if ran_as is None else str(ran_as),
+        was_final_before=was_final_before,
+        waits_in_vain=supervision.why_never(record, run_dir) if record.state is State.PENDING else None,
+        not_built_by=_failed_builder(run_dir, words) if record.state is State.PENDING else None,
+    )
+    return by_scheduler(record, known, about)
+
+
+def _failed_builder(run_dir: RunDir, words: Mapping[str, Known | None]) -> str | None:
+    """Return the run that was to build the image of *run_dir*, if it has ended and there is no image."""
+    try:
+        image = read_manifest(run_dir.manifest).plan.image
+    except HpcmlError:
+        return None
+    if image is None or image.built_by is None or Path(image.path).exists():
+        return None
+    builder = next(run_dir.path.parent.parent.glob(f"*/{image.built_by}"), None)
+    if builder is None:
+        return None
+    seen = Watcher(RunDir(builder)).look()
+    word = words.get(image.built_by)
+    has_ended = seen.is_over or (word is not None and word.state.is_final)
+    return image.built_by if has_ended and seen.state is not State.COMPLETED else None
+
+
+def _still_stands(record: RunRecord, run_dir: RunDir) -> bool:
+    """Tell whether the run still stands as *record* says: its own words that came meanwhile go first.
+
+    While an agent puts the run back into the queue, or has just done so, the scheduler's word may be of the job before.
+    """
+    seen = Watcher(run_dir).look()
+    if (seen.state, seen.is_settled) != (record.state, record.is_settled) or seen.attempt > record.attempt:
+        return False
+    told = read_fold(run_dir)
+    if told.job is not None and told.job.job_id != record.job_id:
+        return False
+    return not supervision.is_being_requeued(told) or _quiet_s(run_dir, time.time()) >= QUIET_S
+
+
+def _quiet_s(run_dir: RunDir, now: float) -> float:
+    written = [path.stat().st_mtime for path in run_dir.journal_files() if not is_by_user(path)]
+    return now - max(written) if written else float("inf")
+
+
+def _with_cause(verdict: Verdict, run_dir: RunDir) -> Verdict:
+    if "cause" in verdict.details:
+        return verdict
+    if verdict.name == EventName.CANCELLED:
+        cause = Cause.CANCELLED
+    else:
+        state = State.LOST if verdict.name == EventName.LOST else State(verdict.details["state"])
+        cause = classify(
+            state,
+            reason=verdict.details.get("reason"),
+            raw=verdict.details.get("raw"),
+            exit_code=None,
+            signal=None,
+            log_tail=log_tail(run_dir),
+        )
+        cause = verdict.otherwise if cause is Cause.UNKNOWN else cause
+    return replace(verdict, details={**verdict.details, "cause": cause.value})
+
+
+def _submissions_under_way(places: Places) -> frozenset[str]:
+    """Return the submissions that `hpcml run` is making, or was making when it died: `hpcml sync` finishes those."""
+    return frozenset(path.name.partition(".")[0] for path in places.open_submissions.glob("*.json"))
+
+
+# The webhook is told here of ends that no agent lived to tell.
+
+
+def tell_of_end(record: RunRecord, run_dir: RunDir, verdict: Verdict, *, tell: Callable[..., None]) -> None:
+    """Post the message that the run's ``schedule.notify`` asks for, if any, about an end that no agent lived to report.
+
+    *tell* journals an event: `notified`, or `notify_failed` with the reason. Nothing is raised.
+    """
+    if record.params.get("schedule.notify") in (None, "never"):
+        return
+    # Imported here: what speaks HTTP costs a twentieth of a second, which hardly any command needs.
+    from hpcml.agent import notify  # noqa: PLC0415
+    from hpcml.agent.assignment import Turn  # noqa: PLC0415
+
+    try:
+        manifest = read_manifest(run_dir.manifest)
+    except HpcmlError as error:
+        tell("notify_failed", what=record.params.get("schedule.notify"), error=str(error))
+        return
+    notify.tell_of_end(
+        Turn(run_dir=run_dir, source=run_dir.manifest, manifest=manifest, node=0, pack=None),
+        state_after(verdict.name, verdict.details),
+        reason=verdict.details.get("reason"),
+        cause=verdict.details.get("cause"),
+        wall_s=record.wall_s,
+        tell=tell,
+    )
