@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
@@ -11,12 +11,15 @@ from hpcml.paths import Places
 from hpcml.store import query
 
 
-def list_runs(places: Places, selection: Selection, *, columns: Sequence[str] = ()) -> list[RunRecord]:
+def list_runs(
+    places: Places, selection: Selection, *, columns: Sequence[str] = (), settings: Collection[str] | None = None
+) -> list[RunRecord]:
     """Return the selected runs, oldest first unless the selection sorts otherwise.
 
-    *columns* are settings or results to be shown; `StoreError` for one that no run ever had.
+    *columns* are settings or results to be shown; `StoreError` for one that no run ever had. *settings* are those that
+    a list has a use for, which then has only them of each run (`hpcml.store.query.find_runs`); None: everything.
     """
     with answering(places) as store:
         collect(store, places)
         query.check_keys(store, columns)
-        return select(store, selection)
+        return select(store, selection, settings=settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +51,12 @@ def find(places: Places, references: Sequence[str]) -> list[tuple[RunRecord, Run
     return [(record, RunDir(Path(record.path))) for record in records]
 
 
-def select(store: Database, selection: Selection) -> list[RunRecord]:
+def select(store: Database, selection: Selection, *, settings: Collection[str] | None = None) -> list[RunRecord]:
     """Return the selected runs as the store has them now; nothing is read in before.
 
     Named runs stand in the order of their names, unless there are other conditions. Raises `StoreError` for names that
-    mean no run or several, unknown states, and conditions that cannot be understood.
+    mean no run or several, unknown states, and conditions that cannot be understood. With *settings* the records are
+    those of a list, as `query.find_runs` says, unless runs are named.
     """
     named = {record.uid: record for word in selection.references for record in query.runs_meant(store, word)}
     if named and selection == Selection(references=selection.references):
@@ -73,6 +74,7 @@ def select(store: Database, selection: Selection) -> list[RunRecord]:
         sort=selection.sort,
         descending=selection.descending,
         limit=selection.limit,
+        settings=settings,
     )
 
 

@@ -233,12 +233,12 @@ def find_run_dirs(root: Path, *, depth: int = 2) -> Iterator[RunDir]:
     *root* itself may be a run. A folder with journals whose run.json is gone or cannot be reached is one, too: whoever
     reads it says so. Hidden folders are skipped, and with them runs that are being removed.
     """
-    for path in _runs_in(str(root), depth):
+    for path in run_paths(str(root), depth=depth):
         yield RunDir(Path(path))
 
 
-def _runs_in(folder: str, depth: int) -> Iterator[str]:
-    # as text, not as paths: this is done for a thousand runs before each answer
+def run_paths(folder: str, *, depth: int = 2) -> Iterator[str]:
+    """Yield the paths of the same runs as texts: for each run before each answer, where a `Path` would cost most."""
     if _is_run(folder):
         yield folder
     elif depth > 0:
@@ -247,8 +247,11 @@ def _runs_in(folder: str, depth: int) -> Iterator[str]:
                 names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
         except OSError:
             return  # gone, or not for us to see
-        for name in names:
-            yield from _runs_in(f"{folder}/{name}", depth - 1)
+        if depth > 1:
+            for name in names:
+                yield from run_paths(f"{folder}/{name}", depth=depth - 1)
+        else:
+            yield from filter(_is_run, (f"{folder}/{name}" for name in names))
 
 
 def _is_run(folder: str) -> bool:

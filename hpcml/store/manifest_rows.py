@@ -46,7 +46,7 @@ class Description:
 
 def describe(run_dir: RunDir) -> Description:
     """Return the content of run.json; raises `HpcmlError` where it is damaged or lacks what the store needs."""
-    stamp = manifest_stamp(run_dir)  # before reading: a change in between is found the next time
+    stamp = manifest_stamp(str(run_dir.path))  # before reading: a change in between is found the next time
     raw = read_raw(run_dir.manifest)
     try:
         if raw.get("format") == FORMAT:  # other tools' settings are what they are

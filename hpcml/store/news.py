@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, select
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.journal import read_piece, unread
-from hpcml.runs.layout import RunDir, find_run_dirs
+from hpcml.runs.layout import RunDir, run_paths
 from hpcml.store.database import Database
 from hpcml.store.journals import find_header, sizes_in
 from hpcml.store.loading import is_below
@@ -50,13 +51,12 @@ class IngestReport:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _Known(NamedTuple):  # and no dataclass: one is made for every run before each answer
     """What the store has of a run directory; where this equals what is there, no file is opened."""
 
     uid: str
     stamp: str
-    offsets: Mapping[str, int]  # journal file -> bytes read
+    offsets: dict[str, int]  # journal file -> bytes read
     sampled: Mapping[str, int] | None  # the same of the telemetry; None: that was read after the run's end
 
 
@@ -77,10 +77,10 @@ def find_news(store: Database, *roots: Path, is_anew: bool = False) -> News:
         known = _known_runs(connection, is_below(*(root.absolute() for root in roots)))
     problems: list[str] = []
     runs, changed = 0, []
-    for run_dir in _each_once(roots):
+    for path in _each_once(roots):
         try:
-            if is_anew or _has_news(run_dir, known.get(_path(run_dir)), problems):
-                changed.append(run_dir)
+            if is_anew or _has_news(path, known.get(_key(path)), problems):
+                changed.append(RunDir(Path(path)))
             else:
                 runs += 1
         except HpcmlError as error:
@@ -90,46 +90,54 @@ def find_news(store: Database, *roots: Path, is_anew: bool = False) -> News:
 
 def is_unchanged(store: Database, run_dir: RunDir) -> IngestReport | None:
     """Return the report of a run that has nothing new; None where it has. Raises `HpcmlError` without run.json."""
+    path = str(run_dir.path)
     with store.reading() as connection:
-        known = _known_runs(connection, RUN.c.path == _path(run_dir)).get(_path(run_dir))
+        known = _known_runs(connection, RUN.c.path == _key(path)).get(_key(path))
     problems: list[str] = []
-    return None if _has_news(run_dir, known, problems) else IngestReport(runs=1, problems=tuple(problems))
+    return None if _has_news(path, known, problems) else IngestReport(runs=1, problems=tuple(problems))
 
 
-def _each_once(roots: Sequence[Path]) -> Iterator[RunDir]:
+# Paths are texts here: making a `Path` of each would take most of the time of a look at ten thousand runs.
+
+
+def _each_once(roots: Sequence[Path]) -> Iterator[str]:
     seen: set[str] = set()
     for root in roots:
-        for run_dir in find_run_dirs(root):
-            if (path := str(run_dir.path)) not in seen:
+        for path in run_paths(str(root)):
+            if path not in seen:
                 seen.add(path)
-                yield run_dir
+                yield path
 
 
-def manifest_stamp(run_dir: RunDir) -> str:
-    """Return a text that changes whenever run.json does: its size and time, without reading it.
+def _key(path: str) -> str:
+    return storable(os.path.abspath(path))  # noqa: PTH100 - the same, in a fifth of the time
+
+
+def manifest_stamp(path: str) -> str:
+    """Return a text that changes whenever run.json of the run in *path* does: its size and time, without reading it.
 
     Ingest calls it for every run before each answer. Raises `HpcmlError` where run.json is absent or out of reach.
     """
     try:
-        status = os.stat(f"{run_dir.path}/run.json")  # noqa: PTH116 - as text: for every run, before each answer
+        status = os.stat(f"{path}/run.json")  # noqa: PTH116 - as above
     except OSError as error:
         why = "is gone" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-        raise HpcmlError(f"{run_dir.manifest} {why}") from error
+        raise HpcmlError(f"{path}/run.json {why}") from error
     return f"{status.st_size}-{status.st_mtime_ns}"
 
 
-def _has_news(run_dir: RunDir, known: _Known | None, problems: list[str]) -> bool:
+def _has_news(path: str, known: _Known | None, problems: list[str]) -> bool:
     """Whether there is anything to write, found out without writing; why a file is left out is added to *problems*."""
-    if known is None or known.stamp != manifest_stamp(run_dir):
+    if known is None or known.stamp != manifest_stamp(path):
         return True
-    if _has_more(run_dir.journals, known.uid, known.offsets, problems):
+    if _has_more(f"{path}/journal", known.uid, known.offsets, problems):
         return True
-    return known.sampled is not None and _has_more(run_dir.telemetry, known.uid, known.sampled, problems)
+    return known.sampled is not None and _has_more(f"{path}/telemetry", known.uid, known.sampled, problems)
 
 
-def _has_more(folder: Path, uid: str, offsets: Mapping[str, int], problems: list[str]) -> bool:
+def _has_more(folder: str, uid: str, offsets: Mapping[str, int], problems: list[str]) -> bool:
     """Whether the files of *folder* differ from what was read of them, up to the bytes in *offsets*."""
-    sizes = sizes_in(str(folder))
+    sizes = sizes_in(folder)
     if offsets == sizes:
         return False
     if any(sizes.get(file, -1) < offset for file, offset in offsets.items()):
@@ -138,13 +146,14 @@ def _has_more(folder: Path, uid: str, offsets: Mapping[str, int], problems: list
         offset = offsets.get(file, 0)
         if size <= offset:
             continue
-        piece = read_piece(folder / file, offset, 1)
+        file_path = Path(folder) / file
+        piece = read_piece(file_path, offset, 1)
         if not piece.is_news:
-            problems += filter(None, [unread(folder / file, piece)])
+            problems += filter(None, [unread(file_path, piece)])
         else:
             if file in offsets:
                 return True
-            problem = find_header(folder / file, uid)
+            problem = find_header(file_path, uid)
             if not isinstance(problem, str):
                 return True
             problems.append(problem)
@@ -156,18 +165,17 @@ def _known_runs(connection: Connection, which: ColumnElement[bool]) -> dict[str,
     query = select(*columns).outerjoin(JOURNAL, JOURNAL.c.run_id == RUN.c.id)
     sampled = _telemetry_offsets(connection, which)
     known: dict[str, _Known] = {}
-    offsets: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for at, uid, stamp, is_sampled, file, byte_offset in connection.execute(query.where(which)):
-        if at not in known:
-            of_samplers = None if is_sampled else sampled.get(at, {})
-            known[at] = _Known(uid=uid, stamp=stamp, offsets=offsets[at], sampled=of_samplers)
+    cursor = connection.execute(query.where(which)).cursor
+    assert cursor is not None
+    for at, uid, stamp, is_sampled, file, byte_offset in iter(
+        cursor.fetchone, None
+    ):  # the driver's tuples: a quarter of the time
+        of_run = known.get(at)
+        if of_run is None:
+            known[at] = of_run = _Known(uid, stamp, {}, None if is_sampled else sampled.get(at, {}))
         if file is not None:
-            offsets[at][file] = byte_offset
+            of_run.offsets[file] = byte_offset
     return known
-
-
-def _path(run_dir: RunDir) -> str:
-    return storable(os.path.abspath(run_dir.path))  # noqa: PTH100 - the same, in a fifth of the time
 
 
 def _telemetry_offsets(connection: Connection, which: ColumnElement[bool]) -> dict[str, dict[str, int]]:

@@ -54,12 +54,14 @@ def find_runs(
     sort: str | None = None,
     descending: bool = False,
     limit: int | None = None,
+    settings: Collection[str] | None = None,
 ) -> list[RunRecord]:
     """Return the runs that meet all conditions, sorted by *sort*, or else by uid, which is by time of submission.
 
     Empty *states* means any. *sort* is any key that a condition may begin with (``val_accuracy``, ``duration``); runs
     without a value come last in either direction. Raises `StoreError` for a key that no run ever had. *limit* counts
-    after sorting; None means all. Times in *filters* without a zone are in this machine's.
+    after sorting; None means all. Times in *filters* without a zone are in this machine's. With
+    *settings* the records are those of a list: they have these settings alone, and no facts, tags, notes or usage.
 
     >>> best = find_runs(  # doctest: +SKIP
     ...     store, filters=[parse_condition("precision=tf32")], sort="val_accuracy", descending=True, limit=1
@@ -74,11 +76,12 @@ def find_runs(
             query = query.where(RUN.c.state.in_([state.value for state in states]))
         ids = list(connection.execute(query).scalars())
         values = Keyed(connection, now=now.timestamp())
-        found = meeting(Every(of=tuple(filters)), ids, values, now=now)
-        ids = [run_id for run_id in ids if run_id in found]
+        if filters:
+            found = meeting(Every(of=tuple(filters)), ids, values, now=now)
+            ids = [run_id for run_id in ids if run_id in found]
         if sort is not None:
             ids = sorted_by(values(sort), ids, descending=descending)
-        return load_runs(connection, ids[:limit])
+        return load_runs(connection, ids[:limit], settings=settings)
 
 
 def check_keys(store: Database, keys: Collection[str]) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from datetime import UTC
+from typing import Literal
 
 import pytest
 from report_values import EVIL, NOW, event, run, summary
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
-from hpcml.report.runs import runs_csv, runs_json, runs_markdown, runs_table
+from hpcml.report.runs import _cut_table, _Lines, runs_csv, runs_json, runs_markdown, runs_table
 from hpcml.report.show import Asked, run_details, run_details_json
 
 
@@ -51,6 +52,39 @@ def a_weeks_work() -> list[RunRecord]:
         run(uid="20261121-080000-2253npre", precision_effective="fp32", name="lr-sweep-with-warm-up-2", **study),
         run(uid="20261121-080000-226x4rrt", state=State.OUT_OF_MEMORY, metrics={}, wall_s=9000.0, seed=12, **study),
     ]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("width", [150, 100, 80, 60, 45, 25])
+def test_a_table_looks_as_rich_would_draw_it(width: int, *, is_terminal: bool) -> None:
+    runs = [*a_weeks_work(), run(name="模型" * 9, experiment="a b"), run(cause="out_of_memory", state=State.FAILED)]
+
+    def drawn(table: object) -> str:
+        console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal, color_system=None)
+        console.print(table)
+        assert isinstance(console.file, io.StringIO)
+        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+    console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal)
+    ours = runs_table(runs, console=console, now=NOW)
+
+    if isinstance(ours, _Lines):
+        gap = ours.gap if is_terminal else None
+        theirs = _cut_table(ours.headings, ours.rows, ours.states, ours.widths, gap)
+        if not is_terminal:
+            theirs.padding = (0, ours.gap, 0, 0)
+        assert drawn(ours) == drawn(theirs)
+    else:
+        assert width == 25
+
+
+def test_states_are_coloured_where_there_are_colours() -> None:
+    for is_terminal in (True, False):
+        system: Literal["standard"] | None = "standard" if is_terminal else None
+        console = Console(file=io.StringIO(), width=100, force_terminal=is_terminal, color_system=system)
+        console.print(runs_table([run(state=State.FAILED)], console=console, now=NOW))
+        assert isinstance(console.file, io.StringIO)
+        assert ("\x1b[31mFAILED" in console.file.getvalue()) == is_terminal
 
 
 NARROW = """\
