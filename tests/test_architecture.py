@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -342,3 +343,10 @@ def test_a_dry_run_loads_no_database_and_no_framework(tmp_path: Path) -> None:
 
     assert "hydra" in loaded
     assert not loaded & {"sqlalchemy", "alembic", "scipy", "torch"}
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    # pytest imports them by their names alone: of two, one is not collected
+    names = sorted(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+
+    assert [name for name, after in itertools.pairwise(names) if name == after] == []
