@@ -23,6 +23,7 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Protocol,
     Sequence,
     SupportsFloat,
     Tuple,
@@ -69,6 +70,16 @@ class Ranks(NamedTuple):
     local_rank: int = 0
 
 
+class Observer(Protocol):
+    """What looks at the program while it runs, and raises nothing."""
+
+    def expect_last(self, step: int) -> None:
+        """Know which step will be the last one."""
+
+    def close(self) -> None:
+        """Report what is not reported yet."""
+
+
 class Client:
     """The connection of a program to its run: settings to read, metrics, events and checkpoints to report.
 
@@ -94,6 +105,7 @@ class Client:
         self._journal = journal
         self._next_step: Dict[str, int] = {}
         self._checkpoints: List[Checkpoints] = []
+        self._observers: List[Observer] = []
 
     @property
     def precision(self) -> str:
@@ -141,6 +153,8 @@ class Client:
     def last_step(self, number: int) -> None:
         """Report which step will be the last one, from which the remaining time is known while the program runs."""
         self.event("training", steps=operator.index(number))
+        for observer in self._observers:
+            observer.expect_last(operator.index(number))
 
     def note(self, text: str) -> None:
         """Report a remark for whoever reads the run."""
@@ -170,6 +184,10 @@ class Client:
         _check_name(name)
         if self._journal is not None:
             self._journal.event(name, details)
+
+    def watched_by(self, observer: Observer) -> None:
+        """Have *observer* closed before this client is, and told which step is the last one."""
+        self._observers.append(observer)
 
     @overload
     def apply_precision(self, framework: Literal["tensorflow"]) -> TensorflowArithmetic: ...
@@ -256,6 +274,8 @@ class Client:
         atexit.unregister(self.close)
         for checkpoints in reversed(self._checkpoints):
             checkpoints.close()
+        for observer in self._observers:
+            observer.close()
         if self._journal is not None:
             self._journal.close()
 

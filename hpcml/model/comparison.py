@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from hpcml.model.precision import Numerics
 
@@ -30,6 +30,7 @@ Verdict = Literal[
 Unit = Literal["seeds", "nodes", "these nodes", "node means", "none"]  # of an interval; analysis/compare/nodes
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
 ENOUGH_NODES = 3  # from which nodes are the unit of a speed-up: fewer have no spread to speak of
+NOT_AS_REQUESTED: Final = "not as requested"  # a verdict, and why a row has no speed
 MIXED = "mixed"  # stands for the numerics of a row whose runs differ in it
 
 _LISTED = 6  # values of one setting, in a line that people read

@@ -342,12 +342,23 @@ def environment(name: PrecisionName) -> Mapping[str, str | None]:
     return _TF32_ON if name is PrecisionName.tf32 else _TF32_OFF
 
 
+# Words for an effective precision that is none: hpcml_train.precision.observed says when which is due.
+UNKNOWN, NOT_OBSERVED = "unknown", "not observed"
+EVIDENCE, PROBED_AS = "precision_evidence", "precision_probed"  # facts: how it is known, and what a probe has shown
+OBSERVED = "observed"  # the program's own products, and not only a probe's
+
+
 def contradicts(requested: str, effective: str | None) -> bool:
-    """Tell whether the measured precision *effective* is another than *requested*; None was not measured.
+    """Tell whether the *effective* precision is another than *requested*.
 
-    Nothing contradicts `own`, which asks for nothing.
+    Nothing contradicts `own`, which asks for nothing; and what is not known contradicts nothing (`is_proven`).
 
-    >>> contradicts("tf32", "fp32"), contradicts("own", "fp32")
-    (True, False)
+    >>> contradicts("tf32", "not used(fp32)"), contradicts("own", "fp32"), contradicts("tf32", "unknown")
+    (True, False, False)
     """
-    return effective not in (None, requested) and requested != PrecisionName.own.name
+    return is_proven(effective) and requested not in (effective, PrecisionName.own.name)
+
+
+def is_proven(effective: str | None) -> bool:
+    """Tell whether the *effective* precision says in what was computed; None was neither observed nor measured."""
+    return effective not in (None, UNKNOWN, NOT_OBSERVED)

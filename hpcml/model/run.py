@@ -43,11 +43,11 @@ _PLACEMENT = frozenset(
         *("mail_user", "mail_type", "array_parallelism", "extra_directives"),
     )
 ) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
-# How a run is judged, and whether it goes on after a precision mismatch, is not what it computes. These settings came
-# after the first runs were recorded, whose hashes must not change.
+# How a run is judged, observed, and whether it goes on after a precision mismatch, is not what it computes. These
+# settings came after the first runs were recorded, whose hashes must not change.
 _JUDGEMENT = (
     *("objective.margins", "objective.target", "objective.scale", "objective.resolution", "objective.worst"),
-    *("precision.on_mismatch", "workload.metrics_from"),
+    *("precision.on_mismatch", "precision.observe", "workload.metrics_from"),
 )
 # Settings that came after the first runs were recorded: at these values the run is the same experiment as before.
 _ADDED_LATER: Mapping[str, object] = {
@@ -124,6 +124,14 @@ class OnMismatch(Enum):
     warn = "warn"
 
 
+class Observe(Enum):
+    """Whether a program's products are observed: where it asks for its precision, even where it does not, or never."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """The arithmetic that was requested; what the device really does is measured by a probe at the start."""
@@ -134,6 +142,7 @@ class Precision:
     scale_rounding: str = "ceil"  # of the blocks of mxfp8 and mxfp4: as NVIDIA's libraries do; floor: as OCP's text
     loss_scaling: bool = True  # GradScaler; only the FP16 arms use one
     on_mismatch: OnMismatch = OnMismatch.fail  # when a probe at the start shows another precision
+    observe: Observe = Observe.auto  # whether what the program multiplies is recorded
 
     def __post_init__(self) -> None:
         require(self.rounding in ("rna", "rne", "rz"), f"precision.rounding={self.rounding}: choose rna, rne or rz")

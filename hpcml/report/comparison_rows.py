@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from hpcml.model.comparison import Cell, Comparison, Losses, Row, Speed
-from hpcml.model.precision import Numerics
+from hpcml.model.comparison import NOT_AS_REQUESTED, Cell, Comparison, Losses, Row, Speed
+from hpcml.model.precision import Numerics, contradicts
 from hpcml.report.comparison_costs import (
     FIRST,
     NAME,
@@ -364,13 +364,21 @@ def _p(value: float | None) -> Entry:
 
 
 def _no_speed(row: Row) -> str:
-    """Return why a row has no speed, in one word: its numerics, where they are not native."""
-    return row.numerics if row.numerics not in (None, Numerics.native.name) else ""
+    """Return why a row has no speed, in a word or two: its numerics, where they are not native."""
+    if row.numerics == Numerics.native.name:
+        return NOT_AS_REQUESTED if row.speed is None and _is_impostor(row) else ""
+    return row.numerics or ""
+
+
+def _is_impostor(row: Row) -> bool:
+    return any(contradicts(row.precision_requested[0], one) for one in row.precision_effective)
 
 
 def _why_no_speed(row: Row) -> str | None:
     if row.speed is not None:
         return None
+    if row.numerics == Numerics.native.name:
+        return NOT_AS_REQUESTED
     return "no run counts" if row.numerics is None else f"{row.numerics}, not {Numerics.native.name}"
 
 

@@ -24,7 +24,7 @@ _WORDS: Mapping[Verdict, str] = {
     "inconclusive": "these runs cannot tell",
     "no margin": "no verdict, since no margin says which difference matters",
     "not proven": "no verdict, since it was not measured in which precision it, or its reference, computed",
-    "not as requested": "no verdict, since it, or its reference, was measured to compute in another precision",
+    "not as requested": "no verdict, since it, or its reference, was seen to compute in another precision",
 }
 
 

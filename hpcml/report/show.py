@@ -16,13 +16,13 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.own_program import says_nothing
-from hpcml.model.precision import Numerics, PrecisionName, contradicts
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
 from hpcml.model.state import State
 from hpcml.report.files import written_words
+from hpcml.report.precision import precision_words
 from hpcml.report.render.data import json_ready, json_text
-from hpcml.report.runs import is_native, job_words, key_metric, last_value, metric_words, record_json, short_uid, title
+from hpcml.report.runs import job_words, key_metric, last_value, metric_words, record_json, short_uid, title
 from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, work_words
 from hpcml.report.text import duration, number, safe
 from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, paths_in, told_by
@@ -59,7 +59,7 @@ def run_details(
     if run.notes:
         parts += [_title("notes"), _indent(_notes(run.notes, zone))]
     parts += _section("missing", {**dict(_missing(run)), **_unread(events)})
-    parts += _section("precision", dict(_precision(run)))
+    parts += _section("precision", dict(precision_words(run, events)))
     parts += _section("times", dict(_times(run, zone)))
     attempts = attempts_of(events)
     if any(attempt.number for attempt in attempts) or any(attempt.checkpoints for attempt in attempts):
@@ -189,21 +189,6 @@ def _missing(run: RunRecord) -> Iterator[tuple[str, object]]:
     yield "incomplete", run.incomplete
     yield "lost records", run.lost_records or None
     yield "unreadable lines", run.bad_lines or None
-
-
-def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
-    is_left = run.precision == PrecisionName.own.name
-    yield "requested", f"{run.precision}{'  (nothing: left to the program)' * is_left}"
-    differs = contradicts(run.precision, run.precision_effective)
-    yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
-    if is_left and run.precision_effective is None:
-        return  # the program reported nothing of how it computes
-    is_told = run.numerics in Numerics.__members__
-    doubts = [
-        "" if is_told else "the program did not report how it computed: ",
-        "its times say nothing about this precision",
-    ]
-    yield "numerics", run.numerics if is_native(run) else f"{run.numerics}  ({''.join(doubts)})"
 
 
 def _times(run: RunRecord, zone: tzinfo | None) -> Iterator[tuple[str, object]]:

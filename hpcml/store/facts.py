@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcml.model.failure_causes import Cause
+from hpcml.model.precision import EVIDENCE, PROBED_AS, Numerics, PrecisionName
 from hpcml.model.records import Note
 from hpcml.model.state import State
 from hpcml.runs.journal import USER
 from hpcml.runs.state import DECISIVE, UNSETTLED, EventName, RunFold, Told
 from hpcml.store.curves import Precedence
 from hpcml_train.precision.formats import name_precision
+from hpcml_train.precision.observed import Window, effective, read_window
 
 _LIFE = (*map(str, DECISIVE), EventName.CHECKPOINT.value)
-FOLDED = (*_LIFE, "facts", "framework", "precision")  # all other events change nothing here
+_OBSERVED = ("precision_observer", "precision_observed")
+FOLDED = (*_LIFE, "facts", "framework", "precision", *_OBSERVED)  # all other events change nothing here
 _CAUSE_OF_EVENT: Mapping[str, Cause] = {
     EventName.CANCELLED: Cause.CANCELLED,
     EventName.SUBMISSION_FAILED: Cause.SUBMISSION,
@@ -102,8 +105,17 @@ class RunFacts:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def fold(journals: Sequence[JournalStart], happenings: Iterable[Happening]) -> RunFacts:
+def fold(
+    journals: Sequence[JournalStart],
+    happenings: Iterable[Happening],
+    *,
+    requested: str | None = None,
+    is_observed: bool = False,
+) -> RunFacts:
     """Return what is known of the run from its journals and events.
+
+    *requested* is the precision that the run asks for, where nobody says otherwise that of its probe; *is_observed*
+    says whether its program was to be observed although it does not ask for that.
 
     The latest attempt decides, and within it a final state is never taken back. Events whose names are not in `FOLDED`
     are passed over, and so are the journals of people's tags and notes. Without any event the run is PENDING.
@@ -119,6 +131,7 @@ def fold(journals: Sequence[JournalStart], happenings: Iterable[Happening]) -> R
     working = counted_attempts(starts, told)
     probed = max((h for h in known if h.name == "precision"), key=_by_precedence, default=None)
     job = told.job
+    precision = _Precision.of(known, probed, working, requested=requested, is_expected=is_observed)
     return RunFacts(
         state=told.state,
         is_settled=told.is_settled,
@@ -136,9 +149,9 @@ def fold(journals: Sequence[JournalStart], happenings: Iterable[Happening]) -> R
         wall_s=_wall_s(told, working) if told.state.is_final else None,
         counted=tuple(working),
         clock_zero=starts[min(starts)] if starts else min((journal.t0 for journal in journals), default=None),
-        precision_effective=_effective(probed),
-        numerics=_text(probed.details.get("numerics")) if probed else None,
-        facts=_facts(known),
+        precision_effective=precision.effective,
+        numerics=_text(probed.details.get("numerics")) if probed else precision.numerics,
+        facts={**_facts(known), **precision.facts},
     )
 
 
@@ -207,13 +220,60 @@ def _cause(decision: Told | None) -> Cause | None:
     return _CAUSE_OF_EVENT.get(decision.name) or _CAUSE_OF_STATE.get(decision.state, Cause.UNKNOWN)
 
 
-def _effective(probed: Happening | None) -> str | None:
-    if probed is None:
-        return None
-    products, parameters = probed.details.get("products"), probed.details.get("parameters")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Precision:
+    """What a run computed in: as observed, else as a probe beside it shows what the device does when asked."""
+
+    effective: str | None
+    evidence: str | None  # observed, probed
+    probed: str | None
+    numerics: str | None = None  # as observed
+
+    @classmethod
+    def of(
+        cls,
+        known: Sequence[Happening],
+        probe: Happening | None,
+        working: Sequence[int],
+        *,
+        requested: str | None,
+        is_expected: bool,
+    ) -> _Precision:
+        counted = [h for h in known if h.name in _OBSERVED and (not working or h.journal.attempt in working)]
+        windows = _windows(counted)
+        probed, parameters = _probed(probe)
+        word, evidence = effective(
+            windows,
+            requested=requested or (probe and _text(probe.details.get("requested"))) or PrecisionName.own.name,
+            probed=probed,
+            parameters=parameters,
+            has_observer=any(h.name == "precision_observer" for h in counted),
+            is_expected=is_expected and bool(working),
+        )
+        is_emulated = any(row.emulated for window in windows for row in window.judged)
+        numerics = (Numerics.emulated if is_emulated else Numerics.native).name if windows else None
+        return cls(effective=word, evidence=evidence, probed=probed, numerics=numerics)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        told = {EVIDENCE: self.evidence, PROBED_AS: self.probed}
+        return {key: value for key, value in told.items() if value is not None}
+
+
+def _windows(happenings: Iterable[Happening]) -> list[Window]:
+    """Return the windows in which the program was observed, in an order that does not depend on that of reading."""
+    told = sorted((h for h in happenings if h.name == "precision_observed"), key=_by_precedence)
+    return [window for window in (read_window(h.details) for h in told) if window is not None]
+
+
+def _probed(probe: Happening | None) -> tuple[str | None, str | None]:
+    """Return the precision that a probe shows, and the type of the parameters."""
+    if probe is None:
+        return None, None
+    products, parameters = probe.details.get("products"), probe.details.get("parameters")
     if not isinstance(products, dict) or not products or not isinstance(parameters, str):
-        return None
-    return name_precision({str(product): str(form) for product, form in products.items()}, parameters)
+        return None, None
+    return name_precision({str(product): str(form) for product, form in products.items()}, parameters), parameters
 
 
 def _facts(known: Iterable[Happening]) -> dict[str, Any]:

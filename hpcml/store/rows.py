@@ -162,7 +162,12 @@ def refold(connection: Connection, run_id: int, described: Description) -> None:
             events.where(EVENT.c.run_id == run_id, EVENT.c.name.in_((*FOLDED, *ANNOTATING, *MEASURED)))
         )
     ]
-    known = fold(list(journals.values()), happenings)
+    known = fold(
+        list(journals.values()),
+        happenings,
+        requested=described.columns["precision"],
+        is_observed=described.params.get("precision.observe") == json.dumps("always"),
+    )
     plain = ("is_settled", "exit_code", "attempt", "array_index", "is_shared", "t_start", "t_end", "wall_s")
     values = {name: getattr(known, name) for name in plain}
     for name in ("cause", "reason", "job_id", "job_name", "precision_effective"):

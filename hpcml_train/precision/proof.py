@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hpcml_client.client import Client
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "numpy")
+_OBSERVED_RANKS = 8  # all windows of so many, and of the others one: a thousand ranks tell no more
 MISMATCH_STATUS = 2  # what a program ends with that cannot be what it was asked to be
 
 
@@ -69,7 +70,17 @@ def apply_to(run: Client, framework: Optional[str]) -> Any:  # noqa: ANN401 - th
         if ends:
             raise PrecisionMismatchError(words)
         run.note(words)
+    if run.run_dir is not None and said("observe", "auto") != "never":
+        _observe(run, chosen)
     return arithmetic
+
+
+def _observe(run: Client, framework: str) -> None:
+    """Have what the program multiplies from now on reported, where *framework* can be observed."""
+    if framework == "torch":
+        from hpcml_train.torch.observer import observe
+
+        run.watched_by(observe(run, how="client", is_brief=run.rank >= _OBSERVED_RANKS))
 
 
 def apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:

@@ -15,7 +15,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpcml_train.torch import multiplication, operations
+from hpcml_train.torch import multiplication, operations, traces
 from hpcml_train.torch.gradients import ForwardTensors, is_backward, is_differentiable
 from hpcml_train.torch.multiplication import Call
 from hpcml_train.torch.operations import Kind, Operation
@@ -24,7 +24,8 @@ from hpcml_train.torch.schemes import Options, Place, Scheme, names, scheme
 from hpcml_train.torch.tensor_scaling import AmaxHistory
 
 HALF = "half"  # no rounding of our own: 16-bit tensors in, FP32 arithmetic, 16-bit tensors out
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
+_SIXTEEN_BITS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+_HALF_DTYPES = tuple(_SIXTEEN_BITS)
 
 
 class Pass(NamedTuple):
@@ -41,6 +42,8 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
     ``calls`` counts the products that were rounded, ``unrounded`` those that passed as they are: of other types than
     the emulated one, and inside of solvers and transforms.
     """
+
+    is_emulated = True
 
     def __init__(
         self, name: str, *, rounding: Optional[str] = None, scale_rounding: str = "ceil", of: Optional[Pass] = None
@@ -93,12 +96,14 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
             return self._pass_on(call.func, call.args, call.kwargs)
         number = sum(self.calls.values())
         _count(self.calls, packet)
-        if self._scheme is None:
-            return multiplication.multiply_in_fp32(call)
-        multiplication.refuse_layouts(call, self._scheme)
-        return self._compute(
-            call, self._scheme, f"{'backward' if self._only_backward else 'forward'} {number} {packet}"
-        )
+        name = self._name if self._scheme is not None else _SIXTEEN_BITS[call.factors[0].dtype]
+        with traces.marked(name, call.flops, is_emulated=self.is_emulated):
+            if self._scheme is None:
+                return multiplication.multiply_in_fp32(call)
+            multiplication.refuse_layouts(call, self._scheme)
+            return self._compute(
+                call, self._scheme, f"{'backward' if self._only_backward else 'forward'} {number} {packet}"
+            )
 
     def _compute(self, call: Call, rounding: Scheme, name: str) -> Any:  # noqa: ANN401
         """Return the product; *name* is the same in each step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple, cast
 
 import torch
@@ -41,6 +42,28 @@ class Call(NamedTuple):
     def factors(self) -> List[torch.Tensor]:
         """The factors, as they are."""
         return [self.args[position] for position, _ in self.product.factors]
+
+    def flops(self) -> float:
+        """Return its floating-point operations: a multiply-add as two; a sparse tensor has those of its values."""
+        if self.name == CONVOLUTION_BACKWARD:
+            gradient, x, weight = self.factors
+            asked = sum(bool(one) for one in self.args[10][:2])
+            return 2.0 * asked * (x if self.args[7] else gradient).numel() * (weight.numel() / max(1, weight.shape[0]))
+        first, second = self.factors
+        if self.name in CONVOLUTIONS:
+            return 2.0 * second.numel() / max(1, second.shape[0]) * self._positions(first, second)
+        count = first.numel() if first.layout is torch.strided else first._nnz()  # noqa: SLF001 - has no public name
+        return 2.0 * count * (second.shape[-1] if second.dim() > 1 else 1)
+
+    def _positions(self, x: torch.Tensor, weight: torch.Tensor) -> float:
+        """Return how many times a convolution applies its weights: elements of its result, transposed of its input."""
+        if self.args[6]:
+            return float(x.numel())
+        sizes = [x.shape[0], weight.shape[0]]
+        for at, kernel in enumerate(weight.shape[2:]):
+            stride, padding, dilation = (one[at % len(one)] for one in self.args[3:6])
+            sizes.append((x.shape[2 + at] + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1)
+        return float(math.prod(sizes))
 
     def places(self) -> List[Place]:
         """Return where each of two factors is summed over."""

@@ -242,7 +242,7 @@ _HARMLESS_NAMESPACES = (
     *("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"),
     *("prim", "profiler"),
 )
-_HARMLESS_ELSEWHERE = ("torchvision::nms", "torchvision::roi_align", "torchvision::_roi_align_backward")
+HARMLESS_ELSEWHERE = ("torchvision::nms", "torchvision::roi_align", "torchvision::_roi_align_backward")
 
 
 _KNOWN: Mapping[Kind, Collection[str]] = {
@@ -264,7 +264,7 @@ def kind_of(func: Operation) -> Kind:
     """Return what an emulation does with *func*."""
     namespace, _, name = func._schema.name.rpartition("::")  # noqa: SLF001
     if namespace != "aten":
-        is_known = namespace in _HARMLESS_NAMESPACES or func._schema.name in _HARMLESS_ELSEWHERE  # noqa: SLF001
+        is_known = namespace in _HARMLESS_NAMESPACES or func._schema.name in HARMLESS_ELSEWHERE  # noqa: SLF001
         return Kind.HARMLESS if is_known else Kind.UNKNOWN
     if name not in PRODUCTS and name not in REPLACED and _is_composite(func):
         return Kind.COMPOSITE
@@ -277,6 +277,16 @@ def kind_of(func: Operation) -> Kind:
 def _is_composite(func: Operation) -> bool:
     key = "CompositeImplicitAutograd"
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))  # noqa: SLF001 - as torch does it
+
+
+def is_harmless_name(name: str) -> bool:
+    """Whether the operation *name* of torch's own is listed as one that multiplies no matrices, or a solver."""
+    return name in _HARMLESS or name in _LISTED
+
+
+def is_refused_name(name: str) -> bool:
+    """Whether the operation *name* of torch's own is listed as one that hides its products."""
+    return name in _REFUSED
 
 
 def product_of(func: Operation) -> Product:

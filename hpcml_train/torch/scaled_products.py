@@ -36,6 +36,8 @@ def why_not(device: torch.device) -> Optional[str]:
 class ScaledProducts(Emulation):  # type: ignore[no-untyped-call, unused-ignore]
     """Computes each product in FP8 while it is active; ``calls`` counts them."""
 
+    is_emulated = False
+
     def _compute(self, call: Call, rounding: Scheme, name: str) -> Any:  # noqa: ANN401
         if isinstance(rounding, TensorScaled) and call.name in _SHAPES:
             a, b = call.factors

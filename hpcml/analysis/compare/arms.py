@@ -14,8 +14,8 @@ from statistics import fmean, median
 
 from hpcml.analysis.steady import SteadyState
 from hpcml.analysis.utilization.rates import samples_per_step
-from hpcml.model.comparison import MIXED, Excluded
-from hpcml.model.precision import Numerics
+from hpcml.model.comparison import MIXED, NOT_AS_REQUESTED, Excluded
+from hpcml.model.precision import Numerics, contradicts
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
@@ -35,6 +35,7 @@ class Arm:
     failed: tuple[RunRecord, ...]
     unfinished: tuple[RunRecord, ...]
     values: BySeed  # the metric; runs of one seed are averaged first, since the seed is the unit
+    by_precision: bool = False  # its level is a precision: runs that computed in another one have no times of it
 
     @property
     def ended(self) -> tuple[RunRecord, ...]:
@@ -63,8 +64,22 @@ class Arm:
 
     @property
     def has_speed(self) -> bool:
-        """Whether these runs' times say anything about the level: only if all were native."""
-        return self.numerics == Numerics.native.name
+        """Whether these runs' times say anything about the level: only if all were native, and what they are called."""
+        return self.numerics == Numerics.native.name and not (self.by_precision and self.is_impostor)
+
+    @property
+    def is_impostor(self) -> bool:
+        """Whether any run was seen to compute in another precision than it was configured for."""
+        return any(contradicts(run.precision, run.precision_effective) for run in self.ok)
+
+    @property
+    def why_no_speed(self) -> str:
+        """Why the times of these runs cannot be used, in words; only where `has_speed` is false."""
+        if self.numerics == MIXED:
+            return f"{', '.join(self.kinds[:-1])} and {self.kinds[-1]} runs mixed"
+        if self.numerics == Numerics.native.name:
+            return NOT_AS_REQUESTED
+        return str(self.numerics) if self.numerics == Numerics.emulated.name else f"numerics {self.numerics}"
 
     def aligned(self, seeds: Iterable[int]) -> list[float]:
         """Return the metric at *seeds*, in their order."""
@@ -83,7 +98,7 @@ class ArmTimes:
     batch_sizes: frozenset[object]  # as configured
 
 
-def sort_runs(level: str, runs: Sequence[RunRecord], metric: str) -> Arm:
+def sort_runs(level: str, runs: Sequence[RunRecord], metric: str, *, by_precision: bool = False) -> Arm:
     """Return the arm of the *runs*, all of one level of one cell, by the last value of *metric*."""
     drawers: dict[str, list[RunRecord]] = defaultdict(list)
     for run in runs:
@@ -98,6 +113,7 @@ def sort_runs(level: str, runs: Sequence[RunRecord], metric: str) -> Arm:
         failed=tuple(drawers["failed"]),
         unfinished=tuple(drawers["unfinished"]),
         values=by_seed(ok, lambda run: metric_value(run, metric)),
+        by_precision=by_precision,
     )
 
 

@@ -144,7 +144,11 @@ def _look_at(factor: Factor, group: CellRuns, metric: str, *, has_target: bool) 
     by_level: dict[str, list[RunRecord]] = {}
     for run in group.runs:
         by_level.setdefault(factor.level(run), []).append(run)
-    arms = {level: sort_runs(level, by_level[level], metric) for level in sorted(by_level, key=factor.sort_key)}
+    by_precision = factor.group == "precision"
+    arms = {
+        level: sort_runs(level, by_level[level], metric, by_precision=by_precision)
+        for level in sorted(by_level, key=factor.sort_key)
+    }
     counted = [run for arm in arms.values() for run in arm.ok]
     may_stop_early = has_target or any(run.params.get("objective.target") is not None for run in counted)
     differences = find_differences(factor, counted, group.mixed, metric=metric, may_stop_early=may_stop_early)
@@ -334,7 +338,7 @@ def _remarks(case: _Case, reference: str) -> Iterator[str]:
     elif not arm.ok:
         yield f"no run of the reference {reference} counts: nothing to subtract"
     elif not arm.has_speed:
-        yield f"the reference {reference} is {arm.numerics}: no speed-ups"
+        yield f"the reference {reference} is {arm.why_no_speed}: no speed-ups"
     if len(found.arms) > 1:
         yield from order_remarks(found.arms.values())
         yield from clock_remarks(case.arms)

@@ -14,8 +14,9 @@ from hpcml.analysis.compare.nodes import PlacedContrast, PlacedRatio, node_flags
 from hpcml.analysis.compare.speed import speed_flags, speed_ratio
 from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
-from hpcml.model.comparison import MIXED, NOT_PROVEN, Speed
-from hpcml.model.precision import Numerics, PrecisionName, contradicts
+from hpcml.model.comparison import NOT_PROVEN, Speed
+from hpcml.model.precision import EVIDENCE, OBSERVED, PrecisionName, contradicts, is_proven
+from hpcml.model.records import RunRecord
 
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
 
@@ -73,21 +74,26 @@ def _missing(arm: Arm) -> str:
 
 
 def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
-    proofs = Counter((run.precision, run.precision_effective) for run in arm.ok)
+    proofs = Counter((run.precision, run.precision_effective, _is_observed(run)) for run in arm.ok)
     flags = []
-    for (requested, measured), n in sorted(proofs.items(), key=str):
+    for (requested, measured, is_observed), n in sorted(proofs.items(), key=str):
         runs = f"{n} of {len(arm.ok)} runs"
         if measured is None and requested == PrecisionName.own.name:
             flags.append(f"precision left to the program, and not measured ({runs})")
         elif measured is None:
             flags.append(f"requested {requested}, not proven by a measurement ({runs})")
+        elif not is_proven(measured):
+            flags.append(f"requested {requested}, but what the program computed in is {measured} ({runs})")
         elif contradicts(requested, measured):
-            flags.append(f"requested {requested}, measured {measured} ({runs})")
+            flags.append(f"requested {requested}, {'observed' if is_observed else 'measured'} {measured} ({runs})")
+    probed_only = sum(is_proven(run.precision_effective) and not _is_observed(run) for run in arm.ok)
+    if probed_only and probed_only < len(arm.ok):
+        flags.append(f"{probed_only} of {len(arm.ok)} runs were probed only, and their programs' products not observed")
     measured_ones = effective(arm)
     if len(measured_ones) > 1:
         flags.append(f"mixed effective precisions: {', '.join(measured_ones)}")
     if arm.ok and not arm.has_speed:
-        flags.append(f"{_numerics(arm)}: no speed")
+        flags.append(f"{arm.why_no_speed}: no speed")
     others = terms.reference
     is_judged = terms.by_precision and others is not None and others is not arm and bool(arm.ok)
     if is_judged and others is not None and measured_ones == effective(others) != (NOT_PROVEN,):
@@ -95,11 +101,8 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
     return flags
 
 
-def _numerics(arm: Arm) -> str:
-    """Return in words why the times of *arm* cannot be used."""
-    if arm.numerics == MIXED:
-        return f"{', '.join(arm.kinds[:-1])} and {arm.kinds[-1]} runs mixed"
-    return arm.numerics if arm.numerics == Numerics.emulated.name else f"numerics {arm.numerics}"
+def _is_observed(run: RunRecord) -> bool:
+    return run.facts.get(EVIDENCE) == OBSERVED
 
 
 def _method_flags(arm: Arm, terms: Terms, speed: Speed | None) -> list[str]:

@@ -190,7 +190,7 @@ def _interval(draft: Draft, level: float) -> Interval | None:
 
 
 def _only(arm: Arm, uids: Collection[str], metric: str) -> Arm:
-    return sort_runs(arm.level, [run for run in _runs(arm) if run.uid in uids], metric)
+    return sort_runs(arm.level, [run for run in _runs(arm) if run.uid in uids], metric, by_precision=arm.by_precision)
 
 
 def _runs(arm: Arm) -> tuple[RunRecord, ...]:

@@ -19,8 +19,8 @@ from hpcml.analysis.compare.losses import find_losses, judged_by_losses, with_wo
 from hpcml.analysis.compare.speed import find_speed
 from hpcml.analysis.compare.to_target import mlperf_score, to_target
 from hpcml.analysis.statistics import ALPHA, Claims, adjust, verdict_of
-from hpcml.model.comparison import CurveDifference, Row, Verdict
-from hpcml.model.precision import contradicts
+from hpcml.model.comparison import NOT_AS_REQUESTED, CurveDifference, Row, Verdict
+from hpcml.model.precision import is_proven
 from hpcml.model.state import State
 
 
@@ -171,8 +171,8 @@ def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Term
     reference = terms.reference
     if arm is reference:
         return "reference"
-    if terms.by_precision and any(_is_impostor(each) for each in (arm, reference) if each is not None):
-        return "not as requested"
+    if terms.by_precision and any(each.is_impostor for each in (arm, reference) if each is not None):
+        return NOT_AS_REQUESTED
     said = _said(found, claims, terms)
     if reference is not None:
         said = judged_by_losses(said, arm, reference)
@@ -185,7 +185,7 @@ def _may_claim(arm: Arm, terms: Terms) -> bool:
     """Whether values alone decide what is said of *arm*, whichever claim that is."""
     reference = terms.reference
     arms = [arm] if reference is None else [arm, reference]
-    if terms.by_precision and any(_is_impostor(each) or _is_unproven(each) for each in arms):
+    if terms.by_precision and any(each.is_impostor or _is_unproven(each) for each in arms):
         return False
     claims: tuple[Verdict, ...] = ("equivalent", "worse")
     return reference is None or all(judged_by_losses(claim, arm, reference) == claim for claim in claims)
@@ -201,9 +201,4 @@ def _said(found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict
 
 def _is_unproven(arm: Arm) -> bool:
     """Whether it is not known of a run in which precision it computed."""
-    return any(run.precision_effective is None for run in arm.ok)
-
-
-def _is_impostor(arm: Arm) -> bool:
-    """Whether any run was measured to compute in another precision than it was configured for."""
-    return any(contradicts(run.precision, run.precision_effective) for run in arm.ok)
+    return any(not is_proven(run.precision_effective) for run in arm.ok)

@@ -1,0 +1,99 @@
+"""The layers of a model in a trace: ranges around the forward pass of each module, while a window is open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any, Dict, List, Tuple
+
+import torch
+from torch.nn.modules import module as modules
+from torch.utils import _python_dispatch
+
+from hpcml_train.torch import fingerprint, traces
+
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
+
+
+class LayerHooks:
+    """Hooks of all modules, of one window whose trace is *path*; with samples of products, and autocast's state.
+
+    Without layers nothing is hooked. `troubles` says what makes the window incomplete.
+    """
+
+    def __init__(self, path: str, *, with_layers: bool, most_bytes: int) -> None:
+        self.path = path
+        self.autocast: Dict[str, str] = {}
+        self.samples: Dict[str, fingerprint.Sample] = {}
+        self.troubles: List[str] = []
+        self._with_layers, self._most_bytes = with_layers, most_bytes
+        self._names: Dict[int, str] = {}
+        self._thread = threading.local()
+        self._handles: List[Any] = []
+        self._is_open = True
+
+    def install(self) -> None:
+        """Hook all modules."""
+        if self._with_layers:
+            self._handles.append(modules.register_module_forward_pre_hook(self._before))
+            self._handles.append(modules.register_module_forward_hook(self._after, always_call=True))
+
+    def remove(self) -> None:
+        """Remove the hooks. What of the layers is still computed is no part of the window."""
+        self._is_open = False
+        for handle in self._handles:
+            handle.remove()
+        self._note_autocast()
+
+    @property
+    def _stack(self) -> List[Tuple[int, Any]]:
+        found: List[Tuple[int, Any]] = self._thread.__dict__.setdefault("stack", [])
+        return found
+
+    def _before(self, module: torch.nn.Module, _: object) -> None:
+        with contextlib.suppress(Exception):  # a hook's error would be the program's
+            if not self._is_open:
+                return
+            stack = self._stack
+            if not stack:
+                self._begin_of(module)
+            mark = traces.layer_mark(self._names.get(id(module)) or type(module).__name__)
+            mark.__enter__()
+            stack.append((id(module), mark))
+
+    def _after(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:  # noqa: ANN401
+        with contextlib.suppress(Exception):
+            stack = self._stack
+            while any(at == id(module) for at, _ in stack):  # an exception may have passed by inner ones
+                at, mark = stack.pop()
+                mark.__exit__(None, None, None)
+                if at == id(module):
+                    break
+            if self._is_open:
+                self._sample(module, inputs, output)
+
+    def _begin_of(self, module: torch.nn.Module) -> None:
+        self._note_autocast()
+        if id(module) not in self._names:
+            for name, part in module.named_modules():
+                plain = name
+                for wrapper in _WRAPPERS:
+                    plain = plain.replace(wrapper, "")
+                self._names.setdefault(id(part), plain or type(part).__name__)
+        if not self.troubles and os.path.getsize(self.path) > self._most_bytes:
+            self.troubles.append(f"a window whose trace has more than {self._most_bytes >> 20} MiB")
+            torch._C._profiler._disable_execution_trace_observer()  # noqa: SLF001 - its file would fill the disk
+
+    def _note_autocast(self) -> None:
+        for device in ("cpu", "cuda"):
+            if (dtype := traces.autocast_dtype(device)) is not None:
+                self.autocast[device] = dtype
+
+    def _sample(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:  # noqa: ANN401
+        kind = fingerprint.kind_of(module)
+        if kind is None or kind in self.samples or _python_dispatch._get_current_dispatch_mode() is not None:  # noqa: SLF001
+            return
+        found = fingerprint.sample(module, inputs[0], output)
+        if found is not None:
+            self.samples[kind] = found

@@ -1,0 +1,442 @@
+"""Sees what a training multiplies: windows of a step or a few, taken by torch's own execution trace.
+
+The trace lies below Python, in every thread and in compiled code, and changes nothing that the program executes. A
+window lasts from the end of one optimizer's step to the end of its next. Windows are read after their step, as the time
+for it allows, and each becomes an event ``precision_observed``. At its first error an observer is off for good.
+
+>>> observe(run, how="client")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
+
+import torch
+
+from hpcml_train.torch import fingerprint, switches, traces
+from hpcml_train.torch.layers import LayerHooks
+
+_SHARE = 0.001  # of the time since the start, which observing may take beyond the first window
+_BYTES_PER_S = 8e6  # of a trace that are read: a guess that is corrected by the first
+_LARGEST_BYTES = 1 << 28  # of a trace: a window of more is given up
+_TRIES = 5  # windows in which something was compiled, one after the other
+_LEAD_LOST = 8  # steps of other optimizers without one of the leading one's
+_SAID_BY_TORCH = re.compile(rb"execution_trace_observer\.cpp")
+_TRACED_BY_ENVIRONMENT = "ENABLE_PYTORCH_EXECUTION_TRACE"
+
+
+class Reporter(Protocol):
+    """Where events go: a client of a run."""
+
+    def event(self, name: str, /, **details: object) -> None:
+        """Report an event."""
+
+
+class _Taken(NamedTuple):
+    """A window whose trace waits to be read."""
+
+    path: str
+    details: Dict[str, Any]
+    samples: Mapping[str, fingerprint.Sample]
+    unknown: List[str]
+
+
+class Observer:
+    """The one observer of a process. *report* is where events go, *how* whether the client or nobody called for it."""
+
+    def __init__(self, report: Reporter, *, how: str, is_brief: bool = False) -> None:
+        self._report, self._how, self._is_brief = report, how, is_brief
+        self._lock = threading.Lock()
+        self._handle: Any = None
+        self._folder: Optional[str] = None
+        self._lead: Optional[weakref.ref[Any]] = None
+        self._strangers = 0  # steps of other optimizers since the last one of the leading
+        self._steps = self._windows = self._tries = 0
+        self._next_step = 1
+        self._last_step: Optional[int] = None
+        self._taken: List[_Taken] = []
+        self._hooks: Optional[LayerHooks] = None  # of the open window
+        self._compiled_before = 0
+        self._began = time.perf_counter()
+        self._opened = self._stepped_at = self._began
+        self._usual_s: Optional[float] = None
+        self._spent_s = self._last_s = 0.0
+        self._bytes_per_s = _BYTES_PER_S
+
+    def install(self) -> None:
+        """Say hello, and watch the steps of all optimizers from now on."""
+        why_not = self._why_not()
+        self._report.event("precision_observer", **self._hello, **({} if why_not is None else {"off": why_not}))
+        if why_not is not None:
+            return
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._handle = register_optimizer_step_post_hook(self._stepped)
+        os.register_at_fork(before=self._pause, after_in_child=self._forget)
+        _give_way_to_others(self)
+
+    def end_step(self) -> None:
+        """Tell the end of a step of a program that has no optimizer."""
+        self._stepped(self, (), {})
+
+    def expect_last(self, step: int) -> None:
+        """Have the last step observed too: the program says that it is *step*."""
+        self._last_step = step
+
+    def close(self) -> None:
+        """Give up an open window, read those that wait, and observe no more."""
+        with self._safely(), self._lock:
+            if self._handle is None:
+                return
+            self._drop_window()
+            while self._taken:
+                self._read(self._taken.pop(0))
+            self._remove()
+
+    def give_way(self, why: str) -> None:
+        """Be off for good, since somebody else is about to take a trace."""
+        with self._safely():
+            self._turn_off(why)
+
+    @property
+    def _hello(self) -> Dict[str, Any]:
+        return {"framework": "torch", "how": self._how, "version": torch.__version__}
+
+    @staticmethod
+    def _why_not() -> Optional[str]:
+        if os.environ.get(_TRACED_BY_ENVIRONMENT, "0") == "1":
+            return f"{_TRACED_BY_ENVIRONMENT} has torch trace for somebody else"
+        optimizer = sys.modules.get("torch.optim.optimizer")
+        if not hasattr(optimizer, "register_optimizer_step_post_hook"):
+            return f"torch {torch.__version__} tells no steps of optimizers"
+        if not hasattr(torch._C, "_profiler") or not hasattr(torch._C._profiler, "_add_execution_trace_observer"):  # noqa: SLF001
+            return f"torch {torch.__version__} has no execution trace"
+        return None
+
+    def _stepped(self, optimizer: Any, _: Any, __: Any) -> None:  # noqa: ANN401 - as torch calls it
+        if not self._lock.acquire(blocking=False):  # another thread's step ended just now
+            return
+        try:
+            with self._safely():
+                if self._handle is not None and self._leads(optimizer):
+                    self._end_of_step(optimizer)
+        finally:
+            self._lock.release()
+
+    def _leads(self, optimizer: object) -> bool:
+        """Whether it is the optimizer whose steps are counted: the first, of several that step in turns."""
+        lead = None if self._lead is None else self._lead()
+        if lead is not optimizer and lead is not None and self._strangers < _LEAD_LOST:
+            self._strangers += 1
+            return False
+        if lead is not optimizer:
+            self._lead = weakref.ref(optimizer)
+        self._strangers = 0
+        return True
+
+    def _end_of_step(self, optimizer: Any) -> None:  # noqa: ANN401
+        now = time.perf_counter()
+        self._steps += 1
+        if self._hooks is not None:
+            self._take_window(optimizer, now)
+        elif self._steps > 1:
+            step_s = now - self._stepped_at
+            self._usual_s = step_s if self._usual_s is None else min(self._usual_s, step_s)
+        if self._taken and self._may_spend(os.path.getsize(self._taken[0].path) / self._bytes_per_s):
+            self._read(self._taken.pop(0))
+        if self._is_due():
+            self._open_window()
+        self._stepped_at = time.perf_counter()
+
+    def _is_due(self) -> bool:
+        if self._windows == 0:
+            return self._steps >= self._next_step
+        if self._is_brief:
+            return False
+        is_last = self._last_step is not None and self._steps == self._last_step - 1
+        return (is_last or self._steps >= self._next_step) and self._may_spend(self._last_s)
+
+    def _may_spend(self, seconds: float) -> bool:
+        return self._spent_s + seconds <= _SHARE * (time.perf_counter() - self._began)
+
+    def _open_window(self) -> None:
+        from torch._C import _profiler
+
+        if _is_capturing():
+            return
+        began = time.perf_counter()
+        self._folder = self._folder or tempfile.mkdtemp(prefix="hpcml-observer-")
+        path = os.path.join(self._folder, f"{self._windows}-{self._tries}.json")
+        with _quiet():
+            _profiler._add_execution_trace_observer(path)  # noqa: SLF001 - its class does no more, but warns
+        if not os.path.exists(path):
+            self._turn_off("the program takes an execution trace itself")
+            return
+        self._compiled_before = _compilations()
+        # compiled code would be compiled anew for the hooks
+        self._hooks = LayerHooks(path, with_layers=not self._compiled_before, most_bytes=_LARGEST_BYTES)
+        traces.Marks.is_on = True
+        with _quiet():
+            _profiler._enable_execution_trace_observer()  # noqa: SLF001
+        self._hooks.install()
+        self._opened = time.perf_counter()
+        self._spent_s += self._opened - began
+
+    def _end_window(self) -> LayerHooks:
+        from torch._C import _profiler
+
+        hooks = self._hooks
+        if hooks is None:
+            raise RuntimeError("no window is open")
+        self._hooks = None
+        hooks.remove()
+        traces.Marks.is_on = False
+        with _quiet():
+            _profiler._disable_execution_trace_observer()  # noqa: SLF001
+            _profiler._remove_execution_trace_observer()  # noqa: SLF001
+        return hooks
+
+    def _drop_window(self) -> None:
+        if self._hooks is not None:
+            _remove_file(self._end_window().path)
+
+    def _take_window(self, optimizer: Any, now: float) -> None:  # noqa: ANN401
+        hooks = self._end_window()
+        self._last_s = max(0.0, now - self._opened - (self._usual_s or 0.0))
+        if _compilations() != self._compiled_before and self._tries < _TRIES:  # what is being compiled does not run
+            self._tries += 1
+            _remove_file(hooks.path)
+            self._spent_s += self._last_s if self._usual_s else 0.0
+            return
+        self._last_s += time.perf_counter() - now
+        self._spent_s += self._last_s if self._usual_s else 0.0
+        details = {
+            "framework": "torch",
+            "window": self._windows,
+            "step": self._steps,
+            "parameters": _parameters(optimizer),
+            "switches": _switches(),
+            "autocast": hooks.autocast,
+            "seconds": self._last_s,
+        }
+        self._taken.append(_Taken(hooks.path, details, hooks.samples, [*_hidden(), *hooks.troubles]))
+        self._windows += 1
+        self._tries = 0
+        self._next_step = 2 * self._steps
+
+    def _read(self, taken: _Taken) -> None:
+        """Read a window's trace, and report it."""
+        began = time.perf_counter()
+        size = os.path.getsize(taken.path)
+        try:
+            if size > _LARGEST_BYTES:
+                found = traces.Found([], {f"a window whose trace has more than {_LARGEST_BYTES >> 20} MiB": None}, 0)
+            else:
+                found = traces.read_trace(taken.path)
+        except traces.TraceError as error:
+            found = traces.Found([], {f"torch's execution trace: {error}": None}, 0)
+        finally:
+            _remove_file(taken.path)
+        numbers = {kind: fingerprint.format_of(one) for kind, one in taken.samples.items()}
+        products, unknown = _resolve(found, numbers, taken.details["switches"])
+        read_s = time.perf_counter() - began
+        self._spent_s += read_s
+        self._last_s = max(self._last_s, taken.details["seconds"] + read_s)
+        self._bytes_per_s = max(1.0, size / max(read_s, 1e-6))
+        known_numbers = {kind: form for kind, form in numbers.items() if form is not None}
+        self._report.event(
+            "precision_observed",
+            **{
+                **taken.details,
+                "rows": traces.rows(products),
+                "unknown": [
+                    {"what": what, "flops": flops, "share": None}
+                    for what, flops in {**unknown, **dict.fromkeys(taken.unknown)}.items()
+                ],
+                "evidence": {"records": found.nodes, "numbers": known_numbers},
+                "seconds": taken.details["seconds"] + read_s,
+            },
+        )
+
+    @contextlib.contextmanager
+    def _safely(self) -> Iterator[None]:
+        """Let no error of ours reach the program: the first one is told in a line, and ends the observing."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
+            with contextlib.suppress(Exception):
+                self._turn_off(f"{type(error).__name__}: {error}")
+
+    def _turn_off(self, why: str) -> None:
+        if self._handle is None:
+            return
+        said = " ".join(why.split())[:200]
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"hpcml_client: the precision is not observed any more: {said}\n")
+        with contextlib.suppress(Exception):
+            self._drop_window()
+        traces.Marks.is_on = False
+        self._remove()
+        self._report.event("precision_observer", **self._hello, off=said)
+
+    def _remove(self) -> None:
+        handle, self._handle = self._handle, None
+        handle.remove()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _pause(self) -> None:
+        """Have no trace open in a child."""
+        if self._handle is not None and self._hooks is not None:
+            with self._safely(), self._lock:
+                self._drop_window()  # the next step tries again
+
+    def _forget(self) -> None:
+        """Observe nothing in a child: its steps, if any, are another program's."""
+        self._lock = threading.Lock()
+        if self._handle is not None:
+            with contextlib.suppress(Exception):
+                self._handle.remove()
+            self._handle, self._taken, self._folder = None, [], None
+
+
+def observe(report: Reporter, *, how: str, is_brief: bool = False) -> Observer:
+    """Observe this process from now on, unless somebody does already; return the observer.
+
+    With *is_brief* only the first window is taken, as is enough for most of many ranks.
+    """
+    if _Process.observer is None:
+        _Process.observer = Observer(report, how=how, is_brief=is_brief)
+        _Process.observer.install()
+    return _Process.observer
+
+
+def current() -> Optional[Observer]:
+    """Return the observer of this process, if there is one."""
+    return _Process.observer
+
+
+class _Process:
+    """What there is one of in a process, as of torch's trace."""
+
+    observer: Optional[Observer] = None
+
+
+def _give_way_to_others(observer: Observer) -> None:
+    """Have *observer* go off before anybody else takes an execution trace: torch has one, and two crash."""
+    from torch.profiler import profiler
+
+    name = "_add_execution_trace_observer"  # what all who trace call
+    add: Callable[[str], bool] = getattr(profiler, name)
+
+    def add_after_us(path: str) -> bool:
+        observer.give_way("the program takes an execution trace itself")
+        return add(path)
+
+    setattr(profiler, name, add_after_us)
+
+
+def _is_capturing() -> bool:
+    """Whether a CUDA graph is being captured, which nobody may disturb."""
+    is_used = torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call, unused-ignore]
+    return is_used and torch.cuda.is_current_stream_capturing()
+
+
+def _compilations() -> int:
+    """Return how often torch.compile has looked at code so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
+
+
+def _hidden() -> List[str]:
+    """Return what compiled code may compute without any trace of it."""
+    found = []
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None and dynamo.counters["inductor"].get("select_algorithm_autotune"):
+        found.append("templates of torch.compile, which no trace shows")
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is not None and getattr(getattr(trees, "local", None), "tree_manager_containers", None):
+        found.append("CUDA graphs, whose replays no trace shows")
+    return found
+
+
+def _parameters(optimizer: Any) -> Dict[str, int]:  # noqa: ANN401
+    counts: Dict[str, int] = {}
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            name = str(parameter.dtype).rpartition(".")[2]
+            counts[name] = counts.get(name, 0) + parameter.numel()
+    return counts
+
+
+def _switches() -> Dict[str, Any]:
+    try:
+        return dict(switches.read_switches())
+    except RuntimeError:  # a program that has used torch's old interface and the new one
+        return {}
+
+
+def _resolve(
+    found: traces.Found, numbers: Mapping[str, Optional[str]], settings: Mapping[str, Any]
+) -> Tuple[List[traces.Product], Dict[str, Optional[float]]]:
+    """Return the products with what the *numbers* of a few of them say of float32, and what stays unknown."""
+    products: List[traces.Product] = []
+    unknown = dict(found.unknown)
+    for one in found.products:
+        is_elsewhere = traces.FLOAT32_ELSEWHERE in one.format
+        if one.emulated or not (is_elsewhere or one.format == "fp32"):
+            products.append(one)
+            continue
+        kind = "conv" if one.is_convolution else "linear"
+        said = numbers.get(kind)
+        if said is not None and one.format in ("fp32", traces.FLOAT32_ELSEWHERE):
+            products.append(one._replace(format=said))
+        elif one.format == "fp32" and _is_strict(settings, kind):
+            products.append(one)
+        else:
+            what = one.format if is_elsewhere else f"float32 with oneDNN's {kind} switch open"
+            before = unknown.get(what, 0.0)
+            unknown[what] = None if before is None else before + one.flops
+    return products, unknown
+
+
+def _is_strict(settings: Mapping[str, Any], kind: str) -> bool:
+    """Whether oneDNN may compute float32 in nothing less; torch before 2.9 has no switch for it."""
+    part = "mkldnn.conv" if kind == "conv" else "mkldnn.matmul"
+    return settings.get(f"{part}.fp32_precision", "ieee") in ("ieee", "none")
+
+
+def _remove_file(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.remove(path)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what torch says of its trace from the program's standard error, and nothing else."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # closed
+        yield
+        return
+    with tempfile.TemporaryFile() as said:
+        sys.stderr.flush()
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        said.seek(0)
+        for line in said:
+            if _SAID_BY_TORCH.search(line) is None:
+                os.write(2, line)
