@@ -298,7 +298,7 @@ def connect(environ: Optional[Mapping[str, str]] = None) -> Client:
     """
     env = os.environ if environ is None else environ
     run_dir = env.get("HPCML_RUN_DIR")
-    ranks = _read_ranks(env)
+    ranks = ranks_of(env)
     config = _read_config(env.get("HPCML_CONFIG"))
     precision = env.get("HPCML_PRECISION")
     attempt = _read_int(env, "HPCML_ATTEMPT", 0)
@@ -330,7 +330,8 @@ def ranks_by_launcher(env: Mapping[str, str]) -> Optional[Ranks]:
     return _ranks_by(_BY_LAUNCHER, env)
 
 
-def _read_ranks(env: Mapping[str, str]) -> Ranks:
+def ranks_of(env: Mapping[str, str]) -> Ranks:
+    """Return which process of how many this is, as whatever launcher says it in *env*."""
     return _ranks_by(_LAUNCHERS, env) or Ranks()
 
 

@@ -15,7 +15,7 @@ from hpcml.agent.assignment import Turn
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
 from hpcml.model.container import INSIDE_NAMES, INSIDE_PREFIX
-from hpcml.model.run import Run
+from hpcml.model.run import Observe, Run
 from hpcml.model.strategy import StrategyName
 from hpcml.paths import program_packages
 from hpcml.runs.layout import RunDir
@@ -102,7 +102,8 @@ def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequ
         "HPCML_CLUSTER": turn.manifest.run.cluster.name,
     }
     if plan.image is None:  # else argv sets it, before the image's own
-        ours = [str(run_dir.client_path), *plan.python_path]
+        is_observed = turn.manifest.run.precision.observe is Observe.always
+        ours = [*run_dir.python_path(is_observed=is_observed), *plan.python_path]
         base["PYTHONPATH"] = os.pathsep.join(filter(None, [*ours, base.get("PYTHONPATH")]))
     return base
 

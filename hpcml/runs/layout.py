@@ -141,6 +141,14 @@ class RunDir:
         """The folder on the workload's PYTHONPATH; it holds only `hpcml_client` and `hpcml_train`."""
         return self.path / "pythonpath"
 
+    def python_path(self, *, is_observed: bool) -> list[str]:
+        """Return the folders that come first on the workload's PYTHONPATH.
+
+        With *is_observed* the first has the sitecustomize by which torch is observed in a program that does not ask.
+        """
+        injected = self.client_path / "hpcml_train" / "injected"
+        return [*([str(injected)] if is_observed else []), str(self.client_path)]
+
     @property
     def checkpoints(self) -> Path:
         """The folder where the workload may write its checkpoints."""

@@ -56,7 +56,7 @@ class Observer:
     def __init__(self, report: Reporter, *, how: str, is_brief: bool = False) -> None:
         self._report, self._how, self._is_brief = report, how, is_brief
         self._lock = threading.Lock()
-        self._handle: Any = None
+        self._is_on = False
         self._folder: Optional[str] = None
         self._lead: Optional[weakref.ref[Any]] = None
         self._strangers = 0  # steps of other optimizers since the last one of the leading
@@ -72,21 +72,27 @@ class Observer:
         self._spent_s = self._last_s = 0.0
         self._bytes_per_s = _BYTES_PER_S
 
-    def install(self) -> None:
-        """Say hello, and watch the steps of all optimizers from now on."""
+    def install(self, *, is_hooked: bool) -> None:
+        """Watch the steps of all optimizers from now on, and say hello; not *is_hooked*: somebody else does, and has.
+
+        The hook stays for good: torch goes through its hooks while they are called, and none may go away meanwhile.
+        """
         why_not = self._why_not()
-        self._report.event("precision_observer", **self._hello, **({} if why_not is None else {"off": why_not}))
+        if is_hooked or why_not is not None:
+            self._report.event("precision_observer", **self._hello, **({} if why_not is None else {"off": why_not}))
         if why_not is not None:
             return
-        from torch.optim.optimizer import register_optimizer_step_post_hook
+        if is_hooked:
+            from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        self._handle = register_optimizer_step_post_hook(self._stepped)
+            register_optimizer_step_post_hook(self.stepped)
+        self._is_on = True
         os.register_at_fork(before=self._pause, after_in_child=self._forget)
         _give_way_to_others(self)
 
     def end_step(self) -> None:
         """Tell the end of a step of a program that has no optimizer."""
-        self._stepped(self, (), {})
+        self.stepped(self, (), {})
 
     def expect_last(self, step: int) -> None:
         """Have the last step observed too: the program says that it is *step*."""
@@ -95,12 +101,12 @@ class Observer:
     def close(self) -> None:
         """Give up an open window, read those that wait, and observe no more."""
         with self._safely(), self._lock:
-            if self._handle is None:
+            if not self._is_on:
                 return
             self._drop_window()
             while self._taken:
                 self._read(self._taken.pop(0))
-            self._remove()
+            self._end()
 
     def give_way(self, why: str) -> None:
         """Be off for good, since somebody else is about to take a trace."""
@@ -122,12 +128,13 @@ class Observer:
             return f"torch {torch.__version__} has no execution trace"
         return None
 
-    def _stepped(self, optimizer: Any, _: Any, __: Any) -> None:  # noqa: ANN401 - as torch calls it
-        if not self._lock.acquire(blocking=False):  # another thread's step ended just now
+    def stepped(self, optimizer: Any, _: Any, __: Any) -> None:  # noqa: ANN401 - as torch calls it
+        """Know that *optimizer* has made a step just now."""
+        if not self._is_on or not self._lock.acquire(blocking=False):  # another thread's step ended just now
             return
         try:
             with self._safely():
-                if self._handle is not None and self._leads(optimizer):
+                if self._is_on and self._leads(optimizer):
                     self._end_of_step(optimizer)
         finally:
             self._lock.release()
@@ -277,7 +284,7 @@ class Observer:
                 self._turn_off(f"{type(error).__name__}: {error}")
 
     def _turn_off(self, why: str) -> None:
-        if self._handle is None:
+        if not self._is_on:
             return
         said = " ".join(why.split())[:200]
         with contextlib.suppress(Exception):
@@ -285,38 +292,35 @@ class Observer:
         with contextlib.suppress(Exception):
             self._drop_window()
         traces.Marks.is_on = False
-        self._remove()
+        self._end()
         self._report.event("precision_observer", **self._hello, off=said)
 
-    def _remove(self) -> None:
-        handle, self._handle = self._handle, None
-        handle.remove()
+    def _end(self) -> None:
+        self._is_on = False
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _pause(self) -> None:
         """Have no trace open in a child."""
-        if self._handle is not None and self._hooks is not None:
+        if self._is_on and self._hooks is not None:
             with self._safely(), self._lock:
                 self._drop_window()  # the next step tries again
 
     def _forget(self) -> None:
         """Observe nothing in a child: its steps, if any, are another program's."""
         self._lock = threading.Lock()
-        if self._handle is not None:
-            with contextlib.suppress(Exception):
-                self._handle.remove()
-            self._handle, self._taken, self._folder = None, [], None
+        self._is_on, self._taken, self._folder = False, [], None
 
 
-def observe(report: Reporter, *, how: str, is_brief: bool = False) -> Observer:
+def observe(report: Reporter, *, how: str, is_brief: bool = False, is_hooked: bool = True) -> Observer:
     """Observe this process from now on, unless somebody does already; return the observer.
 
-    With *is_brief* only the first window is taken, as is enough for most of many ranks.
+    With *is_brief* only the first window is taken, as is enough for most of many ranks. Not *is_hooked*: it is told
+    each step (`Observer.stepped`), and hello has been said.
     """
     if _Process.observer is None:
         _Process.observer = Observer(report, how=how, is_brief=is_brief)
-        _Process.observer.install()
+        _Process.observer.install(is_hooked=is_hooked)
     return _Process.observer
 
 

@@ -17,7 +17,7 @@ from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Bind, Container, ContainerBuild, ContainerGpu, ContainerKind
 from hpcml.model.hardware import is_for_data_centres
 from hpcml.model.precision import environment
-from hpcml.model.run import Run
+from hpcml.model.run import Observe, Run
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Image, Plan
 
@@ -99,6 +99,7 @@ def put_inside(
     # Arguments are public: only what they must say is here, the rest goes by the environment.
     last_word = {name: value for name, value in plan.environment.items() if name in switches or value is None}
     runtime = runtime_named(runtime_for(run))
+    ours = run_dir.python_path(is_observed=run.precision.observe is Observe.always)
     start = Start(
         image=image.path,
         command=plan.argv,
@@ -107,7 +108,7 @@ def put_inside(
         gpu=gpu,
         binds=_binds(plan, run, run_dir, folder, code, packages),
         last_word=last_word,
-        python_path=[str(run_dir.client_path), *plan.python_path],
+        python_path=[*ours, *plan.python_path],
         old_branches=_old_branches(run) if gpu is ContainerGpu.nv else (),
         options=container.options,
         writable_tmpfs=container.writable_tmpfs,
