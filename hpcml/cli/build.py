@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ def build(words: tuple[str, ...]) -> None:
     if "-h" in words or "--help" in words:
         say(_HELP, nl=False)
         return
+    sandbox, words = _taken(words, "--sandbox", "DIR")
     flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
     composed = [word for word in words if word not in _OWN_FLAGS]
     with saying_what_is_printed():
@@ -41,7 +42,11 @@ def build(words: tuple[str, ...]) -> None:
         for planned in images.draft_all(runs, os.environ, Path.cwd()):
             _show(planned)
         return
-    for wanted in images.want_all(runs, os.environ, Path.cwd()):
+    asked_for = images.want_all(runs, os.environ, Path.cwd())
+    if sandbox is not None:
+        _build_sandbox(asked_for, Path(sandbox).absolute())
+        return
+    for wanted in asked_for:
         if wanted.note:
             complain(f"warning: {wanted.note}")
         with display(wanted.definition.base) as on_progress:
@@ -61,10 +66,48 @@ Usage: hpcml build [OPTIONS] [OVERRIDES]
 
 Options:
   -n, --dry-run  Show the definition, its key and where the image would be.
+  --sandbox DIR  Build it unpacked into the new folder DIR, to develop in.
   --no-wait      If somebody builds it already, say so and end.
   --json         Print what is recorded of the image.
   -h, --help     Show this message and exit.
 """
+
+
+def _taken(words: Sequence[str], option: str, what: str) -> tuple[str | None, tuple[str, ...]]:
+    """Return the value of *option* among *words*, and the other words; raise `ConfigError` for one without a value."""
+    from hpcml.errors import ConfigError
+
+    value, rest, given = None, [], list(words)
+    while given:
+        word = given.pop(0)
+        if word == option:
+            if not given or given[0].startswith("-"):
+                raise ConfigError(f"{option} needs a value: {option} {what}")
+            value = given.pop(0)
+        elif word.startswith(f"{option}="):
+            value = word.partition("=")[2]
+        else:
+            rest.append(word)
+    if value == "":
+        raise ConfigError(f"{option} needs a value: {option} {what}")
+    return value, tuple(rest)
+
+
+def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
+    from hpcml.commands import images
+    from hpcml.errors import ConfigError
+
+    if len(asked_for) != 1:
+        raise ConfigError(f"--sandbox={target} is one folder, and {len(asked_for)} images are asked for")
+    (wanted,) = asked_for
+    if wanted.note:
+        complain(f"warning: {wanted.note}")
+    with display(wanted.definition.base) as on_progress:
+        images.build_sandbox(wanted, target, os.environ, on_progress=on_progress)
+    say(f"unpacked {wanted.definition.base}  {target}")
+    say(f"change it:  apptainer shell --writable {target}", err=True)
+    say(f"run in it:  hpcml run +container=sandbox container.path={target} ...", err=True)
+    say(f"keep it:    hpcml build +container=local container.path={target}", err=True)
 
 
 def _show(planned: WantedImage | UnresolvedImage) -> None:

@@ -20,7 +20,7 @@ from hpcml.images import inventory, registry
 from hpcml.images.cache import Cache, Checksums
 from hpcml.images.inventory import Stocked, claims_in
 from hpcml.images.packing import Packing, processors_on
-from hpcml.images.runtime import find_builder
+from hpcml.images.runtime import find_builder, looks_like_an_image
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.image import Definition, ImageRecord
@@ -71,7 +71,7 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
     def wanted(base: registry.Base, stages: Mapping[str, str], note: str | None = None) -> WantedImage:
         definition = definitions.define(
             container,
-            base.digest,
+            base.digest or None,
             folders=folders,
             project=project,
             architecture=architecture,
@@ -88,16 +88,13 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
         pinned = wanted(registry.Base(digest=container.digest, size_bytes=0), {})
         if pinned.found is not None:
             return pinned
+    if container.path is not None:
+        base = _local_base(container.path)
+        return wanted(base, _resolved(earlier, environ, architecture))
     reference = registry.Reference.of(container)
     try:
         base = registry.ask(reference, environ=environ, architecture=architecture)
-        return wanted(
-            base,
-            {
-                name: registry.resolve(each, environ=environ, architecture=architecture)
-                for name, each in earlier.items()
-            },
-        )
+        return wanted(base, _resolved(earlier, environ, architecture))
     except ImageError as error:
         known = _kept(container, reference, cache, folders, project)
         if known is None:
@@ -105,6 +102,22 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
         note = f"the image of {known.built_at[:10]} is used, without a look at the registry: {error}"
         base = registry.Base(digest=known.base_digest, size_bytes=0)
         return wanted(base, definitions.pinned_stages(known.definition, earlier), note)
+
+
+def _resolved(
+    earlier: Mapping[str, registry.Reference], environ: Mapping[str, str], architecture: str
+) -> dict[str, str]:
+    return {name: registry.resolve(each, environ=environ, architecture=architecture) for name, each in earlier.items()}
+
+
+def _local_base(path: str) -> registry.Base:
+    """Return what is known of a base on this machine before its content is read: of a file its size."""
+    found = Path(path)
+    if not found.exists():
+        raise ConfigError(f"container.path={path} does not exist")
+    if found.is_file() and not looks_like_an_image(found):
+        raise ConfigError(f"container.path={path} is no image that Apptainer can start (no SIF, squashfs or ext3)")
+    return registry.Base(digest="", size_bytes=found.stat().st_size if found.is_file() else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +172,7 @@ class Place:
 
 def place_of(container: Container, cluster: Cluster, environ: Mapping[str, str]) -> Place:
     """Return where the image of *container* would be, and which images of its tag are there; no registry is asked."""
-    base = registry.Reference.of(with_tag(container, cluster)).for_people
+    base = container.path or registry.Reference.of(with_tag(container, cluster)).for_people
     cache = Cache(caches.locate(environ, site=cluster.scratch))
     return Place(
         base=base, folder=cache.root, of_this_tag=[record for record in cache.records() if record.base == base]
@@ -185,6 +198,22 @@ def build(
         packing=packing_for(wanted.container, wanted.cluster, environ),
         on_progress=on_progress,
         wait=wait,
+    )
+
+
+def build_sandbox(
+    wanted: WantedImage, target: Path, environ: Mapping[str, str], *, on_progress: builder.OnProgress
+) -> None:
+    """Build the image unpacked into the new folder *target*, which is the user's own; raises as `build` does."""
+    runtime = find_builder(environ, wanted.container.runtime, module=wanted.cluster.container_module)
+    builder.build_sandbox(
+        wanted.definition,
+        target,
+        wanted.cache,
+        runtime=runtime,
+        environ=environ,
+        processors=packing_for(wanted.container, wanted.cluster, environ).processors,
+        on_progress=on_progress,
     )
 
 

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import IO
 
 from hpcml.errors import ImageError
-from hpcml.images.cache import Cache, remove_tree, scratch_name, sha256_of
+from hpcml.images.cache import Cache, dead_workplaces, remove_tree, scratch_name, sha256_of
 from hpcml.images.definition import require_unchanged
 from hpcml.images.failures import NOISE, explain, explain_os, with_log
 from hpcml.images.guard import await_end, guarded
@@ -115,6 +115,59 @@ def build(
         on_progress(BuildProgress(stage="preparing"))
         _check_room(definition, cache, environ)
         return _build(definition, cache, runtime, environ, packing or Packing(), on_progress, held)
+
+
+def build_sandbox(
+    definition: Definition,
+    target: Path,
+    cache: Cache,
+    *,
+    runtime: Runtime,
+    environ: Mapping[str, str],
+    processors: int | None = None,
+    on_progress: OnProgress = lambda _: None,
+) -> None:
+    """Build *definition* unpacked, in a folder that may be written to: *target*, which is there only when it is whole.
+
+    The folder is no part of *cache*, of which only the downloaded layers are used. Raises `ImageError` where *target*
+    is there already, and as `build` does. The user may remove all of it.
+    """
+    if target.exists() or target.is_symlink():
+        raise ImageError(f"--sandbox={target} is there already: choose another folder, or remove it")
+    if not os.access(target.parent, os.W_OK):
+        raise ImageError(f"--sandbox={target}: {target.parent} is not there, or you may not write into it")
+    _check_place(cache)
+    folder = target.with_name(f".{target.name}.{scratch_name(definition.key)}")
+    with _signals_clean_up():
+        for path in dead_workplaces(target):
+            await_end(path, on_wait=lambda: on_progress(BuildProgress(stage="waiting")))
+            remove_tree(path)
+        on_progress(BuildProgress(stage="preparing"))
+        try:
+            make_folder(folder)
+            chosen = chosen_place(environ, "TMPDIR")
+            scratch = Path(chosen) / scratch_name(definition.key) if chosen else folder / "tmp"
+            scratch.mkdir(parents=True, mode=0o700)
+            work = _Work(
+                definition=definition,
+                cache=cache,
+                runtime=runtime,
+                environ=environ,
+                processors=processors,
+                folder=folder,
+                scratch=scratch,
+            )
+            options = ("--sandbox", "--fix-perms")
+            work.make(folder / "image", options, on_progress, first_words=f"hpcml: {runtime}, unpacked into {target}")
+            (folder / "image").rename(target)
+        except OSError as error:
+            raise explain_os(error, cache) from error
+        except ImageError as error:
+            raise with_log(error, folder / "build.log", cache, definition.key) from None
+        finally:
+            remove_tree(folder)
+            if chosen_place(environ, "TMPDIR"):
+                remove_tree(Path(str(chosen_place(environ, "TMPDIR"))) / scratch_name(definition.key))
 
 
 def _await_lock(

@@ -22,7 +22,7 @@ from hpcml.model.image import UNRESOLVED, Definition
 from hpcml.paths import resource_dir
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # uname's word -> what registries call it
-_DEFAULT = "docker"
+_DEFAULT, _DEFAULT_LOCAL = "docker", "local"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _OURS = "org.hpcml."
 _SECTION = re.compile(r"%[A-Za-z]")
@@ -53,27 +53,33 @@ def define(
 
     *base_digest* is ``sha256:...``, or None while it is not known: then the text has the tag, and builds nothing.
     *architecture* is amd64 or arm64, None that of this machine; *base_size_bytes* is the size of the compressed layers,
-    from which the room for a build is estimated. The text is ``<container.name>.def`` in the first of *folders* that
-    has it, else ``docker.def``; in its last stage the image is that of *container*, and sections get what it adds.
+    from which the room for a build is estimated. Upon a base on this machine (``container.path``) there is no digest to
+    give: what the base holds is read. The text is ``<container.name>.def`` in the first of *folders* that has it, else
+    ``docker.def``, or ``local.def``; in its last stage the image is that of *container*, and sections get what it adds.
     Files of requirements that *container* names are relative to *project*, and sources of %files to the definition.
     *stage_digests* has the digests of the images that earlier stages begin from (see `stages`), as they are written.
 
     Raises `ConfigError` where there is no such file, or it builds from no registry or from another image or tag than
     *container* names, or a label has a name that is not allowed.
     """
-    reference = Reference.of(container)
-    path = _file(container.name, folders)
+    path = _file(container, folders)
     sections = _sections(path)
     require(bool(sections), f"{path} is empty")
-    if path.stem != _DEFAULT:
+    reference = None if container.path is not None else Reference.of(container)
+    for_people = reference.for_people if reference is not None else str(container.path)
+    if reference is None:
+        _check_local_base(path, sections, for_people)
+    elif path.stem != _DEFAULT:
         _check_base(path, sections, reference)
-    pinned = f"{reference.host_and_name}@{base_digest}" if base_digest else reference.for_people
+    pinned = f"{reference.host_and_name}@{base_digest}" if reference is not None and base_digest else for_people
     for written, digest in (stage_digests or {}).items():
         _pin_stages(sections, written, digest)
-    _set_base(sections, pinned, reference.for_people)
+    _set_base(sections, pinned, for_people)
     files = sources.digests(sections, path.parent, written_in=path)
+    if reference is None:
+        base_digest = f"sha256:{files[for_people]}"
     added = {
-        "labels": [*_labels(container, reference, base_digest or UNRESOLVED)],
+        "labels": [*_labels(container, for_people, base_digest or UNRESOLVED)],
         "environment": [*_environment(container)],
         "post": [*_post(container, project)],
     }
@@ -81,10 +87,10 @@ def define(
         _add(sections, name, lines)
     return Definition(
         text=_joined(sections),
-        base=reference.for_people,
+        base=for_people,
         base_digest=base_digest or UNRESOLVED,
         architecture=architecture or host_architecture(),
-        plain_http=reference.plain_http,
+        plain_http=reference is not None and reference.plain_http,
         base_size_bytes=base_size_bytes,
         files=files,
         folder=str(path.parent.resolve()) if files else None,
@@ -96,14 +102,15 @@ def stages(container: Container, folders: Sequence[Path]) -> dict[str, Reference
 
     Under each is what stands behind ``From:``. Raises `ConfigError` as `define` does.
     """
-    sections = _sections(_file(container.name, folders))
-    here = Reference.of(container)
+    sections = _sections(_file(container, folders))
+    here = Reference.of(container) if container.path is None else None
     found = {}
     for piece in sections[: _last_stage(sections)]:
         agent, written = _head(piece)
         if agent == "docker" and written and "@" not in written:
             reference = Reference.parse(written)
-            found[written] = replace(reference, plain_http=here.plain_http and here.host == reference.host)
+            is_here = here is not None and here.plain_http and here.host == reference.host
+            found[written] = replace(reference, plain_http=is_here)
     return found
 
 
@@ -125,13 +132,14 @@ def require_unchanged(definition: Definition) -> None:
         raise ImageError(f"%files {changed[0]} of {folder} has changed since this build was asked for: build again")
 
 
-def _file(name: str, folders: Sequence[Path]) -> Path:
-    for candidate in (name, _DEFAULT):
+def _file(container: Container, folders: Sequence[Path]) -> Path:
+    name, default = container.name, _DEFAULT if container.path is None else _DEFAULT_LOCAL
+    for candidate in (name, default):
         for folder in folders:
             path = folder / f"{candidate}.def"
             if path.is_file():
                 return path
-    raise ConfigError(f"container={name}: there is no {_DEFAULT}.def in {', '.join(map(str, folders))}")
+    raise ConfigError(f"container={name}: there is no {default}.def in {', '.join(map(str, folders))}")
 
 
 def _sections(path: Path) -> list[list[str]]:
@@ -205,6 +213,16 @@ def _check_base(path: Path, sections: Sequence[list[str]], reference: Reference)
     )
 
 
+def _check_local_base(path: Path, sections: Sequence[list[str]], base: str) -> None:
+    agent, written = _head(sections[_last_stage(sections)])
+    ours = path.parent == resource_dir("containers")
+    require(
+        agent == "localimage" and (ours or (path.parent / written).resolve() == Path(base).resolve()),
+        f"{path} begins from {agent} {written}, and container.path={base}: write Bootstrap: localimage and "
+        f"From: {base}",
+    )
+
+
 def _set_base(sections: Sequence[list[str]], pinned: str, for_people: str) -> None:
     """Let the last stage begin from *pinned*, and say before it what that is for people."""
     _pin(sections[_last_stage(sections)], pinned, for_people)
@@ -240,8 +258,8 @@ def _joined(sections: Sequence[list[str]]) -> str:
     return "\n\n".join(piece for piece in kept if not _SECTION.match(piece) or "\n" in piece) + "\n"
 
 
-def _labels(container: Container, reference: Reference, base_digest: str) -> Iterator[str]:
-    yield f"{_OURS}base {reference.for_people}"
+def _labels(container: Container, base: str, base_digest: str) -> Iterator[str]:
+    yield f"{_OURS}base {base}"
     yield f"{_OURS}base.digest {base_digest}"
     for name, value in sorted(container.labels.items()):
         require(_LABEL.fullmatch(name) is not None, f"container.labels: {name!r} is no name: use letters, digits . _ -")

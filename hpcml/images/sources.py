@@ -12,12 +12,14 @@ import hashlib
 import os
 import re
 import shlex
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcml.errors import ConfigError, require
 from hpcml.model.container import begins_section, holds_login
 
+_HEAD = re.compile(r"(?im)^\s*(bootstrap|from)\s*:(.*)$")
 _OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s+|=)?(.*)")
 _NO_PACKAGE = re.compile(r"(-e\b|--editable\b|\.{0,2}/|file:|\.\.?$)")
 _END = "END_OF_REQUIREMENTS"
@@ -26,10 +28,18 @@ _END = "END_OF_REQUIREMENTS"
 def digests(sections: Sequence[Sequence[str]], folder: Path, *, written_in: Path) -> dict[str, str]:
     """Return the SHA-256 of what each source of the %files of *sections* holds, by the source as it is written.
 
+    So have the images on this machine that a stage begins from (``Bootstrap: localimage``).
+
     *folder* is where relative sources lie, *written_in* the definition for messages. Names and whether a file can be
     executed count, times and owners do not. Raises `ConfigError` for a source that is not there or cannot be read.
     """
     found: dict[str, str] = {}
+    for base in local_bases(sections):
+        path = folder / base
+        require(
+            path.exists(), f"{written_in}: From: {base}: there is no such image (relative names are below {folder})"
+        )
+        found[base] = _digest_of_base(path, f"{written_in}: From: {base}")
     for source in _sources(sections, written_in):
         names = sorted(glob.glob(str(folder / source)))  # noqa: PTH207 - of absolute sources, too
         require(
@@ -55,6 +65,45 @@ def _sources(sections: Sequence[Sequence[str]], written_in: Path) -> Iterator[st
                 raise ConfigError(f"{written_in}: %files {line.strip()}: {error}") from error
 
 
+def local_bases(sections: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield what stands behind ``From:`` in the stages that begin from an image on this machine."""
+    for section in sections:
+        words = dict(_HEAD.findall("\n".join(section)) if not section[0].startswith("%") else ())
+        named = {name.lower(): value.strip() for name, value in words.items()}
+        if named.get("bootstrap", "").lower() == "localimage" and named.get("from"):
+            yield named["from"]
+
+
+def _digest_of_base(path: Path, what: str) -> str:
+    """Return what tells this image from another: of a file its SHA-256, of a folder its names, sizes, modes and times.
+
+    The files of a folder are not read, which takes minutes; what this user may not list counts by its own facts alone.
+    """
+    try:
+        if path.is_file():
+            return _sha256(path)
+        total = hashlib.sha256()
+        for place, folders, files in os.walk(path, onerror=_fail_unless_forbidden):
+            folders.sort()
+            for name in sorted([*folders, *files]):
+                found = (Path(place) / name).lstat()
+                size = 0 if stat.S_ISDIR(found.st_mode) else found.st_size
+                facts = (Path(place, name).relative_to(path), found.st_mode, size, found.st_mtime_ns)
+                total.update(repr(facts).encode(errors="surrogateescape"))
+    except OSError as error:
+        raise ConfigError(f"{what}: {error.filename} cannot be read: {error.strerror}") from error
+    return total.hexdigest()
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _fail_unless_forbidden(error: OSError) -> None:
+    if not isinstance(error, PermissionError):
+        raise error
+
+
 def _digest(paths: Sequence[Path], what: str) -> str:
     total = hashlib.sha256()
     try:
@@ -70,14 +119,10 @@ def _digest(paths: Sequence[Path], what: str) -> str:
 
 def _below(path: Path) -> Iterator[tuple[str, Path]]:
     """Yield *path* and all that lies below it, in a steady order, under names that begin with its own."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
     yield path.name, path
     if not path.is_dir():
         return
-    for place, folders, files in os.walk(path, onerror=fail, followlinks=True):
+    for place, folders, files in os.walk(path, onerror=_fail, followlinks=True):
         folders.sort()
         if len(Path(place).parts) - len(path.parts) > 100:
             raise OSError(40, "too many levels of links", place)

@@ -109,7 +109,7 @@ class Container:
     post: list[str] = field(default_factory=list)  # shell lines of the build, after the packages
     environment: dict[str, str] = field(default_factory=dict)  # of the image, readable by everybody who has it
     labels: dict[str, str] = field(default_factory=dict)
-    path: str | None = None  # of an image that is there
+    path: str | None = None  # of an image that is there; of an image to build, its base
     build: ContainerBuild = ContainerBuild.auto
     compression: Compression = Compression.auto
     build_processors: int | None = None  # None: four on a login node, elsewhere all
@@ -168,14 +168,26 @@ class Container:
             what = "image.sif" if self.kind is ContainerKind.sif else "directory"
             require(self.path is not None, f"container={self.name} needs container.path=/where/the/{what} is")
         else:
+            upon_it = builds and not any(
+                (self.registry, self.image, self.tag, self.digest)
+            )  # what is there is the base
             require(
-                self.path is None, f"container.path={self.path}: container={self.name} takes none: choose container=sif"
+                self.path is None or upon_it,
+                f"container.path={self.path}: container={self.name} takes none: choose container=sif, or "
+                "container=local to build upon it",
+            )
+            require(
+                self.path is not None or not upon_it,
+                f"container={self.name} needs container.path=/where/the/base is (a SIF or a sandbox), or "
+                "container.registry and container.image",
             )
         require(
             self.path is None or self.path.startswith("/"),
             f"container.path={self.path} must be absolute: the run starts elsewhere",
         )
-        missing = next((name for name in ("registry", "image") if builds and not getattr(self, name)), None)
+        missing = next(
+            (name for name in ("registry", "image") if builds and not (getattr(self, name) or self.path)), None
+        )
         example = "nvcr.io or docker.io" if missing == "registry" else "nvidia/pytorch"
         require(missing is None, f"container={self.name} is built: set container.{missing}={example}")
 
