@@ -75,6 +75,7 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.report.runs", "hpcml.report.render.data"): "loads all kinds of documents, which a table has no use for",
     ("hpcml.report.runs", "hpcml.report.render.markdown"): "as above",
     ("hpcml.schedulers.slurm.submitter", "hpcml.schedulers.slurm.submission"): "loads submitit, for submissions alone",
+    ("hpcml.schedulers.slurm.rehearsal", "hpcml.schedulers.slurm.submission"): "as above",
     ("hpcml.store.opening", "hpcml.store.postgres"): "most stores are files",
     ("hpcml.store.opening", "hpcml.store.sqlite.published"): "most stores are used by one host",
     ("hpcml.store.opening", "hpcml.store.sqlite.read_only"): "most stores are one's own",
@@ -86,6 +87,7 @@ LATE: dict[tuple[str, str], str] = {
 SMALL_TOPICS: dict[str, str] = {
     "hpcml.commands.submit.walltimes": "loads the database, and so only where a walltime has to be judged (LATE)",
     "hpcml.commands.submit.launchers": "what starts MPI programs at which scheduler: a new one adds its line there",
+    "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
     "hpcml.commands.submit.import_paths": "asks a program's own Python from where it imports",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.

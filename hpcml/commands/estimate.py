@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from hpcml.agent import host
 from hpcml.analysis.planning import duration
-from hpcml.analysis.planning.duration import find_precedents
+from hpcml.analysis.planning.duration import Precedents, find_precedents
 from hpcml.codec import encode, flatten
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.planned import Planned
+from hpcml.model.asked_used import asked_and_used
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.planning import Estimate, Wanted
+from hpcml.model.planning import Estimate, Forecast, Wanted
 from hpcml.model.records import Point
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -97,7 +99,15 @@ def _asked(store: Database, planned: Sequence[Planned], machine: Machine) -> Est
     evaluations: dict[str, list[Point]] = {}
     for metric, uids in by_metric.items():
         evaluations |= query.curves(store, uids, metric)
-    return duration.estimate(wanted, precedents, {uid: (step_times[uid], evaluations[uid]) for uid in metrics})
+    found = duration.estimate(wanted, precedents, {uid: (step_times[uid], evaluations[uid]) for uid in metrics})
+    return replace(found, forecasts=list(map(_with_asked, found.forecasts, precedents)))
+
+
+def _with_asked(forecast: Forecast, precedents: Precedents) -> Forecast:
+    """Return *forecast* with what runs alike used of what it asks for; others would say too little of it."""
+    if forecast.basis != "alike":
+        return forecast
+    return replace(forecast, asked=asked_and_used(forecast.wanted.params, precedents.runs))
 
 
 def _wanted(item: Planned, machine: Machine) -> Wanted:

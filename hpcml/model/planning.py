@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hpcml.model.asked_used import AskedUsed
 from hpcml.model.comparison import Interval
 
 WantedVerdict = Literal["equivalent", "non-inferior"]
@@ -112,6 +113,7 @@ class Forecast:
     start_s: float | None = None  # the part of `wall_s` before and after the training steps
     energy_j: float | None = None  # of the GPUs' boards, over all nodes
     suggested_s: int | None = None  # a walltime to ask for
+    asked: Sequence[AskedUsed] = ()  # what it asks for, against what runs alike used
     remarks: Sequence[str] = ()
 
     @property

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.planning import Estimate, Forecast
+from hpcml.report.asked_used import expected_line
 from hpcml.report.render.data import json_text
 from hpcml.report.render.markdown import safe_markdown
 from hpcml.report.render.rows import value_csv, value_markdown, value_table
@@ -50,7 +51,10 @@ def estimate_json(estimate: Estimate) -> str:
     Times are in seconds, energy in joules; null where no recorded run allows a forecast. `log_sd` is the standard
     deviation of the logarithm of durations of runs that are alike, `df` its degrees of freedom.
     """
-    forecasts = [{**_told(each), "remarks": list(each.remarks)} for each in estimate.forecasts]
+    forecasts = [
+        {**_told(each), "asked": [encode(one) for one in each.asked], "remarks": list(each.remarks)}
+        for each in estimate.forecasts
+    ]
     longest = None if estimate.longest is None else estimate.longest.wanted.name
     rest = {"total": encode(estimate.total), "longest": longest, "log_sd": estimate.log_sd, "df": estimate.df}
     return json_text({"forecasts": forecasts, **rest})
@@ -93,6 +97,7 @@ def remarks(estimate: Estimate) -> Iterator[str]:
         )
     for group in _groups(estimate):
         first = group.forecasts[0]
+        yield from (f"{group.name}: {expected_line(each)}" for each in first.asked)
         yield from (f"{group.name}: {remark}" for remark in first.remarks)
         if first.basis == "near":
             yield f"{group.name}: never recorded; a range from runs that differ in {', '.join(first.differing)}"

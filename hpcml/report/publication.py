@@ -10,6 +10,7 @@ from hpcml.model.comparison import Cell
 from hpcml.model.publication import Publication, ReportGroup
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
+from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import level_styles
 from hpcml.report.checklist import checklist_section
 from hpcml.report.comparison import closing, comparison_section, introduction
@@ -63,6 +64,7 @@ def publication_document(publication: Publication, quantities: RowQuantities = r
         scaling_section(publication.scaling) if publication.scaling else None,
         utilization_section(publication.attainment) if publication.attainment else None,
         checklist_section(publication.checklist) if publication.checklist else None,
+        asked_used_section(publication.runs),
         environment_section(publication),
         runs_section(publication),
         methods_section(publication),

@@ -19,6 +19,7 @@ from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
 from hpcml.model.state import State
+from hpcml.report.asked_used import used_line
 from hpcml.report.files import written_words
 from hpcml.report.precision import precision_words
 from hpcml.report.render.data import json_ready, json_text
@@ -148,6 +149,7 @@ def _result(run: RunRecord) -> Iterator[tuple[str, object]]:
 
 def _outcome(run: RunRecord) -> Iterator[tuple[str, object]]:
     yield "state", run.state.value + ("" if run.is_settled else "  (its scheduler has not said why)")
+    yield "used", used_line(run)
     yield "cause", run.cause
     yield "reason", run.reason
     yield "exit code", run.exit_code

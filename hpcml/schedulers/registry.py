@@ -20,12 +20,15 @@ from hpcml.errors import SubmissionError
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import Job, Site, Submitter, Ticket
 from hpcml.schedulers.local.queue import put_back as put_back_local
+from hpcml.schedulers.pbs import rehearsal as pbs_rehearsal
 from hpcml.schedulers.pbs import script as pbs_script
 from hpcml.schedulers.pbs import site as pbs_site
 from hpcml.schedulers.pbs import submission as pbs_submission
 from hpcml.schedulers.pbs.submitter import PbsSubmitter
 from hpcml.schedulers.pbs.submitter import put_back as put_back_pbs
+from hpcml.schedulers.rehearsal import Rehearse
 from hpcml.schedulers.slurm import query as slurm_query
+from hpcml.schedulers.slurm import rehearsal as slurm_rehearsal
 from hpcml.schedulers.slurm import script as slurm_script
 from hpcml.schedulers.slurm import site as slurm_site
 from hpcml.schedulers.slurm.submitter import SlurmSubmitter
@@ -69,6 +72,7 @@ class Backend:
     gpu_request: str | None = None  # how GPUs are asked for: a template of `Cluster.gpu_request`
     typed_gpu_request: str | None = None  # the same with their type; None: it has no word for it
     files_of_jobs: Callable[[Path], Iterable[tuple[Path, str]]] | None = None  # what killed jobs leave beside a script
+    rehearse: Rehearse | None = None  # what is asked before a submission; None: nothing
     avoids_nodes: bool = False  # whether it can be told where a job must not run
 
 
@@ -85,6 +89,7 @@ BACKENDS: Mapping[str, Backend] = {
         look_at_site=slurm_site.look,
         gpu_request=slurm_script.GPU_REQUEST,
         typed_gpu_request=slurm_script.TYPED_GPU_REQUEST,
+        rehearse=slurm_rehearsal.rehearse,
         avoids_nodes=True,
     ),
     "pbs": Backend(
@@ -97,6 +102,7 @@ BACKENDS: Mapping[str, Backend] = {
         look_at_site=pbs_site.look,
         gpu_request=pbs_script.GPU_REQUEST,
         files_of_jobs=pbs_script.files_of_jobs,
+        rehearse=pbs_rehearsal.rehearse,
     ),
 }
 

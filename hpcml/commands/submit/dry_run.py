@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands.submit import code, launch, preflight
+from hpcml.commands.submit import code, launch, preflight, rehearse
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import NotPrivateError
@@ -59,9 +59,10 @@ def preview_submission(
 
         planned, lines = images.foreseen(planned, environ, project)
     submissions = launch.preview(planned, places, backends)
+    said = rehearse.rehearse(planned, places, backends)
     return SubmissionPreview(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
-        sources=[*looks, *code.foreseen(planned, places), *lines],
-        warnings=[*notes, *preflight.all_warnings(planned, places, backends.machine)],
+        sources=[*looks, *code.foreseen(planned, places), *lines, *said.notes],
+        warnings=[*notes, *said.refusals, *said.warnings, *preflight.all_warnings(planned, places, backends.machine)],
     )

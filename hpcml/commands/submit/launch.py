@@ -132,6 +132,11 @@ def submit_retries(
 
 def preview(planned: Sequence[Planned], places: Places, backends: Backends) -> list[Preview]:
     """Return the scripts and calls that `launch` would make; nothing is written, and the uids shown are not used."""
+    return [item.shown for item in draft(planned, places, backends)]
+
+
+def draft(planned: Sequence[Planned], places: Places, backends: Backends) -> list[Outgoing]:
+    """Return the batches that `launch` would submit, under names that are not used; nothing is written."""
     now = datetime.now().astimezone()
     origin = provenance.describe([], Path.cwd(), provenance.NO_CODE, (), now)
     index = iter(range(len(planned)))
@@ -141,7 +146,7 @@ def preview(planned: Sequence[Planned], places: Places, backends: Backends) -> l
         return _job(item, KeptCode(plan=item.plan, code=None, packages=()), run_dir, origin)
 
     packs = [[shown(item) for item in pack] for pack in packing.packs_of(planned)]
-    return [item.shown for item in batches_of(packs, backends, new_submission_id(now))]
+    return batches_of(packs, backends, new_submission_id(now))
 
 
 def plan_shown(item: Planned, places: Places) -> Plan:

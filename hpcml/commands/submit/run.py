@@ -14,7 +14,7 @@ from typing import Protocol
 
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.submit import code, dependencies, images, look_plan, looks, preflight, recover
+from hpcml.commands.submit import code, dependencies, images, look_plan, looks, preflight, recover, rehearse
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.launch import Launched, launch
@@ -89,6 +89,7 @@ def submit_points(
     for line in lines:
         reporter.note(line)
     code.refuse(chosen, places)
+    _rehearse(chosen, places, backends, reporter)
     if any(item.wants_image for item in chosen):
         voice = images.Voice(display=reporter.building, warn=reporter.warn)
         jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
@@ -107,6 +108,16 @@ def submit_points(
         still = {id(item) for item in missing}
         chosen = [ready for item, ready in zip(wanted, chosen, strict=True) if id(item) in still]
         return launch(chosen, places, backends, command_line) if chosen else []
+
+
+def _rehearse(chosen: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> None:
+    """Raise `SubmissionError` where the scheduler says that it would not take a job; tell what else it says."""
+    said = rehearse.rehearse(chosen, places, backends)
+    rehearse.refuse(said)
+    for warning in said.warnings:
+        reporter.warn(warning)
+    for note in said.notes:
+        reporter.note(note)
 
 
 def _find_missing(of: Sequence[Planned], places: Places, reporter: RunReporter, *, are_left_out: bool) -> list[Planned]:

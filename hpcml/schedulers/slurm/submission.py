@@ -255,5 +255,10 @@ def _may_pass(answer: Answer) -> str | None:
 
 def _refusal(answer: Answer) -> SubmissionError:
     words = one_line(answer).replace("Batch job submission failed: ", "")
+    return SubmissionError(f"sbatch refused the job: {advised(words)}")
+
+
+def advised(words: str) -> str:
+    """Return Slurm's *words* of a refusal, with what to set where that is known."""
     advice = next((text for sign, text in _ADVICE.items() if sign in words), None)
-    return SubmissionError(f"sbatch refused the job: {words}" + (f" ({advice})" if advice else ""))
+    return words + (f" ({advice})" if advice else "")

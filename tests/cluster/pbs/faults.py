@@ -24,6 +24,9 @@ class Faults:
     mute: bool = False  # qsub does not print the id
     refusal: str = ""  # a hook's own words
     queue_disabled: bool = False
+    queue_stopped: bool = False
+    queue_limits: dict[str, str] = field(default_factory=dict)  # resources_max of every queue
+    no_queues: tuple[str, ...] = ()  # names that are none; any other is a queue
     account_wanted: bool = False
     forgotten: tuple[int, ...] = ()  # job numbers that the server no longer knows
     qdel_ignored: bool = False  # accepted, without effect

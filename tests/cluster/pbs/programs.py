@@ -80,6 +80,8 @@ def qstat(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
     as_json_wanted = flags.get("-F") == "json"
     if "-B" in flags:
         return said(out=SERVER_LINE)
+    if "-Q" in flags and as_json_wanted:
+        return _queues(ids, faults)
     if "-x" in flags and not faults.history:
         err = "".join(f"qstat: {NO_HISTORY} {text}\n" for text in map(full, ids)) or f"qstat: {NO_HISTORY} \n"
         return said(out=empty_json() if as_json_wanted else "", err=err)
@@ -92,6 +94,26 @@ def qstat(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
     else:
         out = as_table(found)
     return said(rc, out, err)
+
+
+def _queues(names: list[str], faults: Faults) -> Answer:
+    """Answer ``qstat -Q -f -F json NAME``, as recorded from PBS 23.06."""
+    unknown = [name for name in names if name in faults.no_queues]
+    shown = {
+        name: {
+            "queue_type": "Execution",
+            "total_jobs": 0,
+            "state_count": "Transit:0 Queued:0 Held:0 Waiting:0 Running:0 Exiting:0 Begun:0 ",
+            **({"resources_max": faults.queue_limits} if faults.queue_limits else {}),
+            "enabled": str(not faults.queue_disabled),
+            "started": str(not faults.queue_stopped),
+        }
+        for name in names
+        if name not in unknown
+    }
+    whole = json.loads(empty_json()) | ({"Queue": shown} if shown else {})
+    err = "".join(f"qstat: Unknown queue destination {name}\n" for name in unknown)
+    return said(170 if unknown else 0, json.dumps(whole, indent="\t"), err)
 
 
 def _look_all(

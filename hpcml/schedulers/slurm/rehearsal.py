@@ -1,0 +1,138 @@
+"""Whether Slurm would take a job: ``sbatch --test-only``, and what scontrol says of its partition and reservation.
+
+Man pages: sbatch (--test-only), scontrol (show partition, show reservation). Tried on Slurm 22.05: there --test-only
+takes a walltime above the partition's limit where the site does not enforce it; the job is queued, and never starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from hpcml.errors import HpcmlError
+from hpcml.schedulers.commands import Answer, NoAnswerError, call
+from hpcml.schedulers.contract import Batch
+from hpcml.schedulers.rehearsal import PATIENCE_S, Rehearsal
+from hpcml.schedulers.request import Request, request_for_batch
+from hpcml.schedulers.slurm.answers import parse_time_s
+from hpcml.schedulers.slurm.query import one_line
+from hpcml.units import spell_walltime
+
+_STARTS = re.compile(r"to start at (\S+) using .* in partition (\S+)")
+_FIELD = re.compile(r"(\w+)=(\S+)")
+# What --test-only says where sbatch would take the job, which then waits
+_WAITS = (
+    *("Required node not available", "Required partition not available", "nodes are busy", "Job dependency"),
+    *("Requested nodes are busy", "Unable to contact slurm controller", "Socket timed out", "Connection"),
+)
+
+
+def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Rehearsal:
+    """Ask Slurm what it would do with *script*, which is of *batch*; nothing is queued or written.
+
+    Silence is a warning: whether the job is taken shows when it is submitted.
+    """
+    request = request_for_batch(batch)
+    try:
+        refused, reservation = _reservation(request, patience_s)
+        if refused is not None:
+            return Rehearsal(refused=refused)
+        refused, starts_at, partition, waits = _tested(script, request, patience_s)
+        if refused is not None:
+            return Rehearsal(refused=refused)
+        refused, limits = _partition(partition or request.partition, request, patience_s)
+    except HpcmlError as error:
+        return Rehearsal(warnings=(f"Slurm did not say whether it would take the job: {error}",))
+    return Rehearsal(refused=refused, warnings=(*reservation, *waits, *limits), starts_at=starts_at)
+
+
+def _tested(
+    script: str, request: Request, patience_s: float
+) -> tuple[str | None, float | None, str | None, tuple[str, ...]]:
+    """Return Slurm's refusal, when the job would start and in which partition, and what it would wait for."""
+    from hpcml.schedulers.slurm.submission import advised, submission_environ  # noqa: PLC0415 - loads submitit
+
+    environ = submission_environ(os.environ, request)
+    answer = call(["sbatch", "--test-only"], timeout_s=patience_s, input=script, environ=environ)
+    words = one_line(answer).replace("allocation failure: ", "")
+    if answer.was_killed:
+        raise NoAnswerError(f"sbatch --test-only ended by {answer.end}")
+    if answer.returncode != 0:
+        if any(sign in words for sign in _WAITS):
+            return None, None, None, (f"Slurm says of the job: {words}",)
+        return f"sbatch refused the job: {advised(words)}", None, None, ()
+    match = _STARTS.search(answer.stderr)
+    if match is None:
+        return None, None, None, ()
+    return None, _unix(match[1]), match[2], ()
+
+
+def _partition(name: str | None, request: Request, patience_s: float) -> tuple[str | None, tuple[str, ...]]:
+    """Compare the job with its partition's limits, which Slurm need not enforce when a job is submitted."""
+    if name is None or "," in name:
+        return None, ()
+    facts = _shown("partition", name, patience_s)
+    state, limit_s, most = facts.get("State", ""), parse_time_s(facts.get("MaxTime", "")), facts.get("MaxNodes", "")
+    if limit_s is not None and request.walltime_s is not None and request.walltime_s > limit_s and request.qos is None:
+        return (
+            f"resources.walltime is {spell_walltime(request.walltime_s)}, and partition {name} allows "
+            f"{spell_walltime(limit_s)}: the job would never start"
+        ), ()
+    if most.isdigit() and request.nodes > int(most) and request.qos is None:
+        return f"resources.nodes={request.nodes}: partition {name} allows {most} to a job", ()
+    return None, () if state in ("", "UP") else (f"partition {name} is {state}: no job starts in it now",)
+
+
+def _reservation(request: Request, patience_s: float) -> tuple[str | None, tuple[str, ...]]:
+    """Look whether the reservation is there, has begun, and outlives the job; Slurm forgets one that has ended."""
+    name = request.reservation
+    if name is None:
+        return None, ()
+    answer = call(["scontrol", "--oneliner", "show", "reservation", name], timeout_s=patience_s)
+    if answer.returncode != 0:
+        words = one_line(answer)
+        if "not found" not in words:
+            raise NoAnswerError(words)
+        there = ", ".join(_reservations(patience_s)) or "none"
+        return (
+            f"resources.reservation={name}: {words}: it has expired, or is called otherwise (reservations of this "
+            f"Slurm: {there})"
+        ), ()
+    facts, now = dict(_FIELD.findall(answer.stdout)), time.time()
+    begins, ends = _unix(facts.get("StartTime", "")), _unix(facts.get("EndTime", ""))
+    if ends is not None and ends <= now:
+        return f"resources.reservation={name} has expired, at {facts['EndTime']}", ()
+    return None, tuple(_of_times(name, begins, ends, request, now))
+
+
+def _of_times(name: str, begins: float | None, ends: float | None, request: Request, now: float) -> Iterator[str]:
+    if begins is not None and begins > now:
+        yield f"resources.reservation={name} begins in {spell_walltime(begins - now)}: the job waits for it"
+    first = max(now, begins or now)
+    if ends is not None and request.walltime_s is not None and first + request.walltime_s > ends:
+        yield (
+            f"resources.reservation={name} ends in {spell_walltime(ends - now)}, and the job asks for "
+            f"{spell_walltime(request.walltime_s)}: it may never start in it"
+        )
+
+
+def _reservations(patience_s: float) -> Sequence[str]:
+    answer = call(["scontrol", "--oneliner", "show", "reservation"], timeout_s=patience_s)
+    return re.findall(r"^ReservationName=(\S+)", answer.stdout, re.MULTILINE)
+
+
+def _shown(kind: str, name: str, patience_s: float) -> Mapping[str, str]:
+    answer: Answer = call(["scontrol", "--oneliner", "show", kind, name], timeout_s=patience_s)
+    if answer.returncode != 0:
+        raise NoAnswerError(one_line(answer))
+    return dict(_FIELD.findall(answer.stdout))
+
+
+def _unix(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()  # of this machine's time zone, as scontrol prints it
+    except ValueError:
+        return None

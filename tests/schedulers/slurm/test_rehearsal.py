@@ -1,0 +1,118 @@
+"""What a real Slurm says of a job before it is submitted: by sbatch --test-only and scontrol."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.slurm.account import Account
+from tests.schedulers.slurm.user import Hpcml
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def hpcml(slurm: Account, folder: Path) -> Hpcml:
+    return Hpcml(slurm, folder)
+
+
+def as_root(account: Account, *words: str) -> str:
+    done = subprocess.run(words, env={**account.cluster.environ}, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def reservation(slurm: Account) -> Iterator[str]:
+    """A reservation of half an hour that begins now."""
+    as_root(slurm, "scontrol", "create", "reservation", "ReservationName=course", "StartTime=now",
+            "Duration=30", "Nodes=cpu1", "Users=hpcuser", "Flags=IGNORE_JOBS")  # fmt: skip
+    yield "course"
+    subprocess.run(
+        ["scontrol", "delete", "ReservationName=course"],
+        env={**slurm.cluster.environ},
+        check=False,
+        capture_output=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["resources.account=nosuch"],
+            "Invalid account or account/partition combination specified (set resources.account",
+        ),
+        (["resources.partition=nosuch"], "invalid partition specified: nosuch"),
+        (["resources.qos=nosuch"], "Invalid qos specification"),
+        (["resources.partition=qgpu_exp", "resources.walltime=10h"], "Requested time limit is invalid"),
+        (["resources.constraint=haswell"], "Invalid feature specification"),
+        (["resources.reservation=gone"], "resources.reservation=gone: Reservation gone not found: it has expired"),
+        (["resources.extra_directives=['--nosuch=1']"], "unrecognized option '--nosuch=1'"),
+    ],
+)
+def test_what_slurm_would_refuse_is_refused_in_its_words_and_nothing_is_written(
+    hpcml: Hpcml, words: list[str], says: str
+) -> None:
+    done = hpcml.run(*words, "workload.command=true")
+
+    (line,) = [line for line in done.stderr.decode().splitlines() if "warning" not in line]
+    assert done.returncode == 3
+    assert says in line
+    assert line.endswith("nothing was written or queued")
+    assert not (hpcml.home / "runs").exists() or not list((hpcml.home / "runs").iterdir())
+    assert hpcml.runs() == []
+
+
+def test_a_reservation_that_ends_before_the_job_would_is_said(hpcml: Hpcml, reservation: str) -> None:
+    words = [f"resources.reservation={reservation}", "workload.command=true"]
+
+    there = hpcml.run("-n", *words, "resources.walltime=5m")
+    short = hpcml.run("-n", *words, "resources.walltime=2h")
+    other = hpcml.run("-n", "resources.reservation=cours", "workload.command=true")
+
+    assert "reservation" not in there.stderr.decode()
+    assert "resources.reservation=course ends in" in " ".join(short.stderr.decode().split())
+    assert "reservations of this Slurm: course" in " ".join(other.stderr.decode().split())
+
+
+def test_a_partition_that_is_down_takes_the_job_and_is_said(hpcml: Hpcml, slurm: Account) -> None:
+    as_root(slurm, "scontrol", "update", "PartitionName=qgpu_exp", "State=DOWN")
+    try:
+        done = hpcml.run("resources.partition=qgpu_exp", "workload.command=true")
+    finally:
+        as_root(slurm, "scontrol", "update", "PartitionName=qgpu_exp", "State=UP")
+
+    assert done.returncode == 0, done.stderr
+    assert "qgpu_exp is DOWN" in " ".join(done.stderr.decode().split())
+
+
+def test_the_expected_start_is_told_where_the_nodes_are_taken(hpcml: Hpcml) -> None:
+    holds = ["resources.cpus_per_task=8", "resources.walltime=30m", "workload.command='sleep 600'"]
+    hpcml.submit(*holds)
+    hpcml.until_running()
+    time.sleep(1)
+
+    done = hpcml.run("-n", *holds)
+
+    assert "the scheduler expects the start in" in done.stdout.decode()
+    hpcml("cancel", hpcml.runs()[0]["uid"], "-y")
+    hpcml.runs_once_ended()
+
+
+def test_a_slurm_that_does_not_answer_stops_nothing_here(hpcml: Hpcml, folder: Path) -> None:
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "sbatch").write_text(
+        '#!/bin/sh\ncase "$*" in *--test-only*) kill -9 $$;; esac\nexec /usr/bin/sbatch "$@"\n'
+    )
+    (programs / "sbatch").chmod(0o755)
+
+    done = hpcml.run("workload.command=true", PATH=f"{programs}:{hpcml.account.environ['PATH']}")
+
+    assert done.returncode == 0, done.stderr
+    assert "Slurm did not say whether it would take the job" in " ".join(done.stderr.decode().split())
+    assert [run["state"] for run in hpcml.runs_once_ended()] == ["COMPLETED"]
