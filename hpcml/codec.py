@@ -57,9 +57,10 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
     if origin is dict:
         return {key: decode(arguments[1], item, where=f"{where}.{key}") for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
-        if value not in kind.__members__:
-            raise ConfigError(f"{where}={value[:_SHOWN]!r} is none of {', '.join(kind.__members__)}")
-        return kind[value]
+        try:
+            return kind[value]
+        except KeyError as error:
+            raise ConfigError(f"{where}={value[:_SHOWN]!r} is none of {', '.join(kind.__members__)}") from error
     if is_dataclass(kind):
         return _decode_dataclass(kind, value, where)
     if kind is float and isinstance(value, int):

@@ -21,7 +21,7 @@ LEVELS: dict[str, int] = {  # a module knows its own room and the levels below; 
     **dict.fromkeys(("config", "images", "schedulers", "agent", "store", "analysis", "report", "interop"), 4),
     "runs": 3,
     "model": 2,
-    **dict.fromkeys(("paths", "units", "codec", "formulas"), 1),
+    **dict.fromkeys(("paths", "units", "codec", "formulas", "plugins"), 1),
     "errors": 0,
 }
 OWNERS: dict[str, set[str]] = {
@@ -88,6 +88,8 @@ SMALL_TOPICS: dict[str, str] = {
     "hpcml.commands.submit.walltimes": "loads the database, and so only where a walltime has to be judged (LATE)",
     "hpcml.commands.submit.launchers": "what starts MPI programs at which scheduler: a new one adds its line there",
     "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
+    "hpcml.schedulers.flux.site": "every backend has the same files, and a site is looked for here",
+    "hpcml.schedulers.lsf.site": "as above",
     "hpcml.commands.submit.import_paths": "asks a program's own Python from where it imports",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.

@@ -60,7 +60,7 @@ def read_element(words: Sequence[str], environ: Mapping[str, str]) -> Element:
     batch = read_own(path)
     if batch.get("format") != _BATCH_FORMAT:
         raise HpcmlError(f"{path} has format {batch.get('format')!r}; this hpcml reads format {_BATCH_FORMAT}")
-    jobs, index = batch.get("jobs"), array_index(environ)
+    jobs, index = batch.get("jobs"), environ.get("HPCML_PACK") or array_index(environ)
     if not isinstance(jobs, list) or (index is None and len(jobs) != 1) or not 0 <= int(index or 0) < len(jobs):
         raise HpcmlError(f"{path} lists no run for array index {index}")
     sources = [Path(source) for source in jobs[int(index or 0)]]
@@ -84,8 +84,8 @@ def read_turn(source: Path, pack: str | None, environ: Mapping[str, str]) -> Tur
 
 
 def node_of(environ: Mapping[str, str]) -> int:
-    """Return the number of this node in the job, from 0: set by our PBS script, or by srun (SLURM_NODEID)."""
-    return int(environ.get("HPCML_NODE_RANK") or environ.get("SLURM_NODEID") or 0)
+    """Return the number of this node in the job, from 0: by our job script, srun (SLURM_NODEID), or IBM's jsrun."""
+    return int(environ.get("HPCML_NODE_RANK") or environ.get("SLURM_NODEID") or environ.get("JSM_NAMESPACE_RANK") or 0)
 
 
 def job_of(turn: Turn, environ: Mapping[str, str]) -> dict[str, str | int | None]:
@@ -93,9 +93,16 @@ def job_of(turn: Turn, environ: Mapping[str, str]) -> dict[str, str | int | None
 
     They are read here and not taken from the submission, since a job script may be submitted again by hand. All are
     None for local runs.
+
+    The scripts of all schedulers but Slurm and PBS say it in words of ours: HPCML_JOB_ID, HPCML_JOB_NAME, and in an
+    array HPCML_ARRAY_INDEX, which the scheduler counts as it likes, and HPCML_PACK, the place in the batch file.
     """
     if turn.is_local:
         return {"job_id": None, "array_index": None, "job_name": None}
+    if "HPCML_JOB_ID" in environ:
+        index = environ.get("HPCML_ARRAY_INDEX")
+        name = environ.get("HPCML_JOB_NAME")
+        return {"job_id": environ["HPCML_JOB_ID"], "array_index": int(index) if index else None, "job_name": name}
     name = environ.get("SLURM_JOB_NAME") or environ.get("PBS_JOBNAME")
     array_id = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("PBS_ARRAY_ID")
     if array_id:
@@ -106,7 +113,8 @@ def job_of(turn: Turn, environ: Mapping[str, str]) -> dict[str, str | int | None
 def job_start_of(environ: Mapping[str, str]) -> str:
     """Return what tells this start of the job from an earlier one under the same id; the same on all of its nodes.
 
-    Our PBS script for several nodes draws it; Slurm counts restarts (SLURM_RESTART_COUNT, absent in the first).
+    Our scripts draw it, that of PBS on several nodes only; Slurm counts restarts (SLURM_RESTART_COUNT, absent in the
+    first).
     """
     return environ.get("HPCML_JOB_START") or environ.get("SLURM_RESTART_COUNT") or ""
 

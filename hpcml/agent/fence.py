@@ -8,7 +8,7 @@ agent asks (`enter`) before it starts the program:
 what the journals tell                        what the agent does
 ============================================  ==================================================================
 an attempt of the run has COMPLETED           it leaves, unless HPCML_RUN_AGAIN=1 asks for another one
-this very job has ended the run, on PBS       it leaves: PBS restarts a job whose end it did not hear of
+this very job has ended the run, PBS or LSF   it leaves: they restart a job whose end they did not hear of
 the agent of another job is alive             it leaves
 an earlier agent of this job is alive, or of  it waits for that one's end, and looks again
 the job that queued this one to go on
@@ -47,6 +47,7 @@ from hpcml_client.journal import JournalWriter
 RUN_AGAIN = "HPCML_RUN_AGAIN"  # =1 in the job's environment: a run that has completed is to be carried out once more
 _STAYED_OUT = 1  # exit status: this job did not do the run's work, and it is not known to be done
 _INTERRUPTED = 128 + 15
+_RESTART = (SchedulerName.pbs, SchedulerName.lsf)  # a job with an end that they did not hear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +251,7 @@ class _Gate:
 
     def _is_done(self, told: RunFold) -> Left | None:
         """Return why there is nothing to do: the run has completed, or this very job has brought it to its end."""
-        is_restarted = self.turn.manifest.run.cluster.scheduler is SchedulerName.pbs  # with an end that it did not hear
+        is_restarted = self.turn.manifest.run.cluster.scheduler in _RESTART
         for attempt in told:
             if not attempt.has_ended or attempt.decision is None:
                 continue

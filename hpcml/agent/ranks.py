@@ -259,7 +259,7 @@ def _rendezvous(uid: str, nodes: int, environ: Mapping[str, str], *, suffix: str
     """
     if nodes == 1:
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    job = [environ.get(name, "") for name in ("SLURM_JOB_ID", "PBS_JOBID", "SLURM_RESTART_COUNT")]
+    job = [environ.get(name, "") for name in ("SLURM_JOB_ID", "PBS_JOBID", "SLURM_RESTART_COUNT", "HPCML_JOB_ID")]
     port = _FIRST_PORT + zlib.crc32("/".join([uid, *job]).encode()) % _PORTS
     if not (first := environ.get("HPCML_MASTER_ADDR")):
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

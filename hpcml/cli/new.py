@@ -40,7 +40,11 @@ def experiment(name: str) -> None:
 @new.command()
 @click.argument("name")
 @click.option(
-    "--scheduler", type=click.Choice(["slurm", "pbs"]), default="slurm", show_default=True, help="What the site has."
+    "--scheduler",
+    type=click.Choice(["slurm", "pbs", "lsf", "flux"]),
+    default="slurm",
+    show_default=True,
+    help="What the site has.",
 )
 def cluster(name: str, scheduler: str) -> None:
     """Make a profile in ./conf/cluster/NAME.yaml to fill in; on a login node `hpcml cluster new` asks the scheduler."""

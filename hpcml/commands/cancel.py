@@ -27,7 +27,7 @@ from hpcml.runs.liveness import ProcessIdentity, pid_here
 from hpcml.runs.private import check
 from hpcml.runs.state import EventName
 from hpcml.schedulers.contract import Ticket
-from hpcml.schedulers.registry import CLUSTER_SCHEDULERS
+from hpcml.schedulers.registry import THIS_MACHINE
 from hpcml.store.missing import runs_below
 from hpcml.store.query import open_runs
 from hpcml.store.scheduler_polls import read_words
@@ -211,7 +211,7 @@ def _may_have_job(record: RunRecord, word: tuple[Known, float] | None, *, is_nam
 
     Without a word of it: only where the run was named, since of a thousand that have ended hardly any has.
     """
-    if record.job_id is None or record.scheduler not in CLUSTER_SCHEDULERS:
+    if record.job_id is None or record.scheduler == THIS_MACHINE:
         return False
     if word is None or (record.t_end is not None and word[1] < record.t_end):
         return is_named

@@ -20,7 +20,7 @@ from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.run import Goal
 from hpcml.paths import resource_dir
-from hpcml.schedulers.registry import BACKENDS
+from hpcml.schedulers.registry import backend_of
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")  # a folder, and a word of Hydra's override grammar
@@ -68,7 +68,7 @@ def new_cluster(name: str, scheduler: SchedulerName, project: Path) -> Scaffold:
     """
     check_name(name)
     _check(name, "cluster", taken=None)
-    gpu_request = json.dumps(BACKENDS[scheduler.name].gpu_request)  # as YAML reads it too
+    gpu_request = json.dumps(backend_of(scheduler.name).gpu_request)  # as YAML reads it too
     text = _filled("cluster.yaml", name, scheduler=scheduler.name, gpu_request=gpu_request)
     files = _write({project / "conf" / "cluster" / f"{name}.yaml": text})
     return Scaffold(files=files, then=f"hpcml run -n cluster={name}")

@@ -12,7 +12,7 @@ from hpcml.model.cluster import SchedulerName
 from hpcml.model.failure_causes import Cause
 from hpcml.model.run import Run
 from hpcml.model.state import State
-from hpcml.schedulers.registry import BACKENDS
+from hpcml.schedulers.registry import backend_of
 from hpcml.units import format_walltime, parse_memory_mb, parse_walltime_s
 
 MORE = 1.5  # of what was too little
@@ -143,7 +143,7 @@ def _elsewhere(failure: Failure) -> Retry:
     where = ",".join(dict.fromkeys(failure.hosts))
     if not where or failure.run.cluster.scheduler is SchedulerName.local:
         return Retry(why="again as it was")
-    backend = BACKENDS[failure.run.cluster.scheduler.name]
+    backend = backend_of(failure.run.cluster.scheduler.name)
     if not backend.avoids_nodes:
         return Retry(why=f"again, perhaps on {where}: {backend.title} has no word for nodes to avoid")
     known = failure.run.resources.exclude

@@ -20,7 +20,7 @@ from hpcml.runs.cancellation import marked_at
 from hpcml.runs.layout import RunDir
 from hpcml.schedulers.contract import Answers, Ticket
 from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
-from hpcml.schedulers.registry import CLUSTER_SCHEDULERS
+from hpcml.schedulers.registry import THIS_MACHINE, cluster_schedulers
 from hpcml.store import origin
 from hpcml.store.database import Database
 from hpcml.store.scheduler_polls import (
@@ -96,7 +96,7 @@ class SchedulersAsked:
         wanted = {record.uid for record in records}
         ended = [record for record in self._ended_with_jobs() if record.uid not in wanted]
         for record in [*records, *ended]:
-            if record.scheduler in CLUSTER_SCHEDULERS and record.job_id is not None:
+            if record.scheduler != THIS_MACHINE and record.job_id is not None:
                 tickets[record.scheduler][record.uid] = ticket_of(record)
         self.problems = []
         fresh: dict[str, Known | None] = {}
@@ -117,7 +117,7 @@ class SchedulersAsked:
         """Return runs that ended and whose jobs may live; the same call asks about some of them, the latest first."""
         since = self.now() - _MAY_LIVE_S
         root = self.backends.places.runs
-        return ended_with_jobs(self.store, CLUSTER_SCHEDULERS, since=since, limit=_ASKED_AT_ONCE, roots=[root])
+        return ended_with_jobs(self.store, cluster_schedulers(), since=since, limit=_ASKED_AT_ONCE, roots=[root])
 
     def _ask(
         self, scheduler: str, asked: Mapping[str, Ticket], records: Sequence[RunRecord]
@@ -181,7 +181,7 @@ class SchedulersAsked:
 def has_living_job(record: RunRecord, known: Known, said_at: float) -> bool:
     """Tell whether the job of a run that has ended lives on, by its scheduler's last word and when that was said."""
     is_after = record.t_end is None or said_at > record.t_end + _LEAVES_S
-    return record.state.is_final and record.scheduler in CLUSTER_SCHEDULERS and is_after and not known.state.is_final
+    return record.state.is_final and record.scheduler != THIS_MACHINE and is_after and not known.state.is_final
 
 
 def ticket_of(record: RunRecord) -> Ticket:
@@ -218,7 +218,7 @@ def look(store: Database, places: Places, selection: Selection, asked: Scheduler
     if not selection.is_empty:
         return with_waits(standing_of(store, select(store, selection)), places)
     shown = {record.uid for record in runs}
-    ended = ended_with_jobs(store, CLUSTER_SCHEDULERS, since=float("inf"), limit=_ASKED_AT_ONCE, roots=[places.runs])
+    ended = ended_with_jobs(store, cluster_schedulers(), since=float("inf"), limit=_ASKED_AT_ONCE, roots=[places.runs])
     others = standing_of(store, [record for record in reversed(ended) if record.uid not in shown])
     return with_waits([*standing_of(store, runs), *(one for one in others if one.known is not None)], places)
 

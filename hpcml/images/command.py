@@ -17,7 +17,20 @@ from hpcml.model.container import Bind, ContainerGpu
 # What goes inside of the host's own environment, which --cleanenv keeps out: what the scheduler has given, and how this
 # machine is to be spoken to. PATH, LD_LIBRARY_PATH and PYTHONPATH of the host would break the image.
 PASSED_ON = (
-    *("SLURM_*", "SLURMD_*", "PBS_*", "NCPUS", "PMI_*", "PMI2_*", "PMIX_*", "OMPI_*", "MPICH_*"),
+    *(
+        "SLURM_*",
+        "SLURMD_*",
+        "PBS_*",
+        "LSB_*",
+        "LSF_*",
+        "FLUX_*",
+        "NCPUS",
+        "PMI_*",
+        "PMI2_*",
+        "PMIX_*",
+        "OMPI_*",
+        "MPICH_*",
+    ),
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
     *("NCCL_*", "RCCL_*", "GLOO_*", "UCX_*", "FI_*", "HSA_*"),

@@ -9,22 +9,57 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
-from enum import Enum
+from enum import Enum, EnumType
+from typing import Any
 
 from hpcml.errors import ConfigError, require
 from hpcml.model.container import RUNTIMES
 from hpcml.units import parse_memory_mb, parse_walltime_s
 
 MPI_LAUNCHERS = ("srun", "mpirun", "mpiexec", "pbsdsh")  # that start the ranks of one MPI program
+_SCHEDULER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 LAUNCHERS = ("pbs_tmrsh", "ssh", "mpiexec", "pbsdsh")  # as they are looked for on a node of PBS
 
 
-class SchedulerName(Enum):
-    """The program that starts jobs on a cluster; local means that hpcml starts them on this machine itself."""
+class _Open(EnumType):
+    """What lets an enumeration be asked for a name that it does not list."""
+
+    def __getitem__(cls, name: str) -> Any:  # noqa: ANN401
+        try:
+            return super().__getitem__(name)
+        except KeyError:
+            try:
+                return cls(name)
+            except ValueError:
+                raise KeyError(name) from None
+
+
+class SchedulerName(Enum, metaclass=_Open):
+    """The program that starts jobs on a cluster; local means that hpcml starts them on this machine itself.
+
+    Packages add others (`hpcml.schedulers.registry`), and runs that went to one are read where it is not installed: so
+    any word is a name, and each is one object, as with the members of `enum.Flag`. Whether there is such a scheduler
+    is `registry.backend_of`'s to say.
+
+    >>> SchedulerName["tsp"] is SchedulerName("tsp"), SchedulerName["pbs"] is SchedulerName.pbs, list(SchedulerName)[0]
+    (True, True, <SchedulerName.local: 'local'>)
+    """
 
     local = "local"
     slurm = "slurm"
     pbs = "pbs"
+    lsf = "lsf"
+    flux = "flux"
+
+    @classmethod
+    def _missing_(cls, value: object) -> SchedulerName | None:
+        if not isinstance(value, str) or _SCHEDULER.fullmatch(value) is None:
+            return None
+        other = object.__new__(cls)
+        other._name_, other._value_ = value, value
+        found = cls._value2member_map_.setdefault(value, other)
+        assert isinstance(found, cls)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +70,35 @@ class Queue:
     max_gpus: int | None = None  # of one job
     gpus: bool | None = None  # whether its nodes have GPUs
     note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lsf:
+    """How a site's LSF wants to be spoken to, which differs from site to site; None and the defaults: LSF's own way.
+
+    Raises `ConfigError` for a word that is none of those listed here.
+    """
+
+    submit: str = "stdin"  # stdin: bsub < job.sh; argument: bsub job.sh, where the site reads #BSUB lines of that
+    account: str = "-P"  # the flag of resources.account: -P project | -G user group
+    nodes: str = "span"  # span: -n SLOTS -R span[ptile=..]; nnodes: -nnodes, where whole nodes are given (CSM)
+    alloc_flags: str | None = None  # of -nnodes: "gpumps smt1"
+    memory: str = "per_job"  # what rusage[mem=] counts on a node: per_job | per_slot
+    launcher: str = "blaunch"  # what starts the agents: blaunch | jsrun, where a job's script is on no compute node
+
+    def __post_init__(self) -> None:
+        for name, known in _OF_LSF.items():
+            value = getattr(self, name)
+            require(value in known, f"cluster.lsf.{name}={value}: choose {' or '.join(known)}")
+
+
+_OF_LSF = {
+    "submit": ("stdin", "argument"),
+    "account": ("-P", "-G"),
+    "nodes": ("span", "nnodes"),
+    "memory": ("per_job", "per_slot"),
+    "launcher": ("blaunch", "jsrun"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +118,7 @@ class Cluster:
     gpu_model: str | None = None
     gpu_type: str | None = None  # the scheduler's name for the GPU: a100, v100-32
     gpu_compute_capability: str | None = None  # as NVIDIA writes it: "8.0"
+    cpu_arch: str | None = None  # as uname -m says it, where it is not x86_64: ppc64le, aarch64
     gpus_per_node: int | None = None
     cores_per_node: int | None = None
     cores_per_gpu: int | None = None
@@ -76,6 +141,7 @@ class Cluster:
         None  # Slurm: what ``srun --mpi=`` is told, one of those that `srun --mpi=list` shows; None: nothing
     )
     mpi_launcher: str | None = None  # the site's only one for MPI programs; None: srun on Slurm, mpirun elsewhere
+    lsf: Lsf = field(default_factory=Lsf)  # of LSF alone
     modules: list[str] = field(default_factory=list)  # loaded before every run
     prelude: list[str] = field(default_factory=list)  # shell lines before every run, as the site documents them
     scratch: str | None = None

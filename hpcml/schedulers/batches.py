@@ -20,6 +20,7 @@ from hpcml.schedulers.script import agent_array_command, agent_command
 
 TOKEN = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")  # what begins every token, and the name of the folder of its files
 _FORMAT = 1
+_OTHERS = re.compile(r"[^A-Za-z0-9_.+-]")
 
 
 def label_of(batch: Batch) -> str:
@@ -54,6 +55,14 @@ def name_of(label: str, token: str) -> str:
     'resnet.20261121-083015-222abcde'
     """
     return f"{label[:40]}.{token}"
+
+
+def plain_name_of(batch: Batch) -> str:
+    """Return the job's name of letters, digits and ``_.+-`` alone, for schedulers that read more into others.
+
+    Brackets would make an array of LSF's, and braces be filled in by Flux.
+    """
+    return name_of(_OTHERS.sub("_", label_of(batch)), batch.token)
 
 
 def own_batch(job: Job) -> Batch:

@@ -163,6 +163,7 @@ def _outputs(process: subprocess.Popen[str], text: str | None, timeout_s: float)
                 raise
             if (process.poll() or 0) < 0:
                 _kill_group(process)
+            text = None  # it was taken, and what the program has not read yet is still sent
             continue
         if process.returncode < 0:
             _kill_group(process)

@@ -15,7 +15,7 @@ from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.schedulers.commands import Answer, NoAnswerError, call
 from hpcml.schedulers.contract import NodeKind, QueueFacts, Site
-from hpcml.schedulers.registry import BACKENDS, Backend
+from hpcml.schedulers.registry import BACKENDS, Backend, backend_of
 from hpcml.units import format_walltime
 
 _TIMEOUT_S = 60.0  # sinfo waits 9 s for a controller that is down; a big site answers in seconds
@@ -89,7 +89,7 @@ def describe(name: str, site: Site, *, today: date) -> Found:
         cores_per_gpu=kind.cores // kind.gpus if kind.gpus else None,
         mem_per_node=_memory(kind.mem_mb),
         whole_nodes=queue.whole_nodes,
-        gpu_request=_gpu_request(BACKENDS[site.scheduler.name], kind),
+        gpu_request=_gpu_request(backend_of(site.scheduler.name), kind),
         gpu_queue=queue.name if queue.has_gpus else None,
         queues={facts.name: _queue(facts) for facts in site.queues},
         max_walltime=None if None in limits_s else format_walltime(max(filter(None, limits_s))),
@@ -104,7 +104,7 @@ def describe(name: str, site: Site, *, today: date) -> Found:
         cpus_per_task=max(1, cluster.cores_per_gpu or 0) if kind.gpus else None,
         walltime=format_walltime(default_s),
     )
-    who = f"{site.own_name or name}: {BACKENDS[site.scheduler.name].title} {site.version or ''}".rstrip()
+    who = f"{site.own_name or name}: {backend_of(site.scheduler.name).title} {site.version or ''}".rstrip()
     lines = (f"{who}, as it described itself on {today.isoformat()}.", "The default queue is a guess: the most GPUs.")
     return Found(cluster=cluster, resources=resources, summary=lines)
 

@@ -1,25 +1,38 @@
 """The schedulers that hpcml knows: one entry each, and what is on this machine of their programs.
 
-A new scheduler is a folder beside `slurm/` and `pbs/` with the same files, its name in
-`hpcml.model.cluster.SchedulerName`, and one entry of `BACKENDS`. Nobody else asks which scheduler it is: what differs
-from one to the other is a field of `Backend`.
+One of our own is a folder beside `slurm/` and `pbs/` with the same files, its name in
+`hpcml.model.cluster.SchedulerName`, and one entry of `BACKENDS`; a package adds another by an entry point in the group
+``hpcml.schedulers`` that is a `Backend` (CONTRIBUTING.md). Nobody else asks which scheduler it is: what differs from
+one to the other is a field of `Backend`.
 
->>> sorted(CLUSTER_SCHEDULERS)
-['pbs', 'slurm']
+>>> sorted(name for name in BACKENDS)
+['flux', 'local', 'lsf', 'pbs', 'slurm']
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hpcml import plugins
 from hpcml.errors import SubmissionError
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import Job, Site, Submitter, Ticket
+from hpcml.schedulers.flux import query as flux_query
+from hpcml.schedulers.flux import script as flux_script
+from hpcml.schedulers.flux import site as flux_site
+from hpcml.schedulers.flux.submitter import FluxSubmitter
+from hpcml.schedulers.flux.submitter import put_back as put_back_flux
 from hpcml.schedulers.local.queue import put_back as put_back_local
+from hpcml.schedulers.lsf import query as lsf_query
+from hpcml.schedulers.lsf import script as lsf_script
+from hpcml.schedulers.lsf import site as lsf_site
+from hpcml.schedulers.lsf.submitter import LsfSubmitter
+from hpcml.schedulers.lsf.submitter import put_back as put_back_lsf
 from hpcml.schedulers.pbs import rehearsal as pbs_rehearsal
 from hpcml.schedulers.pbs import script as pbs_script
 from hpcml.schedulers.pbs import site as pbs_site
@@ -74,6 +87,11 @@ class Backend:
     files_of_jobs: Callable[[Path], Iterable[tuple[Path, str]]] | None = None  # what killed jobs leave beside a script
     rehearse: Rehearse | None = None  # what is asked before a submission; None: nothing
     avoids_nodes: bool = False  # whether it can be told where a job must not run
+    limits_arrays: bool = True  # whether it can be told how many jobs of an array may run at once
+    job: re.Pattern[str] | None = None  # an id as resources.dependency may name it
+    waits_for_elements: bool = True  # whether a job can wait for one element of an array
+    alternatives: str | None = None  # what parts of a dependency of which one is enough: Slurm's ?
+    contract: int | None = None  # a package's: the version of hpcml's contract (plugins.CONTRACT) that it keeps
 
 
 # In the order in which a machine is searched for them: Slurm brings a qstat and a pbsnodes of its own (slurm-torque)
@@ -91,6 +109,8 @@ BACKENDS: Mapping[str, Backend] = {
         typed_gpu_request=slurm_script.TYPED_GPU_REQUEST,
         rehearse=slurm_rehearsal.rehearse,
         avoids_nodes=True,
+        job=re.compile(r"\d+(_\d+)?(\+\d+)?"),  # 4711, 4711_3 and 4711+5, in minutes (man sbatch)
+        alternatives="?",
     ),
     "pbs": Backend(
         title="PBS",
@@ -103,21 +123,66 @@ BACKENDS: Mapping[str, Backend] = {
         gpu_request=pbs_script.GPU_REQUEST,
         files_of_jobs=pbs_script.files_of_jobs,
         rehearse=pbs_rehearsal.rehearse,
+        job=re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?"),  # 4711.server and 4711[].server (man qsub)
+        waits_for_elements=False,
+    ),
+    "lsf": Backend(
+        title="LSF",
+        programs=("bsub", "bjobs", "bkill", "bhist"),
+        put_back=put_back_lsf,
+        time_limit_s=lsf_query.time_limit_s,
+        submitter=LsfSubmitter,
+        site_programs=("bqueues", "bhosts", "lsid"),
+        look_at_site=lsf_site.look,
+        gpu_request=lsf_script.GPU_REQUEST,
+        files_of_jobs=lsf_script.files_of_jobs,
+        avoids_nodes=True,
+        job=re.compile(r"\d+(\[\d*\])?"),
+    ),
+    "flux": Backend(
+        title="Flux",
+        programs=("flux",),
+        put_back=put_back_flux,
+        time_limit_s=flux_query.time_limit_s,
+        submitter=FluxSubmitter,
+        site_programs=("flux",),
+        look_at_site=flux_site.look,
+        gpu_request=flux_script.GPU_REQUEST,
+        avoids_nodes=True,
+        limits_arrays=False,
+        job=re.compile(r"[f\u0192][1-9A-HJ-NP-Za-km-z]{6,}"),  # base 58; hpcml's own ids of runs have no f in front
     ),
 }
 
 SUBMITS = ("sbatch", "qsub", "bsub")  # programs that submit a job and end
-CLUSTER_SCHEDULERS = tuple(
-    name for name, backend in BACKENDS.items() if backend.submitter is not None
-)  # but this machine
+THIS_MACHINE = "local"
+
+
+def backend_of(scheduler: str) -> Backend:
+    """Return what there is to know of *scheduler*, one of hpcml's own or a package's.
+
+    Raises `ConfigError`, in one line, where there is none of that name or the package that adds it cannot be used.
+    """
+    own = BACKENDS.get(scheduler)
+    return plugins.load(plugins.SCHEDULERS, scheduler, Backend, ours=BACKENDS) if own is None else own
+
+
+def cluster_schedulers() -> tuple[str, ...]:
+    """Return all names but that of this machine; those of packages, which are not loaded for it, come last.
+
+    >>> cluster_schedulers()[:2]
+    ('slurm', 'pbs')
+    """
+    others = [name for name in plugins.names(plugins.SCHEDULERS) if name not in BACKENDS]
+    return (*(name for name in BACKENDS if name != THIS_MACHINE), *others)
 
 
 def open_submitter(scheduler: str, *, submissions: Path) -> Submitter:
-    """Return who takes the jobs of *scheduler*, one of `CLUSTER_SCHEDULERS`.
+    """Return who takes the jobs of *scheduler*, one of `cluster_schedulers`; raises as `backend_of` does.
 
     *submissions* must lie on a file system that the nodes see. Nothing is started or written yet.
     """
-    opens = BACKENDS[scheduler].submitter
+    opens = backend_of(scheduler).submitter
     assert opens is not None, f"{scheduler} is this machine"
     return opens(submissions=submissions)
 
@@ -125,9 +190,9 @@ def open_submitter(scheduler: str, *, submissions: Path) -> Submitter:
 def find_programs(scheduler: str) -> dict[str, str | None]:
     """Return where each program that hpcml calls is, by its name; None for one that is not on PATH.
 
-    `hpcml doctor` shows them; of this machine there are none.
+    `hpcml doctor` shows them; of this machine there are none. Raises as `backend_of` does.
     """
-    return {program: shutil.which(program) for program in BACKENDS[scheduler].programs}
+    return {program: shutil.which(program) for program in backend_of(scheduler).programs}
 
 
 def require_programs(scheduler: str, *, cluster: str) -> None:

@@ -17,7 +17,7 @@ from hpcml.errors import HpcmlError
 from hpcml.runs.layout import run_dir_of
 from hpcml.runs.manifest import read_to_execute
 from hpcml.schedulers.contract import Job, Ticket
-from hpcml.schedulers.registry import BACKENDS
+from hpcml.schedulers.registry import THIS_MACHINE, backend_of, cluster_schedulers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,10 +38,11 @@ def _put_back(words: Sequence[str], environ: Mapping[str, str]) -> Ticket | None
     """Return the ticket of the job that carries on, or None where it is this job."""
     is_alone = "--alone" in words
     match [word for word in words if word != "--alone"]:
-        case [scheduler, manifest] if scheduler in BACKENDS:
-            return BACKENDS[scheduler].put_back(_job(Path(manifest)), environ, is_alone=is_alone)
+        case [scheduler, manifest]:
+            return backend_of(scheduler).put_back(_job(Path(manifest)), environ, is_alone=is_alone)
         case _:
-            raise HpcmlError(f"usage: python -m hpcml.schedulers.requeue {'|'.join(BACKENDS)} [--alone] MANIFEST")
+            known = (THIS_MACHINE, *cluster_schedulers())
+            raise HpcmlError(f"usage: python -m hpcml.schedulers.requeue {'|'.join(known)} [--alone] MANIFEST")
 
 
 def _job(manifest: Path) -> Job:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from hpcml.errors import HpcmlError
-from hpcml.schedulers.registry import BACKENDS
+from hpcml.schedulers.registry import backend_of, cluster_schedulers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,10 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _ask(words: Sequence[str]) -> int | None:
-    asks = {name: backend.time_limit_s for name, backend in BACKENDS.items() if backend.time_limit_s is not None}
-    if len(words) != 1 or words[0] not in asks:
-        raise HpcmlError(f"usage: python -m hpcml.schedulers.time_limit {'|'.join(asks)}")
-    return asks[words[0]](dict(os.environ))
+    if len(words) != 1:
+        raise HpcmlError(f"usage: python -m hpcml.schedulers.time_limit {'|'.join(cluster_schedulers())}")
+    ask = backend_of(words[0]).time_limit_s
+    if ask is None:
+        raise HpcmlError(f"{words[0]} has nobody to ask for the walltime of a job")
+    return ask(dict(os.environ))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ ACCOUNTS = {  # as the sites' own pages and their users write them
     **{name: ["def-someprof", "rrg-someprof-ab"] for name in ALLIANCE},
     "bridges2": ["abc123456p"],
     "frontier": ["ABC123", "stf007"],
+    "summit": ["ABC123", "stf007"],
     "isaac_ng": ["ACF-UTK0011"],
     "delta": ["abcd-delta-gpu"],
     "perlmutter": ["m1234_g"],
@@ -62,7 +63,7 @@ def test_every_profile_composes_and_is_what_reading_its_file_gives(profile: Prof
 
 def test_a_profile_says_where_it_is_from_and_how_far_it_is_to_be_trusted(profile: Profile) -> None:
     assert profile.cluster.name == profile.path.stem
-    assert profile.cluster.scheduler in (SchedulerName.slurm, SchedulerName.pbs)
+    assert profile.cluster.scheduler in set(SchedulerName) - {SchedulerName.local}
     assert profile.cluster.status in ("active", "decommissioned", "superseded", "unknown")
     assert profile.cluster.site
     assert profile.cluster.source
@@ -109,7 +110,9 @@ def test_gpus_are_asked_for_by_a_template_that_can_be_filled(profile: Profile) -
     assert ("gpu_type" in used) == (site.gpu_type is not None)
     if site.gpu_request:
         assert used & {"gpus", "gpus_total"}
-        assert site.gpu_request.startswith("--" if site.scheduler is SchedulerName.slurm else ":")
+        assert site.gpu_request.startswith(
+            {"slurm": "--", "pbs": ":", "lsf": "-gpu", "flux": "--"}[site.scheduler.name]
+        )
     else:  # the queue gives whole GPU nodes
         assert site.whole_nodes
         assert site.gpu_queue is not None
@@ -252,7 +255,7 @@ def test_profiles_are_those_of_hpcml_of_the_project_and_of_the_folders_given(tmp
     [
         ("name: [", "mine.yaml"),
         ("- a\n", "mapping"),
-        ("name: mine\nscheduler: lsf\n", "none of local, slurm, pbs"),
+        ("name: mine\nscheduler: l s f\n", "none of local, slurm, pbs"),
         ("name: mine\nscheduler: pbs\ncolour: red\n", "unknown key cluster.colour"),
         ("scheduler: pbs\n", "missing key cluster.name"),
         ("name: ${nothing}\nscheduler: pbs\n", "mine.yaml"),

@@ -9,8 +9,9 @@ import pytest
 import hpcml.schedulers
 from hpcml.errors import SubmissionError
 from hpcml.model.cluster import SchedulerName
-from hpcml.schedulers.registry import BACKENDS, CLUSTER_SCHEDULERS, open_submitter, require_programs
+from hpcml.schedulers.registry import BACKENDS, THIS_MACHINE, open_submitter, require_programs
 
+OURS = tuple(name for name in BACKENDS if name != THIS_MACHINE)
 FILES = {"submitter", "script", "submission", "query", "answers", "site"}
 
 
@@ -18,14 +19,14 @@ def test_every_scheduler_that_a_cluster_can_name_is_registered() -> None:
     assert set(BACKENDS) == {scheduler.name for scheduler in SchedulerName}
 
 
-@pytest.mark.parametrize("scheduler", CLUSTER_SCHEDULERS)
+@pytest.mark.parametrize("scheduler", OURS)
 def test_backends_have_the_same_files(scheduler: str) -> None:
     folder = Path(hpcml.schedulers.__path__[0]) / scheduler
 
     assert {path.stem for path in folder.glob("*.py")} >= FILES
 
 
-@pytest.mark.parametrize("scheduler", CLUSTER_SCHEDULERS)
+@pytest.mark.parametrize("scheduler", OURS)
 def test_what_a_profile_and_a_retry_need_to_know_of_a_scheduler_is_said(scheduler: str) -> None:
     backend = BACKENDS[scheduler]
 
@@ -35,7 +36,7 @@ def test_what_a_profile_and_a_retry_need_to_know_of_a_scheduler_is_said(schedule
     assert backend.typed_gpu_request is None or "{gpu_type}" in backend.typed_gpu_request
 
 
-@pytest.mark.parametrize("scheduler", CLUSTER_SCHEDULERS)
+@pytest.mark.parametrize("scheduler", OURS)
 def test_a_submitter_is_opened_without_asking_anything(scheduler: str, tmp_path: Path) -> None:
     assert open_submitter(scheduler, submissions=tmp_path / "none").query([]).calls == 0
 

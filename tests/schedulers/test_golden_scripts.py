@@ -13,15 +13,13 @@ import pytest
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
-from hpcml.model.cluster import SchedulerName
 from hpcml.model.run import spec_hash
 from hpcml.paths import resource_dir
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import FORMAT, Manifest
 from hpcml.schedulers.batches import own_batch
-from hpcml.schedulers.contract import Job, Submitter
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
-from hpcml.schedulers.slurm.submitter import SlurmSubmitter
+from hpcml.schedulers.contract import Job
+from hpcml.schedulers.registry import open_submitter
 from tests.conftest import ORIGIN
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -48,11 +46,8 @@ def job_on(profile: str, project: Path) -> Job:
 
 def submission(profile: str, project: Path) -> str:
     job = job_on(profile, project)
-    kinds: dict[SchedulerName, Submitter] = {
-        SchedulerName.slurm: SlurmSubmitter(submissions=HOME / "submissions"),
-        SchedulerName.pbs: PbsSubmitter(submissions=HOME / "submissions"),
-    }
-    preview = kinds[job.manifest.run.cluster.scheduler].preview(own_batch(job))
+    submitter = open_submitter(job.manifest.run.cluster.scheduler.name, submissions=HOME / "submissions")
+    preview = submitter.preview(own_batch(job))
     text = f"# $ {' '.join(preview.command)}\n{preview.script}"
     return text.replace(sys.executable, "PYTHON")
 

@@ -109,7 +109,7 @@ SHARED = "shared/unknown"
 _ORDER = "CUDA_DEVICE_ORDER"
 _CUDA_LIKE = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")  # the second is what Slurm sets beside the first
 _PHYSICAL = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # ids of the node, whatever the job sees (man srun)
-_JOBS = ("SLURM_JOB_ID", "PBS_JOBID")
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "HPCML_JOB_ID")
 _LEGACY_MIG = re.compile(r"MIG-(GPU-[0-9a-f-]+)/(\d+)/(\d+)", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 

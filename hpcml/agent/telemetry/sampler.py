@@ -148,7 +148,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _job_id(environ: Mapping[str, str]) -> str | None:
-    return environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID")
+    return environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or environ.get("HPCML_JOB_ID")
 
 
 def _end_with(agent: int) -> None:

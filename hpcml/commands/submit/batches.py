@@ -19,6 +19,7 @@ from hpcml.runs.state import EventName
 from hpcml.schedulers.batches import token_of
 from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.contract import Batch, Job, Preview, Submitter, Ticket
+from hpcml.schedulers.registry import backend_of
 from hpcml.schedulers.request import Request, request_for_pack
 from hpcml_client.journal import JournalWriter
 
@@ -99,7 +100,7 @@ def _divided(groups: Sequence[_Group], backends: Backends, submission: str, numb
     request = groups[0].request
     divided = divide(
         [len(group.packs) for group in groups],
-        largest=None if request.cluster.scheduler is SchedulerName.local else request.cluster.max_array_size,
+        largest=_largest(request),
         at_once=request.array_parallelism,
     )
     outgoing: list[Outgoing] = []
@@ -118,6 +119,18 @@ def _divided(groups: Sequence[_Group], backends: Backends, submission: str, numb
                 )
             )
     return outgoing
+
+
+def _largest(request: Request) -> int | None:
+    """Return how many elements an array may have; without one that can be limited, each run is a job of its own."""
+    if request.cluster.scheduler is SchedulerName.local:
+        return None
+    is_limited = request.array_parallelism is not None
+    return (
+        1
+        if is_limited and not backend_of(request.cluster.scheduler.name).limits_arrays
+        else (request.cluster.max_array_size)
+    )
 
 
 def submit_all(outgoing: Sequence[Outgoing], opened: OpenIntent) -> list[Ticket]:

@@ -21,6 +21,8 @@ from hpcml.model.run import Observe, Run
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Image, Plan
 
+_ARCHITECTURES = (None, "x86_64", "aarch64")  # of a cluster; None: nothing special
+
 
 def with_tag(container: Container, cluster: Cluster) -> Container:
     """Return *container* with the newest tag that the cluster's GPU and driver can run, unless one was chosen.
@@ -71,9 +73,20 @@ def fitted(run: Run, machine: Cluster) -> Run:
     if container.kind is not ContainerKind.build:
         _check_own(container, _check_runtime(run))
         return run
+    _check_architecture(run)
     run = replace(run, container=with_tag(container, machine))
     _check_runtime(run)
     return run
+
+
+def _check_architecture(run: Run) -> None:
+    """Raise `ConfigError` where the cluster's processors are others than those that images are made for."""
+    if (arch := run.cluster.cpu_arch) not in _ARCHITECTURES:
+        known = " and ".join(filter(None, _ARCHITECTURES))
+        raise ConfigError(
+            f"container={run.container.name}: cluster={run.cluster.name} has processors of {arch}, and NVIDIA's images "
+            f"are for {known}: use container=none, or container=sif with an image that was built there"
+        )
 
 
 def runtime_for(run: Run) -> str:

@@ -8,8 +8,7 @@ is the scheduler's. Where what is waited for can never happen, nothing is submit
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcml.commands.collect import collect, opened
@@ -17,19 +16,14 @@ from hpcml.commands.selection import not_done_since
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import ConfigError, StoreError
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.records import RunRecord
+from hpcml.model.records import RunRecord, spell_job
 from hpcml.model.run import Run
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.dependency import WORDS, Clause, Outlook, clauses_of, never, outlook
+from hpcml.schedulers.registry import backend_of
 from hpcml.store.database import Database
 from hpcml.store.query import find_runs, runs_meant
-
-# Slurm's 4711, 4711_3 and 4711+5 (minutes), PBS's 4711.server and 4711[].server (man sbatch, man qsub)
-_JOB: Mapping[SchedulerName, re.Pattern[str]] = {
-    SchedulerName.slurm: re.compile(r"\d+(_\d+)?(\+\d+)?"),
-    SchedulerName.pbs: re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +65,10 @@ def _waiting(item: Planned, runs: str | None, jobs: str | None) -> Planned:
 
 
 def _names_no_run(run: Run) -> bool:
-    """Tell whether the dependency of *run* is all in its scheduler's own words, of which Slurm's ``?`` is one."""
+    """Tell whether the dependency of *run* is all in its scheduler's own words, with which it may name alternatives."""
     text, scheduler = run.resources.dependency or "", run.cluster.scheduler
-    is_or = scheduler is SchedulerName.slurm and "?" in text
+    alternatives = backend_of(scheduler.name).alternatives
+    is_or = alternatives is not None and alternatives in text
     return is_or or all(_is_the_schedulers(clause, scheduler) for clause in clauses_of(text))
 
 
@@ -111,11 +106,13 @@ def resolve(store: Database, run: Run) -> Wait:
 
 
 def _is_the_schedulers(clause: Clause, scheduler: SchedulerName) -> bool:
-    return scheduler in _JOB and all(_is_job(name, scheduler) for name in clause.names)
+    is_known = backend_of(scheduler.name).job is not None
+    return is_known and all(_is_job(name, scheduler) for name in clause.names)
 
 
 def _is_job(name: str, scheduler: SchedulerName) -> bool:
-    return scheduler in _JOB and _JOB[scheduler].fullmatch(name) is not None
+    pattern = backend_of(scheduler.name).job
+    return pattern is not None and pattern.fullmatch(name) is not None
 
 
 def _require_known_word(clause: Clause, text: str) -> None:
@@ -159,13 +156,13 @@ def _job_of(record: RunRecord, scheduler: SchedulerName, text: str) -> str:
             f"resources.dependency={text}: run {record.uid} {where}, and {scheduler.name} can wait for its own jobs "
             "only"
         )
-    if record.array_index is None or scheduler is SchedulerName.pbs:
-        return record.job_id
-    return f"{record.job_id}_{record.array_index}"
+    is_whole = not backend_of(scheduler.name).waits_for_elements
+    return record.job_id if is_whole else spell_job(record.job_id, record.array_index)
 
 
 def _what_else(record: RunRecord, scheduler: SchedulerName, word: str) -> Iterator[str]:
-    if record.array_index is not None and scheduler is SchedulerName.pbs:
-        yield f"{word}: PBS cannot wait for one job of an array, so it waits for all of {record.job_id}"
+    backend = backend_of(scheduler.name)
+    if record.array_index is not None and not backend.waits_for_elements and scheduler is not SchedulerName.local:
+        yield f"{word}: {backend.title} cannot wait for one job of an array, so it waits for all of {record.job_id}"
     elif record.is_shared and scheduler is not SchedulerName.local:
         yield f"{word}: run {record.uid} shares a job with others, so all of job {record.job_id} is waited for"

@@ -30,7 +30,7 @@ from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import own_recipes
 from hpcml.model.run import Run
 from hpcml.paths import is_source_of_hpcml, resource_dir
-from hpcml.schedulers.registry import find_programs
+from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,7 @@ def _warn_of_goals(points: Sequence[Composed]) -> None:
 
 
 def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
+    backend_of(point.run.cluster.scheduler.name)  # refuses one that is not there
     run = routed(point.run)
     if run.data.path is not None:
         check_exists(run.data.path)

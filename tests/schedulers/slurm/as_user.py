@@ -100,6 +100,22 @@ def cancel(*tickets: Ticket) -> None:
     submitter(Path("/nowhere")).cancel(tickets)
 
 
+def cancel_within(tickets: Sequence[Ticket], *, patience_s: float) -> None:
+    submitter(Path("/nowhere"), patience_s=patience_s).cancel(tickets)
+
+
+def find_around(folder: Path, command: str) -> tuple[list[Ticket] | None, list[Ticket], list[Ticket] | None]:
+    """Look for a submission before and after it is made."""
+    batch = batch_of([write_job(folder, command, 0, [])])
+    before = submitter(folder).find(batch)
+    tickets = submitter(folder).submit(batch)
+    return before, tickets, submitter(folder).find(batch)
+
+
+def preview(folder: Path, overrides: Sequence[str]) -> str:
+    return submitter(folder).preview(batch_of([write_job(folder, "true", 0, overrides)])).script
+
+
 def wait_until_final(tickets: Sequence[Ticket], *, timeout_s: float = 300) -> list[Known]:
     """Return what is known once all have ended."""
     deadline = time.monotonic() + timeout_s
