@@ -17,7 +17,7 @@ _FORMS = ("csv", "json", "parquet", "mlflow", "tensorboard", "openmetrics", "roc
 
 @click.command()
 @click.argument("references", metavar="[RUN]...", nargs=-1)
-@click.option("--to", "form", type=click.Choice(_FORMS), required=True, help="The format.")
+@click.option("--to", "form", metavar="FORMAT", required=True, help=f"{', '.join(_FORMS)}, or one that a package adds.")
 @click.option("-o", "out", metavar="WHERE", help="A folder, a file (json, openmetrics) or MLflow's address.")
 @click.option("--artifacts", "with_artifacts", is_flag=True, help="mlflow, rocrate: logs and artifacts go along.")
 @click.option("--license", "license_", metavar="TEXT", help="rocrate: a URL or words.")
@@ -38,9 +38,7 @@ def export(
     from hpcml.commands import export as exchange
     from hpcml.commands.selection import Selection
 
-    wish = exchange.ExportRequest(
-        form=exchange.ExportFormat(form), out=out, with_artifacts=with_artifacts, license=license_
-    )
+    wish = exchange.ExportRequest(form=exchange.form_of(form), out=out, with_artifacts=with_artifacts, license=license_)
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     done = exchange.export(places, wanted, wish, os.environ, sys.stdout)
     for remark in done.remarks:

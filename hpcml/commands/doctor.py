@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from hpcml import plugins
+from hpcml.agent.telemetry.others import NodeSampler
 from hpcml.commands.collect import opened
+from hpcml.commands.export import ExportFormat
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.account import known_account
 from hpcml.commands.submit.backends import Backends
@@ -19,12 +22,13 @@ from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import HpcmlError
 from hpcml.images.readiness import ready_for_images
+from hpcml.interop.exporters import Exporter
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.run import Schedule
 from hpcml.paths import Places
 from hpcml.runs.private import exchangeable, is_open, why_shared
 from hpcml.schedulers.contract import Ticket
-from hpcml.schedulers.registry import find_programs
+from hpcml.schedulers.registry import BACKENDS, Backend, find_programs
 from hpcml.store.opening import place_of
 
 
@@ -51,6 +55,7 @@ def examine(
     yield Check(what="cores", verdict="ok", found=f"{machine.cores} usable")
     yield _gpus(machine)
     yield from _packages()
+    yield from _plugins()
     yield from _cluster(places, machine, cluster, folder, network=network)
 
 
@@ -116,6 +121,19 @@ def _packages() -> Iterator[Check]:
         yield Check(what="NVML package", verdict="warn", found=found)
 
 
+def _plugins() -> Iterator[Check]:
+    """Yield what packages add to hpcml, each loaded once for that; one that is broken breaks nothing else."""
+    kinds: dict[str, tuple[type[object], Collection[str]]] = {
+        plugins.SCHEDULERS: (Backend, BACKENDS),
+        plugins.SAMPLERS: (NodeSampler, ()),
+        plugins.EXPORTERS: (Exporter, [form.value for form in ExportFormat]),
+    }
+    for group, (kind, ours) in kinds.items():
+        for plugin in plugins.installed(group):
+            problem = plugins.problem_of(plugin, kind, ours=ours)
+            yield Check(what="plug-in", verdict="warn" if problem else "ok", found=problem or str(plugin))
+
+
 def _cluster(places: Places, machine: Machine, name: str, folder: str | None, *, network: bool) -> Iterator[Check]:
     own = [] if folder is None else ["--config-dir", folder]
     try:
@@ -125,9 +143,14 @@ def _cluster(places: Places, machine: Machine, name: str, folder: str | None, *,
         return
     site = point.run.cluster
     yield Check(what=f"profile {name}", verdict="ok", found=f"{site.scheduler.name}, {site.site or 'this machine'}")
-    for program, place in find_programs(site.scheduler.name).items():
+    try:
+        programs = find_programs(site.scheduler.name)
+    except HpcmlError as error:
+        yield Check(what="scheduler", verdict="fail", found=str(error))
+        return
+    for program, place in programs.items():
         yield Check(what=program, verdict="ok" if place else "fail", found=place or "not on PATH")
-    if site.scheduler is not SchedulerName.local and all(find_programs(site.scheduler.name).values()):
+    if site.scheduler is not SchedulerName.local and all(programs.values()):
         yield _answer(Backends(places=places, machine=machine), site.scheduler.name)
     yield from _account(site)
     found_of_images = ready_for_images(site, os.environ, network=network)

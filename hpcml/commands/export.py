@@ -25,6 +25,7 @@ from hpcml.interop import (
     tensorboard_export,
 )
 from hpcml.interop.exported import Export, WholeRun
+from hpcml.interop.exporters import Exporter, exporter_of
 from hpcml.model.records import Point, RunRecord
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
@@ -54,7 +55,7 @@ class ExportFormat(Enum):
 class ExportRequest:
     """What is to be exported where."""
 
-    form: ExportFormat
+    form: ExportFormat | str  # a text: what a package adds
     out: str | None = None  # a folder, a file or MLflow's URI; None: standard output, or what MLFLOW_TRACKING_URI says
     with_artifacts: bool = False  # logs and what runs reported as artifacts go along
     license: str | None = None  # of a crate
@@ -91,15 +92,16 @@ def export(
         if wish.form is ExportFormat.mlflow:
             with _alone(places):
                 return _to_mlflow(runs, target, wish)
-        if wish.form in _FILES:
-            _to_file(runs, wish.form, target, stdout)
+        if (writes := _file_of(wish.form)) is not None:
+            _to_file(runs, writes, target, stdout)
         else:
             _to_folder(runs, wish, Path(target))
     counted = _count(len(records), "run")
     return Exported(line=f"{counted} exported" if target == STDOUT else f"{counted} exported to {target}")
 
 
-_FILES: Mapping[ExportFormat, tuple[Callable[[Export, IO[str]], None], Callable[[bytes], bool]]] = {
+WritesFile = tuple[Callable[[Export, IO[str]], None], Callable[[bytes], bool]]
+_FILES: Mapping[ExportFormat, WritesFile] = {
     ExportFormat.json: (json_export.write_json, json_export.is_json_export),
     ExportFormat.openmetrics: (
         lambda runs, file: openmetrics_export.write_openmetrics(runs.records, file),
@@ -113,11 +115,35 @@ _FOLDERS: Mapping[ExportFormat, Callable[[Export, Path], None]] = {
 }
 
 
+def form_of(name: str) -> ExportFormat | str:
+    """Return the format called *name*: one of hpcml's own, or a package's, by its name.
+
+    Raises `ConfigError`, in one line, where there is none or the package cannot be used.
+    """
+    ours = {form.value: form for form in ExportFormat}
+    if name not in ours:
+        exporter_of(name, ours=ours)
+    return ours.get(name, name)
+
+
+def _exporter(form: str) -> Exporter:
+    return exporter_of(form, ours=[own.value for own in ExportFormat])
+
+
+def _file_of(form: ExportFormat | str) -> WritesFile | None:
+    """Return how *form* is written where it is a file, and how it knows its own; None: a folder, or MLflow."""
+    if isinstance(form, ExportFormat):
+        return _FILES.get(form)
+    other = _exporter(form)
+    return None if other.write_file is None or other.is_ours is None else (other.write_file, other.is_ours)
+
+
 def _target(wish: ExportRequest, environ: Mapping[str, str]) -> str:
     """Return where the export goes: what was asked for, else the format's own default."""
-    if wish.out is not None and (wish.out != STDOUT or wish.form in _FILES):
+    is_file = _file_of(wish.form) is not None
+    if wish.out is not None and (wish.out != STDOUT or is_file):
         return wish.out
-    if wish.form in _FILES:
+    if is_file:
         return STDOUT
     if wish.form is ExportFormat.mlflow:
         if uri := environ.get("MLFLOW_TRACKING_URI"):
@@ -125,11 +151,15 @@ def _target(wish: ExportRequest, environ: Mapping[str, str]) -> str:
         raise ConfigError(
             "say where MLflow is: -o sqlite:////path/to/mlflow.db, -o https://..., or MLFLOW_TRACKING_URI"
         )
-    raise ConfigError(f"--to {wish.form.value} writes a folder: say which with -o FOLDER")
+    raise ConfigError(f"--to {_name(wish.form)} writes a folder: say which with -o FOLDER")
 
 
-def _to_file(runs: Export, form: ExportFormat, target: str, stdout: IO[str]) -> None:
-    write, is_ours = _FILES[form]
+def _name(form: ExportFormat | str) -> str:
+    return form.value if isinstance(form, ExportFormat) else form
+
+
+def _to_file(runs: Export, writes: WritesFile, target: str, stdout: IO[str]) -> None:
+    write, is_ours = writes
     if target == STDOUT:
         write(runs, stdout)
         return
@@ -138,8 +168,12 @@ def _to_file(runs: Export, form: ExportFormat, target: str, stdout: IO[str]) -> 
 
 
 def _to_folder(runs: Export, wish: ExportRequest, target: Path) -> None:
-    with output.new_folder(target.absolute(), wish.form.value) as folder:
-        if wish.form is ExportFormat.rocrate:
+    with output.new_folder(target.absolute(), _name(wish.form)) as folder:
+        if not isinstance(wish.form, ExportFormat):
+            write = _exporter(wish.form).write_folder
+            assert write is not None  # else it writes a file
+            write(runs, folder)
+        elif wish.form is ExportFormat.rocrate:
             about = crate_export.About(
                 made_at=datetime.now(UTC),
                 hpcml_version=__version__,

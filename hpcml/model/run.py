@@ -384,6 +384,7 @@ class Telemetry:
     interval: str = "1s"  # between samples: NVML's calls take a lock that the program needs, too
     network: bool = False  # traffic of the node's network cards and InfiniBand ports
     pcie: bool = False  # traffic of the GPUs' PCIe and NVLink
+    samplers: list[str] = field(default_factory=list)  # of packages: what they read becomes metrics of the run
 
     def __post_init__(self) -> None:
         seconds = parse_interval_s(self.interval, field="telemetry.interval")

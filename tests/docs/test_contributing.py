@@ -52,10 +52,8 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in _COPIED:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in files_of(PAGE).items():
-        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_text(text, encoding="utf-8")
-        if name.startswith("hpcml/schedulers/"):
-            (copy / name).with_name("__init__.py").touch()
     for name, change in changes():
         if not name.startswith(_OF_A_RECIPE):
             apply(change, copy / name)
@@ -74,6 +72,15 @@ def apply(change: str, path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1, f"{path.name} has changed: {old}"
     path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def lab(changed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page's package, installed by pip into a folder of its own; hpcml itself is as it is."""
+    site = tmp_path_factory.mktemp("lab")
+    words = ["pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site)]
+    subprocess.run([sys.executable, "-m", *words, str(changed / "hpcml-lab")], check=True, timeout=300)
+    return site
 
 
 def python(copy: Path, environ: Mapping[str, str], cwd: Path, *words: str) -> str:
@@ -122,23 +129,41 @@ def test_a_new_column_stands_in_text_and_data(changed: Path, hpcml_environ: dict
     assert all(0 <= float(line["share_ok"]) <= 100 for line in lines)
 
 
-def test_a_new_section_stands_in_a_report_and_a_new_format_is_exported(
-    changed: Path, hpcml_environ: dict[str, str], tmp_path: Path
-) -> None:
+def make_two_runs(environ: Mapping[str, str]) -> None:
     for letter, state in (("a", "COMPLETED"), ("b", "FAILED")):
-        run_dir = make_run_dir(Path(hpcml_environ["HPCML_HOME"]) / "runs", f"20260528-202640-{letter * 8}")
+        run_dir = make_run_dir(Path(environ["HPCML_HOME"]) / "runs", f"20260528-202640-{letter * 8}")
         Journal(run_dir).metrics(1, 1, val_accuracy=0.9)
         code = 0 if state == "COMPLETED" else 1
         Journal(run_dir, writer="agent").event("attempt_ended", 10.0, state=state, exit_code=code, wall_s=10.0)
 
+
+def test_a_new_section_stands_in_a_report(changed: Path, hpcml_environ: dict[str, str], tmp_path: Path) -> None:
+    make_two_runs(hpcml_environ)
+
     hpcml(changed, hpcml_environ, tmp_path, "report", "--md", "-o", "report.md")
-    hpcml(changed, hpcml_environ, tmp_path, "export", "--to", "jsonl", "-o", "runs.jsonl")
-    hpcml(changed, hpcml_environ, tmp_path, "export", "--to", "jsonl", "-o", "runs.jsonl")  # knows its own file again
 
     assert "## Why runs failed" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_packages_format_is_exported(lab: Path, hpcml_environ: dict[str, str], tmp_path: Path) -> None:
+    make_two_runs(hpcml_environ)
+
+    hpcml(lab, hpcml_environ, tmp_path, "export", "--to", "jsonl", "-o", "runs.jsonl")
+    hpcml(lab, hpcml_environ, tmp_path, "export", "--to", "jsonl", "-o", "runs.jsonl")  # knows its own file again
+
     lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
     assert sorted(line["state"] for line in lines) == ["COMPLETED", "FAILED"]
     assert all(line["last"] == {"val_accuracy": 0.9} for line in lines)
+
+
+def test_a_packages_sampler_gives_metrics(lab: Path, hpcml_environ: dict[str, str], tmp_path: Path) -> None:
+    words = ["telemetry.samplers=[load]", "telemetry.interval=100ms", "schedule.snapshot=none"]
+
+    hpcml(lab, hpcml_environ, tmp_path, "run", *words, "workload.command=sleep 1")
+
+    (run,) = json.loads(hpcml(lab, hpcml_environ, tmp_path, "runs", "--json"))
+    assert run["state"] == "COMPLETED"
+    assert run["metrics"]["load.one_minute"]["n"] > 1
 
 
 def test_a_new_precision_is_planned_listed_and_proven(
@@ -154,12 +179,15 @@ def test_a_new_precision_is_planned_listed_and_proven(
     assert (run["state"], run["precision_effective"], run["numerics"]) == ("COMPLETED", "fp8_e3m4", "emulated")
 
 
-def test_a_new_scheduler_takes_runs_and_is_asked_for_them(
-    changed: Path, hpcml_environ: dict[str, str], tmp_path: Path
+def test_a_packages_scheduler_takes_runs_and_is_asked_for_them(
+    lab: Path, hpcml_environ: dict[str, str], tmp_path: Path
 ) -> None:
     programs, jobs = tmp_path / "bin", tmp_path / "jobs"
     programs.mkdir()
     jobs.mkdir()
+    (tmp_path / "conf" / "cluster").mkdir(parents=True)
+    profile = files_of(PAGE)["conf/cluster/lab.yaml"]
+    (tmp_path / "conf" / "cluster" / "lab.yaml").write_text(profile, encoding="utf-8")
     (programs / "tsp").write_text(TSP.format(python=sys.executable), encoding="utf-8")
     (programs / "tsp").chmod(0o755)
     environ = {**hpcml_environ, "PATH": f"{programs}:{os.environ['PATH']}", "TSP_JOBS": str(jobs)}
@@ -167,15 +195,19 @@ def test_a_new_scheduler_takes_runs_and_is_asked_for_them(
     waiting = f"sh {tmp_path / 'until_gate.sh'} {tmp_path / 'gate'}"
     words = ["-m", "cluster=lab", "seed=0,1", f"workload.command={waiting}", "schedule.snapshot=none"]
 
-    assert "tsp -L" in hpcml(changed, environ, tmp_path, "run", "-n", *words)
-    hpcml(changed, environ, tmp_path, "run", *words)
-    asked = json.loads(hpcml(changed, environ, tmp_path, "status", "--json"))
+    assert "tsp -L" in hpcml(lab, environ, tmp_path, "run", "-n", *words)
+    hpcml(lab, environ, tmp_path, "run", *words)
+    asked = json.loads(hpcml(lab, environ, tmp_path, "status", "--json"))
     (tmp_path / "gate").touch()
-    hpcml(changed, environ, tmp_path, "wait", "--experiment", "default")
+    hpcml(lab, environ, tmp_path, "wait", "--experiment", "default")
 
     assert [run["scheduler_state"] for run in asked] == ["running", "running"]
-    runs = json.loads(hpcml(changed, environ, tmp_path, "runs", "--json"))
+    runs = json.loads(hpcml(lab, environ, tmp_path, "runs", "--json"))
     assert [(run["state"], run["scheduler"], run["job_id"]) for run in sorted(runs, key=lambda run: run["job_id"])] == [
         ("COMPLETED", "tsp", "0"),
         ("COMPLETED", "tsp", "1"),
     ]
+    said = hpcml(lab, environ, tmp_path, "doctor", "--cluster", "lab")
+    assert [
+        f"{what} of package hpcml-lab 0.1" in said for what in ("scheduler tsp", "sampler load", "exporter jsonl")
+    ] == ([True] * 3)

@@ -185,6 +185,7 @@ def _argv(turn: Turn, attempt: int) -> Sequence[str]:
     words += ["--attempt", str(attempt), "--node", str(turn.node), "--agent", str(os.getpid())]
     words += ["--interval-s", str(telemetry.interval_s)]
     words += ["--gpus", str(plan.gpus_per_node)] if plan.gpus_per_node else []
+    words += [word for name in telemetry.samplers for word in ("--sampler", name)]
     switches = {
         "--without-gpus": plan.device != "cuda",
         "--facts-only": not telemetry.enabled,

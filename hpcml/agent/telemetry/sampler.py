@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
 from hpcml.agent.telemetry.host import HostReader, find_job_group
 from hpcml.agent.telemetry.node import NodeReader
+from hpcml.agent.telemetry.others import OtherSamplers, Watched
 from hpcml.runs.layout import RunDir
 from hpcml_client.journal import JournalWriter
 
@@ -49,6 +51,8 @@ class Sampler:
     node: NodeReader
     journal: JournalWriter
     interval_s: float
+    others: OtherSamplers | None = None  # of packages, whose values are metrics of the run
+    metrics: JournalWriter | None = None  # where those go
     ticks: int = 0
     missed: int = 0
 
@@ -82,6 +86,8 @@ class Sampler:
 
     def _write(self, values: Mapping[str, float]) -> None:
         self.journal.metrics(self.ticks, values)
+        if self.others is not None and self.metrics is not None and (read := self.others.read()):
+            self.metrics.metrics(self.ticks, read)
         self.ticks += 1
         self.node.tell_changes(values)
 
@@ -113,11 +119,30 @@ def main(arguments: list[str] | None = None) -> int:
             host = HostReader(root=options.agent, group=find_job_group(_job_id(os.environ)), network=options.network)
             node = NodeReader(found=found, host=host, tell=journal.event, traffic=options.pcie, refused=refused)
             sampler = Sampler(node=node, journal=journal, interval_s=options.interval_s)
-            sampler.begin({"interval_s": options.interval_s, **facts})
-            _say({"telemetry": journal.path, "facts": facts})
-            sampler.run(sys.stdin.fileno())
+            with ExitStack() as opened:
+                if options.sampler:
+                    _add_others(sampler, options, found, opened)
+                sampler.begin({"interval_s": options.interval_s, **facts})
+                _say({"telemetry": journal.path, "facts": facts})
+                sampler.run(sys.stdin.fileno())
             journal.event("sampler_ended", {"ticks": sampler.ticks, "missed_ticks": sampler.missed})
     return 0
+
+
+def _add_others(sampler: Sampler, options: argparse.Namespace, found: FoundGpus, opened: ExitStack) -> None:
+    """Have *sampler* read those of packages too, into a journal of the run of their own."""
+    metrics = opened.enter_context(
+        JournalWriter.open(
+            str(RunDir(options.run_dir).journals),
+            run=options.run,
+            attempt=options.attempt,
+            writer=f"sampler{options.node}",
+        )
+    )
+    uuids = [gpu.uuid for gpu in found.gpus]
+    watched = Watched(agent_pid=options.agent, node=options.node, gpu_uuids=uuids)
+    sampler.others, sampler.metrics = OtherSamplers(metrics.event, watched), metrics
+    sampler.others.open(options.sampler)
 
 
 def _gpus(options: argparse.Namespace, obstacle: str | None) -> tuple[FoundGpus, dict[str, str]]:
@@ -144,6 +169,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--facts-only", action="store_true")
     parser.add_argument("--network", action="store_true")
     parser.add_argument("--pcie", action="store_true")
+    parser.add_argument("--sampler", action="append", help="the name of one that a package adds")
     return parser.parse_args(arguments)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpcml.agent.telemetry.others import sampler_of
 from hpcml.commands.machine import Machine, look_around
 from hpcml.commands.submit import packing
 from hpcml.commands.submit.account import Ask, with_accounts
@@ -120,6 +121,8 @@ def _warn_of_goals(points: Sequence[Composed]) -> None:
 
 def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
     backend_of(point.run.cluster.scheduler.name)  # refuses one that is not there
+    for name in point.run.telemetry.samplers:
+        sampler_of(name)  # as above
     run = routed(point.run)
     if run.data.path is not None:
         check_exists(run.data.path)

@@ -1,4 +1,4 @@
-"""`site`: each scheduler in turn; a new one is a line here, and a function of `sites`."""
+"""`site`: each scheduler in turn, `served`: those with a server; a new one is a word here and a function of `sites`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,22 @@ from tests.schedulers.conformance import sites
 from tests.schedulers.conformance.kit import Site
 from tests.schedulers.slurm.conftest import account, slurm  # noqa: F401 - fixtures
 
-SITES = ("local", pytest.param("slurm", marks=pytest.mark.slurm), "pbs", "lsf", "flux")
+SERVED = (pytest.param("slurm", marks=pytest.mark.slurm), "pbs", "lsf", "flux")
 
 
-@pytest.fixture(params=SITES)
+@pytest.fixture(params=("local", *SERVED))
 def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Any site: what is asked of it holds for this machine, too."""
+    yield from _opened(request, tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=SERVED)
+def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A site with a server that may be away, nodes, ids and walltimes of its own: any but this machine."""
+    yield from _opened(request, tmp_path, monkeypatch)
+
+
+def _opened(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     folder, home = tmp_path / "a user's folder", tmp_path / "home"
     folder.mkdir()
     home.mkdir()

@@ -41,9 +41,8 @@ class Site(ABC):
     python: str
     refuses: Mapping[str, str] = field(default_factory=dict)  # what it has no word for, and how it says so
     refuses_when_asked: Mapping[str, str] = field(default_factory=dict)  # what the scheduler itself turns down
+    for_two_nodes: Sequence[str] = ()  # what a job on two nodes needs besides
     remembers: bool = True  # it knows jobs that have ended
-    has_server: bool = True  # one that may be away
-    has_nodes: bool = True  # several of them
 
     @abstractmethod
     def submit(self, commands: Sequence[str], *overrides: str) -> list[Given]:

@@ -27,7 +27,8 @@ from tests.schedulers.slurm import as_user
 
 CONF = Path(__file__).parent / "conf"
 PBS_CONF = Path(__file__).parents[1] / "pbs" / "conf"
-NINE_NODES = "resources.nodes=9 strategy=ddp strategy.processes_per_node=1"
+TWO_NODES = "resources.nodes=2 strategy=ddp strategy.processes_per_node=1"
+NINE_NODES = TWO_NODES.replace("=2", "=9")
 NO_QOS = "has queues and no quality of service"
 
 
@@ -263,8 +264,7 @@ def local_site(folder: Path) -> LocalSite:
     )
     return LocalSite(
         name="local", folder=folder, python=sys.executable, submitter=submitter, conf=PBS_CONF, cluster="local",
-        refuses={"resources.nodes=2": "is this one machine"},
-        remembers=False, has_server=False, has_nodes=False,
+        refuses={TWO_NODES: "is this one machine"}, remembers=False,
     )  # fmt: skip
 
 
@@ -321,5 +321,6 @@ def flux_site(folder: Path, double: Double) -> FluxSite:
 def slurm_site(folder: Path, account: Account) -> SlurmSite:
     return SlurmSite(
         name="slurm", folder=folder, python=str(account.python), account=account,
+        for_two_nodes=["resources.partition=qgpu"],
         refuses_when_asked={"resources.partition=nosuch": "nvalid partition", "resources.qos=nosuch": "Invalid qos"},
     )  # fmt: skip

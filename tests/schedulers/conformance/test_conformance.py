@@ -1,6 +1,7 @@
 """What every scheduler does for hpcml, asked of each: this machine, a real Slurm, and the doubles of PBS, LSF and Flux.
 
-What one cannot, its `Site` says, and then that is what is checked.
+What one has no word for, its `Site` declares, and it has to be refused with a reason. `site` is any of them, `served`
+any but this machine, whose queue has no server, no nodes and no ids of its own.
 """
 
 from __future__ import annotations
@@ -21,11 +22,6 @@ from tests.schedulers.conformance.kit import Site, n_attempts, printed, state_of
 NODES = ("strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
 
 
-def only_with(*, yes: bool, why: str) -> None:
-    if not yes:
-        pytest.skip(f"declared: {why}")
-
-
 def test_an_array_tells_each_run_apart_from_its_start_to_its_end(site: Site) -> None:
     good, bad, last = site.submit([site.until_gate(f"exit {code}") for code in (0, 7, 0)])
 
@@ -40,17 +36,16 @@ def test_an_array_tells_each_run_apart_from_its_start_to_its_end(site: Site) -> 
         assert known[bad.ticket].state in (State.FAILED, State.COMPLETED)  # the run's own journal has the code
 
 
-def test_a_job_that_waits_is_found_by_its_name_and_taken_out_again(site: Site) -> None:
-    only_with(yes=site.has_server, why="the queue of this machine has no server to hold a job back")
-    with site.closed():
-        (given,) = site.submit([site.program("true")])
-        waiting = site.until_known(given, lambda known: known.state is State.PENDING)
-        site.cancel([given])
+def test_a_job_that_waits_is_found_by_its_name_and_taken_out_again(served: Site) -> None:
+    with served.closed():
+        (given,) = served.submit([served.program("true")])
+        waiting = served.until_known(given, lambda known: known.state is State.PENDING)
+        served.cancel([given])
 
     assert waiting.exit_code is None
-    ended = site.until_known(given, lambda known: known.state.is_final)
+    ended = served.until_known(given, lambda known: known.state.is_final)
     assert ended.state is State.CANCELLED
-    site.cancel([given])  # to tell again does no harm
+    served.cancel([given])  # to tell again does no harm
     assert state_of(given.path) is None
 
 
@@ -72,123 +67,115 @@ def test_cancelling_ends_a_program_by_a_signal_that_it_can_heed(site: Site) -> N
     assert "told" in printed(given)
 
 
-def test_a_run_that_leaves_at_a_checkpoint_goes_on_as_another_attempt(site: Site) -> None:
-    only_with(yes=site.has_server, why="on this machine the walltime is the agent's own, and nobody sends USR1")
+def test_a_run_that_leaves_at_a_checkpoint_goes_on_as_another_attempt(served: Site) -> None:
     text = (
         'if [ "$HPCML_ATTEMPT" != 0 ]; then echo went on; exit 0; fi\n'
         "trap 'exit 75' USR1\necho began\nwhile true; do sleep 0.1; done"
     )
-    (given,) = site.submit([site.program(text)])
+    (given,) = served.submit([served.program(text)])
     until_printed(given, "began")
 
-    site.tell(given, "USR1")
+    served.tell(given, "USR1")
 
     until_printed(given, "went on", attempt=1)
     until(lambda: state_of(given.path) is State.COMPLETED or None, lambda: str(state_of(given.path)))
     assert n_attempts(given.path) == 2
 
 
-def test_the_walltime_that_a_job_has_now_is_told_to_who_asks_inside_of_it(site: Site) -> None:
-    only_with(yes=site.has_server, why="on this machine the walltime is the plan's")
-    ask = f"{shlex.quote(site.python)} -P -m hpcml.schedulers.time_limit {site.name}"
-    path = os.environ["PATH"] if site.name != "slurm" else "$PATH"
-    text = f"export PATH={path}\n{ask}\nuntil [ -e {shlex.quote(str(site.gate))} ]; do sleep 0.1; done\n{ask}"
-    (given,) = site.submit([site.program(text)])
+def test_the_walltime_that_a_job_has_now_is_told_to_who_asks_inside_of_it(served: Site) -> None:
+    ask = f"{shlex.quote(served.python)} -P -m hpcml.schedulers.time_limit {served.name}"
+    path = os.environ["PATH"] if served.name != "slurm" else "$PATH"
+    text = f"export PATH={path}\n{ask}\nuntil [ -e {shlex.quote(str(served.gate))} ]; do sleep 0.1; done\n{ask}"
+    (given,) = served.submit([served.program(text)])
     until_printed(given, "limit_s")
 
-    site.change_walltime(given, 20)
-    site.open_gate()
+    served.change_walltime(given, 20)
+    served.open_gate()
 
-    assert site.until_over(given) is State.COMPLETED, printed(given)
+    assert served.until_over(given) is State.COMPLETED, printed(given)
     assert [json.loads(line) for line in printed(given).splitlines()] == [{"limit_s": 600}, {"limit_s": 1200}]
 
 
-def test_an_id_that_means_no_job_or_another_one_is_forgotten_and_not_believed(site: Site) -> None:
-    only_with(yes=site.has_server, why="on this machine an id is a process, which is alive or not")
-    (given,) = site.submit([site.until_gate()])
-    site.until_known(given, lambda known: known.state is State.RUNNING)
-    unknown = {"pbs": "987654.pbs01", "flux": "f3QSHTG3"}.get(site.name, "987654")
+def test_an_id_that_means_no_job_or_another_one_is_forgotten_and_not_believed(served: Site) -> None:
+    (given,) = served.submit([served.until_gate()])
+    served.until_known(given, lambda known: known.state is State.RUNNING)
+    unknown = {"pbs": "987654.pbs01", "flux": "f3QSHTG3"}.get(served.name, "987654")
     tickets = [
         given.ticket, replace(given.ticket, job_name="other.20200101-000000-222aaaaa"),
-        Ticket(scheduler=site.name, job_id=unknown),
+        Ticket(scheduler=served.name, job_id=unknown),
     ]  # fmt: skip
 
-    answers = site.query(tickets)
-    site.open_gate()
+    answers = served.query(tickets)
+    served.open_gate()
 
     assert set(answers.known) == {given.ticket}
     assert answers.unanswered == {}
-    site.until_over(given)
+    served.until_over(given)
 
 
 @pytest.mark.parametrize("what", ["lost", "mute", "banner"])
-def test_a_lost_or_buried_answer_does_not_queue_a_run_twice(site: Site, what: str) -> None:
-    only_with(yes=site.has_server, why="no answer on its way can be lost")
-    with site.troubled(what):
-        (given,) = site.submit([site.program("echo once")])
-        several = site.submit([site.program("true")] * 2) if what == "lost" else []
+def test_a_lost_or_buried_answer_does_not_queue_a_run_twice(served: Site, what: str) -> None:
+    with served.troubled(what):
+        (given,) = served.submit([served.program("echo once")])
+        several = served.submit([served.program("true")] * 2) if what == "lost" else []
 
-    assert [site.until_over(one) for one in (given, *several)] == [State.COMPLETED] * (1 + len(several))
-    assert site.submissions_made() in (None, 2 if several else 1)
+    assert [served.until_over(one) for one in (given, *several)] == [State.COMPLETED] * (1 + len(several))
+    assert served.submissions_made() in (None, 2 if several else 1)
     assert n_attempts(given.path) == 1
 
 
-def test_a_server_that_is_down_is_told_of_and_nothing_follows_from_its_silence(site: Site) -> None:
-    only_with(yes=site.has_server, why="there is no server")
-    (given,) = site.submit([site.until_gate()])
-    site.until_known(given, lambda known: known.state is State.RUNNING)
-    with site.troubled("down"):
-        answers = site.query([given.ticket])
+def test_a_server_that_is_down_is_told_of_and_nothing_follows_from_its_silence(served: Site) -> None:
+    (given,) = served.submit([served.until_gate()])
+    served.until_known(given, lambda known: known.state is State.RUNNING)
+    with served.troubled("down"):
+        answers = served.query([given.ticket])
         with pytest.raises((NoAnswerError, SubmissionError)):
-            site.cancel([given])
+            served.cancel([given])
         with pytest.raises(SubmissionError):
-            site.submit([site.program("true")])
+            served.submit([served.program("true")])
 
     assert answers.known == {}
     assert answers.unanswered[given.ticket]
-    assert site.query([given.ticket]).known[given.ticket].state is State.RUNNING
-    site.open_gate()
-    assert site.until_over(given) is State.COMPLETED
+    assert served.query([given.ticket]).known[given.ticket].state is State.RUNNING
+    served.open_gate()
+    assert served.until_over(given) is State.COMPLETED
 
 
-def test_a_hung_server_costs_no_more_than_the_time_limit_and_leaves_doubt(site: Site) -> None:
-    only_with(yes=site.has_server, why="there is no server")
-    (given,) = site.submit([site.program("true")])
-    site.until_over(given)
-    with site.troubled("hung"):
-        answers = site.query([given.ticket], patience_s=0.7)
+def test_a_hung_server_costs_no_more_than_the_time_limit_and_leaves_doubt(served: Site) -> None:
+    (given,) = served.submit([served.program("true")])
+    served.until_over(given)
+    with served.troubled("hung"):
+        answers = served.query([given.ticket], patience_s=0.7)
         with pytest.raises(NoAnswerError):
-            site.cancel([given], patience_s=0.7)
+            served.cancel([given], patience_s=0.7)
         with pytest.raises(UncertainSubmissionError):
-            site.submit([site.program("true")])
+            served.submit([served.program("true")])
 
     assert "no answer within 0.7 s" in answers.unanswered[given.ticket]
 
 
-def test_a_run_waits_for_another_and_one_that_waits_in_vain_never_begins(site: Site) -> None:
-    only_with(yes=site.has_server, why="its queue waits for runs, by their journals: see test_local.py")
-    (first,) = site.submit([site.until_gate("exit 1")])
+def test_a_run_waits_for_another_and_one_that_waits_in_vain_never_begins(served: Site) -> None:
+    (first,) = served.submit([served.until_gate("exit 1")])
     after = first.ticket.job_id
-    (behind,) = site.submit([site.program("echo after")], f"resources.dependency='afterany:{after}'")
-    (in_vain,) = site.submit([site.program("true")], f"resources.dependency='afterok:{after}'")
-    waiting = site.until_known(behind, lambda known: known.state is State.PENDING)
-    site.open_gate()
+    (behind,) = served.submit([served.program("echo after")], f"resources.dependency='afterany:{after}'")
+    (in_vain,) = served.submit([served.program("true")], f"resources.dependency='afterok:{after}'")
+    waiting = served.until_known(behind, lambda known: known.state is State.PENDING)
+    served.open_gate()
 
     assert waiting.state is State.PENDING
-    assert site.until_over(first) is State.FAILED
-    assert site.until_over(behind) is State.COMPLETED
-    known = site.query([in_vain.ticket]).known[in_vain.ticket]
+    assert served.until_over(first) is State.FAILED
+    assert served.until_over(behind) is State.COMPLETED
+    known = served.query([in_vain.ticket]).known[in_vain.ticket]
     assert known.state in (State.PENDING, State.CANCELLED)
     assert state_of(in_vain.path) is None
-    site.cancel([in_vain])
+    served.cancel([in_vain])
 
 
-def test_the_first_of_several_nodes_that_fails_ends_the_others(site: Site) -> None:
-    only_with(yes=site.has_nodes, why="it is one machine")
+def test_the_first_of_several_nodes_that_fails_ends_the_others(served: Site) -> None:
     text = 'echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR\nif [ "$RANK" = 1 ]; then exit 3; fi\nsleep 600'
-    (given,) = site.submit([site.program(text)], *NODES)
+    (given,) = served.submit([served.program(text)], *NODES, *served.for_two_nodes)
 
-    state = site.until_over(given)
+    state = served.until_over(given)
 
     assert state is State.FAILED
     ranks = [printed(given, rank=rank).split() for rank in (0, 1)]
@@ -217,7 +204,7 @@ def test_one_job_at_a_time_carries_out_a_run(site: Site) -> None:
 def test_what_it_has_no_word_for_is_refused_with_a_reason(site: Site) -> None:
     for override, words in site.refuses.items():
         with pytest.raises(ConfigError, match=words):
-            site.preview(override)
+            site.preview(*override.split())
 
 
 def test_what_the_scheduler_turns_down_is_told_in_its_words_and_nothing_is_queued(site: Site) -> None:
