@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from hpcml.model.comparison import Cell
 from hpcml.model.publication import Publication, ReportGroup
@@ -134,6 +135,7 @@ def _where(group: ReportGroup) -> str:
 
 
 _LISTED = 6  # values of one fact
+_MANY = 1000  # runs, from which on a table says once what is alike in all of them
 
 
 def runs_section(publication: Publication) -> Section:
@@ -218,7 +220,21 @@ def _all_runs(publication: Publication, levels: Mapping[str, str]) -> Table:
         ]
         for run in publication.runs
     ]
-    return without_empty_columns(Table(caption=f"All {len(rows)} runs", columns=columns, rows=rows))
+    table = without_empty_columns(Table(caption=f"All {len(rows)} runs", columns=columns, rows=rows))
+    return table if len(rows) <= _MANY else _said_once(table)
+
+
+def _said_once(table: Table) -> Table:
+    """Return *table* without the columns that say the same in each row: its caption says that."""
+    alike = [at for at in range(1, len(table.columns)) if len({row[at].text for row in table.rows}) == 1]
+    told = [f"{table.columns[at].title} {table.rows[0][at].text}" for at in alike]
+    shown = [at for at in range(len(table.columns)) if at not in alike]
+    return replace(
+        table,
+        caption=f"{table.caption}; in all: {', '.join(told)}" if told else table.caption,
+        columns=[table.columns[at] for at in shown],
+        rows=[[row[at] for at in shown] for row in table.rows],
+    )
 
 
 def _metric(run: RunRecord, metric: str | None) -> Entry:

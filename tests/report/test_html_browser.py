@@ -172,3 +172,20 @@ def test_two_hundred_runs_are_drawn(opened: Open) -> None:
     figure = report.page.locator("figure", has=report.page.locator(".views")).first
     assert figure.locator(".scatterlayer .trace").count() == 200 + 2 * 40
     assert report.heard == []
+
+
+def test_of_a_long_table_the_first_rows_are_laid_out_and_the_others_on_demand(opened: Open) -> None:
+    many = publication(seeds=400, points=2, timelines={}, scaling=None, attainment=None, comparison=comparison())
+    report = opened(report_page(many), drawn=False)
+    table = report.page.locator(".scroll:not(.further) table", has=report.page.locator("caption", has_text="All 1200"))
+    assert "in all: " in table.locator("caption").inner_text()
+    shown = "rows => rows.filter(row => row.checkVisibility()).length"
+
+    assert table.locator("tbody tr").evaluate_all(shown) == 500
+    heading = table.locator("th[aria-sort] button", has_text="seed")
+    heading.click()
+    heading.click()
+    seeds = table.locator("tbody tr:first-child td").all_inner_texts()
+    assert "399" in seeds  # of all rows, not of those that are shown
+    report.page.get_by_role("button", name="Show all 1200 rows").click()
+    assert table.locator("tbody tr").evaluate_all(shown) == 1200

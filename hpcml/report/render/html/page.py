@@ -18,11 +18,12 @@ from markupsafe import Markup
 
 from hpcml.codec import Json
 from hpcml.report.charts import drawn_text
-from hpcml.report.document import Chart, Document, LevelStyle, Part, Section
+from hpcml.report.document import Chart, Document, Entry, LevelStyle, Part, Section, TableColumn
 from hpcml.report.text import safe
 
 _BEGINNING = b"<!doctype html>\n<!-- hpcml report -->"
 _DIGITS = 6  # of a number that is drawn: more than a screen can show
+_LONG = 24  # characters, from which on a cell has a line of a card for itself
 _SIGNS = {"good": "✓", "bad": "▼", "doubt": "?", "plain": "·"}
 
 _DASHES: Mapping[str, str] = {
@@ -94,6 +95,7 @@ def _rendered(document: Document, *, plotly: str, script: str, live: Following |
         beside=_beside,
         kind_of=lambda part: type(part).__name__,
         figure=_figure,
+        attributes=_attributes,
         swatch=lambda level: _swatch(document.styles[level]),
         signs=_SIGNS,
     )
@@ -120,6 +122,20 @@ def _groups(values: Sequence[object], name: str) -> list[tuple[object, list[obje
     """Return runs of neighbours that are alike in the attribute *name*, in their order."""
     key = attrgetter(name)
     return [(one, list(alike)) for one, alike in itertools.groupby(values, key=key)]
+
+
+def _attributes(entry: Entry, column: TableColumn) -> Markup:
+    """Return the attributes of a cell: none of a plain word, since a report of 10,000 runs has 150,000 cells.
+
+    A number that is written as it is sorted needs no order besides.
+    """
+    classes = [entry.tone] if entry.tone != "plain" else []
+    classes += ["number"] if column.is_number else []
+    classes += ["long"] if len(entry.text) > _LONG else []
+    told = Markup(' class="{}"').format(" ".join(classes)) if classes else Markup("")
+    if entry.order is None or (column.is_number and entry.text == f"{entry.order:g}"):
+        return told
+    return told + Markup(' data-order="{}"').format(entry.order)
 
 
 def _beside(parts: Sequence[Part]) -> list[tuple[bool, list[Part]]]:

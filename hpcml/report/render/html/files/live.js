@@ -37,11 +37,16 @@ const stops = (part) => [...part.querySelectorAll("a, button, input, summary")];
 
 function takeOver(part, old) {
   const focused = stops(old).indexOf(document.activeElement);
+  const isWhole = new Map();
   const drawn = new Map([...charts].filter(([drawing]) => old.contains(drawing)));
   for (const [details, before] of pairs(part, old, "details", (each) => each.closest("figure")?.dataset.name)) details.open = before.open;
-  for (const [region, before] of pairs(part, old, ".scroll:not(.further)", captionOf)) keepOrder(region, before);
+  for (const [region, before] of pairs(part, old, ".scroll:not(.further)", captionOf)) {
+    keepOrder(region, before);
+    isWhole.set(region, !before.querySelector("table").classList.contains("brief"));
+  }
   old.before(part);
   findTables(part);
+  for (const [region, was] of isWhole) if (was && region.querySelector("table.brief")) showAll(region);
   findCharts(part);
   for (const [figure, before] of pairs(part, old, "figure.chart", (each) => each.dataset.name)) {
     goesOn(charts.get(figure.querySelector(".drawing")), drawn.get(before.querySelector(".drawing")));

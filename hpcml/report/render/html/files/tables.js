@@ -2,6 +2,7 @@
 // each other, each with the first column; on a phone each row becomes a card.
 
 const CARDS_REM = 34; // below this width
+const MANY_ROWS = 500; // as report.css has it
 const compared = new Intl.Collator(undefined, { numeric: true });
 
 function sort(table, at) {
@@ -14,7 +15,9 @@ function sort(table, at) {
   const keyed = [...body.rows].map((row) => {
     const cell = row.cells[at];
     const order = cell.dataset.order;
-    return { row, order: order === undefined ? null : Number(order), text: cell.textContent };
+    const isNumber = order === undefined && cell.classList.contains("number") && cell.textContent !== "";
+    const value = Number(isNumber ? cell.textContent : order); // a number that is written as it is sorted has no order
+    return { row, order: Number.isNaN(value) ? null : value, text: cell.textContent };
   });
   keyed.sort((a, b) => {
     if (!a.text || !b.text) return (a.text ? 0 : 1) - (b.text ? 0 : 1); // what is not known stays below
@@ -95,7 +98,7 @@ function cut(region, table) {
 
 // A word that is wider than its column may be makes room for itself; it is neither broken nor written over the next one.
 function makeRoom(table) {
-  const cells = [...table.querySelectorAll("th, td")];
+  const cells = [...table.querySelectorAll(table.classList.contains("brief") ? "thead th, tbody tr:nth-child(-n + 500) > *" : "th, td")];
   for (const cell of cells.filter((each) => each.scrollWidth > each.clientWidth)) cell.classList.add("whole");
 }
 
@@ -135,6 +138,26 @@ function pressed(region, at) {
   [region, ...further(region)][place]?.querySelector(`th[data-at="${at}"] button`)?.focus();
 }
 
+// Of a long table the first rows are laid out, and the others when they are asked for: it takes seconds.
+function shorten(region) {
+  const table = region.querySelector("table");
+  const rows = table.tBodies[0].rows.length;
+  if (rows <= MANY_ROWS) return;
+  table.classList.add("brief");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "all";
+  button.textContent = `Show all ${rows} rows`;
+  button.addEventListener("click", () => showAll(region));
+  region.append(button);
+}
+
+function showAll(region) {
+  region.querySelector("table").classList.remove("brief");
+  region.querySelector("button.all")?.remove();
+  fit(region);
+}
+
 const regions = (scope = document) => scope.querySelectorAll(".scroll:not(.further)");
 
 function findTables(scope = document) {
@@ -143,6 +166,7 @@ function findTables(scope = document) {
       heading.dataset.at = at;
       heading.querySelector("button").addEventListener("click", () => pressed(region, at));
     });
+    shorten(region);
     const details = region.closest("details");
     if (details === null) fit(region);
     else details.addEventListener("toggle", () => details.open && fit(region));
