@@ -17,7 +17,7 @@ from hpcml.commands import supervision
 from hpcml.commands.follow import Watcher
 from hpcml.commands.logs import log_tail
 from hpcml.commands.reconcile import QUIET_S, Circumstances, Verdict, by_scheduler
-from hpcml.errors import HpcmlError, StoreError
+from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import Cause, classify
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
@@ -27,8 +27,8 @@ from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.state import EventName, read_fold, state_after
 from hpcml.store.database import Database
-from hpcml.store.ingest import ingest_run
-from hpcml.store.query import get_run
+from hpcml.store.ingest import ingest_runs
+from hpcml.store.query import get_runs
 from hpcml_client.journal import JournalWriter
 
 log = logging.getLogger(__name__)
@@ -49,20 +49,13 @@ def judged(
     judged = [
         RunDir(Path(record.path)) for record in unfinished if _is_judged(record, known, before, submitting, places)
     ]
+    if not judged:
+        return list(unfinished)
     with store.together():
-        for run_dir in judged:
-            _read_again(store, run_dir)
-    changed = {run_dir.uid for run_dir in judged}
-    return [get_run(store, record.uid) if record.uid in changed else record for record in unfinished]
-
-
-def _read_again(store: Database, run_dir: RunDir) -> None:
-    try:
-        ingest_run(store, run_dir)
-    except StoreError:
-        raise
-    except HpcmlError as error:  # its run.json was damaged since it was read
-        log.warning("run %s is shown as it was: %s", run_dir.uid, error)
+        for problem in ingest_runs(store, judged).problems:  # of run.json, which was damaged since it was read
+            log.warning("a run is shown as it was: %s", problem)
+    now_known = {record.uid: record for record in get_runs(store, [run_dir.uid for run_dir in judged])}
+    return [now_known.get(record.uid, record) for record in unfinished]
 
 
 def _is_judged(

@@ -23,9 +23,10 @@ from hpcml.store import journals as cursor_rows
 from hpcml.store import rows, telemetry
 from hpcml.store.curves import EMPTY, Points, Precedence, Tally, extend, merge
 from hpcml.store.database import Database
+from hpcml.store.first_reading import read_first
 from hpcml.store.journals import find_header, is_replaced, sizes_in
 from hpcml.store.loading import chunked, load_points
-from hpcml.store.locks import hold_run
+from hpcml.store.locks import hold_run, is_server
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport, News, find_news, is_unchanged
 from hpcml.store.origin import check_home
@@ -60,6 +61,18 @@ def ingest_run(store: Database, run_dir: RunDir, *, batch_bytes: int = _BATCH_BY
         return _ingest(connection, run_dir, _Reading(batch_bytes=batch_bytes))
 
 
+def ingest_runs(store: Database, run_dirs: Sequence[RunDir]) -> IngestReport:
+    """Bring these runs up to date, of each of which there is news; one that cannot be read becomes a problem.
+
+    As `ingest_run` of each, and with one connection for all. Raises `StoreError` where the store itself fails.
+    """
+    report = IngestReport()
+    with store.writing() as connection:
+        for run_dir in run_dirs:
+            report += _report_of(connection, run_dir, _Reading())
+    return report
+
+
 def ingest_all(store: Database, *roots: Path, batch_bytes: int = _BATCH_BYTES, is_anew: bool = False) -> IngestReport:
     """Bring all runs below *roots* up to date; an unreadable directory becomes a line of `IngestReport.problems`.
 
@@ -83,14 +96,22 @@ def read_news(
         return report
     reading = _Reading(roots=[root.absolute() for root in roots], batch_bytes=batch_bytes, is_anew=is_anew)
     with store.writing() as connection:
-        for run_dir in news.changed:
-            try:
-                report += _ingest(connection, run_dir, reading)
-            except StoreError:
-                raise  # what ails the store itself would befall all other runs, too
-            except HpcmlError as error:
-                report += IngestReport(problems=(str(error),))
+        left: Sequence[RunDir] = news.changed
+        if not is_anew and not is_server(connection):  # where others write at the same time, each run is locked
+            first = read_first(connection, left, batch_bytes=batch_bytes)
+            report, left = report + first.report, first.left
+        for run_dir in left:
+            report += _report_of(connection, run_dir, reading)
     return report
+
+
+def _report_of(connection: Connection, run_dir: RunDir, reading: _Reading) -> IngestReport:
+    try:
+        return _ingest(connection, run_dir, reading)
+    except StoreError:
+        raise  # what ails the store itself would befall all other runs, too
+    except HpcmlError as error:
+        return IngestReport(problems=(str(error),))
 
 
 def _ingest(connection: Connection, run_dir: RunDir, reading: _Reading) -> IngestReport:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
 from pathlib import PurePath
 from typing import Any
 
@@ -73,7 +74,7 @@ def describe(run_dir: RunDir) -> Description:
         }
         columns = {key: storable(value) if isinstance(value, str) else value for key, value in columns.items()}
         tags = [storable(str(tag)) for tag in run.get("tags") or ()]
-        params = {storable(key): json.dumps(value) for key, value in flatten(run).items()}
+        params = {storable(key): _as_json(value) for key, value in flatten(run).items()}
     except KeyError as error:
         raise HpcmlError(f"{run_dir.manifest} lacks {error.args[0]!r}") from error
     except (ConfigError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -95,6 +96,12 @@ def _software(plan: object, provenance: Mapping[str, Any]) -> dict[str, str]:
         listed = json.dumps(packages, sort_keys=True).encode()
         facts["packages"] = hashlib.sha256(listed).hexdigest()[:16]
     return facts
+
+
+def _as_json(value: object) -> str:
+    if type(value) is int:  # most settings are, or are texts; the encoder's start costs more than they do
+        return repr(value)
+    return encode_basestring_ascii(value) if type(value) is str else json.dumps(value)
 
 
 def _seed(value: Any) -> int:  # noqa: ANN401

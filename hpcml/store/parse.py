@@ -69,4 +69,6 @@ def storable(text: str) -> str:
     Both become a replacement character: "?" for a surrogate, U+FFFD for NUL. Every text goes through here before it is
     stored, and every text that stored ones are compared with.
     """
+    if text.isascii() and "\0" not in text:  # nearly all, and this is done for each setting of each run
+        return text
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")

@@ -121,6 +121,17 @@ def get_run(store: Database, reference: str) -> RunRecord:
     return found[0]
 
 
+def get_runs(store: Database, uids: Sequence[str]) -> list[RunRecord]:
+    """Return the runs with these whole uids, by uid; one that the store does not have is absent."""
+    with store.reading() as connection:
+        rows = [
+            row
+            for chunk in chunked(uids)
+            for row in connection.execute(select_runs().where(RUN.c.uid.in_(chunk)).order_by(RUN.c.uid))
+        ]
+        return load_records(connection, rows)
+
+
 def runs_meant(store: Database, reference: str) -> list[RunRecord]:
     """Return the run with this uid or unique name, or whose uid alone begins or ends with *reference*.
 

@@ -7,11 +7,13 @@ on a PostgreSQL server (PostgreSQL manual, "Populating a Database"). `forget_run
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Insert, delete, insert, select, update
+from sqlalchemy import Connection, Insert, Table, delete, insert, select, update
 
+from hpcml.model.records import Usage, Work
 from hpcml.model.state import State
 from hpcml.store.database import Database
 from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, fold, fold_notes, fold_tags
@@ -141,13 +143,66 @@ def _metric_ids(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     }
 
 
+TELLING = frozenset((*FOLDED, *ANNOTATING, *MEASURED))  # names of the events that say something of a run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """What run.json and all events say of a run, as its rows in several tables."""
+
+    columns: Mapping[str, Any]  # of the table `run`, beside those of its `Description`
+    is_over: bool  # it has ended, and nothing about that is open
+    facts: Mapping[str, str]  # JSON
+    lists: Mapping[Table, Sequence[Mapping[str, Any]]]  # tags and notes, in their order
+    measured: Mapping[Table, Mapping[str, Any]]  # usage and work; those that nothing was reported of are absent
+
+
+def folded(described: Description, journals: Sequence[JournalStart], happenings: Sequence[Happening]) -> Folded:
+    """Return the rows of a run; the order of *journals* and *happenings* makes no difference.
+
+    The rules are in `hpcml.store.facts` and `hpcml.store.usage`.
+    """
+    known = fold(
+        journals,
+        happenings,
+        requested=described.columns["precision"],
+        is_observed=described.params.get("precision.observe") == json.dumps("always"),
+    )
+    plain = ("is_settled", "exit_code", "attempt", "array_index", "is_shared", "t_start", "t_end", "wall_s")
+    columns = {name: getattr(known, name) for name in plain}
+    for name in ("cause", "reason", "job_id", "job_name", "precision_effective"):
+        text = getattr(known, name)
+        columns[name] = None if text is None else storable(text)
+    clock_ms = 0 if known.clock_zero is None else round(known.clock_zero * 1000 - described.epoch_ms)
+    columns |= {"state": known.state.value, "clock_ms": clock_ms}
+    for name in ("numerics", "scheduler"):
+        text = getattr(known, name)
+        columns[name] = described.columns[f"planned_{name}"] if text is None else storable(text)
+    tags = [{"tag": storable(tag)} for tag in fold_tags(described.tags, happenings)]
+    notes = [
+        {"at": note.at, "author": storable(note.author), "text": storable(note.text)} for note in fold_notes(happenings)
+    ]
+    usage = fold_usage(happenings, known.counted, _carbon(described))
+    measured = {RUN_USAGE: usage, RUN_WORK: fold_work(happenings, known.counted)}
+    return Folded(
+        columns=columns,
+        is_over=known.state.is_final and known.is_settled,
+        facts={storable(key): json.dumps(value) for key, value in {**known.facts, **described.facts}.items()},
+        lists={RUN_TAG: tags, RUN_NOTE: notes},
+        measured={table: _storable_fields(found) for table, found in measured.items() if found is not None},
+    )
+
+
+def _storable_fields(found: Usage | Work) -> dict[str, Any]:
+    return {name: storable(value) if isinstance(value, str) else value for name, value in asdict(found).items()}
+
+
 def refold(connection: Connection, run_id: int, described: Description) -> None:
     """Write the run's state, facts, tags, notes and usage, computed anew from run.json and all of its events.
 
-    Called whenever events were added or run.json changed; the order in which things were read makes no difference. The
-    rules are in `hpcml.store.facts` and `hpcml.store.usage`. The caller holds the lock of the run.
+    Called whenever events were added or run.json changed; the order in which things were read makes no difference.
+    The caller holds the lock of the run.
     """
-    epoch_ms = described.epoch_ms
     columns = (JOURNAL.c.id, JOURNAL.c.file, JOURNAL.c.writer, JOURNAL.c.attempt, JOURNAL.c.t0)
     journals = {
         at: JournalStart(file=file, writer=writer, attempt=attempt, t0=t0)
@@ -156,62 +211,25 @@ def refold(connection: Connection, run_id: int, described: Description) -> None:
     events = select(EVENT.c.journal_id, EVENT.c.ordinal, EVENT.c.t_ms, EVENT.c.name, EVENT.c.details)
     happenings = [
         Happening(
-            journal=journals[at], ordinal=ordinal, at=(epoch_ms + t_ms) / 1000, name=name, details=json.loads(details)
+            journal=journals[at],
+            ordinal=ordinal,
+            at=(described.epoch_ms + t_ms) / 1000,
+            name=name,
+            details=json.loads(details),
         )
         for at, ordinal, t_ms, name, details in connection.execute(
-            events.where(EVENT.c.run_id == run_id, EVENT.c.name.in_((*FOLDED, *ANNOTATING, *MEASURED)))
+            events.where(EVENT.c.run_id == run_id, EVENT.c.name.in_(sorted(TELLING)))
         )
     ]
-    known = fold(
-        list(journals.values()),
-        happenings,
-        requested=described.columns["precision"],
-        is_observed=described.params.get("precision.observe") == json.dumps("always"),
-    )
-    plain = ("is_settled", "exit_code", "attempt", "array_index", "is_shared", "t_start", "t_end", "wall_s")
-    values = {name: getattr(known, name) for name in plain}
-    for name in ("cause", "reason", "job_id", "job_name", "precision_effective"):
-        text = getattr(known, name)
-        values[name] = None if text is None else storable(text)
-    clock_ms = 0 if known.clock_zero is None else round(known.clock_zero * 1000 - epoch_ms)
-    values |= {"state": known.state.value, "clock_ms": clock_ms}
-    values["numerics"] = RUN.c.planned_numerics if known.numerics is None else storable(known.numerics)
-    values["scheduler"] = RUN.c.planned_scheduler if known.scheduler is None else storable(known.scheduler)
-    connection.execute(update(RUN).where(RUN.c.id == run_id).values(**values))
-    connection.execute(delete(RUN_FACT).where(RUN_FACT.c.run_id == run_id))
-    told = {**known.facts, **described.facts}
-    facts = {storable(key): json.dumps(value) for key, value in told.items()}
-    if facts:
-        connection.execute(
-            insert(RUN_FACT), [{"run_id": run_id, "key": key, "value": value} for key, value in facts.items()]
-        )
-    _write_annotations(connection, run_id, described.tags, happenings)
-    _write_measured(connection, run_id, happenings, known.counted, _carbon(described))
-
-
-def _write_annotations(
-    connection: Connection, run_id: int, first_tags: Sequence[str], happenings: Sequence[Happening]
-) -> None:
-    tags: list[dict[str, object]] = [{"tag": storable(tag)} for tag in fold_tags(first_tags, happenings)]
-    notes: list[dict[str, object]] = [
-        {"at": note.at, "author": storable(note.author), "text": storable(note.text)} for note in fold_notes(happenings)
-    ]
-    for table, found in ((RUN_TAG, tags), (RUN_NOTE, notes)):
+    new = folded(described, list(journals.values()), happenings)
+    connection.execute(update(RUN).where(RUN.c.id == run_id).values(**new.columns))
+    facts: list[dict[str, Any]] = [{"key": key, "value": value} for key, value in new.facts.items()]
+    lists = {table: [{**row, "position": at} for at, row in enumerate(found)] for table, found in new.lists.items()}
+    measured = {table: [dict(new.measured[table])] if table in new.measured else [] for table in (RUN_USAGE, RUN_WORK)}
+    for table, found in {RUN_FACT: facts, **lists, **measured}.items():
         connection.execute(delete(table).where(table.c.run_id == run_id))
         if found:
-            rows = [{**values, "run_id": run_id, "position": at} for at, values in enumerate(found)]
-            connection.execute(insert(table), rows)
-
-
-def _write_measured(
-    connection: Connection, run_id: int, happenings: Sequence[Happening], counted: Sequence[int], carbon: Carbon | None
-) -> None:
-    usage, work = fold_usage(happenings, counted, carbon), fold_work(happenings, counted)
-    for table, found in ((RUN_USAGE, usage), (RUN_WORK, work)):
-        connection.execute(delete(table).where(table.c.run_id == run_id))
-        if found is not None:
-            values = {name: storable(v) if isinstance(v, str) else v for name, v in asdict(found).items()}
-            connection.execute(insert(table).values(run_id=run_id, **values))
+            connection.execute(insert(table), [{**row, "run_id": run_id} for row in found])
 
 
 def _carbon(described: Description) -> Carbon | None:

@@ -129,7 +129,7 @@ def _attributes(entry: Entry, column: TableColumn) -> Markup:
 
     A number that is written as it is sorted needs no order besides.
     """
-    classes = [entry.tone] if entry.tone != "plain" else []
+    classes: list[str] = [entry.tone] if entry.tone != "plain" else []
     classes += ["number"] if column.is_number else []
     classes += ["long"] if len(entry.text) > _LONG else []
     told = Markup(' class="{}"').format(" ".join(classes)) if classes else Markup("")
