@@ -143,8 +143,9 @@ def to_retry(store: Database, places: Places) -> list[RunRecord]:
     Only runs of this HPCML_HOME are among them, since nobody else's are ours to submit.
     """
     ended = find_runs(store, states=(State.FAILED, State.NODE_FAIL, State.PREEMPTED, State.LOST))
-    ours = runs_below(store, places.runs)
-    return [record for record in ended if record.uid in ours and _may_retry(record)]
+    failed = [record for record in ended if _may_retry(record)]
+    ours = runs_below(store, places.runs) if failed else {}
+    return [record for record in failed if record.uid in ours]
 
 
 def retry_automatically(store: Database, places: Places, backends: Backends, record: RunRecord) -> Retried | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpcml.commands import external_runs
 from hpcml.commands.collect import claim, collect, opened
@@ -19,7 +19,7 @@ from hpcml.commands.submit.code_store import clear_abandoned
 from hpcml.commands.wait import Waiting, retry_all
 from hpcml.paths import Places
 from hpcml.runs.atomic import forgotten_drafts
-from hpcml.runs.layout import find_run_dirs
+from hpcml.runs.layout import run_paths
 from hpcml.schedulers.registry import BACKENDS
 from hpcml.store.database import Database
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
@@ -30,6 +30,7 @@ _WATCH_PERIOD_S = 5.0
 _SHARE = 4.0  # so many times longer than looking takes is slept
 _KEPT_S = 86_400.0  # for which files of a job stay that has ended, as its run says
 _SHOWN = 3  # runs in one line
+_Entries = tuple[str, Sequence[str]]  # a folder, and the names in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,9 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     claim(places)
     recovered = recover.recover(places, backends)
     queues = recover.start_queues_again(backends)
-    cleared = _clear(places)
+    folders = list(_entries(places))
+    cleared = _clear(places, folders)
+    beside_scripts = [(folder, names) for folder, names in folders if folder != str(places.home)]
     with opened(places) as store:
         removed = finish_removals(places, store)
         waiting = Waiting(store=store, places=places, backends=backends, interval_s=interval_s)
@@ -66,7 +69,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
         retried, _ = retry_all(waiting, to_retry(store, places))
         looked = _look(places, backends, store)
-        cleared += _clear_files_of_jobs(places, store, time.time())
+        cleared += _clear_files_of_jobs(beside_scripts, store, time.time())
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [_counted(recovered.finished, "finished"), _counted(recovered.removed, "never began and removed")]
     lines += [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
@@ -103,23 +106,23 @@ def keep_synchronised(
         time.sleep(max(_WATCH_PERIOD_S, _SHARE * (time.monotonic() - began)))
 
 
-def _clear(places: Places) -> int:
+def _clear(places: Places, folders: Sequence[_Entries]) -> int:
     """Remove the unfinished files that dead processes left, and return how many."""
     count = clear_abandoned(places.code)
-    for draft in (draft for folder in [places.home, *_folders(places)] for draft in forgotten_drafts(folder)):
+    for draft in (draft for folder, names in folders for draft in forgotten_drafts(folder, names)):
         with suppress(OSError):  # somebody else was quicker, or it is not ours to remove
             draft.unlink()
             count += 1
     return count
 
 
-def _clear_files_of_jobs(places: Places, store: Database, now: float) -> int:
+def _clear_files_of_jobs(folders: Sequence[_Entries], store: Database, now: float) -> int:
     """Remove what killed jobs left beside their scripts, and return how many files.
 
     They stay for a day after the last of the job's runs has ended; the number of a job comes round again.
     """
     ways = [backend.files_of_jobs for backend in BACKENDS.values() if backend.files_of_jobs is not None]
-    found = [one for folder in _folders(places) for files_of_jobs in ways for one in files_of_jobs(folder)]
+    found = [one for folder, names in folders for way in ways for one in way(folder, names)]
     if not found:
         return 0
     kept = {
@@ -137,12 +140,24 @@ def _clear_files_of_jobs(places: Places, store: Database, now: float) -> int:
     return count
 
 
-def _folders(places: Places) -> list[Path]:
-    """Return the folders in which processes and jobs write beside what is there."""
-    folders = [places.runs, places.submissions, *places.submissions.glob("*/")]
-    for run_dir in find_run_dirs(places.runs):
-        folders += [run_dir.path, run_dir.path / "retries"]
-    return folders
+def _entries(places: Places) -> Iterator[_Entries]:
+    """Yield the folders in which processes and jobs write beside what is there, each listed once.
+
+    As texts: there are several for each run.
+    """
+    folders = [places.home, places.runs, places.submissions, *places.submissions.glob("*/")]
+    yield from ((str(folder), names) for folder in folders if (names := _names_in(str(folder))))
+    for path in run_paths(str(places.runs)):
+        names = _names_in(path)
+        yield path, names
+        if "retries" in names:
+            yield f"{path}/retries", _names_in(f"{path}/retries")
+
+
+def _names_in(folder: str) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(folder)  # noqa: PTH208 - as above
+    return []
 
 
 def _counted(count: int, what: str) -> str | None:

@@ -128,17 +128,16 @@ def is_forgotten(draft: Path) -> bool:
         return False
 
 
-def forgotten_drafts(folder: Path) -> Iterator[Path]:
-    """Yield the drafts of files in *folder* that `is_forgotten` says a dead process left; none where it is not there.
+def forgotten_drafts(folder: str, names: Iterable[str]) -> Iterator[Path]:
+    """Yield the drafts among *names*, entries of *folder*, that `is_forgotten` says a dead process left.
 
     Only names that `draft_of` gives now are looked at: a user's own hidden file may look like those of older versions.
     """
-    try:
-        with os.scandir(folder) as entries:
-            names = [one.name for one in entries if _OURS.fullmatch(one.name) and one.is_file(follow_symlinks=False)]
-    except OSError:
-        return
-    yield from (folder / name for name in names if is_forgotten(folder / name))
+    for name in names:
+        if name.startswith(".") and _OURS.fullmatch(name):
+            path = Path(folder) / name
+            if path.is_file() and not path.is_symlink() and is_forgotten(path):
+                yield path
 
 
 def have_on_disk(paths: Iterable[Path]) -> None:

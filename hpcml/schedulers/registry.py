@@ -84,7 +84,8 @@ class Backend:
     look_at_site: Callable[[Callable[[Sequence[str]], Answer]], Site] | None = None
     gpu_request: str | None = None  # how GPUs are asked for: a template of `Cluster.gpu_request`
     typed_gpu_request: str | None = None  # the same with their type; None: it has no word for it
-    files_of_jobs: Callable[[Path], Iterable[tuple[Path, str]]] | None = None  # what killed jobs leave beside a script
+    # what killed jobs left beside a script, among the entries of a folder
+    files_of_jobs: Callable[[str, Iterable[str]], Iterable[tuple[Path, str]]] | None = None
     rehearse: Rehearse | None = None  # what is asked before a submission; None: nothing
     avoids_nodes: bool = False  # whether it can be told where a job must not run
     limits_arrays: bool = True  # whether it can be told how many jobs of an array may run at once

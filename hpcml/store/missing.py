@@ -53,9 +53,13 @@ def runs_below(store: Database, *roots: Path) -> dict[str, Path]:
     The directories themselves are not looked at: some may be gone. Used by `hpcml rm`, `cancel`, `retry`, `sync` and
     `ingest`.
     """
+    return {uid: Path(path) for uid, path in _paths_below(store, roots)}
+
+
+def _paths_below(store: Database, roots: Sequence[Path]) -> list[tuple[str, str]]:
+    query = select(RUN.c.uid, RUN.c.path).where(is_below(*roots)).order_by(RUN.c.uid)
     with store.reading() as connection:
-        query = select(RUN.c.uid, RUN.c.path).where(is_below(*roots)).order_by(RUN.c.uid)
-        return {uid: Path(path) for uid, path in connection.execute(query)}
+        return [(uid, path) for uid, path in connection.execute(query)]
 
 
 def still_known(store: Database, uids: Collection[str]) -> set[str]:
@@ -72,5 +76,5 @@ def without_directory(store: Database, roots: Sequence[Path]) -> list[str]:
     tells of them and `hpcml rm` forgets them. Nothing is changed here. Uids are in order.
     """
     there = [root for root in roots if root.is_dir()]
-    found = runs_below(store, *there) if there else {}
-    return [uid for uid, path in found.items() if not os.path.lexists(path / "run.json")]
+    found = _paths_below(store, there) if there else []
+    return [uid for uid, path in found if not os.path.lexists(f"{path}/run.json")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -321,14 +321,14 @@ elif [ "$HPCML_NODE_RANK" -gt 0 ]; then
 fi""".splitlines()
 
 
-def files_of_jobs(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files in *folder* by which the nodes of jobs told each other things, with the number of the job.
+def files_of_jobs(folder: str, names: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """Yield the files by which the nodes of jobs told each other things, with the number of the job.
 
-    A job removes its own at its end, unless it is killed.
+    *names* are the entries of *folder*. A job removes its own at its end, unless it is killed.
     """
-    for path in folder.glob("*.sh.*"):
-        if match := _OF_A_JOB.fullmatch(path.name):
-            yield path, match[1]
+    for name in names:
+        if ".sh." in name and (match := _OF_A_JOB.fullmatch(name)):
+            yield Path(folder) / name, match[1]
 
 
 def directives(wanted: Ask) -> list[str]:
