@@ -345,7 +345,7 @@ def environment(name: PrecisionName) -> Mapping[str, str | None]:
 # Words for an effective precision that is none: hpcml_train.precision.observed says when which is due.
 UNKNOWN, NOT_OBSERVED = "unknown", "not observed"
 EVIDENCE, PROBED_AS = "precision_evidence", "precision_probed"  # facts: how it is known, and what a probe has shown
-OBSERVED = "observed"  # the program's own products, and not only a probe's
+OBSERVED, PROBED = "observed", "probed"  # the program's own products, or those of a probe beside it
 
 
 def contradicts(requested: str, effective: str | None) -> bool:

@@ -272,7 +272,8 @@ def _probed(probe: Happening | None) -> tuple[str | None, str | None]:
         return None, None
     products, parameters = probe.details.get("products"), probe.details.get("parameters")
     if not isinstance(products, dict) or not products or not isinstance(parameters, str):
-        return None, None
+        named = probe.details.get("effective")  # a writer that has measured it in its own way
+        return (named if isinstance(named, str) and named else None), None
     return name_precision({str(product): str(form) for product, form in products.items()}, parameters), parameters
 
 

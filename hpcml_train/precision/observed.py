@@ -243,15 +243,18 @@ def _phase_of(form: str, judged: Sequence[Row]) -> Optional[str]:
 
 
 def _time_of(form: str, windows: Sequence[Window]) -> Optional[str]:
-    """Return until, or from when *form* was there, where that changed."""
-    at: Dict[int, bool] = {}  # step -> whether it was there
+    """Return until, or from when all was of *form*, where that changed."""
+    flops: Dict[int, Tuple[float, float]] = {}  # by step: of the format, of all
     for window in windows:
-        total = _flops(window.judged)
-        is_there = total > 0 and _flops(window.judged, format=form) > (1 - _PURE) * total
-        at[window.step] = at.get(window.step, False) or is_there
-    steps = sorted(at)
-    there = [step for step in steps if at[step]]
-    if len(there) == len(steps) or there != [step for step in steps if there[0] <= step <= there[-1]]:
+        mine, all_of_it = flops.get(window.step, (0.0, 0.0))
+        judged = window.judged
+        flops[window.step] = mine + _flops(judged, format=form), all_of_it + _flops(judged)
+    steps = sorted(step for step, (_, all_of_it) in flops.items() if all_of_it > 0)
+    parts = {step: flops[step][0] / flops[step][1] for step in steps}
+    there = [step for step in steps if parts[step] > 1 - _PURE]
+    if len(there) in (0, len(steps)) or any(parts[step] < _PURE for step in there):
+        return None
+    if there != [step for step in steps if there[0] <= step <= there[-1]]:
         return None
     if there[0] == steps[0]:
         return f"until step {there[-1]}"

@@ -46,7 +46,9 @@ def watch(optimizers: Any) -> None:  # noqa: ANN401 - the module torch.optim.opt
         journal.event("precision_observer", **hello, off=f"torch {hello['version']} tells no steps of optimizers")
         return
     journal.event("precision_observer", **hello)
-    optimizers.register_optimizer_step_post_hook(_FirstStep(journal))
+    first = _FirstStep(journal)
+    optimizers.register_optimizer_step_pre_hook(first.begins)
+    optimizers.register_optimizer_step_post_hook(first)
 
 
 class _FirstStep:
@@ -56,6 +58,11 @@ class _FirstStep:
         self._journal = journal
         self._observer: Optional[Observer] = None
         self._is_ours = True
+
+    def begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401 - as torch calls it
+        """Know that *optimizer* begins a step."""
+        if self._observer is not None and self._is_ours:
+            self._observer.steps(optimizer, args, kwargs)
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401 - as torch calls it
         try:

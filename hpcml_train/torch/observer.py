@@ -29,6 +29,7 @@ _SHARE = 0.001  # of the time since the start, which observing may take beyond t
 _BYTES_PER_S = 8e6  # of a trace that are read: a guess that is corrected by the first
 _LARGEST_BYTES = 1 << 28  # of a trace: a window of more is given up
 _TRIES = 5  # windows in which something was compiled, one after the other
+_DEEPEST = 4  # steps of one optimizer in each other: of a class, its base, and so on
 _LEAD_LOST = 8  # steps of other optimizers without one of the leading one's
 _SAID_BY_TORCH = re.compile(rb"execution_trace_observer\.cpp")
 _TRACED_BY_ENVIRONMENT = "ENABLE_PYTORCH_EXECUTION_TRACE"
@@ -59,6 +60,7 @@ class Observer:
         self._is_on = False
         self._folder: Optional[str] = None
         self._lead: Optional[weakref.ref[Any]] = None
+        self._depths: Dict[int, int] = {}  # by optimizer: how many of its steps lie in each other now
         self._strangers = 0  # steps of other optimizers since the last one of the leading
         self._steps = self._windows = self._tries = 0
         self._next_step = 1
@@ -83,9 +85,10 @@ class Observer:
         if why_not is not None:
             return
         if is_hooked:
-            from torch.optim.optimizer import register_optimizer_step_post_hook
+            from torch.optim import optimizer
 
-            register_optimizer_step_post_hook(self.stepped)
+            optimizer.register_optimizer_step_pre_hook(self.steps)
+            optimizer.register_optimizer_step_post_hook(self.stepped)
         self._is_on = True
         os.register_at_fork(before=self._pause, after_in_child=self._forget)
         _give_way_to_others(self)
@@ -128,8 +131,18 @@ class Observer:
             return f"torch {torch.__version__} has no execution trace"
         return None
 
+    def steps(self, optimizer: Any, _: Any, __: Any) -> None:  # noqa: ANN401 - as torch calls it
+        """Know that *optimizer* begins a step, maybe as a part of another class' step of the same one."""
+        if self._is_on:
+            depth = self._depths.get(id(optimizer), 0)
+            self._depths[id(optimizer)] = depth + 1 if depth < _DEEPEST else 1  # the last ones have raised
+
     def stepped(self, optimizer: Any, _: Any, __: Any) -> None:  # noqa: ANN401 - as torch calls it
         """Know that *optimizer* has made a step just now."""
+        depth = self._depths.pop(id(optimizer), 1) - 1
+        if depth > 0:
+            self._depths[id(optimizer)] = depth
+            return
         if not self._is_on or not self._lock.acquire(blocking=False):  # another thread's step ended just now
             return
         try:

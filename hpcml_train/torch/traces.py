@@ -66,6 +66,7 @@ _HARMLESS_NAMESPACES = (
 )
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = "Optimizer.step#"
+_THREAD = "[pytorch|profiler|execution_trace|"
 
 
 class Product(NamedTuple):
@@ -326,13 +327,17 @@ def _phase(up: Sequence[_Node]) -> str:
     What an optimizer's closure computes is no work of the optimizer.
     """
     has_graph = False
+    # A window ends inside of an optimizer's step: its range, which is not over, is no node of the trace.
+    is_cut = up[-1].parent is not None and not up[-1].name.startswith(_THREAD)
     for node in up:
         if node.name.startswith(_BACKWARD):
             return "backward"
         has_graph = has_graph or node.seq >= 0
         if node.name.startswith(_OPTIMIZER) and not has_graph:
             return "optimizer"
-    return "forward" if has_graph else "evaluation"
+    if has_graph:
+        return "forward"
+    return "optimizer" if is_cut else "evaluation"
 
 
 def _leaf_of(full: str, node: Mapping[str, Any]) -> Optional[_Leaf]:

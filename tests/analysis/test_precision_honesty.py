@@ -155,6 +155,47 @@ def test_an_arm_that_was_not_what_was_asked_for_gets_no_verdict(level: str) -> N
     assert row.verdict == "not as requested"
 
 
+@pytest.mark.parametrize("level", ["fp32", "tf32"])
+@pytest.mark.parametrize("word", ["not used(amp_bf16)", "mixed(87 % tf32, 13 % fp32: classifier)"])
+def test_an_arm_whose_programs_did_something_else_gets_neither_verdict_nor_speed(level: str, word: str) -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    facts = {"precision_evidence": "observed", "precision_probed": level}
+    runs = [
+        replace(run, precision_effective=word, facts={**run.facts, **facts}) if run.precision == level else run
+        for run in runs
+    ]
+
+    rows = compare(runs, curves(runs, STEP_S), ComparisonRequest(margin=0.5)).cells[0].rows
+
+    assert rows[1].verdict == "not as requested"
+    assert all(row.speed is None or row.speed.speedup is None for row in rows)
+    impostor = row_of(level, rows)
+    assert impostor.speed is None
+    assert f"requested {level}, observed {word} (5 of 5 runs)" in impostor.flags
+    assert "not as requested: no speed" in impostor.flags
+
+
+@pytest.mark.parametrize("level", ["fp32", "tf32"])
+@pytest.mark.parametrize("word", ["unknown", "not observed"])
+def test_an_arm_of_which_too_little_was_seen_is_not_proven(level: str, word: str) -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", [value + 0.001 * at for at, value in enumerate(VALUES)])
+    runs = [replace(run, precision_effective=word) if run.precision == level else run for run in runs]
+
+    rows = compare(runs, {}, ComparisonRequest(margin=0.5)).cells[0].rows
+
+    assert rows[1].verdict == "not proven"
+    assert f"requested {level}, but what the program computed in is {word} (5 of 5 runs)" in row_of(level, rows).flags
+
+
+def test_a_verdict_on_probes_alone_says_that_the_programs_were_not_observed() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    runs[-1] = replace(runs[-1], facts={**runs[-1].facts, "precision_evidence": "probed"})
+    row = compare(runs, {}, ComparisonRequest(margin=0.5)).cells[0].rows[1]
+
+    assert row.verdict == "identical"
+    assert "probed, and the program's own products not observed (1 of 5 runs)" in row.flags
+
+
 def test_mixed_effective_precisions_within_a_row_are_flagged() -> None:
     runs = arm("fp32", VALUES) + arm("tf32", VALUES)
     runs[-1] = replace(runs[-1], precision_effective="mixed(conv=tf32, matmul=fp32, parameters=float32)")

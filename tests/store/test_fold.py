@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -166,6 +167,80 @@ def test_the_precision_is_what_rank_0s_probe_measured() -> None:
 
     assert known.precision_effective == "mixed(conv=fp32, matmul=tf32, parameters=float32)"
     assert known.numerics == "emulated"
+
+
+def test_a_writer_that_names_the_precision_itself_is_believed() -> None:
+    known = folded(told(RANK0, "precision", requested="tf32", effective="tf32"))
+
+    assert (known.precision_effective, known.facts["precision_evidence"]) == ("tf32", "probed")
+
+
+def _window(form: str, step: int = 2) -> dict[str, Any]:
+    rows = [{"format": form, "phase": phase, "layer": "fc", "flops": 2.0} for phase in ("forward", "backward")]
+    return {"framework": "torch", "window": 0, "step": step, "rows": rows, "unknown": [], "seconds": 0.01}
+
+
+PROBE = {"requested": "tf32", "products": {"matmul": "tf32"}, "parameters": "float32", "numerics": "emulated"}
+HELLO = {"framework": "torch", "how": "client", "version": "2.13"}
+
+
+def test_what_a_program_was_seen_to_do_goes_before_its_probe_which_stays_beside_it() -> None:
+    known = folded(
+        told(RANK0, "precision", **PROBE),
+        told(RANK0, "precision_observer", **HELLO),
+        told(RANK0, "precision_observed", **_window("fp32")),
+    )
+
+    assert known.precision_effective == "not used(fp32)"
+    assert known.numerics == "emulated"
+    assert known.facts == {"precision_evidence": "observed", "precision_probed": "tf32"}
+
+
+def test_all_ranks_and_windows_count_whatever_the_order_of_reading() -> None:
+    events = [
+        told(RANK0, "precision", **PROBE),
+        told(RANK0, "precision_observed", **_window("tf32")),
+        told(RANK1, "precision_observed", **_window("fp32")),
+        told(RANK0, "precision_observed", **_window("tf32", step=900)),
+    ]
+
+    found = {folded(*order).precision_effective for order in itertools.permutations(events)}
+
+    assert found == {"mixed(67 % tf32, 33 % fp32: fc)"}
+
+
+def test_an_observer_that_saw_no_step_leaves_it_unknown() -> None:
+    known = folded(told(RANK0, "precision", **PROBE), told(RANK0, "precision_observer", **HELLO))
+
+    assert (known.precision_effective, known.facts["precision_probed"]) == ("unknown", "tf32")
+
+
+def test_a_window_that_is_damaged_is_passed_over() -> None:
+    damaged = {**_window("fp32"), "rows": [{"format": 7}]}
+    known = folded(told(RANK0, "precision", **PROBE), told(RANK0, "precision_observed", **damaged))
+
+    assert known.precision_effective == "tf32"
+
+
+def test_a_program_that_was_to_be_observed_and_was_not_says_so() -> None:
+    begun = [told(AGENT, "attempt_started"), told(RANK0, "precision", **PROBE)]
+
+    def effective(*more: Happening, is_observed: bool) -> str | None:
+        return fold([AGENT, RANK0], [*begun, *more], requested="tf32", is_observed=is_observed).precision_effective
+
+    assert effective(is_observed=True) == "not observed"
+    assert effective(is_observed=False) == "tf32"
+    assert effective(told(RANK0, "precision_observed", **_window("tf32")), is_observed=True) == "tf32"
+    assert fold([], [], requested="tf32", is_observed=True).precision_effective is None  # it has not begun
+
+
+def test_a_program_that_nobody_probed_is_what_it_was_seen_to_do() -> None:
+    window = _window("tf32")
+    for row in window["rows"]:
+        row["emulated"] = True
+    known = fold([AGENT, RANK0], [told(RANK0, "precision_observed", **window)], requested="own")
+
+    assert (known.precision_effective, known.numerics) == ("tf32", "emulated")
 
 
 @pytest.mark.parametrize("details", [{}, {"products": {}, "parameters": "float32"}, {"products": [1], "parameters": 2}])

@@ -15,7 +15,7 @@ from hpcml.analysis.compare.speed import speed_flags, speed_ratio
 from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import NOT_PROVEN, Speed
-from hpcml.model.precision import EVIDENCE, OBSERVED, PrecisionName, contradicts, is_proven
+from hpcml.model.precision import EVIDENCE, OBSERVED, PROBED, PrecisionName, contradicts, is_proven
 from hpcml.model.records import RunRecord
 
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
@@ -86,9 +86,8 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
             flags.append(f"requested {requested}, but what the program computed in is {measured} ({runs})")
         elif contradicts(requested, measured):
             flags.append(f"requested {requested}, {'observed' if is_observed else 'measured'} {measured} ({runs})")
-    probed_only = sum(is_proven(run.precision_effective) and not _is_observed(run) for run in arm.ok)
-    if probed_only and probed_only < len(arm.ok):
-        flags.append(f"{probed_only} of {len(arm.ok)} runs were probed only, and their programs' products not observed")
+    if probed_only := sum(run.facts.get(EVIDENCE) == PROBED for run in arm.ok):
+        flags.append(f"probed, and the program's own products not observed ({probed_only} of {len(arm.ok)} runs)")
     measured_ones = effective(arm)
     if len(measured_ones) > 1:
         flags.append(f"mixed effective precisions: {', '.join(measured_ones)}")
