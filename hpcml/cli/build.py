@@ -33,6 +33,10 @@ def build(words: tuple[str, ...]) -> None:
         say(_HELP, nl=False)
         return
     sandbox, words = _taken(words, "--sandbox", "DIR")
+    dockerfile, words = _taken(words, "--dockerfile", "FILE")
+    if dockerfile is not None:
+        name = str(Path(dockerfile).absolute()).replace("\\", "\\\\").replace("'", "\\'")
+        words = ("+container=dockerfile", f"container.dockerfile='{name}'", *words)
     flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
     composed = [word for word in words if word not in _OWN_FLAGS]
     with saying_what_is_printed():
@@ -47,6 +51,7 @@ def build(words: tuple[str, ...]) -> None:
         _build_sandbox(asked_for, Path(sandbox).absolute())
         return
     for wanted in asked_for:
+        _remark(wanted)
         if wanted.note:
             complain(f"warning: {wanted.note}")
         with display(wanted.definition.base) as on_progress:
@@ -66,6 +71,8 @@ Usage: hpcml build [OPTIONS] [OVERRIDES]
 
 Options:
   -n, --dry-run  Show the definition, its key and where the image would be.
+  --dockerfile FILE
+                 Build what a Dockerfile says, with +container=dockerfile.
   --sandbox DIR  Build it unpacked into the new folder DIR, to develop in.
   --no-wait      If somebody builds it already, say so and end.
   --json         Print what is recorded of the image.
@@ -100,6 +107,7 @@ def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
     if len(asked_for) != 1:
         raise ConfigError(f"--sandbox={target} is one folder, and {len(asked_for)} images are asked for")
     (wanted,) = asked_for
+    _remark(wanted)
     if wanted.note:
         complain(f"warning: {wanted.note}")
     with display(wanted.definition.base) as on_progress:
@@ -108,6 +116,11 @@ def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
     say(f"change it:  apptainer shell --writable {target}", err=True)
     say(f"run in it:  hpcml run +container=sandbox container.path={target} ...", err=True)
     say(f"keep it:    hpcml build +container=local container.path={target}", err=True)
+
+
+def _remark(wanted: WantedImage) -> None:
+    for line in wanted.remarks:
+        complain(f"warning: {line}")
 
 
 def _show(planned: WantedImage | UnresolvedImage) -> None:
@@ -121,6 +134,7 @@ def _show(planned: WantedImage | UnresolvedImage) -> None:
         say(f"base    {definition.base} {definition.base_digest}: {planned.why}")
         say(f"image   {planned.folder or '$HPCML_IMAGES'}/KEY.sif")
         return
+    _remark(planned)
     if planned.note:
         complain(f"warning: {planned.note}")
     say(f"key     {definition.key}")

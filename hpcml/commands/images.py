@@ -39,6 +39,7 @@ class WantedImage:
     cache: Cache
     found: ImageRecord | None  # None: it has to be built
     note: str | None = None  # what the user should know of how it was found
+    remarks: tuple[str, ...] = ()  # on what is different from the Dockerfile that was given
 
 
 def want_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[WantedImage]:
@@ -80,7 +81,13 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
         )
         found = cache.find(definition.key)
         return WantedImage(
-            container=container, cluster=cluster, definition=definition, cache=cache, found=found, note=note
+            container=container,
+            cluster=cluster,
+            definition=definition,
+            cache=cache,
+            found=found,
+            note=note,
+            remarks=definitions.remarks(container),
         )
 
     earlier = definitions.stages(container, folders)
@@ -91,7 +98,8 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
     if container.path is not None:
         base = _local_base(container.path)
         return wanted(base, _resolved(earlier, environ, architecture))
-    reference = registry.Reference.of(container)
+    reference = definitions.reference_of(container)
+    assert reference is not None
     try:
         base = registry.ask(reference, environ=environ, architecture=architecture)
         return wanted(base, _resolved(earlier, environ, architecture))
@@ -172,7 +180,8 @@ class Place:
 
 def place_of(container: Container, cluster: Cluster, environ: Mapping[str, str]) -> Place:
     """Return where the image of *container* would be, and which images of its tag are there; no registry is asked."""
-    base = container.path or registry.Reference.of(with_tag(container, cluster)).for_people
+    reference = definitions.reference_of(with_tag(container, cluster))
+    base = reference.for_people if reference is not None else str(container.path)
     cache = Cache(caches.locate(environ, site=cluster.scratch))
     return Place(
         base=base, folder=cache.root, of_this_tag=[record for record in cache.records() if record.base == base]

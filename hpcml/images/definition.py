@@ -16,7 +16,8 @@ from pathlib import Path
 
 from hpcml.errors import ConfigError, ImageError, require
 from hpcml.images import sources
-from hpcml.images.registry import Reference
+from hpcml.images.dockerfile import convert
+from hpcml.images.registry import Reference, is_loopback
 from hpcml.model.container import Container
 from hpcml.model.image import UNRESOLVED, Definition
 from hpcml.paths import resource_dir
@@ -62,14 +63,13 @@ def define(
     Raises `ConfigError` where there is no such file, or it builds from no registry or from another image or tag than
     *container* names, or a label has a name that is not allowed.
     """
-    path = _file(container, folders)
-    sections = _sections(path)
+    path, sections = _read(container, folders)
     require(bool(sections), f"{path} is empty")
-    reference = None if container.path is not None else Reference.of(container)
+    reference = reference_of(container)
     for_people = reference.for_people if reference is not None else str(container.path)
     if reference is None:
         _check_local_base(path, sections, for_people)
-    elif path.stem != _DEFAULT:
+    elif path.stem != _DEFAULT and container.dockerfile is None:
         _check_base(path, sections, reference)
     pinned = f"{reference.host_and_name}@{base_digest}" if reference is not None and base_digest else for_people
     for written, digest in (stage_digests or {}).items():
@@ -102,16 +102,37 @@ def stages(container: Container, folders: Sequence[Path]) -> dict[str, Reference
 
     Under each is what stands behind ``From:``. Raises `ConfigError` as `define` does.
     """
-    sections = _sections(_file(container, folders))
-    here = Reference.of(container) if container.path is None else None
+    _, sections = _read(container, folders)
+    here = reference_of(container) if container.dockerfile is None else None
     found = {}
     for piece in sections[: _last_stage(sections)]:
         agent, written = _head(piece)
         if agent == "docker" and written and "@" not in written:
             reference = Reference.parse(written)
             is_here = here is not None and here.plain_http and here.host == reference.host
+            is_here = is_here or (container.dockerfile is not None and is_loopback(reference.host))
             found[written] = replace(reference, plain_http=is_here)
     return found
+
+
+def reference_of(container: Container) -> Reference | None:
+    """Return the base image of *container* in a registry; None for one on this machine.
+
+    That of a Dockerfile is what its last FROM names. Raises `ConfigError` where it cannot be read.
+    """
+    if container.path is not None:
+        return None
+    if container.dockerfile is None:
+        return Reference.of(container)
+    sections = _pieces(convert(Path(container.dockerfile)).text)
+    name, _, digest = _head(sections[_last_stage(sections)])[1].partition("@")
+    found = Reference.parse(name)
+    return replace(found, digest=digest or None, plain_http=is_loopback(found.host))
+
+
+def remarks(container: Container) -> tuple[str, ...]:
+    """Return what is different in the image from what its Dockerfile says, a line each; nothing for other images."""
+    return convert(Path(container.dockerfile)).remarks if container.dockerfile is not None else ()
 
 
 def pinned_stages(text: str, earlier: Iterable[str]) -> dict[str, str]:
@@ -130,6 +151,14 @@ def require_unchanged(definition: Definition) -> None:
     changed = sorted(name for name, digest in definition.files.items() if now.get(name) != digest)
     if changed:
         raise ImageError(f"%files {changed[0]} of {folder} has changed since this build was asked for: build again")
+
+
+def _read(container: Container, folders: Sequence[Path]) -> tuple[Path, list[list[str]]]:
+    """Return the pieces of the definition that *container* begins from, and the file that they are of."""
+    if container.dockerfile is not None:
+        return Path(container.dockerfile), _pieces(convert(Path(container.dockerfile)).text)
+    path = _file(container, folders)
+    return path, _sections(path)
 
 
 def _file(container: Container, folders: Sequence[Path]) -> Path:

@@ -170,7 +170,7 @@ class _Client:
         self._proxies = _proxies(environ)
         self._open = urllib.request.build_opener(_Proxies(self._proxies), _StayEncrypted()).open
         self._authorization: str | None = None
-        if reference.plain_http and not _is_loopback(reference.host) and environ.get("HPCML_REGISTRY_HTTP") != "1":
+        if reference.plain_http and not is_loopback(reference.host) and environ.get("HPCML_REGISTRY_HTTP") != "1":
             raise ConfigError(
                 f"container.registry=http://{reference.host} would send keys and images in clear: use https://, "
                 "or set HPCML_REGISTRY_HTTP=1 if your network allows that"
@@ -375,7 +375,8 @@ def _proxies(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Tell whether *host*, with a port or without, is this machine: its registries speak no TLS, as Docker has it."""
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     try:
         return ipaddress.ip_address(name.strip("[]")).is_loopback

@@ -73,7 +73,18 @@ _TAKEN_OPTIONS = {
     **dict.fromkeys(("--writable-tmpfs",), "set container.writable_tmpfs"),
     **dict.fromkeys(("--docker-login", "--docker-username", "--docker-password"), "export NGC_API_KEY"),
 }
-_OF_AN_IMAGE_TO_BUILD = ("registry", "image", "tag", "digest", "pip", "apt", "post", "environment", "labels")
+_OF_AN_IMAGE_TO_BUILD = (
+    "dockerfile",
+    "registry",
+    "image",
+    "tag",
+    "digest",
+    "pip",
+    "apt",
+    "post",
+    "environment",
+    "labels",
+)
 # How an image comes about and is called changes nothing in it.
 _NOT_IDENTIFYING = frozenset({"build", "runtime", "labels", "compression", "build_processors"})
 
@@ -110,6 +121,7 @@ class Container:
     environment: dict[str, str] = field(default_factory=dict)  # of the image, readable by everybody who has it
     labels: dict[str, str] = field(default_factory=dict)
     path: str | None = None  # of an image that is there; of an image to build, its base
+    dockerfile: str | None = None  # that an image is built after
     build: ContainerBuild = ContainerBuild.auto
     compression: Compression = Compression.auto
     build_processors: int | None = None  # None: four on a login node, elsewhere all
@@ -167,27 +179,36 @@ class Container:
         if self.kind in (ContainerKind.sif, ContainerKind.sandbox):
             what = "image.sif" if self.kind is ContainerKind.sif else "directory"
             require(self.path is not None, f"container={self.name} needs container.path=/where/the/{what} is")
+        elif builds:
+            self._check_base()
         else:
-            upon_it = builds and not any(
-                (self.registry, self.image, self.tag, self.digest)
-            )  # what is there is the base
             require(
-                self.path is None or upon_it,
-                f"container.path={self.path}: container={self.name} takes none: choose container=sif, or "
-                "container=local to build upon it",
+                self.path is None, f"container.path={self.path}: container={self.name} takes none: choose container=sif"
             )
+        for name in ("path", "dockerfile"):
+            value = getattr(self, name)
             require(
-                self.path is not None or not upon_it,
-                f"container={self.name} needs container.path=/where/the/base is (a SIF or a sandbox), or "
-                "container.registry and container.image",
+                value is None or value.startswith("/"),
+                f"container.{name}={value} must be absolute: the run starts elsewhere",
             )
+
+    def _check_base(self) -> None:
+        """Raise `ConfigError` unless an image to build has one base: of a registry, on this machine, a Dockerfile's."""
+        in_registry = [name for name in ("registry", "image", "tag", "digest") if getattr(self, name) is not None]
+        bases = [*in_registry[:1], *(name for name in ("path", "dockerfile") if getattr(self, name) is not None)]
+        second = bases[-1] if len(bases) > 1 else None
         require(
-            self.path is None or self.path.startswith("/"),
-            f"container.path={self.path} must be absolute: the run starts elsewhere",
+            second is None,
+            f"container.{second}={getattr(self, second or 'name')}: container={self.name} takes none, with container."
+            f"{bases[0] if bases else ''} as its base: choose container=local, dockerfile, or sif to build nothing",
         )
-        missing = next(
-            (name for name in ("registry", "image") if builds and not (getattr(self, name) or self.path)), None
+        if self.path is not None or self.dockerfile is not None:
+            return
+        needs = {"local": "path=/where/the/base is (a SIF or a sandbox)", "dockerfile": "dockerfile=/where/it/is"}
+        require(
+            self.name not in needs or bool(in_registry), f"container={self.name} needs container.{needs.get(self.name)}"
         )
+        missing = next((name for name in ("registry", "image") if not getattr(self, name)), None)
         example = "nvcr.io or docker.io" if missing == "registry" else "nvidia/pytorch"
         require(missing is None, f"container={self.name} is built: set container.{missing}={example}")
 

@@ -93,7 +93,10 @@ def test_what_a_folder_looks_like_is_what_it_is_as_a_base(tmp_path: Path) -> Non
     ("words", "says"),
     [
         ({}, "container=local needs container.path=/where/the/base is"),
-        ({"path": "/a", "image": "nvidia/cuda"}, "container.path=/a: container=local takes none: choose container=sif"),
+        (
+            {"path": "/a", "image": "nvidia/cuda"},
+            "container.path=/a: container=local takes none, with container.image as its base",
+        ),
         ({"path": "a"}, "container.path=a must be absolute"),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcml.errors import ConfigError
 from hpcml.images import releases
 from hpcml.images.command import PASSED_ON, gpu_for
+from hpcml.images.definition import reference_of
 from hpcml.images.runtime import NAMES, is_squashfs, looks_like_an_image
 from hpcml.images.runtimes import ContainerRuntime, Start, runtime_named
 from hpcml.model.cluster import Cluster, SchedulerName
@@ -33,23 +34,30 @@ def with_tag(container: Container, cluster: Cluster) -> Container:
     Raises `ConfigError` if the chosen tag, or none that is known, can run there, and for an image of NVIDIA's where the
     GPUs are AMD's.
     """
-    if cluster.gpu_vendor == "amd" and (container.image or "").startswith("nvidia/"):
+    image, tag = base_of(container)
+    if cluster.gpu_vendor == "amd" and (image or "").startswith("nvidia/"):
         raise ConfigError(
-            f"container.image={container.image} is for GPUs of NVIDIA, and {cluster.name} has AMD's: take one with "
+            f"container.image={image} is for GPUs of NVIDIA, and {cluster.name} has AMD's: take one with "
             "ROCm, as +container=docker container.image=rocm/pytorch container.tag=latest, or a file: container=sif"
         )
-    if container.image is None or container.digest is not None:
+    if image is None or container.digest is not None or (tag is None and container.dockerfile is not None):
         return container
     capability, driver, limit = cluster.compute_capability, cluster.host_driver, cluster.ngc_max_release
     data_centre = has_data_centre_gpus(cluster)
-    if container.tag is None:
-        found = releases.newest(container.image, capability, driver, not_after=limit, data_centre=data_centre)
+    if tag is None:
+        found = releases.newest(image, capability, driver, not_after=limit, data_centre=data_centre)
         return replace(container, tag=found.tag)
-    if wrong := releases.check(
-        container.image, container.tag, capability, driver, not_after=limit, data_centre=data_centre
-    ):
+    if wrong := releases.check(image, tag, capability, driver, not_after=limit, data_centre=data_centre):
         raise ConfigError(wrong)
     return container
+
+
+def base_of(container: Container) -> tuple[str | None, str | None]:
+    """Return image and tag of the base of *container* in a registry, as far as they are named."""
+    if container.dockerfile is None:
+        return container.image, container.tag
+    reference = reference_of(container)
+    return (reference.name, reference.tag) if reference is not None else (None, None)
 
 
 def has_data_centre_gpus(cluster: Cluster) -> bool:
@@ -141,10 +149,10 @@ def _old_branches(run: Run) -> Sequence[str]:
 
     Not where the GPU is known to be no data centre's; where it is not known, the node looks.
     """
-    container, model = run.container, run.cluster.gpu_model
-    if container.image is None or container.tag is None or (model and is_for_data_centres(model) is False):
+    (image, tag), model = base_of(run.container), run.cluster.gpu_model
+    if image is None or tag is None or (model and is_for_data_centres(model) is False):
         return ()
-    return releases.served_branches(container.image, container.tag)
+    return releases.served_branches(image, tag)
 
 
 def check_binds(plan: Plan, run: Run) -> None:

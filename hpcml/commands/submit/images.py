@@ -80,8 +80,7 @@ def with_images(
         if (there := _there(item.run, project, checksums, voice)) is not None:
             return Provided(image=there)
         wanted = images.want(item.run.container, item.run.cluster, environ, project)
-        if wanted.note:
-            voice.warn(wanted.note)
+        _tell(wanted, voice)
         _refuse_unbuilt(wanted, item)
         if wanted.found is None and item.run.container.build is ContainerBuild.job:
             builds = jobs.job_for(wanted, item)
@@ -106,6 +105,11 @@ def with_images(
         if image.key is not None and image.built_by is None and Cache(Path(image.path).parent).read(image.key) is None:
             raise ImageError(f"image {image.key[:12]} was removed at this moment: try again")
     return done
+
+
+def _tell(wanted: WantedImage, voice: Voice) -> None:
+    for line in (*filter(None, [wanted.note]), *(wanted.remarks if wanted.found is None else ())):
+        voice.warn(line)
 
 
 def _verified(record: ImageRecord, wanted: WantedImage, checksums: Checksums, voice: Voice) -> ImageRecord:
