@@ -2,7 +2,8 @@
 
 ``python -m hpcml.agent.main PATH`` needs PATH, a run directory or a manifest in it, and nothing else: no Hydra, no
 database, no network. With ``--batch FILE`` it executes the runs that FILE lists for this job's array index, one after
-the other. Its exit status is that of the workload, or 2 where the arguments or manifests cannot be used.
+the other, or side by side on MIG slices (`lanes`). Its exit status is that of the workload, or 2 where the arguments or
+manifests cannot be used.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from hpcml.agent import fence, history
 from hpcml.agent.assignment import Turn, read_element, read_turn
 from hpcml.agent.attempt import Ended, carry_out
+from hpcml.agent.lanes import carry_out_beside, slices_of
 from hpcml.agent.signals import Inbox
 from hpcml.errors import HpcmlError
 
@@ -35,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
             element = read_element(words, os.environ)
         except HpcmlError as error:
             return _complain(error)
+        if slices := slices_of(element, os.environ):
+            return carry_out_beside(words, slices, inbox, os.environ)
         status = 0
         for source in element.sources:
             ended = _run(source, element.pack, inbox, os.environ)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hpcml.agent.assignment import Turn
+from hpcml.agent.assignment import LANE, Turn
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
 from hpcml.model.container import INSIDE_NAMES, INSIDE_PREFIX
@@ -25,7 +25,7 @@ from hpcml_client.client import Ranks
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
 JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes
-_OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT, INSIDE_NAMES})  # an hpcml inside must not use our job
+_OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT, INSIDE_NAMES, LANE})  # an hpcml inside must not use our job
 _OF_THE_RUN = frozenset({"HPCML_RUN_ID", "HPCML_RUN_DIR", "HPCML_CONFIG", "HPCML_ATTEMPT", "HPCML_CLUSTER"})
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below the range from which Linux takes ports by itself
 _TRIES = 100

@@ -258,6 +258,11 @@ class Resources:
             parse_memory_mb(self.mem)
 
     @property
+    def slices(self) -> int:
+        """How many MIG slices the job has, on which packed runs compute side by side; 1 without MIG."""
+        return 1 if self.mig is None else self.gpus_per_node or 1
+
+    @property
     def partition_or_queue(self) -> str | None:
         """The partition under either name: `queue` wins, since profiles preset `partition` alone."""
         return self.queue if self.queue is not None else self.partition

@@ -29,7 +29,7 @@ from hpcml.model.looks import CLAIMS
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, Numerics, PrecisionName, decide_numerics
-from hpcml.model.strategy import Strategy
+from hpcml.model.strategy import Strategy, StrategyName
 from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
@@ -439,7 +439,8 @@ class Run:
             f"precision=own leaves the arithmetic to a program of your own: model={self.model.name} needs one, e.g. "
             f"precision={RECIPES_OWN.name}",
         )
-        self.strategy.check(nodes=self.resources.nodes, gpus_per_node=self.resources.gpus_per_node)
+        gpus = 1 if self._is_beside_others else self.resources.gpus_per_node
+        self.strategy.check(nodes=self.resources.nodes, gpus_per_node=gpus)
         self._check_site()
         self._check_slice()
         if self.cluster.scheduler is not SchedulerName.local:
@@ -474,6 +475,12 @@ class Run:
             f"resources.nodes={wanted.nodes}: cluster={site.name} is this one machine",
         )
 
+    @property
+    def _is_beside_others(self) -> bool:
+        """Whether the run has one of several MIG slices of its job, and runs of its pack have the others."""
+        is_one_process = self.strategy.name is StrategyName.single
+        return self.resources.slices > 1 and self.schedule.pack != "none" and is_one_process
+
     def _check_slice(self) -> None:
         """Raise `ConfigError` for a MIG slice that the site has not, and for more than a program can use of slices."""
         site, wanted = self.cluster, self.resources
@@ -494,9 +501,10 @@ class Run:
         gpus = 1 if wanted.gpus_per_node is None else wanted.gpus_per_node
         require(gpus > 0, f"resources.mig={wanted.mig} with resources.gpus_per_node=0: leave one of them out")
         require(
-            gpus == 1 and wanted.nodes == 1,
+            (gpus == 1 or self._is_beside_others) and wanted.nodes == 1,
             f"resources.mig={wanted.mig} with {gpus} slice(s) on {wanted.nodes} node(s): a process sees one (CUDA), "
-            "and NCCL joins none (no P2P between slices): use one slice, or whole GPUs",
+            "and NCCL joins none (no P2P between slices): use one slice, whole GPUs, or schedule.pack for runs side by "
+            "side",
         )
 
     def profile_device(self) -> Device:

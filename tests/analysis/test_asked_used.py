@@ -26,9 +26,7 @@ def run(*, wall_s: float | None = 2400.0, params: dict[str, Any] | None = None, 
 def test_a_run_is_told_what_it_asked_for_and_used() -> None:
     line = used_line(run(cpu_s=4800.0, max_host_memory_mb=1024.0))
 
-    assert (
-        line == "walltime 40m of 8h00m (8 %), cores 2.00 cores of 8.00 cores (25 %), memory 1024 MiB of 4096 MiB (25 %)"
-    )
+    assert line == "walltime 40m of 8h (8 %), cores 2.0 of 8.0 (25 %), memory 1024 MiB of 4096 MiB (25 %)"
 
 
 def test_what_is_not_known_or_not_asked_for_is_left_out() -> None:

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.commands.submit.packing import packs_of
 from hpcml.errors import ConfigError
 from hpcml.model.hardware import GpuModel, known_gpus
 from hpcml.model.mig import mig_profiles
 from hpcml.model.run import spec_hash
+from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import FORMAT, Manifest, Provenance
-from hpcml.schedulers.request import request_for
+from hpcml.schedulers.contract import Job
+from hpcml.schedulers.request import request_for, request_for_pack
 from hpcml.schedulers.slurm.script import Titles, render
 from tests.commands.planning import planned_for
 
+NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
 NARVAL = ("+cluster=narval", "resources.account=def-me", "workload.command=true", "precision=fp32")
 
 
@@ -51,10 +55,7 @@ def test_a_name_as_nvml_writes_it_finds_its_slices(name: str, smallest: str) -> 
 
 def test_a_slice_is_asked_for_in_the_words_of_the_site(tmp_path: Path) -> None:
     (item,) = planned_for(tmp_path, *NARVAL, "resources.mig=3g.20gb")
-    provenance = Provenance(
-        command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python=""
-    )
-    manifest = Manifest(format=FORMAT, uid="u", spec_hash="", run=item.run, plan=item.plan, provenance=provenance)
+    manifest = Manifest(format=FORMAT, uid="u", spec_hash="", run=item.run, plan=item.plan, provenance=NOWHERE)
 
     script = render(
         request_for(manifest), titles=Titles(name="n", comment="c", remark="r"), folder=tmp_path, command=["true"]
@@ -98,3 +99,29 @@ def test_a_run_on_a_slice_is_another_than_one_on_the_gpu_and_old_hashes_stay(tmp
     (part,) = planned_for(tmp_path, *NARVAL, "resources.mig=1g.5gb")
 
     assert spec_hash(whole.run) != spec_hash(part.run)
+
+
+def test_packed_runs_share_the_slices_of_a_job_and_its_time(tmp_path: Path) -> None:
+    words = ["schedule.pack=all", "resources.mig=1g.5gb", "resources.gpus_per_node=4", "resources.walltime=1h"]
+    planned = planned_for(tmp_path, "-m", *NARVAL, *words, "seed=range(6)", "resources.cpus_per_task=2")
+
+    jobs = [
+        Job(
+            run_dir=RunDir(tmp_path / str(number)),
+            manifest=Manifest(format=FORMAT, uid="u", spec_hash="", run=item.run, plan=item.plan, provenance=NOWHERE),
+        )
+        for number, item in enumerate(planned)
+    ]
+    request = request_for_pack(jobs)
+
+    assert [len(pack) for pack in packs_of(planned)] == [6]
+    assert {item.plan.gpus_per_node for item in planned} == {1}
+    assert (request.gpus_per_node, request.cpus_per_node) == (4, 8)
+    assert request.walltime_s == 2 * 3600 + 60  # six runs on four slices: two on one, at most
+
+
+def test_slices_are_for_runs_of_one_process_in_a_pack(tmp_path: Path) -> None:
+    words = ["resources.mig=1g.5gb", "resources.gpus_per_node=2"]
+
+    with pytest.raises(ConfigError, match="or schedule.pack for runs side by side"):
+        planned_for(tmp_path, *NARVAL, *words, "strategy=ddp", "schedule.pack=all")

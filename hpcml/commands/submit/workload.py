@@ -56,10 +56,12 @@ class _Times(TypedDict):
 def gpus_per_node(run: Run, device: Device) -> int:
     """Return how many GPUs of a node the run uses: what it asks for, else one.
 
-    On a *device* without a GPU it is 0, whatever is asked for.
+    On a *device* without a GPU it is 0, whatever is asked for; on MIG slices 1, since a process sees one.
     """
     if device.kind == "cpu":
         return 0
+    if run.resources.mig is not None:
+        return 1
     return 1 if run.resources.gpus_per_node is None else run.resources.gpus_per_node
 
 
