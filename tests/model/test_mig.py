@@ -123,5 +123,5 @@ def test_packed_runs_share_the_slices_of_a_job_and_its_time(tmp_path: Path) -> N
 def test_slices_are_for_runs_of_one_process_in_a_pack(tmp_path: Path) -> None:
     words = ["resources.mig=1g.5gb", "resources.gpus_per_node=2"]
 
-    with pytest.raises(ConfigError, match="or schedule.pack for runs side by side"):
+    with pytest.raises(ConfigError, match="for runs side by side"):
         planned_for(tmp_path, *NARVAL, *words, "strategy=ddp", "schedule.pack=all")

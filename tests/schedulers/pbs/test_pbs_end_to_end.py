@@ -77,7 +77,7 @@ def test_a_dry_run_shows_what_would_be_sent_and_sends_nothing(hpcml: Hpcml, pbs:
     assert done.returncode == 0, done.stderr
     assert "#PBS -A OPEN-0-0\n" in done.stdout
     assert "#PBS -l select=1:ncpus=24\n" in done.stdout
-    assert pbs.calls() == {}
+    assert pbs.calls() == {"qstat": 1}  # whether it would take the job
 
 
 def test_a_missing_account_is_told_before_pbs_is_asked(hpcml: Hpcml, pbs: PbsDouble) -> None:
