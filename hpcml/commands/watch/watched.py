@@ -53,7 +53,7 @@ def watch(asked: Watch, *, port: int | None, ready: Callable[[str], None]) -> No
     `ConfigError` where no run is selected, and where *port* is taken.
     """
     with answering(asked.places) as store, _until_told():
-        watched = Watched(asked, store)
+        watched = WatchedExperiment(asked, store)
         shelf = Shelf(watched.page())
         with serving(shelf, port=port) as link:
             ready(link)
@@ -89,7 +89,7 @@ class _Seen(NamedTuple):
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedExperiment:
     """The report, which is looked at again and again: only what changed since the last look is read."""
 
     asked: Watch
