@@ -68,7 +68,8 @@ def _observed(events: Sequence[StoredEvent]) -> Iterator[tuple[str, object]]:
             f" ... {steps[-1]}" if len(steps) > _LISTED_STEPS else ""
         )
         cost_s = sum(s for event in told if isinstance(s := event.details.get("seconds"), int | float))
-        yield "observed", f"{len(windows)} windows, to step {listed}; {cost_s:.2g} s in all"
+        count = f"{len(windows)} window{'s'[: len(windows) != 1]}"
+        yield "observed", f"{count}, to step {listed}; {cost_s:.2g} s in all"
         yield "products", "; ".join(_share_words(windows)) or "none was seen"
         unknown = dict.fromkeys(what for window in windows for what in window.unknown)
         yield "unknown", "; ".join(unknown) or None

@@ -247,7 +247,7 @@ class _Precision:
             requested=requested or (probe and _text(probe.details.get("requested"))) or PrecisionName.own.name,
             probed=probed,
             parameters=parameters,
-            has_observer=any(h.name == "precision_observer" for h in counted),
+            has_observer=any(h.name == "precision_observer" and "off" not in h.details for h in counted),
             is_expected=is_expected and bool(working),
         )
         is_emulated = any(row.emulated for window in windows for row in window.judged)

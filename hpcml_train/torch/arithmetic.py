@@ -23,7 +23,7 @@ import torch
 
 from hpcml_train.errors import NoGpuError
 from hpcml_train.precision.formats import INFERENCE_ONLY, OWN
-from hpcml_train.torch import emulation, switches
+from hpcml_train.torch import emulation, observer, switches
 from hpcml_train.torch.gradients import ForwardTensors
 from hpcml_train.torch.scaled_products import scaled_products
 from hpcml_train.torch.scaled_products import why_not as why_no_scaled_products
@@ -213,6 +213,11 @@ class Arithmetic:
         self.overflowed_gradients = sum(count for _, count in counts)
         self.skipped_steps += bool(counts)
         return [one for one, count in counts if count]
+
+    def end_step(self) -> None:
+        """Tell the end of a step, in a program that steps no optimizer of torch's: so its products are observed too."""
+        if (seeing := observer.current()) is not None:
+            seeing.end_step()
 
     def backward_and_step(self, loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> bool:
         """Train on *loss*: `backward`, then `step`."""

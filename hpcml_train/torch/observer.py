@@ -58,6 +58,7 @@ class Observer:
         self._report, self._how, self._is_brief = report, how, is_brief
         self._lock = threading.Lock()
         self._is_on = False
+        self._has_said_hello = False
         self._folder: Optional[str] = None
         self._lead: Optional[weakref.ref[Any]] = None
         self._depths: Dict[int, int] = {}  # by optimizer: how many of its steps lie in each other now
@@ -75,15 +76,15 @@ class Observer:
         self._bytes_per_s = _BYTES_PER_S
 
     def install(self, *, is_hooked: bool) -> None:
-        """Watch the steps of all optimizers from now on, and say hello; not *is_hooked*: somebody else does, and has.
+        """Watch the steps of all optimizers from now on; hello is said at the first.
 
-        The hook stays for good: torch goes through its hooks while they are called, and none may go away meanwhile.
+        Not *is_hooked*: somebody else watches, and has said hello. The hook stays for good: torch goes through its hooks while they are called, and none may go away meanwhile.
         """
         why_not = self._why_not()
-        if is_hooked or why_not is not None:
-            self._report.event("precision_observer", **self._hello, **({} if why_not is None else {"off": why_not}))
         if why_not is not None:
+            self._report.event("precision_observer", **self._hello, off=why_not)
             return
+        self._has_said_hello = not is_hooked
         if is_hooked:
             from torch.optim import optimizer
 
@@ -165,6 +166,9 @@ class Observer:
 
     def _end_of_step(self, optimizer: Any) -> None:  # noqa: ANN401
         now = time.perf_counter()
+        if not self._has_said_hello:
+            self._has_said_hello = True
+            self._report.event("precision_observer", **self._hello)
         self._steps += 1
         if self._hooks is not None:
             self._take_window(optimizer, now)
