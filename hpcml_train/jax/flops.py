@@ -31,35 +31,36 @@ def _count(program: Any, doubts: Set[str]) -> int:  # noqa: ANN401 - JAX exports
 def _count_one(equation: Any, doubts: Set[str]) -> int:  # noqa: ANN401
     name, parameters = equation.primitive.name, equation.params
     if name == "dot_general":
-        return _dot(equation)
+        return dot_flops(equation)
     if name == "conv_general_dilated":
-        return _convolution(equation)
+        return convolution_flops(equation)
     if name in _DOUBTFUL:
         doubts.add(f"{name}: {_DOUBTFUL[name]}")
-    inner = [_count(part, doubts) for value in parameters.values() for part in _programs(value)]
+    inner = [_count(part, doubts) for value in parameters.values() for part in programs_in(value)]
     if name == "cond":
         return max(inner)  # one of its branches runs
     return sum(inner) * (int(parameters["length"]) if name == "scan" else 1)
 
 
-def _programs(value: Any) -> Iterator[Any]:  # noqa: ANN401
+def programs_in(value: Any) -> Iterator[Any]:  # noqa: ANN401
     """Yield the programs in a parameter of an operation, open or closed."""
     if isinstance(value, (tuple, list)):
         for part in value:
-            yield from _programs(part)
+            yield from programs_in(part)
     elif hasattr(value, "jaxpr"):
-        yield from _programs(value.jaxpr)
+        yield from programs_in(value.jaxpr)
     elif hasattr(value, "eqns"):
         yield value
 
 
-def _dot(equation: Any) -> int:  # noqa: ANN401
+def dot_flops(equation: Any) -> int:  # noqa: ANN401
+    """Multiply the numbers of the result by the length of the sum that makes each of them."""
     (contracted, _), _ = equation.params["dimension_numbers"]
     left: List[int] = list(equation.invars[0].aval.shape)
     return 2 * _size(equation.outvars[0].aval.shape) * _size(left[axis] for axis in contracted)
 
 
-def _convolution(equation: Any) -> int:  # noqa: ANN401
+def convolution_flops(equation: Any) -> int:  # noqa: ANN401
     """Multiply the products of each window by the windows; zeros that a backward pass puts between do not count."""
     parameters = equation.params
     data, weights = (variable.aval.shape for variable in equation.invars[:2])
