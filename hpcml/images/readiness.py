@@ -13,6 +13,7 @@ from hpcml.errors import HpcmlError, ImageError
 from hpcml.images import cache, registry, releases
 from hpcml.images.logins import login_for
 from hpcml.images.runtime import find_runtime
+from hpcml.images.runtimes import runtime_named
 from hpcml.model.cluster import Cluster
 
 _NGC = "nvcr.io"
@@ -26,8 +27,8 @@ Finding = tuple[str, bool, str]  # what was looked at, whether it is well, and w
 def ready_for_images(site: Cluster, environ: Mapping[str, str], *, network: bool) -> Iterator[Finding]:
     """Yield what was found of the runtime, the rights and the room that images need on this machine.
 
-    Where there is no runtime, that is all. Only with *network* is NVIDIA's registry asked, for the digest of one image.
-    Nothing is changed.
+    Where there is no runtime, or one for which nothing is built, that is all. Only with *network* is NVIDIA's registry
+    asked, for the digest of one image. Nothing is changed.
     """
     try:
         runtime = find_runtime(environ, site.container_runtime, module=site.container_module)
@@ -35,6 +36,10 @@ def ready_for_images(site: Cluster, environ: Mapping[str, str], *, network: bool
         yield "containers", False, str(error)
         return
     yield "containers", True, f"{runtime}, {runtime.path}"
+    entry = runtime_named(runtime.name)
+    if not entry.builds:
+        yield "images", True, f"{entry.name} takes {entry.takes}: hpcml builds none for it"
+        return
     yield _user_ids(environ)
     yield _namespaces()
     yield _fuse()

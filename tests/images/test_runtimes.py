@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import ConfigError, ImageError
+from hpcml.images.readiness import ready_for_images
 from hpcml.images.runtime import find_builder, find_runtime
 from hpcml.images.runtimes import CONTAINER_RUNTIMES, Start, runtime_named
+from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import RUNTIMES, Bind, ContainerGpu
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.commands.planning import planned_for
@@ -241,3 +243,13 @@ def test_srun_without_pyxis_is_no_pyxis(tmp_path: Path) -> None:
 
 def test_every_name_of_the_settings_has_an_entry() -> None:
     assert [runtime_named(name).name for name in RUNTIMES] == list(RUNTIMES)
+
+
+def test_doctor_looks_for_what_the_site_starts_images_with_and_no_further(hpcml: Hpcml) -> None:
+    site = Cluster(name="here", scheduler=SchedulerName.slurm, container_runtime="podman-hpc")
+
+    found = list(ready_for_images(site, hpcml.environ, network=False))
+
+    assert [(what, is_well) for what, is_well, _ in found] == [("containers", True), ("images", True)]
+    assert found[0][2].startswith("podman-hpc 1.1.4, ")
+    assert "hpcml builds none" in found[1][2]
