@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,9 @@ def _lines(node: Cluster | Resources) -> Iterator[str]:
         value = getattr(node, field.name)
         if value == _default(field) or (field.name == "nodes" and value == 1):
             continue
-        if isinstance(value, dict):
+        if is_dataclass(value) and not isinstance(value, Enum):
+            yield f"  {field.name}: {json.dumps(_changed(value))}"
+        elif isinstance(value, dict):
             yield f"  {field.name}:"
             yield from (f"    {_scalar(name)}: {_queue(queue)}" for name, queue in value.items())
         elif isinstance(value, list):
@@ -162,6 +165,15 @@ def _lines(node: Cluster | Resources) -> Iterator[str]:
             yield from (f"    - {_scalar(item)}" for item in value)
         else:
             yield f"  {field.name}: {_scalar(encode(value))}"
+
+
+def _changed(node: Any) -> dict[str, object]:  # noqa: ANN401 - a group within a group
+    """Return what differs from the defaults of a group that is a part of another one."""
+    return {
+        field.name: encode(getattr(node, field.name))
+        for field in fields(node)
+        if getattr(node, field.name) != _default(field)
+    }
 
 
 def _queue(queue: Queue) -> str:

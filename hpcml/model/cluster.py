@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcml.errors import ConfigError, require
 from hpcml.model.container import RUNTIMES
+from hpcml.model.pbs import PbsRequest, PbsSite
 from hpcml.units import parse_memory_mb, parse_walltime_s
 
 MPI_LAUNCHERS = ("srun", "mpirun", "mpiexec", "pbsdsh")  # that start the ranks of one MPI program
@@ -69,6 +70,9 @@ class Queue:
     max_walltime: str | None = None
     max_gpus: int | None = None  # of one job
     gpus: bool | None = None  # whether its nodes have GPUs
+    min_walltime: str | None = None
+    min_nodes: int | None = None  # of one job
+    max_nodes: int | None = None
     note: str | None = None
 
 
@@ -114,7 +118,7 @@ class Cluster:
     scheduler: SchedulerName
     status: str = "active"  # active | decommissioned | superseded | unknown
     site: str | None = None
-    gpu_vendor: str | None = None  # nvidia | amd
+    gpu_vendor: str | None = None  # nvidia | amd | intel
     gpu_model: str | None = None
     gpu_type: str | None = None  # the scheduler's name for the GPU: a100, v100-32
     gpu_compute_capability: str | None = None  # as NVIDIA writes it: "8.0"
@@ -142,6 +146,8 @@ class Cluster:
     )
     mpi_launcher: str | None = None  # the site's only one for MPI programs; None: srun on Slurm, mpirun elsewhere
     lsf: Lsf = field(default_factory=Lsf)  # of LSF alone
+    pbs: PbsSite = field(default_factory=PbsSite)  # how a PBS site wants its jobs said
+    asks_scheduler: bool = False  # what the profile leaves open is asked of the scheduler at submission
     modules: list[str] = field(default_factory=list)  # loaded before every run
     prelude: list[str] = field(default_factory=list)  # shell lines before every run, as the site documents them
     scratch: str | None = None
@@ -166,6 +172,10 @@ class Cluster:
         )
         require(self.launcher in (None, *LAUNCHERS), f"cluster.launcher={self.launcher}: choose {', '.join(LAUNCHERS)}")
         self._check_mpi()
+        require(
+            self.pbs == PbsSite() or self.scheduler is SchedulerName.pbs,
+            f"cluster.pbs is for PBS: cluster={self.name} takes jobs by {self.scheduler.name}",
+        )
         suffix = self.rendezvous_suffix
         require(
             re.fullmatch(r"[A-Za-z0-9-]*", suffix) is not None,
@@ -239,11 +249,12 @@ class Resources:
     mail_type: str | None = None  # Slurm's words: BEGIN,END,FAIL
     array_parallelism: int | None = None  # how many runs of a sweep may run at once
     extra_directives: list[str] = field(default_factory=list)  # anything else, as the scheduler's options: --licenses=x
+    pbs: PbsRequest = field(default_factory=PbsRequest)  # PBS alone: what Slurm has no word for
 
     def __post_init__(self) -> None:
         parallel = self.array_parallelism
         require(parallel is None or parallel >= 1, f"resources.array_parallelism={parallel} must be at least 1")
-        words = {field.name: getattr(self, field.name) for field in fields(self)}
+        words = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "pbs"}
         for name, value in {**words, "extra_directives": "".join(self.extra_directives)}.items():
             require(
                 "\n" not in str(value), f"resources.{name} holds a line break: nothing may add lines to a job script"

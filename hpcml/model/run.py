@@ -41,6 +41,7 @@ _PLACEMENT = frozenset(
     for word in (
         *("account", "qos", "mem", "walltime", "reservation", "nodelist", "exclude", "exclusive", "dependency"),
         *("mail_user", "mail_type", "array_parallelism", "extra_directives"),
+        *("pbs.mpiprocs", "pbs.ompthreads", "pbs.place", "pbs.filesystems"),
     )
 ) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
 # How a run is judged, observed, and whether it goes on after a precision mismatch, is not what it computes. These
@@ -63,6 +64,7 @@ _ADDED_LATER: Mapping[str, object] = {
     "strategy.nccl.algo": None,
     "strategy.nccl.proto": None,
     "strategy.schedule": None,
+    "resources.pbs.chunks": [],
     "training.accumulate": 1,
     "training.compile": False,
     "workload.args": None,
@@ -448,6 +450,11 @@ class Run:
 
     def _check_site(self) -> None:
         site, wanted = self.cluster, self.resources
+        if said := wanted.pbs.said():
+            require(
+                site.scheduler is SchedulerName.pbs,
+                f"resources.pbs.{said[0]} is a word of PBS: cluster={site.name} takes jobs by {site.scheduler.name}",
+            )
         if site.gpus_per_node is not None and (wanted.gpus_per_node or 0) > site.gpus_per_node:
             raise ConfigError(
                 f"resources.gpus_per_node={wanted.gpus_per_node}: cluster={site.name} has {site.gpus_per_node} a node"
@@ -535,7 +542,7 @@ def identifies(key: str) -> bool:
         return key == "cluster.name"
     if key.startswith("container."):
         return identifies_container(key)
-    if key.startswith(("schedule.", "telemetry.", *_JUDGEMENT)):
+    if key.startswith(("schedule.", "telemetry.", "resources.pbs.options", *_JUDGEMENT)):
         return False
     return key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
 

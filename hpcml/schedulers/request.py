@@ -8,11 +8,12 @@ MiB, and GPUs, cores and memory are those of one node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, Resources
 from hpcml.model.container import ContainerKind
+from hpcml.model.pbs import PbsRequest
 from hpcml.model.run import Run
 from hpcml.runs.manifest import Manifest
 from hpcml.schedulers.contract import Batch, Job
@@ -53,6 +54,7 @@ class Request:
     warning_s: int | None = None  # before the end of the walltime, if the workload is to be warned then
     grace_s: int = 30  # what a program of it has between SIGTERM and SIGKILL
     needs_login: bool = False  # the job finds the login of a registry in its environment, where that is handed on
+    pbs: PbsRequest = field(default_factory=PbsRequest)
     ranks_per_node: int | None = None  # that an MPI launcher starts on each node; None: one agent does
     ends_with_dependency: bool = False  # once what it waits for has failed, it shall not wait for ever
 
@@ -129,6 +131,7 @@ def request_for(manifest: Manifest) -> Request:
         warning_s=_warning_s(manifest),
         grace_s=plan.stop_grace_s,
         needs_login=plan.needs_login,
+        pbs=wanted.pbs,
         ranks_per_node=None if plan.mpi is None else plan.processes_per_node,
         ends_with_dependency=plan.dependency is not None
         or (plan.image is not None and plan.image.built_by is not None),

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.queues import refuse_impossible, routed, unknown_queue
+from hpcml.commands.submit.queues import asked_of, completed, refuse_impossible, routed, unknown_queue
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
 from hpcml.model.run import Run
+from hpcml.schedulers.commands import Answer
 
 SITE = """\
 # @package _global_
@@ -78,3 +79,41 @@ def test_a_queue_that_the_profile_does_not_list_is_warned_about(tmp_path: Path, 
     refuse_impossible(run)
     assert says in str(unknown_queue(run))
     assert unknown_queue(replace(run, resources=replace(run.resources, partition="qcpu"))) is None
+
+
+SINFO = "cpu*|up|2-00:00:00|1:00:00|NO|9|64|256000|(null)\ngpu|up|1-00:00:00|1:00:00|NO|4|48|512000|gpu:a100:4\n"
+
+
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("sbatch", "squeue", "sacct", "scancel", "sinfo"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_what_a_profile_leaves_open_is_asked_of_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs(tmp_path, monkeypatch)
+    (point,) = compose_from_cli(["cluster=slurm"], project=tmp_path)
+
+    found = asked_of(point.run.cluster, lambda _: Answer(returncode=0, stdout=SINFO, stderr=""))
+    run = completed(point.run, found)
+
+    assert (run.resources.partition, run.cluster.gpus_per_node, run.cluster.max_walltime) == ("gpu", 4, "48:00:00")
+    assert run.cluster.gpu_request == "--gpus-per-node={gpus}"  # the profile's own word stays
+    (larger,) = compose_from_cli(["cluster=slurm", "strategy=ddp", "resources.gpus_per_node=8"], project=tmp_path)
+    with pytest.raises(ConfigError, match=r"resources\.gpus_per_node=8: cluster=slurm has 4 a node"):
+        completed(larger.run, found)
+
+
+def test_a_scheduler_that_is_not_here_or_silent_is_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (point,) = compose_from_cli(["cluster=slurm"], project=tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert asked_of(point.run.cluster) is None
+    programs(tmp_path, monkeypatch)
+
+    assert asked_of(point.run.cluster, lambda _: Answer(returncode=1, stdout="", stderr="no controller")) is None
+
+    assert "not here: sbatch, squeue, sacct, scancel" in caplog.text
+    assert "which did not answer" in caplog.text
+    assert completed(point.run, None) is point.run

@@ -16,6 +16,7 @@ from hpcml.config.profiles import (
 )
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, Queue, Resources, SchedulerName
+from hpcml.model.pbs import PbsRequest, PbsSite
 from hpcml.paths import resource_dir
 from hpcml.units import parse_memory_mb, parse_walltime_s
 from tests.conftest import ComposeOne
@@ -26,6 +27,7 @@ TEMPLATE_WORDS = {"nodes", "gpus", "gpus_total", "gpu_type", "cores"}
 ALLIANCE = ["beluga", "cedar", "fir", "graham", "killarney", "narval", "nibi", "rorqual", "trillium", "vulcan"]
 ACCOUNTS = {  # as the sites' own pages and their users write them
     "anselm": ["OPEN-0-0", "dd-19-37"],
+    "gadi": ["ab12", "z00"],
     "lumi_g": ["project_465000000"],
     "tamia": ["aip-someprof"],
     **{name: ["def-someprof", "rrg-someprof-ab"] for name in ALLIANCE},
@@ -122,7 +124,8 @@ def test_shares_of_a_node_add_up_to_no_more_than_a_node(profile: Profile) -> Non
     site = profile.cluster
     if site.cores_per_gpu and site.gpus_per_node and site.cores_per_node:
         assert site.cores_per_gpu * site.gpus_per_node <= site.cores_per_node
-        is_whole = site.scheduler is SchedulerName.pbs and site.whole_nodes  # then all cores are asked for
+        # then all cores are asked for
+        is_whole = site.scheduler is SchedulerName.pbs and site.whole_nodes and site.pbs.says_cores
         assert profile.resources.cpus_per_task == (None if is_whole else site.cores_per_gpu)
 
 
@@ -271,7 +274,7 @@ def test_a_profile_that_cannot_be_read_is_named_in_one_line(text: str, says: str
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cluster=atlantis is not known: choose anselm, barbora"):
+    with pytest.raises(ConfigError, match=r"cluster=atlantis is not known: choose anselm, aspire2a"):
         get_profile("atlantis", tmp_path)
 
 
@@ -290,3 +293,12 @@ def test_a_profile_built_on_another_is_listed_by_the_word_to_type(tmp_path: Path
 def test_where_nodes_have_another_name_on_the_fast_network_the_profile_says_its_ending(tmp_path: Path) -> None:
     assert get_profile("juwels_booster", tmp_path).cluster.rendezvous_suffix == "i"
     assert get_profile("karolina", tmp_path).cluster.rendezvous_suffix == ""
+
+
+def test_groups_within_a_group_are_written_and_read_back(tmp_path: Path) -> None:
+    site = Cluster(name="mine", scheduler=SchedulerName.pbs, pbs=PbsSite(account="-P", chunk={"system": "x"}))
+    wanted = Resources(pbs=PbsRequest(filesystems="home", options={"job_priority": "regular"}))
+
+    path = write_profile(site, wanted, tmp_path / "conf" / "cluster", head=["Mine."])
+
+    assert get_profile("mine", tmp_path) == Profile(cluster=site, resources=wanted, path=path)

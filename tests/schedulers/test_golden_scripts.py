@@ -27,8 +27,8 @@ HOME = Path("/scratch/me/hpcml")
 PROFILES = sorted(path.stem for path in (resource_dir("conf") / "cluster").glob("*.yaml") if path.stem != "local")
 
 
-def job_on(profile: str, project: Path) -> Job:
-    words = [f"cluster={profile}", "resources.account=ACCOUNT", "workload.command=train", "name=golden"]
+def job_on(profile: str, project: Path, *more: str) -> Job:
+    words = [f"cluster={profile}", "resources.account=ACCOUNT", "workload.command=train", "name=golden", *more]
     (item,) = plan_all(compose_from_cli(words, project=project), Machine(cores=8, gpus=[]))
     run_dir = RunDir(HOME / "runs" / "demo" / "20261121-083015-222abcde")
     return Job(

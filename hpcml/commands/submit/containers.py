@@ -23,6 +23,11 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Image, Plan
 
 _ARCHITECTURES = (None, "x86_64", "aarch64")  # of a cluster; None: nothing special
+_INSTEAD = "+container=docker container.image={} container.tag=latest, or a file: container=sif"
+_OTHER_VENDORS = {  # of GPUs, for which NVIDIA's images are not, and what to do instead
+    "amd": "AMD's: take one with ROCm, as " + _INSTEAD.format("rocm/pytorch"),
+    "intel": "Intel's: take one for these, as " + _INSTEAD.format("intel/intel-extension-for-pytorch"),
+}
 
 
 def with_tag(container: Container, cluster: Cluster) -> Container:
@@ -32,14 +37,12 @@ def with_tag(container: Container, cluster: Cluster) -> Container:
     asked. A container without an image, or with a digest, is returned as it is.
 
     Raises `ConfigError` if the chosen tag, or none that is known, can run there, and for an image of NVIDIA's where the
-    GPUs are AMD's.
+    GPUs are another vendor's.
     """
     image, tag = base_of(container)
-    if cluster.gpu_vendor == "amd" and (image or "").startswith("nvidia/"):
-        raise ConfigError(
-            f"container.image={image} is for GPUs of NVIDIA, and {cluster.name} has AMD's: take one with "
-            "ROCm, as +container=docker container.image=rocm/pytorch container.tag=latest, or a file: container=sif"
-        )
+    others = _OTHER_VENDORS.get(cluster.gpu_vendor or "")
+    if others is not None and (image or "").startswith("nvidia/"):
+        raise ConfigError(f"container.image={image} is for GPUs of NVIDIA, and {cluster.name} has {others}")
     if image is None or container.digest is not None or (tag is None and container.dockerfile is not None):
         return container
     capability, driver, limit = cluster.compute_capability, cluster.host_driver, cluster.ngc_max_release

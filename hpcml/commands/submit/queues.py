@@ -1,17 +1,70 @@
-"""The limits of a site's queues, from its profile: a run that no queue takes is refused before it is submitted."""
+"""The limits of a site's queues, from its profile: a run that no queue takes is refused before it is submitted.
+
+A profile may leave them to the scheduler (``cluster.asks_scheduler``), which is asked once for all runs (`asked_of`).
+"""
 
 from __future__ import annotations
 
 import difflib
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.cluster import Cluster, Queue
 from hpcml.model.run import Run
+from hpcml.schedulers.commands import Answer, call
+from hpcml.schedulers.discover import Found, describe
+from hpcml.schedulers.registry import BACKENDS, find_programs
 from hpcml.units import parse_walltime_s
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 60.0  # sinfo waits 9 s for a controller that is down
+# Of a profile; those that it leaves open are taken from what the scheduler tells.
+_ASKED = (
+    *("gpu_type", "gpus_per_node", "cores_per_node", "cores_per_gpu", "mem_per_node", "queues", "gpu_queue"),
+    *("max_walltime", "max_array_size"),
+)
+
+
+def asked_of(
+    site: Cluster, ask: Callable[[Sequence[str]], Answer] = lambda argv: call(argv, timeout_s=_TIMEOUT_S)
+) -> Found | None:
+    """Return what the scheduler of *site* tells of it; None, with a warning, where it is not here or does not answer.
+
+    Raises nothing: what is not known beforehand, the scheduler says at the submission.
+    """
+    backend = BACKENDS[site.scheduler.name]
+    absent = [name for name, place in find_programs(site.scheduler.name).items() if place is None]
+    if backend.look_at_site is None or absent:
+        log.warning("cluster=%s asks its scheduler for queues and limits; not here: %s", site.name, ", ".join(absent))
+        return None
+    try:
+        return describe(site.name, backend.look_at_site(ask), today=datetime.now(tz=UTC).date())
+    except HpcmlError as error:
+        log.warning("cluster=%s asks its scheduler for queues and limits, which did not answer: %s", site.name, error)
+        return None
+
+
+def completed(run: Run, found: Found | None) -> Run:
+    """Return *run* with what its cluster's profile leaves open as the scheduler has told it.
+
+    Where it asks for GPUs and names no queue, it goes to the one that has most of them. Raises `ConfigError` where the
+    run does not fit what was told.
+    """
+    if found is None:
+        return run
+    site, wanted = run.cluster, run.resources
+    told = {name: getattr(found.cluster, name) for name in _ASKED if not getattr(site, name)}
+    if wanted.gpus_per_node and wanted.partition_or_queue is None:
+        wanted = replace(wanted, partition=found.cluster.gpu_queue)
+    return replace(run, cluster=replace(site, **told), resources=wanted)
 
 
 def refuse_impossible(run: Run) -> None:
-    """Raise `ConfigError` for a walltime or a number of GPUs above the limit of the run's queue.
+    """Raise `ConfigError` for a walltime, nodes or GPUs outside of the limits of the run's queue.
 
     The limits are those of the cluster's profile. A queue that the profile does not list, and a profile without queues,
     refuse nothing: the scheduler decides.
@@ -29,9 +82,23 @@ def refuse_impossible(run: Run) -> None:
             raise ConfigError(
                 f"resources.walltime={wanted.walltime}: queue {name} of cluster={site.name} allows {queue.max_walltime}"
             )
+        shortest = queue.min_walltime
+        if shortest and wanted.walltime_s < parse_walltime_s(shortest, field=f"cluster.queues.{name}.min_walltime"):
+            raise ConfigError(
+                f"resources.walltime={wanted.walltime}: queue {name} of cluster={site.name} wants {shortest} or more"
+            )
+    _check_nodes(run, name, queue)
     gpus = (wanted.gpus_per_node or 0) * wanted.nodes
     if queue.max_gpus is not None and gpus > queue.max_gpus:
         raise ConfigError(f"{gpus} GPUs: queue {name} of cluster={site.name} allows {queue.max_gpus} to a job")
+
+
+def _check_nodes(run: Run, name: str, queue: Queue) -> None:
+    nodes, least, most = run.resources.nodes, queue.min_nodes, queue.max_nodes
+    if least is not None and nodes < least:
+        raise ConfigError(f"resources.nodes={nodes}: queue {name} of cluster={run.cluster.name} begins at {least}")
+    if most is not None and nodes > most:
+        raise ConfigError(f"resources.nodes={nodes}: queue {name} of cluster={run.cluster.name} allows {most}")
 
 
 def unknown_queue(run: Run) -> str | None:

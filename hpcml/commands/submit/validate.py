@@ -17,7 +17,7 @@ from hpcml.commands.submit.account import Ask, with_accounts
 from hpcml.commands.submit.containers import check_binds, fitted
 from hpcml.commands.submit.frameworks import check_framework, check_version
 from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.queues import refuse_impossible, routed
+from hpcml.commands.submit.queues import asked_of, completed, refuse_impossible, routed
 from hpcml.commands.submit.startable import check_startable
 from hpcml.commands.submit.workload import Software, build_plan, check_exists, processes_per_node
 from hpcml.config.command_line import OF_OWN_PROGRAMS
@@ -64,7 +64,14 @@ def plan_points(
     placeholder = ACCOUNT_PLACEHOLDER if is_dry else None
     points = with_accounts(points, environ, project, ask=ask, placeholder=placeholder)
     machine = look_around(environ)
-    return plan_all(points, machine), machine
+    return plan_all(_told_by_schedulers(points), machine), machine
+
+
+def _told_by_schedulers(points: Sequence[Composed]) -> list[Composed]:
+    """Return *points* with what their profiles leave to the schedulers, each of which is asked once."""
+    sites = {point.run.cluster.name: point.run.cluster for point in points if point.run.cluster.asks_scheduler}
+    told = {name: asked_of(site) for name, site in sites.items()}
+    return [replace(point, run=completed(point.run, told.get(point.run.cluster.name))) for point in points]
 
 
 def plan_all(

@@ -48,11 +48,13 @@ class Ask:
     """
 
     name: str
-    select: str
+    select: str | None  # None: a site without, where `limits` has the totals
     log_dir: Path
     queue: str | None = None
     account: str | None = None
+    account_by: tuple[str, str] | None = None  # another option than -A, and its value
     place: str | None = None
+    limits: tuple[tuple[str, str], ...] = ()  # resources of the whole job: -l NAME=VALUE
     walltime_s: int | None = None
     array_size: int | None = None  # None: a plain job
     parallelism: int | None = None
@@ -83,14 +85,18 @@ def ask(request: Request, *, name: str, log_dir: Path, array_size: int | None = 
     extra = tuple(text.removeprefix("#PBS").strip() for text in request.extra_directives)
     for text in extra:
         require("\n" not in text, f"the directive {text!r} holds a line break: nothing may add lines to a job script")
+    site, pbs = request.cluster.pbs, request.pbs
+    _check_site(request)
     return Ask(
         name=job_name(name),
-        select=_select(request),
+        select=_select(request) if site.has_select else None,
         log_dir=log_dir,
         # A reservation of PBS is a queue; its id may carry the server's name: R123.server.
         queue=request.reservation.partition(".")[0] if request.reservation else request.partition,
-        account=request.account,
-        place=placement(request.nodes, exclusive=request.exclusive),  # a site of whole nodes sees to that itself
+        account=request.account if site.account == "-A" else None,
+        account_by=None if site.account == "-A" or request.account is None else site.account_option(request.account),
+        place=_place(request),
+        limits=(*(() if site.has_select else _totals(request)), *pbs.whole_job().items()),
         walltime_s=request.walltime_s,
         array_size=array_size,
         parallelism=request.array_parallelism if array_size else None,
@@ -154,7 +160,9 @@ def _own_options(wanted: Ask) -> list[tuple[str, str]]:
     said: list[tuple[str, str | None]] = [
         ("-q", wanted.queue),
         ("-A", wanted.account),
-        ("-l", f"select={wanted.select}"),
+        *([] if wanted.account_by is None else [wanted.account_by]),
+        ("-l", None if wanted.select is None else f"select={wanted.select}"),
+        *(("-l", f"{name}={value}") for name, value in wanted.limits),
         ("-l", None if wanted.place is None else f"place={wanted.place}"),
         ("-l", None if wanted.walltime_s is None else f"walltime={format_time(wanted.walltime_s)}"),
         ("-J", None if wanted.array_size is None else f"0-{wanted.array_size - 1}{limit}"),
@@ -350,10 +358,7 @@ def format_time(seconds: int) -> str:
 
 
 def _select(request: Request) -> str:
-    site = request.cluster
-    cpus = request.cpus_per_node
-    if cpus is None and (request.exclusive or site.whole_nodes):
-        cpus = site.cores_per_node
+    site, cpus = request.cluster, _cores(request)
     gpus = ""
     if request.gpus_per_node > 0:
         gpus = fill(GPU_REQUEST if site.gpu_request is None else site.gpu_request, request)
@@ -363,9 +368,10 @@ def _select(request: Request) -> str:
             f"resources.constraint={request.constraint}: PBS knows no features; write name=value for a resource that "
             "the nodes must have",
         )
-    chunk = chunk_of(cpus=cpus, gpus=gpus, mem_mb=request.mem_mb, more=request.constraint)
+    more = ":".join(filter(None, [*_of_every_chunk(request), request.constraint]))
+    chunk = chunk_of(cpus=cpus, gpus=gpus, mem_mb=request.mem_mb, more=more or None)
     if request.nodelist is None:
-        return f"{request.nodes}{chunk}"
+        return "+".join([f"{request.nodes}{chunk}", *request.pbs.chunks])
     hosts = request.nodelist.split(",")
     require(
         len(hosts) == request.nodes and all(_HOST.fullmatch(host) for host in hosts),
@@ -373,6 +379,78 @@ def _select(request: Request) -> str:
         f"{request.nodes}, separated by commas and without brackets",
     )
     return "+".join(f"1{chunk}:host={host}" for host in hosts)
+
+
+def _place(request: Request) -> str | None:
+    """Return what the run, or else its site, says of the nodes' place; sites of whole nodes see to that themselves."""
+    site, asked = request.cluster.pbs, request.pbs.place
+    if asked is not None or not site.has_select:  # place stands beside select only
+        return asked
+    if site.place is None or not request.exclusive:
+        return site.place or placement(request.nodes, exclusive=request.exclusive)
+    return ":".join([*(word for word in site.place.split(":") if word not in ("shared", "excl", "exclhost")), "excl"])
+
+
+def _cores(request: Request) -> int | None:
+    site = request.cluster
+    if not site.pbs.says_cores:
+        return None
+    if request.cpus_per_node is None and (request.exclusive or site.whole_nodes):
+        return site.cores_per_node
+    return request.cpus_per_node
+
+
+def _of_every_chunk(request: Request) -> Iterator[str]:
+    """Yield what else a chunk says: ranks and threads where they are asked for, and what the site wants."""
+    site, wanted = request.cluster.pbs, request.pbs
+    ranks = wanted.mpiprocs if wanted.mpiprocs is not None else request.ranks_per_node
+    threads = wanted.ompthreads
+    if site.says_ranks:
+        ranks = ranks or max(1, request.gpus_per_node)
+        threads = threads or max(1, (_cores(request) or ranks) // ranks)
+    if ranks is not None:
+        yield f"mpiprocs={ranks}"
+    if threads is not None:
+        yield f"ompthreads={threads}"
+    for name, template in site.chunk.items():
+        yield f"{name}={fill(template, request)}"
+
+
+def _totals(request: Request) -> Iterator[tuple[str, str]]:
+    """Yield what a site without select is asked for: sums over all nodes (NCI, Gadi)."""
+    cores = _cores(request)
+    if cores is not None:
+        yield "ncpus", str(cores * request.nodes)
+    if request.gpus_per_node:
+        yield "ngpus", str(request.gpus_per_node * request.nodes)
+    if request.mem_mb is not None:
+        yield "mem", f"{request.mem_mb * request.nodes}mb"
+
+
+def _check_site(request: Request) -> None:
+    """Raise `ConfigError` for what the site has no word for."""
+    site, cores = request.cluster, _cores(request)
+    if not site.pbs.has_select:
+        chunks = {
+            "resources.constraint": request.constraint,
+            "resources.nodelist": request.nodelist,
+            "resources.pbs.chunks": request.pbs.chunks or None,
+            "resources.pbs.mpiprocs": request.pbs.mpiprocs,
+            "resources.pbs.ompthreads": request.pbs.ompthreads,
+            "resources.pbs.place": request.pbs.place,
+        }
+        for name, value in chunks.items():
+            require(
+                value is None,
+                f"{name}={value}: cluster={site.name} has no select, and is asked for totals of all nodes{_HATCH}",
+            )
+    if site.pbs.exact_cores and request.gpus_per_node and site.cores_per_gpu:
+        wanted = site.cores_per_gpu * request.gpus_per_node
+        require(
+            cores == wanted,
+            f"ncpus={cores}: cluster={site.name} wants {site.cores_per_gpu} cores for each GPU, {wanted} a node: "
+            "set resources.cpus_per_task",
+        )
 
 
 def _depend(text: str | None) -> str | None:
