@@ -101,7 +101,9 @@ def load_records(
     state_at, states = COLUMNS.index("state"), {state.value: state for state in State}
     names = [*COLUMNS, "tags", "notes", "bad_lines", "lost_records", "params", "facts", "metrics", "usage", "work"]
     records = []
-    for run_id, *columns in rows:
+    seen: dict[Any, Any] = {}  # most texts are those of other runs: kept once
+    for run_id, *values in rows:
+        columns = [seen.setdefault(value, value) if type(value) is str else value for value in values]
         columns[state_at] = states[columns[state_at]]
         told = (tuple(tags.get(run_id, ())), tuple(notes[run_id]), *missing[run_id])
         found = (params[run_id], facts[run_id], metrics[run_id])
@@ -163,12 +165,14 @@ def _load_json(
     found: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     query = select(table.c.run_id, table.c.key, table.c.value).order_by(table.c.run_id, table.c.key)
     query = query if keys is None else query.where(table.c.key.in_(keys))
+    keys_seen: dict[str, str] = {}
     scalars: dict[str, Any] = {}  # of many runs most settings are alike
     empty: dict[str, type[list[Any] | dict[str, Any]]] = {"[]": list, "{}": dict}  # the most frequent of the others
     for chunk in _numbers(ids):
         cursor = connection.execute(query.where(table.c.run_id.in_(chunk))).cursor
         assert cursor is not None
-        for run_id, key, value in iter(cursor.fetchone, None):  # the driver's tuples: a third of the time
+        for run_id, word, value in iter(cursor.fetchone, None):  # the driver's tuples: a third of the time
+            key = keys_seen.setdefault(word, word)  # one text for all runs: their names would take half of the memory
             if value in scalars:
                 found[run_id][key] = scalars[value]
             elif value in empty:
