@@ -78,7 +78,8 @@ class Observer:
     def install(self, *, is_hooked: bool) -> None:
         """Watch the steps of all optimizers from now on; hello is said at the first.
 
-        Not *is_hooked*: somebody else watches, and has said hello. The hook stays for good: torch goes through its hooks while they are called, and none may go away meanwhile.
+        Not *is_hooked*: somebody else watches, and has said hello. The hook stays for good: torch goes through its
+        hooks while they are called, and none may go away meanwhile.
         """
         why_not = self._why_not()
         if why_not is not None:
