@@ -126,7 +126,8 @@ class JaxObserver(ProgramObserver):
                 unknown.append(f"{name}: a kernel of its own")
             else:
                 within = int(parameters["length"]) if name == "scan" else 1
-                inner = [part for value in parameters.values() for part in programs_in(value)]
+                values = [parameters["jaxprs"].solve] if name == "custom_linear_solve" else parameters.values()
+                inner = [part for value in values for part in programs_in(value)]
                 found = [list(self._products(part, place, times * within, unknown)) for part in inner]
                 if name == "cond" and found:  # one of its branches runs
                     found = [max(found, key=lambda branch: math.fsum(one.flops for one in branch))]
@@ -164,10 +165,16 @@ def _layer(place: str) -> Optional[str]:
     before = ""
     while before != place:
         before, place = place, _WRAPPED.sub(r"\1", place)
-    return "/".join(part for part in place.split("/") if part not in _NO_LAYER) or None
+    return "/".join(part for part in place.split("/") if part not in _NO_LAYER and "->" not in part) or None  # einsum
 
 
 def _ragged_flops(equation: Any) -> int:  # noqa: ANN401
-    """Each row of the left factor is multiplied by one of the matrices on the right."""
-    rows, weights = (variable.aval.shape for variable in equation.invars[:2])
-    return 2 * math.prod(map(int, rows)) * int(weights[-1])
+    """Each row of the left factor is multiplied by one matrix, or added to the one product of its group."""
+    rows, result = equation.invars[0].aval, equation.outvars[0].aval
+    numbers = equation.params.get("ragged_dot_dimension_numbers")
+    if numbers is None:  # before JAX 0.5: (rows, inner) by (groups, inner, columns)
+        return 2 * int(result.size) * int(rows.shape[-1])
+    (summed, _), _ = numbers.dot_dimension_numbers
+    is_by_group = set(summed) & set(numbers.lhs_ragged_dimensions)
+    groups = int(equation.invars[2].aval.shape[-1]) if is_by_group else 1
+    return 2 * int(result.size) // groups * math.prod(int(rows.shape[axis]) for axis in summed)

@@ -87,6 +87,11 @@ case("algorithm", with_an_algorithm, "bf16x3")
 jax.clear_caches()
 case("convolution", convolve, "fp32")
 jax.clear_caches()
+case("in groups", lambda: jax.jit(jax.grad(lambda a, b: jax.lax.ragged_dot(
+    a, b, jnp.array([1, 2], jnp.int32)).sum(), (0, 1)))(jnp.ones((3, 4)), jnp.ones((2, 4, 5))), "fp32")
+jax.clear_caches()
+case("solver", lambda: jnp.linalg.solve(jnp.eye(4), jnp.ones((4, 4))) @ jnp.ones((4, 3)), "fp32")
+jax.clear_caches()
 case("gpu by default", convolve, "fp32", on_gpu=True)
 with jax.default_matmul_precision("highest"):
     jax.clear_caches()
@@ -151,6 +156,11 @@ def test_a_loop_counts_as_often_as_it_runs_and_layers_have_the_names_of_scopes(t
     assert rows[("forward", "cell")] == 3 * one
     assert rows[("backward", "cell")] == 9 * one
     assert rows[("forward", "encoder")] == 2 * 21 * 4 * 8
+
+
+def test_groups_of_rows_have_a_product_each_and_a_solver_none(told: dict[str, Any]) -> None:
+    assert {row["phase"]: row["flops"] for row in told["in groups"]["rows"]} == {"backward": 2 * (2 * 3 * 4 * 5)}
+    assert [(row["phase"], row["flops"]) for row in told["solver"]["rows"]] == [("forward", 2 * 4 * 4 * 3)]
 
 
 def test_what_does_not_differentiate_is_an_evaluation_where_something_else_does(told: dict[str, Any]) -> None:
