@@ -293,7 +293,7 @@ class _Reader:
             self._require(flag in ("from", "chown", "link"), f"--{flag} is nothing that a definition can say: use RUN")
         if "chown" in flags:
             self._remark(f"--chown={flags['chown']} is left out: files of an image are read as yourself")
-        names = _listed(words) or words.split()
+        names = _listed(words) or self._words(words)
         self._require(len(names) >= 2, f"{words}: write COPY SOURCE... DESTINATION")
         self._require(_HEREDOC.search(words) is None, "a here-document (<<) is not read: put the lines into a file")
         *sources, target = names
@@ -315,6 +315,12 @@ class _Reader:
                     )
                 else:
                     self._stage.post.append(shlex.join(["hpcml_put", staged, PurePosixPath(name).name or "x", place]))
+
+    def _words(self, words: str) -> list[str]:
+        try:
+            return shlex.split(words)
+        except ValueError as error:
+            raise ConfigError(f"{self.path}:{self._line}: {words}: {error}") from error
 
     def _sources(self, source: str, place: str) -> list[str]:
         """Return the names of what is copied, relative to the folder of the Dockerfile."""

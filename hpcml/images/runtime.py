@@ -92,11 +92,15 @@ def inspect_definition(runtime: Runtime, image: Path, environ: Mapping[str, str]
 def installed_packages(runtime: Runtime, image: Path, environ: Mapping[str, str]) -> dict[str, str] | None:
     """Return the versions of what is installed in *image*: ``python:NAME`` and ``deb:NAME``.
 
-    None where it cannot be started here. An image without Python or Debian's dpkg has none of these.
+    None where it cannot be started here, unpacked (``--unsquash``) neither. An image without Python or Debian's dpkg
+    has none of these.
     """
-    words = [runtime.path, "exec", "--cleanenv", "--contain", str(image), "/bin/sh", "-c", _LIST_PACKAGES]
-    answer = run_command(words, quiet=True, environ=without_login(environ))
-    if answer["return_code"] != 0:
+    for options in ((), ("--unsquash",)):  # the second for a machine without /dev/fuse
+        words = [runtime.path, "exec", *options, "--cleanenv", "--contain", str(image), "/bin/sh", "-c", _LIST_PACKAGES]
+        answer = run_command(words, quiet=True, environ=without_login(environ))
+        if answer["return_code"] == 0:
+            break
+    else:
         return None
     rows = [line.split("\t") for line in "".join(answer["message"]).splitlines()]
     return {row[0]: row[1] for row in sorted(rows) if len(row) == 2 and row[0].startswith(_PACKAGES)}

@@ -19,6 +19,20 @@ INFO:    Running post scriptlet
 fakeroot: error while starting the `faked' daemon.
 FATAL:   While performing build: while running engine: while running %post section: exit status 1
 """
+# Where no user namespace can be made (max_user_namespaces is 0), without setuid.
+WITHOUT_NAMESPACES = """\
+INFO:    User not listed in /etc/subuid, trying root-mapped namespace
+INFO:    Could not start root-mapped namespace
+FATAL:   Building from a definition file unprivileged requires either a suid installation or unprivileged user namespaces
+"""  # noqa: E501
+
+
+def test_who_has_no_user_namespaces_is_told_so(tmp_path: Path) -> None:
+    said = str(explain(WITHOUT_NAMESPACES.splitlines(), 255, Cache(tmp_path), APPTAINER))
+
+    assert said.startswith("this machine gives you no user namespace, and apptainer 1.4.5 needs one to build: ")
+    assert "subuid" not in said
+    assert "hpcml images export and import" in said
 
 
 def test_who_has_no_user_ids_is_told_so_and_not_that_the_commands_are_wrong(tmp_path: Path) -> None:

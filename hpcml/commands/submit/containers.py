@@ -28,6 +28,8 @@ _OTHER_VENDORS = {  # of GPUs, for which NVIDIA's images are not, and what to do
     "amd": "AMD's: take one with ROCm, as " + _INSTEAD.format("rocm/pytorch"),
     "intel": "Intel's: take one for these, as " + _INSTEAD.format("intel/intel-extension-for-pytorch"),
 }
+_FILES = (ContainerKind.build, ContainerKind.sif)
+_FUSE = Path("/dev/fuse")
 
 
 def with_tag(container: Container, cluster: Cluster) -> Container:
@@ -134,7 +136,7 @@ def put_inside(
         last_word=last_word,
         python_path=[*ours, *plan.python_path],
         old_branches=_old_branches(run) if gpu is ContainerGpu.nv else (),
-        options=container.options,
+        options=[*_instead_of_fuse(run), *container.options],
         writable_tmpfs=container.writable_tmpfs,
     )
     return replace(
@@ -145,6 +147,20 @@ def put_inside(
         passed_on=list(PASSED_ON),
         runtime_environment=dict(runtime.environment),
     )
+
+
+def lacks_fuse(run: Run) -> bool:
+    """Tell whether *run* is to start an image file on this machine, where Apptainer cannot mount one by FUSE.
+
+    What a node of a cluster has is not known here.
+    """
+    on_this_machine = run.cluster.scheduler is SchedulerName.local and run.container.kind in _FILES
+    is_apptainer = Path(runtime_for(run)).name == "apptainer"  # Singularity has no --unsquash before 4
+    return on_this_machine and is_apptainer and os.geteuid() != 0 and not os.access(_FUSE, os.R_OK | os.W_OK)
+
+
+def _instead_of_fuse(run: Run) -> list[str]:
+    return ["--unsquash"] if lacks_fuse(run) and "--unsquash" not in run.container.options else []
 
 
 def _old_branches(run: Run) -> Sequence[str]:

@@ -14,7 +14,7 @@ from hpcml.agent.telemetry.others import sampler_of
 from hpcml.commands.machine import Machine, look_around
 from hpcml.commands.submit import packing
 from hpcml.commands.submit.account import Ask, with_accounts
-from hpcml.commands.submit.containers import check_binds, fitted
+from hpcml.commands.submit.containers import check_binds, fitted, lacks_fuse
 from hpcml.commands.submit.frameworks import check_framework, check_version
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import asked_of, completed, refuse_impossible, routed
@@ -95,6 +95,10 @@ def plan_all(
     )
     planned = sorted((_plan(point, machine, software) for point in points), key=lambda item: item.run.seed)
     _warn_of_versions(planned, cwd)
+    if any(lacks_fuse(item.run) for item in planned):
+        log.warning(
+            "/dev/fuse cannot be used here: each start unpacks its image first (--unsquash), which takes room in /tmp"
+        )
     most = max((item.run.schedule.repeats for item in planned), default=0)
     repeated = [
         replace(item, repeat=repeat) for repeat in range(most) for item in planned if repeat < item.run.schedule.repeats
