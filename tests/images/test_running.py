@@ -380,7 +380,12 @@ def typed() -> list[str]:
 @pytest.mark.parametrize("line", typed())
 def test_every_run_of_the_page_would_be_submitted(user: ImageUser, image: Path, registry: Registry, line: str) -> None:
     places = {"/scratch/me/tensorflow.sif": str(image), "/scratch/me/tensorflow/": str(image.parent / "tree")}
-    words = [re.sub(r"/scratch/me/.*", lambda match: places[match[0]], word) for word in shlex.split(line)]
+    places |= {
+        "/scratch/me/dev": str(image.parent / "tree"),
+        "/home/me/project/Dockerfile": f"{user.folder}/Dockerfile",
+    }
+    words = [re.sub(r"/(scratch|home)/me/.*", lambda match: places[match[0]], word) for word in shlex.split(line)]
+    write(user, "Dockerfile", f"FROM {registry.host}/nvidia/pytorch:24.12-py3\nLABEL of=mine\n")
     if "+container=ngc_pytorch" in words:  # of which there is one release here
         words += [f"container.registry={registry.url}", "container.tag=24.12-py3"]
     write(user, "train.py", "")
