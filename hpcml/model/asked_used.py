@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcml.errors import ConfigError
+from hpcml.model.mig import gpus_of_run
 from hpcml.model.records import RunRecord
 from hpcml.units import parse_memory_mb, parse_walltime_s
 
@@ -76,7 +77,7 @@ def _cores(params: Mapping[str, Any]) -> float | None:
     each = params.get("resources.cpus_per_task")
     if each is None:
         return None
-    processes = params.get("strategy.processes_per_node") or params.get("resources.gpus_per_node") or 1
+    processes = params.get("strategy.processes_per_node") or gpus_of_run(params) or 1
     return float(each) * float(processes) * float(params.get("resources.nodes") or 1)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hpcml.errors import ConfigError, require
 
@@ -39,6 +40,14 @@ def mig_profiles(gpu: str) -> Sequence[MigProfile]:
         if match.search(gpu):
             return profiles
     return ()
+
+
+def gpus_of_run(params: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as the record has it
+    """Return the GPUs of a node that the run of these flat settings computes on itself; None: it does not say.
+
+    Of the MIG slices of a job a run has one; runs of its pack have the others.
+    """
+    return 1 if params.get("resources.mig") else params.get("resources.gpus_per_node")
 
 
 def check_mig(wanted: str, *, cluster: str, gpu: str | None, offered: Sequence[str], is_asked_for: bool) -> MigProfile:

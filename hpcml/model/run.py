@@ -455,7 +455,8 @@ class Run:
                 site.scheduler is SchedulerName.pbs,
                 f"resources.pbs.{said[0]} is a word of PBS: cluster={site.name} takes jobs by {site.scheduler.name}",
             )
-        if site.gpus_per_node is not None and (wanted.gpus_per_node or 0) > site.gpus_per_node:
+        most = None if wanted.mig is not None else site.gpus_per_node  # of slices there are more: `_check_slice`
+        if most is not None and (wanted.gpus_per_node or 0) > most:
             raise ConfigError(
                 f"resources.gpus_per_node={wanted.gpus_per_node}: cluster={site.name} has {site.gpus_per_node} a node"
             )
@@ -498,7 +499,7 @@ class Run:
             f"resources.mig={wanted.mig} is asked of a scheduler: on this machine set CUDA_VISIBLE_DEVICES to the UUID "
             "of a slice (nvidia-smi -L) before hpcml run",
         )
-        check_mig(
+        profile = check_mig(
             wanted.mig,
             cluster=site.name,
             gpu=site.gpu_model,
@@ -507,6 +508,11 @@ class Run:
         )
         gpus = 1 if wanted.gpus_per_node is None else wanted.gpus_per_node
         require(gpus > 0, f"resources.mig={wanted.mig} with resources.gpus_per_node=0: leave one of them out")
+        require(
+            site.gpus_per_node is None or gpus <= profile.most * site.gpus_per_node,
+            f"resources.gpus_per_node={gpus}: {site.gpus_per_node} GPUs of a node of cluster={site.name} hold "
+            f"{profile.most * (site.gpus_per_node or 0)} slices {profile} at most",
+        )
         require(
             (gpus == 1 or self._is_beside_others) and wanted.nodes == 1,
             f"resources.mig={wanted.mig} with {gpus} slice(s) on {wanted.nodes} node(s): a process sees one (CUDA), "

@@ -78,6 +78,10 @@ def test_a_slice_is_asked_for_in_the_words_of_the_site(tmp_path: Path) -> None:
         (["resources.mig=1g.5gb", "resources.gpus_per_node=2", "strategy=ddp"], "NCCL joins none"),
         (["resources.mig=1g.5gb", "resources.nodes=2", "strategy=ddp"], "NCCL joins none"),
         (["resources.mig=1g.5gb", "resources.gpus_per_node=0"], "leave one of them out"),
+        (
+            ["resources.mig=3g.20gb", "resources.gpus_per_node=9", "schedule.pack=all", "resources.cpus_per_task=1"],
+            "hold 8 slices 3g.20gb at most",
+        ),
     ],
 )
 def test_what_cannot_be_had_of_slices_is_refused_in_one_line(tmp_path: Path, words: list[str], says: str) -> None:
@@ -102,8 +106,8 @@ def test_a_run_on_a_slice_is_another_than_one_on_the_gpu_and_old_hashes_stay(tmp
 
 
 def test_packed_runs_share_the_slices_of_a_job_and_its_time(tmp_path: Path) -> None:
-    words = ["schedule.pack=all", "resources.mig=1g.5gb", "resources.gpus_per_node=4", "resources.walltime=1h"]
-    planned = planned_for(tmp_path, "-m", *NARVAL, *words, "seed=range(6)", "resources.cpus_per_task=2")
+    words = ["schedule.pack=all", "resources.mig=1g.5gb", "resources.gpus_per_node=6", "resources.walltime=1h"]
+    planned = planned_for(tmp_path, "-m", *NARVAL, *words, "seed=range(8)", "resources.cpus_per_task=2")
 
     jobs = [
         Job(
@@ -114,10 +118,10 @@ def test_packed_runs_share_the_slices_of_a_job_and_its_time(tmp_path: Path) -> N
     ]
     request = request_for_pack(jobs)
 
-    assert [len(pack) for pack in packs_of(planned)] == [6]
+    assert [len(pack) for pack in packs_of(planned)] == [8]
     assert {item.plan.gpus_per_node for item in planned} == {1}
-    assert (request.gpus_per_node, request.cpus_per_node) == (4, 8)
-    assert request.walltime_s == 2 * 3600 + 60  # six runs on four slices: two on one, at most
+    assert (request.gpus_per_node, request.cpus_per_node) == (6, 12)
+    assert request.walltime_s == 2 * 3600 + 60  # eight runs on six slices: two on one, at most
 
 
 def test_slices_are_for_runs_of_one_process_in_a_pack(tmp_path: Path) -> None:

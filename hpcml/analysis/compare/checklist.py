@@ -20,6 +20,7 @@ from hpcml.analysis.compare.looks import about, glances_at
 from hpcml.model.checklist import Attempts, Checklist, ChecklistAnswer, Hours
 from hpcml.model.comparison import NOT_PROVEN, Cell, Comparison, Row
 from hpcml.model.looks import Glance
+from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName
 from hpcml.model.records import RunRecord
@@ -154,7 +155,7 @@ def _gpus(run: RunRecord) -> int | None:
         return run.usage.gpus
     if run.facts.get("device") == "cpu" or run.facts.get("n_gpus") == 0 or run.facts.get(_VISIBLE) == "":
         return 0
-    per_node = run.params.get("resources.gpus_per_node")
+    per_node = gpus_of_run(run.params)
     return _nodes(run) * per_node if isinstance(per_node, int) else None
 
 

@@ -22,6 +22,7 @@ from scipy import special  # not scipy.stats: it takes a second to import
 from hpcml.analysis.compare.factor import show
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import Interval
+from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import is_own_program
 from hpcml.model.planning import Estimate, Forecast, Total, Wanted
 from hpcml.model.records import Point, RunRecord
@@ -369,7 +370,7 @@ def differing_keys(wanted: Mapping[str, Any], recorded: Mapping[str, Any]) -> fr
 
 def devices_of(params: Mapping[str, Any]) -> int:
     """Return the devices of a run with these settings over all nodes (without GPUs: its processes)."""
-    per_node = params.get("strategy.processes_per_node") or params.get("resources.gpus_per_node") or 1
+    per_node = params.get("strategy.processes_per_node") or gpus_of_run(params) or 1
     return int(params.get("resources.nodes") or 1) * int(per_node)
 
 

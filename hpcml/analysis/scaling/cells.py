@@ -16,6 +16,7 @@ from typing import Any, Literal
 from hpcml.analysis.compare import fairness
 from hpcml.analysis.compare.factor import GROUPS, Factor, natural, show
 from hpcml.errors import ComparisonError
+from hpcml.model.mig import gpus_of_run
 from hpcml.model.records import RunRecord
 from hpcml.model.scaling import Kind
 
@@ -282,7 +283,7 @@ def _gpus_per_node(run: RunRecord) -> int | None:
     """Return the GPUs of each node as asked for, else 1 where the run had a GPU; None without one."""
     if run.facts.get("device") == "cpu":
         return None
-    asked = run.params.get("resources.gpus_per_node")
+    asked = gpus_of_run(run.params)
     if isinstance(asked, int | float):
         return int(asked) or None
     has_gpu = run.facts.get("device") is not None or bool(run.params.get("cluster.gpus_per_node"))
