@@ -165,7 +165,8 @@ _TAKE_OFF = (
 
 
 def _inside(start: Start, *more: str) -> list[str]:
-    return _in_shell(start, *_TAKE_OFF, *more)
+    home = f"export HOME={shlex.quote(start.home)}"  # root's, or none, where nobody says it
+    return _in_shell(start, *_TAKE_OFF, home, *more)
 
 
 def _outside(script: str, words: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from tests.images.inside import make_tree
 DOUBLE = Path(__file__).parents[1] / "cluster" / "runtimes" / "doubles.py"
 NAMED = "nvcr.io/nvidia/pytorch:24.12-py3"
 PROBE = """
-echo "cwd $(pwd)"
+echo "cwd $(pwd) home $HOME"
 echo "word $WORD two $TWO"
 echo "image $OF_IMAGE switch $NVIDIA_TF32_OVERRIDE"
 echo "shell ${OF_SHELL:-none} prefixed $(env | grep -c HPCMLENV_)"
@@ -98,7 +98,7 @@ def test_a_program_runs_in_the_image_as_it_would_by_apptainer(hpcml: Hpcml, squa
     printed = (Path(run["path"]) / "logs" / "0-rank0.out").read_text().splitlines()
     assert (run["state"], run["exit_code"]) == ("FAILED", 3), (done.stderr, printed)
     assert printed == [
-        f"cwd {run['path']}/work/project",
+        f"cwd {run['path']}/work/project home {hpcml.environ['HOME']}",
         'word a $HOME "b" two 2',
         "image yes switch 0",  # fp32 has the last word
         "shell none prefixed 0",
