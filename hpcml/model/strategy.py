@@ -77,7 +77,16 @@ KINDS: Mapping[StrategyName, Kind] = {
 
 _MOST_MB = 4096
 _SCHEDULES = ("gpipe", "1f1b")
-_ALGORITHMS = {"ring": "Ring", "tree": "Tree"}
+_ALGORITHMS = {  # as NCCL_ALGO has them (docs.nvidia.com, NCCL environment variables)
+    "ring": "Ring",
+    "tree": "Tree",
+    "collnet_direct": "CollnetDirect",  # by the switches of the network (SHARP)
+    "collnet_chain": "CollnetChain",
+    "nvls": "NVLS",  # by the NVSwitches of a node
+    "nvls_tree": "NVLSTree",
+}
+ALL_REDUCE_ONLY = ("tree", "collnet_chain", "nvls_tree")
+NVLS_NEEDS = (9, 0)  # NVLink SHARP is of NVSwitch 3, which came with Hopper
 _PROTOCOLS = {"ll": "LL", "simple": "Simple"}
 _OWNERS = {
     "inter_op_threads": StrategyName.cpu_threads,
@@ -94,11 +103,13 @@ class Nccl:
     Raises `ConfigError` for other values than those listed; LL128 is not offered, since it is not safe on all hardware.
     """
 
-    algo: str | None = None  # ring | tree, of all-reduce: nothing else has a tree
+    algo: str | None = None  # ring | tree | collnet_direct | collnet_chain | nvls | nvls_tree
     proto: str | None = None  # ll | simple
 
     def __post_init__(self) -> None:
-        require(self.algo in (None, *_ALGORITHMS), f"strategy.nccl.algo={self.algo}: choose {' or '.join(_ALGORITHMS)}")
+        require(
+            self.algo in (None, *_ALGORITHMS), f"strategy.nccl.algo={self.algo}: choose one of {', '.join(_ALGORITHMS)}"
+        )
         # LL128 corrupts data on hardware that cannot store 128 bytes at once (docs.nvidia.com, NCCL_PROTO).
         require(
             self.proto in (None, *_PROTOCOLS), f"strategy.nccl.proto={self.proto}: choose {' or '.join(_PROTOCOLS)}"
@@ -113,6 +124,10 @@ class Nccl:
         found = {}
         if self.algo is not None:
             found["NCCL_ALGO"] = _ALGORITHMS[self.algo]
+            if self.algo.startswith("collnet"):
+                found["NCCL_COLLNET_ENABLE"] = "1"  # off by default
+            if self.algo.startswith("nvls"):
+                found["NCCL_NVLS_ENABLE"] = "1"
         if self.proto is not None:
             found["NCCL_PROTO"] = _PROTOCOLS[self.proto]
         return found
@@ -187,8 +202,9 @@ class Strategy:
             f"strategy.horovod is for strategy=horovod, not {self.name.name}",
         )
         require(
-            self.name is not StrategyName.fsdp or self.nccl.algo != "tree",
-            "strategy.nccl.algo=tree: only all-reduce has a tree, and strategy=fsdp gathers and reduce-scatters",
+            self.name is not StrategyName.fsdp or self.nccl.algo not in ALL_REDUCE_ONLY,
+            f"strategy.nccl.algo={self.nccl.algo}: only all-reduce has it, and strategy=fsdp gathers and "
+            "reduce-scatters",
         )
 
     def environment(self) -> dict[str, str]:

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 STRATEGIES = ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel")
 _STAGED = ("pipeline", "model_parallel")
 _COMPILED = ("single", "cpu_threads", "ddp")
-_TREE_IS_REFUSED_FOR_OTHERS = (2, 24)  # NCCL: "Tree" alone then leaves Broadcast without any algorithm
+_OTHERS_ARE_REFUSED = (2, 24)  # NCCL: "Tree" alone then leaves Broadcast without any algorithm
+_FUNCTIONS_OF = {  # what has each algorithm besides the ring (NCCL's source, src/graph/tuning.cc)
+    **dict.fromkeys(("tree", "collnetchain", "nvlstree"), ("allreduce",)),
+    **dict.fromkeys(("collnetdirect", "nvls"), ("allreduce", "allgather", "reducescatter")),
+}
 
 
 def refuse_impossible(task: Task, arithmetic: Arithmetic) -> None:
@@ -94,13 +98,15 @@ def share(recipe: Recipe, run: Client, task: Task, arithmetic: Arithmetic) -> It
 def nccl_environment(environ: Mapping[str, str], version: Tuple[int, ...]) -> Mapping[str, str]:
     """Return the changes to *environ* for an NCCL of *version*.
 
-    NCCL before 2.24 takes the ring algorithm where there is no tree. Since 2.24 it fails instead
+    NCCL before 2.24 takes the ring for operations that the algorithm does not have. Since 2.24 it fails instead
     (github.com/NVIDIA/nccl/issues/317), but takes a choice for each function. All functions are named, since NCCL 2.31
     leaves the others without any algorithm.
     """
-    if environ.get("NCCL_ALGO") == "Tree" and version >= _TREE_IS_REFUSED_FOR_OTHERS:
-        return {"NCCL_ALGO": "ring,tree;allreduce:tree"}
-    return {}
+    chosen = environ.get("NCCL_ALGO", "").lower()
+    functions = _FUNCTIONS_OF.get(chosen)
+    if functions is None or version < _OTHERS_ARE_REFUSED:
+        return {}
+    return {"NCCL_ALGO": ";".join([f"ring,{chosen}", *(f"{function}:{chosen}" for function in functions)])}
 
 
 def _alone(recipe: Recipe, task: Task, arithmetic: Arithmetic) -> Team:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from algorithms import ALGORITHMS
+from exchange import Exchange, MpiExchange
 from torch import distributed
 
 from hpcml_client import Checkpoints, Client
@@ -36,12 +37,14 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
             "with strategy.processes_per_node=2 where there is no GPU"
         )
     arithmetic = run.apply_precision("torch")
-    with _together(run, arithmetic.device) as backend:
+    if task.strategy == "mpi" and options["algorithm"] != "backend":
+        raise RecipeError(f"model.options.algorithm={options['algorithm']}: strategy=mpi has backend, MPI's own")
+    with _together(run, task, arithmetic.device, arithmetic.parameter_dtype) as exchange:
         if run.rank == 0:
             variables = {name: os.environ.get(name) for name in ("NCCL_ALGO", "NCCL_PROTO")}
             run.event(
                 "allreduce",
-                backend=backend,
+                backend=exchange.backend,
                 algorithm=options["algorithm"],
                 ranks=run.world_size,
                 environment=variables,
@@ -49,12 +52,12 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
         device = arithmetic.device
 
         def agree(one_says: bool) -> bool:  # noqa: FBT001 - what it is about
-            return bool(_largest(torch.tensor([float(one_says)], device=device))[0])
+            return bool(exchange.largest(torch.tensor([float(one_says)], device=device))[0])
 
         def measure(size: int) -> dict[str, float]:
             elements = max(1, size // arithmetic.parameter_dtype.itemsize)
             tensor = torch.empty(elements, dtype=arithmetic.parameter_dtype, device=device)
-            times = _times(run, tensor, options)
+            times = _times(run, exchange, tensor, options)
             values = as_metrics(elements * tensor.element_size(), run.world_size, statistics.median(times))
             return {**values, "best_latency_us": min(times) * 1e6}
 
@@ -74,20 +77,21 @@ def as_metrics(size_bytes: int, ranks: int, seconds: float) -> dict[str, float]:
     return {"busbw_gbs": algbw * 2 * (ranks - 1) / ranks, "algbw_gbs": algbw, "latency_us": seconds * 1e6}
 
 
-def _times(run: Client, tensor: torch.Tensor, options: Mapping[str, Any]) -> list[float]:
+def _times(run: Client, exchange: Exchange, tensor: torch.Tensor, options: Mapping[str, Any]) -> list[float]:
     """Return the seconds of each repeat, of the slowest rank."""
-    sum_up = ALGORITHMS[options["algorithm"]]
+    sum_up = exchange.sum_up if options["algorithm"] == "backend" else ALGORITHMS[options["algorithm"]]
     taken: list[float] = []
     for _ in range(options["warmup"] + options["repeats"]):
         _fill(tensor, run.rank)
         _wait(tensor)
-        distributed.barrier()
+        exchange.barrier()
         began = time.perf_counter()
         sum_up(tensor)
         _wait(tensor)
         taken.append(time.perf_counter() - began)
     _check(tensor, run.world_size)
-    return _largest(torch.tensor(taken[options["warmup"] :], dtype=torch.float64, device=tensor.device)).tolist()
+    seconds = torch.tensor(taken[options["warmup"] :], dtype=torch.float64, device=tensor.device)
+    return exchange.largest(seconds).tolist()
 
 
 def _fill(tensor: torch.Tensor, rank: int) -> None:
@@ -106,19 +110,21 @@ def _check(tensor: torch.Tensor, ranks: int) -> None:
         raise TrainingFailed(f"{wrong} of {tensor.numel()} sums over {ranks} ranks are wrong: do not train with this")
 
 
-def _largest(tensor: torch.Tensor) -> torch.Tensor:
-    distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
-    return tensor
-
-
 def _wait(tensor: torch.Tensor) -> None:
     if tensor.device.type == "cuda":
         torch.cuda.synchronize(tensor.device)
 
 
 @contextlib.contextmanager
-def _together(run: Client, device: torch.device) -> Iterator[str]:
+def _together(run: Client, task: Task, device: torch.device, dtype: torch.dtype) -> Iterator[Exchange]:
     """Join the other processes; yield what they talk by."""
+    if task.strategy == "mpi":
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        over_mpi = MpiExchange(run, device, dtype)
+        yield over_mpi
+        over_mpi.finish()
+        return
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise RecipeError(f"{' and '.join(missing)} must be in the environment: start it with hpcml")
@@ -128,7 +134,7 @@ def _together(run: Client, device: torch.device) -> Iterator[str]:
         torch.cuda.set_device(device)
         os.environ.update(nccl_environment(os.environ, torch.cuda.nccl.version()))
     distributed.init_process_group(backend, rank=run.rank, world_size=run.world_size)
-    yield backend
+    yield Exchange(backend)
     # Not in a `finally`: a rank that failed must not wait for the others. The group is not destroyed: torch waits for
     # gloo's threads with the GIL in hand, which one of them may be waiting for.
     distributed.barrier()

@@ -123,9 +123,12 @@ def test_a_program_of_ones_own_decides_for_itself(compose_one: ComposeOne) -> No
         (["strategy=fsdp", TWO, "strategy.bucket_cap_mb=5"], r"bucket_cap_mb=5.* with strategy=ddp only"),
         (["strategy=ddp", TWO, "strategy.bucket_cap_mb=0"], r"strategy\.bucket_cap_mb=0.* must lie in 0\.\.4096"),
         (["strategy=pipeline", TWO, "strategy.schedule=zigzag"], r"strategy\.schedule=zigzag: choose gpipe or 1f1b"),
-        (["strategy=ddp", *GPUS, "strategy.nccl.algo=star"], r"strategy\.nccl\.algo=star: choose ring or tree"),
+        (
+            ["strategy=ddp", *GPUS, "strategy.nccl.algo=star"],
+            r"strategy\.nccl\.algo=star: choose one of ring, tree, collnet_direct",
+        ),
         (["strategy=ddp", *GPUS, "strategy.nccl.proto=ll128"], r"strategy\.nccl\.proto=ll128: choose ll or simple"),
-        (["strategy=fsdp", *GPUS, "strategy.nccl.algo=tree"], r"only all-reduce has a tree"),
+        (["strategy=fsdp", *GPUS, "strategy.nccl.algo=tree"], r"algo=tree: only all-reduce has it"),
         (["strategy.horovod.hierarchical=true"], r"strategy\.horovod is for strategy=horovod, not single"),
         (
             ["strategy=horovod", TWO, "strategy.horovod.fusion_threshold_mb=-1"],

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 from numeric_runs import ROOT, defaults_agree, load
 
 from tests.cli.command_line import Hpcml
+from tests.cluster.mpi import building
 
 pytestmark = pytest.mark.torch
 _ALL_RANKS = """
@@ -106,3 +107,24 @@ def test_one_process_and_what_cannot_be_summed_are_refused(tmp_path: Path, hpcml
     assert (alone.returncode, eight_bits.returncode) == (2, 2)
     assert "strategy=single is not in the recipe allreduce: choose ddp" in alone.stderr
     assert "torch sums no FP8" in eight_bits.stderr
+
+
+def test_the_same_sums_are_timed_over_mpi(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
+    pytest.importorskip("mpi4py")
+    if reason := building.missing():
+        assert os.environ.get("CI") != "true", reason
+        pytest.skip(reason)
+    hpcml = Hpcml(hpcml_environ, tmp_path)
+    words = ["model=allreduce", "strategy=mpi", "strategy.processes_per_node=2", "resources.cpus_per_task=1"]
+    sizes = ["model.options.sizes=[1024,4096]", "model.options.repeats=2", "telemetry.enabled=false"]
+
+    done = hpcml("run", *words, *sizes, *building.settings())
+
+    assert done.returncode == 0, done.stderr
+    (run,) = hpcml.runs()
+    assert run["state"] == "COMPLETED", run["reason"]
+    journals = {
+        path.name.rpartition("-")[2]: path.read_text() for path in Path(run["path"]).glob("journal/*rank*.jsonl")
+    }
+    events = "".join(journals.values())
+    assert '"backend":"mpi: Open MPI' in events

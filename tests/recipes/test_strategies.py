@@ -164,6 +164,9 @@ def test_a_tree_is_asked_for_as_the_nccl_at_hand_understands_it() -> None:
     assert nccl_environment({"NCCL_ALGO": "Tree"}, (2, 23, 4)) == {}
     assert nccl_environment({"NCCL_ALGO": "Tree"}, (2, 24, 3)) == {"NCCL_ALGO": "ring,tree;allreduce:tree"}
     assert nccl_environment({"NCCL_ALGO": "Ring"}, (2, 27)) == {}
+    assert nccl_environment({"NCCL_ALGO": "NVLS"}, (2, 27)) == {
+        "NCCL_ALGO": "ring,nvls;allreduce:nvls;allgather:nvls;reducescatter:nvls"
+    }
 
 
 def test_a_model_on_several_devices_gives_the_same_numbers_as_on_one(tmp_path: Path) -> None:

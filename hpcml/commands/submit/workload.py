@@ -27,7 +27,7 @@ from hpcml.model.precision import (
 )
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
 from hpcml.model.run import Launcher, LayoutName, Run
-from hpcml.model.strategy import KINDS, Nccl, Processes, StrategyName
+from hpcml.model.strategy import KINDS, NVLS_NEEDS, Nccl, Processes, StrategyName
 from hpcml.runs.manifest import Plan, stop_and_warn_after_s
 
 
@@ -250,6 +250,11 @@ def check_strategy(run: Run, device: Device, numerics: Numerics, *, cpus_per_tas
     require(
         device.kind != "cpu" or strategy.nccl == Nccl(),
         "strategy.nccl means nothing without GPUs, where gloo sends: leave it at null",
+    )
+    algo, capability_ = strategy.nccl.algo or "", device.compute_capability
+    require(
+        not algo.startswith("nvls") or capability_ is None or capability_ >= NVLS_NEEDS,
+        f"strategy.nccl.algo={algo} is the NVSwitches' own (NVLink SHARP), from compute capability 9.0: {device.name}",
     )
     require(
         strategy.name is not StrategyName.cpu_threads or cpus_per_task is not None,
