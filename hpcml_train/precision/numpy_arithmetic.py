@@ -40,7 +40,17 @@ def describe_framework() -> Dict[str, Any]:
         "numpy": np.__version__,
         "device": "cpu",
         "threads": int(os.environ.get("OMP_NUM_THREADS") or 0) or None,  # None: as many as its BLAS takes
+        "blas": _blas(),
     }
+
+
+def _blas() -> Optional[str]:
+    """Return name and version of the BLAS that NumPy was built with; None where it is too old to say."""
+    try:
+        built = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    except (KeyError, TypeError):
+        return None
+    return " ".join(filter(None, (str(built.get("name", "")), str(built.get("version", ""))))) or None
 
 
 def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:

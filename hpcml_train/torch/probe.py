@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
+import re
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -62,7 +63,15 @@ def describe_framework(arithmetic: Arithmetic) -> Dict[str, Any]:
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu and _has_nccl() else None,  # type: ignore[no-untyped-call, unused-ignore]
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "blas": _blas(torch.__config__.show()),  # type: ignore[no-untyped-call, unused-ignore]
     }
+
+
+def _blas(build: str) -> Optional[str]:
+    """Return which library multiplies FP32 and FP64 matrices on the CPU, as torch's description of its *build* says."""
+    version = re.search(r"Intel\(R\) (?:oneAPI )?(Math Kernel Library Version [\w.-]+)", build)
+    name = re.search(r"\bBLAS_INFO=(\w+)", build)
+    return version[1] if version else name[1] if name else None
 
 
 def _has_nccl() -> bool:

@@ -1,4 +1,4 @@
-"""An LSTM that says what comes next."""
+"""A recurrent network that says what comes next: an LSTM, or a plain one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from torch import nn
 class Shape:
     """What recipe.toml calls the options; the defaults are those of conf/model/lstm.yaml."""
 
+    cell: str = "lstm"
     layers: int = 1
     width: int = 128
     embedding: int = 32
     context: int = 16
     modulus: int = 12
     validation_windows: int = 256
+    prompt: str = ""
+    generate: int = 0
+    temperature: float = 0.0
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Shape:
@@ -35,6 +39,17 @@ class Recurrent(nn.LSTM):
         return states.contiguous()
 
 
+class PlainRecurrent(nn.RNN):
+    """The same of a plain recurrent network, h_t = tanh(W_hh h_(t-1) + W_xh x_t + b) (J. L. Elman, 1990)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        states: torch.Tensor = super().forward(x)[0]
+        return states.contiguous()
+
+
+CELLS = {"lstm": Recurrent, "rnn": PlainRecurrent}
+
+
 class Output(nn.Linear):
     """A dense layer that returns no view of another tensor, nor does `Recurrent`: FSDP warns of such."""
 
@@ -48,9 +63,11 @@ class NextToken(nn.Module):
     def __init__(self, shape: Shape, vocabulary: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, shape.embedding)
-        self.lstm = Recurrent(shape.embedding, shape.width, num_layers=shape.layers, batch_first=True)
+        self._cell = shape.cell  # also the name of its part, so that no checkpoint of one fits the other
+        recurrent = CELLS[shape.cell](shape.embedding, shape.width, num_layers=shape.layers, batch_first=True)
+        self.add_module(shape.cell, recurrent)
         self.out = Output(shape.width, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.out(self.lstm(self.embedding(tokens)))
+        logits: torch.Tensor = self.out(self.get_submodule(self._cell)(self.embedding(tokens)))
         return logits

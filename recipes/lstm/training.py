@@ -1,4 +1,4 @@
-"""Sequences, and what an LSTM says comes next in them."""
+"""Sequences, and what a recurrent network says comes next in them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
+from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.continuing import continue_text
 from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.training import train as train_recipe
+from hpcml_train.torch.windows import BYTES
 
 if TYPE_CHECKING:
     Batch = tuple[torch.Tensor, torch.Tensor]  # tokens, and those that follow each
@@ -29,7 +32,13 @@ class Continuation(Recipe):
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         shape = Shape.of(task.options)
+        self._shape, self._seed = shape, task.seed
         self._sequences = choose_sequences(task, shape, arithmetic.device)
+        if shape.generate and (self._sequences.vocabulary != BYTES or not shape.prompt):
+            raise RecipeError(
+                f"model.options.generate={shape.generate} continues a text: choose data=pydoc or data=text, and give "
+                "model.options.prompt"
+            )
         self.samples = len(self._sequences)
         self.tokens_per_sample = shape.context
         self.model = NextToken(shape, self._sequences.vocabulary)
@@ -54,7 +63,7 @@ class Continuation(Recipe):
         return {"val_loss": mean, "perplexity": perplexity, "val_accuracy": correct / guesses}
 
     def layers(self, model: nn.Module) -> Sequence[nn.Module]:
-        """Return embedding, LSTM and output; the LSTM is one, since a GPU works on all its layers at once."""
+        """Return embedding, recurrent layers and output; those are one, since a GPU works on all of them at once."""
         return list(model.children())
 
     def facts(self) -> Mapping[str, object]:
@@ -63,6 +72,25 @@ class Continuation(Recipe):
             "validation_samples": len(self._sequences.validation()),
             **self._sequences.facts(),
         }
+
+    def results(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, Mapping[str, object]]:
+        """Return the event ``generated``, where text was asked for: computed on the CPU, in FP32 (of FP64: in that)."""
+        shape = self._shape
+        if not shape.generate:
+            return {}
+        dtype = torch.float64 if weights["out.weight"].dtype is torch.float64 else torch.float32
+        network = NextToken(shape, BYTES).to(dtype)
+        network.load_state_dict({name: weight.detach().cpu().to(dtype) for name, weight in weights.items()})
+        network.eval()
+        said = continue_text(
+            lambda tokens: network(tokens)[:, -1],
+            shape.prompt,
+            shape.generate,
+            context=shape.context,
+            temperature=shape.temperature,
+            seed=self._seed,
+        )
+        return {"generated": said}
 
     def _cross_entropy(self, logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         begin = self._sequences.first_guess - 1

@@ -22,11 +22,16 @@ class Shape:
     frequent: float = 1e-3
     words: tuple[str, ...] = ("class", "list", "string", "exception", "import")
     neighbours: int = 5
+    analogies: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Shape:
         """Return what *options* say, and the defaults for the rest."""
         return cls(**{**options, "words": tuple(options.get("words", cls.words))})
+
+    def asked(self) -> list[list[str]]:
+        """Return the words of each analogy."""
+        return [analogy.lower().split() for analogy in self.analogies.split(";") if analogy.strip()]
 
 
 class SkipGram(nn.Module):
@@ -51,8 +56,26 @@ class SkipGram(nn.Module):
 def nearest(vectors: torch.Tensor, number: int, count: int, *, first: int) -> list[tuple[int, float]]:
     """Return the *count* rows nearest to row *number*, and their cosines; rows before *first* are no words."""
     directions = nn.functional.normalize(vectors.float(), dim=1)
-    cosines = directions @ directions[number]
+    return _nearest_to(directions, directions[number], [number], count, first=first)
+
+
+def analogous(vectors: torch.Tensor, is_to: tuple[int, int, int], count: int, *, first: int) -> list[tuple[int, float]]:
+    """Return the *count* rows that answer "a is to b as c is to ?", for *is_to* = (a, b, c), and their cosines.
+
+    It is the nearest to b - a + c, all of length 1 (3CosAdd: T. Mikolov, W. Yih, G. Zweig, 2013); the three words
+    themselves are no answers, as there.
+    """
+    directions = nn.functional.normalize(vectors.float(), dim=1)
+    a, b, c = (directions[number] for number in is_to)
+    wanted = nn.functional.normalize(b - a + c, dim=0)
+    return _nearest_to(directions, wanted, list(is_to), count, first=first)
+
+
+def _nearest_to(
+    directions: torch.Tensor, wanted: torch.Tensor, but: list[int], count: int, *, first: int
+) -> list[tuple[int, float]]:
+    cosines = directions @ wanted
     cosines[:first] = -torch.inf
-    cosines[number] = -torch.inf
-    near = cosines.topk(min(count, len(vectors) - first - 1)).indices.tolist()
+    cosines[but] = -torch.inf
+    near = cosines.topk(max(0, min(count, len(directions) - first - len(set(but))))).indices.tolist()
     return [(row, float(cosines[row])) for row in near]

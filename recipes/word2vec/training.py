@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from models import Shape, SkipGram, nearest
+from models import Shape, SkipGram, analogous, nearest
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 from words import UNKNOWN, Tokenizer, pad, split_words
@@ -35,6 +35,10 @@ class WordVectors(Recipe):
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         self._shape = shape = Shape.of(task.options)
+        if any(len(words) != 3 for words in shape.asked()):
+            raise RecipeError(
+                f"model.options.analogies={shape.analogies!r} must be three words each: 'man king woman; man boy woman'"
+            )
         self._text = read_text(task.choose("data", TEXTS), task.data_path)
         words = split_words(self._text.content.decode())
         piece = shape.length * max(1, min(_PIECE, len(words) // shape.length // _FEWEST_PIECES))
@@ -80,7 +84,7 @@ class WordVectors(Recipe):
         }
 
     def results(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, Mapping[str, object]]:
-        """Return the event ``neighbours``: of each word that was asked for, the nearest and how near."""
+        """Return the event ``neighbours``: of each word and analogy that was asked for, the nearest and how near."""
         names = {number: word for word, number in self.tokenizer.index.items()}
         vectors = weights["words.weight"]
         known = [word for word in self._shape.words if word in self.tokenizer.index]
@@ -88,8 +92,16 @@ class WordVectors(Recipe):
         for word in known:
             near = nearest(vectors, self.tokenizer.index[word], self._shape.neighbours, first=UNKNOWN + 1)
             found[word] = [[names[number], round(cosine, 4)] for number, cosine in near]
-        unknown = [word for word in self._shape.words if word not in known]
-        return {"neighbours": {"nearest": found, "unknown": unknown}}
+        asked = self._shape.asked()
+        answers: dict[str, object] = {}
+        for a, b, c in (words for words in asked if all(word in self.tokenizer.index for word in words)):
+            is_to = (self.tokenizer.index[a], self.tokenizer.index[b], self.tokenizer.index[c])
+            near = analogous(vectors, is_to, self._shape.neighbours, first=UNKNOWN + 1)
+            answers[f"{a} : {b} = {c} : ?"] = [[names[number], round(cosine, 4)] for number, cosine in near]
+        wanted = dict.fromkeys([*self._shape.words, *(word for words in asked for word in words)])
+        unknown = [word for word in wanted if word not in self.tokenizer.index]
+        told = {"analogies": answers} if asked else {}
+        return {"neighbours": {"nearest": found, **told, "unknown": unknown}}
 
     def _weigh_words(self, device: torch.device) -> None:
         """Set how often words are drawn, what those at the sides of a pair weigh, and the pairs of a sample."""

@@ -97,6 +97,19 @@ def test_one_step_down_the_gradient_gives_the_printed_weights() -> None:
     assert not close(before.weight_ih_l0, NEW_WEIGHT)
 
 
+def test_a_plain_network_computes_what_the_course_writes() -> None:
+    network = models.NextToken(models.Shape(cell="rnn", embedding=2, width=3), 4).double()
+    rnn, x = network.rnn, torch.randn(1, 5, 2, dtype=torch.float64)
+
+    found = rnn(x)[0]
+
+    h = torch.zeros(3, dtype=torch.float64)
+    for at in range(5):  # h_t = tanh(W_hh h_(t-1) + W_xh x_t), with torch's two biases
+        h = torch.tanh(rnn.weight_hh_l0 @ h + rnn.bias_hh_l0 + rnn.weight_ih_l0 @ x[0, at] + rnn.bias_ih_l0)
+        assert torch.allclose(found[at], h)
+    assert not hasattr(network, "lstm")
+
+
 @pytest.fixture
 def sequences(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, "models", models)  # what the recipe's own folder on the path gives it

@@ -26,6 +26,7 @@ PRECISIONS = {
     "fp8_e4m3": 4e-3,
     "fp8_e5m2": 8e-3,
 }
+OF_PLAIN = ("fp32", "fp64", "tf32", "amp_fp16", "bf16", "fp8_e4m3")
 LAYERS = 2
 SMALL = {"layers": LAYERS, "width": 24, "embedding": 16, "context": 8, "modulus": 7}
 FIBONACCI = {"name": "fibonacci"}
@@ -46,8 +47,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         jobs.append(Job(run_dir=folder / name, options=SMALL, data=FIBONACCI, precision="fp64", training=training))
     jobs.append(Job(run_dir=folder / "left", options=SMALL, data=FIBONACCI, precision="amp_fp16", asked=True))
     jobs.append(Job(run_dir=folder / "left", options=SMALL, data=FIBONACCI, precision="amp_fp16", attempt=1))
+    plain = {**SMALL, "cell": "rnn"}
+    jobs += [Job(run_dir=folder / f"rnn_{name}", options=plain, precision=name, data=FIBONACCI) for name in OF_PLAIN]
+    jobs.append(Job(run_dir=folder / "rnn_learned", options=plain, data=FIBONACCI, training=learning))
+    says = {**SMALL, "context": 12, "prompt": "12 squared ", "generate": 5}
+    knows = {"steps": 250, "batch_size": 16, "learning_rate": 1e-2, "eval_every": 250}
+    jobs.append(Job(run_dir=folder / "said", options={**says, "width": 48, "layers": 1}, data=text, training=knows))
+    jobs.append(Job(run_dir=folder / "drawn", options={**says, "generate": 40, "temperature": 1.5}, data=text))
+    jobs.append(Job(run_dir=folder / "unasked", options=says, data=FIBONACCI))
+    for asked, attempt in ((True, 0), (False, 1)):
+        gone = Job(
+            run_dir=folder / "rnn_left",
+            options=plain,
+            data=FIBONACCI,
+            precision="amp_fp16",
+            asked=asked,
+            attempt=attempt,
+        )
+        jobs.append(gone)
     said = train_all("lstm", jobs)
-    assert said == [True] * (len(jobs) - 2) + [False, True]
+    assert said[-3] == (
+        "model.options.generate=5 continues a text: choose data=pydoc or data=text, and give model.options.prompt"
+    )
+    left = ("left", "rnn_left")
+    assert [each for job, each in zip(jobs, said, strict=True) if job.run_dir.name not in (*left, "unasked")] == [
+        True
+    ] * (len(jobs) - 5)
+    assert [each for job, each in zip(jobs, said, strict=True) if job.run_dir.name in left] == [False, True] * 2
     return folder
 
 
@@ -81,6 +107,38 @@ def test_an_lstm_learns_to_add(folder: Path) -> None:
     assert learned.series("loss")[0] == pytest.approx(math.log(7), rel=0.1)
     assert learned.series("val_accuracy")[-1] > 0.7  # guessing: 1 of 7
     assert learned.series("perplexity")[-1] == pytest.approx(math.exp(learned.series("val_loss")[-1]))
+
+
+@pytest.mark.parametrize("precision", OF_PLAIN)
+def test_a_plain_network_trains_in_each_precision_and_none_of_its_products_escapes_the_emulation(
+    folder: Path, precision: str
+) -> None:
+    exact, found = recorded(folder, "rnn_fp32"), recorded(folder, f"rnn_{precision}")
+
+    probe = found.events["precision"]
+    assert name_precision(probe["products"], probe["parameters"]) == precision
+    assert found.series("loss")[0] == pytest.approx(exact.series("loss")[0], rel=PRECISIONS[precision] or 1e-12)
+    assert (found.events["final"] == exact.events["final"]) == (precision == "fp32")
+    assert found.events["final"] != recorded(folder, precision).events["final"]  # the LSTM's
+    if "emulated_products" in found.events:
+        forward = LAYERS * (1 + SMALL["context"]) + 1
+        assert sum(found.events["emulated_products"].values()) >= STEPS * 2 * forward
+
+
+def test_a_plain_network_learns_to_add_and_goes_on_bit_for_bit(folder: Path) -> None:
+    assert recorded(folder, "rnn_learned").series("val_accuracy")[-1] > 0.5  # guessing: 1 of 7
+    whole, after = recorded(folder, "rnn_amp_fp16"), recorded(folder, "rnn_left", attempt=1)
+    assert recorded(folder, "rnn_left").series("loss") + after.series("loss") == whole.series("loss")
+    assert after.events["final"] == whole.events["final"]
+
+
+def test_a_trained_network_continues_a_text(folder: Path) -> None:
+    said, drawn = recorded(folder, "said").events["generated"], recorded(folder, "drawn").events["generated"]
+
+    assert said == {"prompt": "12 squared ", "text": "is 1" + said["text"][4:], "temperature": 0.0}  # "is 144."
+    assert (drawn["temperature"], drawn["prompt"]) == (1.5, "12 squared ")
+    assert drawn["text"] != ""
+    assert "generated" not in recorded(folder, "text").events
 
 
 def test_what_is_reported_says_what_was_trained_on_what(folder: Path) -> None:

@@ -71,6 +71,23 @@ def test_the_network_of_the_example_has_146_parameters() -> None:
     assert layers[0](torch.zeros(1, 3, 7, 7)).shape == (1, 2, 3, 3)
 
 
+def test_the_mystery_kernel_finds_edges() -> None:
+    # 1 around -8, on three channels: its sum is 0, so that what does not change vanishes, and edges stay
+    kernel = torch.ones(3, 3).index_put((torch.tensor(1), torch.tensor(1)), torch.tensor(-8.0)).expand(1, 3, 3, 3)
+    step = torch.zeros(1, 3, 5, 6)
+    step[..., 3:] = 2.0
+
+    flat = F.conv2d(torch.full((1, 3, 5, 5), 7.0), kernel, padding=1)
+    edge = F.conv2d(step, kernel, padding=1)
+
+    assert flat[0, 0, 1:-1, 1:-1].abs().max() == 0  # inside a plain picture
+    assert flat[0, 0, 0, 2].item() == 3 * 7 * (5 - 8)  # at its border zeros are beside it
+    assert edge[0, 0, 2].tolist() == [0, 0, 18, -18, 0, -18]  # 3 channels x 3 neighbours x 2, and the right border
+    assert F.conv2d(
+        torch.tensor([[[0.0, 0, 1, 0, 0]] * 1]).unsqueeze(0), torch.tensor([[[[1.0, -8, 1]]]])
+    ).tolist() == [[[[1, -8, 1]]]]
+
+
 def test_a_cell_of_a_convolution_is_the_sum_of_nine_products() -> None:
     kernel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
     patch = torch.tensor([[1.0, 4, 6], [5, 3, 8], [6, 7, 2]])

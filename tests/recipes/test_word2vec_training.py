@@ -27,7 +27,14 @@ PRECISIONS = {
     "fp8_e5m2": 5e-2,
 }
 NEGATIVES = 3
-SMALL = {"width": 16, "negatives": NEGATIVES, "fewest": 2, "length": 12, "words": ["sun", "sea", "unheard"]}
+SMALL = {
+    "width": 16,
+    "negatives": NEGATIVES,
+    "fewest": 2,
+    "length": 12,
+    "words": ["sun", "sea", "unheard"],
+    "analogies": "sun moon sea; sun no sea",
+}
 # Words of two worlds that never meet: neighbours must come from the word's own.
 WORLDS = (["sun", "moon", "star", "sky", "comet", "dawn"], ["sea", "wave", "ship", "harbour", "tide", "salt"])
 
@@ -88,7 +95,11 @@ def test_at_first_every_pair_is_a_toss_up(folder: Path) -> None:
 def test_the_nearest_words_are_of_the_same_world(folder: Path) -> None:
     found = recorded(folder, "learned").events["neighbours"]
 
-    assert found["unknown"] == ["unheard"]
+    assert found["unknown"] == ["unheard", "no"]
+    assert set(found["analogies"]) == {"sun : moon = sea : ?"}
+    answers = [word for word, _ in found["analogies"]["sun : moon = sea : ?"]]
+    assert not {"sun", "moon", "sea"} & set(answers)
+    assert answers[0] in WORLDS[1]  # the step from sun to moon leaves no world
     assert set(found["nearest"]) == {"sun", "sea"}
     for world in WORLDS:
         near = found["nearest"][world[0]]

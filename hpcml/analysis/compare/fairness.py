@@ -32,7 +32,7 @@ _BINDING_FACTS = (
     *("gpu_shared", "thermal_throttling", "precision_effective", LAST_STEP),
 )
 _NOTED_FACTS = (
-    *("hostname", "git_commit", "git_dirty", "kernel", "python", "cpu_capability"),
+    *("hostname", "git_commit", "git_dirty", "kernel", "python", "cpu_capability", "blas"),
     "power_throttling",  # under one cap it is what the arm itself does: a precision that draws more is slowed more
 )
 # Known of a run only if it was measured beside it, or probed: not to know it is no difference, the rows flag it.

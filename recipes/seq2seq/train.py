@@ -1,0 +1,6 @@
+"""Train a sequence-to-sequence network in the precision that the run asks for; README.md says what is reported."""
+
+from hpcml_train.start import start
+
+if __name__ == "__main__":
+    start("seq2seq")
