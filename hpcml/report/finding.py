@@ -154,6 +154,8 @@ def _doubts(cell: Cell, row: Row) -> Iterator[str]:
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
+    if row.exploratory is not None:
+        yield f"exploratory: {row.exploratory}"
     if cell.margin_source == "command line":
         yield AFTERWARDS
     yield from (flag for flag in row.flags if ENOUGH_IS_SAID not in flag)

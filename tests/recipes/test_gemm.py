@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
 from image_runs import Recorded
 from numeric_runs import config_of, defaults_agree, last, load, run_all
 
@@ -75,6 +76,9 @@ def test_batched_products_are_rounded_like_single_ones(runs: dict[str, Recorded]
 
 def test_numpy_says_what_it_is_and_is_measured_too(runs: dict[str, Recorded]) -> None:
     assert runs["numpy"].events["framework"]["framework"] == "numpy"
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    assert runs["numpy"].events["framework"]["blas"] == f"{blas['name']} {blas['version']}"
+    assert runs["fp32"].events["framework"]["blas"].split()[0] in ("Math", "mkl", "open", "OpenBLAS", "blis", "acml")
     assert runs["numpy"].events["precision"]["effective"] == "fp32"
     assert 0 < last(runs["numpy"], "relative_error") < 5e-7
 

@@ -78,6 +78,7 @@ def test_the_first_screen_says_what_was_asked_found_how_sure_it_is_and_what_weak
         assert [word for word in ("Asked", "Found", "How sure", "Weakened by") if word not in text] == []
         assert "no difference that matters: -0.0100" in text
         assert "not interleaved: so" in text
+        assert "exploratory: looked at before with n = 3" in text
         assert text.split("\n")[0].endswith("equivalent (exploratory) tf32 against fp32")
 
 
