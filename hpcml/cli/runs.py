@@ -43,7 +43,8 @@ def runs(places: Places, /, columns: str | None, metric: str | None, form: str |
     if keys and (form or records):
         show_columns(records, keys, form=form, now=now)
     elif form == "json":
-        say(report.runs_json(records), nl=False)
+        for piece in report.runs_json(records):
+            say(piece, nl=False)
     elif form == "csv":
         say(report.runs_csv(records), nl=False)
     elif form == "md":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import indent
 from typing import Any, Literal
 
 from rich import box
@@ -243,14 +244,19 @@ def runs_markdown(runs: Sequence[RunRecord], *, now: float, metric: str | None =
     return "\n".join([*markdown_table(headings, rows, right=_RIGHT), ""])
 
 
-def runs_json(runs: Sequence[RunRecord]) -> str:
-    """Return a JSON list with everything known of each run; keys are the fields of `RunRecord`, and `incomplete`.
+def runs_json(runs: Iterable[RunRecord]) -> Iterator[str]:
+    """Yield, in pieces, a JSON list with everything known of each run; keys are those of `RunRecord`, and `incomplete`.
 
-    Values that are not known are null, values that are not finite are texts.
+    Values that are not known are null, values that are not finite are texts. As one text that of ten thousand runs
+    would take half a gigabyte.
     """
     from hpcml.report.render.data import json_text  # noqa: PLC0415 - as above
 
-    return json_text([record_json(run) for run in runs])
+    before = "[\n"
+    for run in runs:
+        yield before + indent(json_text(record_json(run)).rstrip("\n"), "  ")
+        before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
 
 
 def runs_csv(runs: Sequence[RunRecord]) -> str:

@@ -137,7 +137,7 @@ def test_json_has_usage_work_and_timelines_whole() -> None:
     assert (told["usage"]["energy_j"], told["usage"]["tensor_percent"]) == (1.8e6, None)
     assert told["work"]["flops_doubt"] == "1 custom op"
     assert [span["mean_power_w"] for span in told["timelines"][0]["spans"]] == [1.0, None]
-    assert json.loads(runs_json([run(usage=USAGE), run()]))[1]["usage"] is None
+    assert json.loads("".join(runs_json([run(usage=USAGE), run()])))[1]["usage"] is None
 
 
 def test_csv_has_a_column_for_all_that_any_run_used() -> None:

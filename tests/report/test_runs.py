@@ -13,7 +13,8 @@ from rich.console import Console
 
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
-from hpcml.report.runs import _cut_table, _Lines, runs_csv, runs_json, runs_markdown, runs_table
+from hpcml.report.render.data import json_text
+from hpcml.report.runs import _cut_table, _Lines, record_json, runs_csv, runs_json, runs_markdown, runs_table
 from hpcml.report.show import Asked, run_details, run_details_json
 
 
@@ -85,6 +86,14 @@ def test_states_are_coloured_where_there_are_colours() -> None:
         console.print(runs_table([run(state=State.FAILED)], console=console, now=NOW))
         assert isinstance(console.file, io.StringIO)
         assert ("\x1b[31mFAILED" in console.file.getvalue()) == is_terminal
+
+
+def test_the_pieces_of_json_are_those_of_one_list() -> None:
+    runs = a_weeks_work()
+
+    assert "".join(runs_json(runs)) == json_text([record_json(run) for run in runs])
+    assert "".join(runs_json([])) == json_text([])
+    assert len(list(runs_json(runs))) == len(runs) + 1
 
 
 NARROW = """\
@@ -164,7 +173,7 @@ def test_unknown_times_are_empty() -> None:
 
 def test_an_empty_list_is_a_table_without_lines() -> None:
     assert len(table()) == 1
-    assert json.loads(runs_json([])) == []
+    assert json.loads("".join(runs_json([]))) == []
     assert runs_csv([]).count("\n") == 1
 
 
@@ -187,7 +196,7 @@ def test_markdown_has_whole_ids() -> None:
 
 
 def test_json_of_runs_has_the_fields_of_a_record() -> None:
-    (found,) = json.loads(runs_json([run()]))
+    (found,) = json.loads("".join(runs_json([run()])))
 
     assert (found["uid"], found["state"], found["seed"]) == ("20261121-080000-abcdef", "COMPLETED", 3)
     assert found["metrics"]["train_loss"]["last"] is None
