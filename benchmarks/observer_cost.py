@@ -94,9 +94,8 @@ def measure(name: str, steps: int, pairs: int) -> None:
     print(
         f"{name}: {steps} steps of {statistics.median(one['step_ms'] for one in found['plain']):.2f} ms, "
         f"{seen[0]['windows']:.0f} windows; first {statistics.median(one['first_ms'] for one in seen):.1f} ms, all "
-        f"{100 * statistics.median(one['spent_s'] / one['seconds'] for one in seen):.2f} % of "
-        f"the time by its own account; observed over plain {statistics.median(ratios):.4f} "
-        f"({min(ratios):.4f} to {max(ratios):.4f})"
+        f"{100 * statistics.median(one['spent_s'] / one['seconds'] for one in seen):.2f} % of the time by its own "
+        f"account; observed over plain {statistics.median(ratios):.4f} ({min(ratios):.4f} to {max(ratios):.4f})"
     )
 
 

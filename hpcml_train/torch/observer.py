@@ -49,6 +49,7 @@ class _Taken(NamedTuple):
     details: Dict[str, Any]
     samples: Mapping[str, fingerprint.Sample]
     unknown: List[str]
+    window_s: Optional[float] = None  # how long the window took, where it is not known how long a step usually does
 
 
 class Observer:
@@ -236,14 +237,15 @@ class Observer:
 
     def _take_window(self, optimizer: Any, now: float) -> None:  # noqa: ANN401
         hooks = self._end_window()
-        self._last_s = max(0.0, now - self._opened - (self._usual_s or 0.0))
+        window_s = now - self._opened
+        self._last_s = max(0.0, window_s - (self._usual_s or window_s))
         if _compilations() != self._compiled_before and self._tries < _TRIES:  # what is being compiled does not run
             self._tries += 1
             _remove_file(hooks.path)
-            self._spent_s += self._last_s if self._usual_s else 0.0
+            self._spent_s += self._last_s
             return
         self._last_s += time.perf_counter() - now
-        self._spent_s += self._last_s if self._usual_s else 0.0
+        self._spent_s += self._last_s
         details = {
             "framework": "torch",
             "window": self._windows,
@@ -253,7 +255,8 @@ class Observer:
             "autocast": hooks.autocast,
             "seconds": self._last_s,
         }
-        self._taken.append(_Taken(hooks.path, details, hooks.samples, [*_hidden(), *hooks.troubles]))
+        late_s = None if self._usual_s else window_s  # what is usual, the next steps will tell
+        self._taken.append(_Taken(hooks.path, details, hooks.samples, [*_hidden(), *hooks.troubles], late_s))
         self._windows += 1
         self._tries = 0
         self._next_step = 2 * self._steps
@@ -274,9 +277,11 @@ class Observer:
         numbers = {kind: fingerprint.format_of(one) for kind, one in taken.samples.items()}
         products, unknown = _resolve(found, numbers, taken.details["switches"])
         read_s = time.perf_counter() - began
+        if taken.window_s is not None and self._usual_s is not None:
+            read_s += max(0.0, taken.window_s - self._usual_s)
         self._spent_s += read_s
         self._last_s = max(self._last_s, taken.details["seconds"] + read_s)
-        self._bytes_per_s = max(1.0, size / max(read_s, 1e-6))
+        self._bytes_per_s = max(1.0, size / max(time.perf_counter() - began, 1e-6))
         known_numbers = {kind: form for kind, form in numbers.items() if form is not None}
         self._report.event(
             "precision_observed",

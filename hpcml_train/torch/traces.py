@@ -280,6 +280,8 @@ class _Trace:
         candidates = {at for at, node in self._nodes.items() if node.leaf is not None}
         for at in [at for at in candidates if self._nodes[at].name.startswith(_PRODUCT)]:
             candidates -= {up for up in self._ids_above(at) if not self._nodes[up].name.startswith(_PRODUCT)}
+        for at in [*candidates]:  # autocast calls the same operation again, with other types
+            candidates -= {up for up in self._ids_above(at) if self._nodes[up].name == self._nodes[at].name}
         for at in [*candidates]:
             above = [self._leaf(up) for up in self._ids_above(at) if up in candidates]
             if any(leaf.is_whole for leaf in above) or (

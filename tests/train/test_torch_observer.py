@@ -282,6 +282,18 @@ def test_convolutions_recurrent_layers_and_attention_have_their_flops() -> None:
     assert flops(told, "All", "backward") == 2.5 * attention
 
 
+def test_a_recurrent_layer_under_autocast_is_what_autocast_makes_of_it() -> None:
+    def loss(model: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(torch.randn(5, 2, 16, requires_grad=True))[0].float().square().mean()
+
+    with watching() as told:
+        train(loss, nn.LSTM(16, 32))
+
+    assert told.word("amp_bf16") == "amp_bf16"
+    assert {row["layer"] for row in told.details[0]["rows"]} == {"LSTM"}
+
+
 def test_a_thread_of_the_program_is_seen() -> None:
     def loss(model: Any) -> Any:
         found = []
