@@ -115,8 +115,9 @@ def multiply(call: Call, scheme: Scheme, places: Sequence[Place]) -> Any:  # noq
     first, second = (_parts_of(x, scheme, place) for x, place in zip(call.factors, places))  # noqa: B905 - Python 3.8
     (i, j), *smaller = scheme.pairs
     corrections: List[torch.Tensor] = []
+    first_finite, second_finite = (_finite(parts) if smaller else parts for parts in (first, second))
     for left, right in reversed(smaller):  # the smallest first
-        term = call.bare((first[left], second[right]))
+        term = call.bare((first_finite[left], second_finite[right]))
         corrections = [corrections[0].add_(term) if corrections else term]
     result = call.compute((first[i], second[j]))
     return result.add_(corrections[0]) if corrections else result
@@ -159,10 +160,19 @@ def _add_gradients(
         for x, place, is_needed in zip(call.factors, places, needed)  # noqa: B905 - Python 3.8
     )
     call = call._replace(args=[*call.args[:-1], [*wanted, False]])
-    for i, j in reversed(scheme.pairs):
-        for at, term in enumerate(call.compute((of_gradient[i], of_x[j], of_weight[j]))):
+    factors = (of_gradient, of_x, of_weight)
+    finite = [_finite(parts) if len(scheme.pairs) > 1 else parts for parts in factors]
+    for pair in reversed(scheme.pairs):
+        i, j = pair
+        gradients, xs, weights = factors if pair == scheme.pairs[0] else finite
+        for at, term in enumerate(call.compute((gradients[i], xs[j], weights[j]))):
             if term is not None:
                 results[at] = term if results[at] is None else results[at].add_(term)
+
+
+def _finite(parts: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+    """Return *parts* for the smaller products: what is infinite is all in the largest one, and would be NaN by a 0."""
+    return [torch.where(torch.isfinite(parts[0]), parts[0], torch.zeros_like(parts[0])), *parts[1:]]
 
 
 def multiply_in_fp32(call: Call) -> Any:  # noqa: ANN401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -193,6 +194,26 @@ def test_products_of_split_numbers_are_within_their_bounds(
     gamma = sums * FP32_U / (1 - sums * FP32_U)
     bound = (dropped + gamma * (1 + 3 * u) ** 2) * (a.double().abs() @ b.double().abs())
     assert bool(((found - a.double() @ b.double()).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("name", ["bf16x3", "bf16x6", "bf16x9", "tf32x3"])
+def test_what_is_infinite_in_fp32_is_infinite_in_products_that_stand_for_one(name: str) -> None:
+    x, weight = torch.ones(2, 2, 4, 4), torch.full((3, 2, 3, 3), 1.1)  # parts of 1 are zeros
+    x[0, 0, 1, 1], x[1, 1, 2, 2] = math.inf, -math.inf
+
+    def compute() -> list[torch.Tensor]:
+        given = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+        y = torch.nn.functional.conv2d(given[0], given[1], padding=1)
+        gradients = torch.autograd.grad(y, given, torch.ones_like(y))
+        return [y.detach(), *gradients, x.flatten(1) @ torch.full((32, 5), 1.1)]
+
+    exact = compute()
+    with emulate(name):
+        found = compute()
+
+    for one, reference in zip(found, exact, strict=True):
+        assert bool((~torch.isfinite(reference)).any()) is (reference is not exact[1])
+        assert torch.allclose(one, reference, rtol=1e-4, equal_nan=True)
 
 
 @pytest.mark.parametrize(("name", "least"), [("bf16x3", 2**-18), ("bf16x6", 0.0), ("bf16x9", 0.0), ("tf32x3", 2**-24)])
