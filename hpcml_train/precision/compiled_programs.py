@@ -19,6 +19,7 @@ FORWARD, BACKWARD = "forward", "backward"
 BESIDE = "optimizer"  # in a function that differentiates, but not differentiated there
 EVALUATION = "evaluation"  # in a function that does not differentiate, of a program that has others
 _MOST_WINDOWS = 50  # a program that compiles without end
+_MOST_ROWS = 60  # of a window: a layer each, format and phase
 _LONGEST_S = 5.0  # that reading may take in all
 
 
@@ -211,6 +212,9 @@ def _added_up(
                 continue
             key = (one.format, phase, one.layer or "")
             flops[key] = flops.get(key, 0.0) + one.flops
+    for form, phase, layer in sorted(flops, key=lambda one: -flops[one])[_MOST_ROWS:]:  # what is left has no layers
+        rest = flops.pop((form, phase, layer))
+        flops[form, phase, ""] = flops.get((form, phase, ""), 0.0) + rest
     rows: List[Dict[str, object]] = [
         {"format": form, "phase": phase, "layer": layer or None, "flops": count}
         for (form, phase, layer), count in sorted(flops.items(), key=lambda item: -item[1])

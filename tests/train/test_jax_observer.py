@@ -64,6 +64,12 @@ def with_an_algorithm():
     exact = jnp.asarray(a) @ a
     told["error_of_the_algorithm"] = float(jnp.abs(f(a) - exact).max() / jnp.abs(exact).max())
 
+def many_layers(p):
+    for layer in range(100):
+        with jax.named_scope(f"layer{layer}"):
+            p = p @ p
+    return p.sum()
+
 def convolve():
     def of(w, x):
         return jax.lax.conv_general_dilated(
@@ -91,6 +97,8 @@ case("in groups", lambda: jax.jit(jax.grad(lambda a, b: jax.lax.ragged_dot(
     a, b, jnp.array([1, 2], jnp.int32)).sum(), (0, 1)))(jnp.ones((3, 4)), jnp.ones((2, 4, 5))), "fp32")
 jax.clear_caches()
 case("solver", lambda: jnp.linalg.solve(jnp.eye(4), jnp.ones((4, 4))) @ jnp.ones((4, 3)), "fp32")
+jax.clear_caches()
+case("layers", lambda: jax.jit(many_layers)(jnp.ones((4, 4))), "fp32")
 jax.clear_caches()
 case("gpu by default", convolve, "fp32", on_gpu=True)
 with jax.default_matmul_precision("highest"):
@@ -161,6 +169,14 @@ def test_a_loop_counts_as_often_as_it_runs_and_layers_have_the_names_of_scopes(t
 def test_groups_of_rows_have_a_product_each_and_a_solver_none(told: dict[str, Any]) -> None:
     assert {row["phase"]: row["flops"] for row in told["in groups"]["rows"]} == {"backward": 2 * (2 * 3 * 4 * 5)}
     assert [(row["phase"], row["flops"]) for row in told["solver"]["rows"]] == [("forward", 2 * 4 * 4 * 3)]
+
+
+def test_the_largest_rows_have_their_layers_and_the_others_are_one(told: dict[str, Any]) -> None:
+    rows = told["layers"]["rows"]
+
+    assert len(rows) == 61
+    assert sum(row["flops"] for row in rows) == 100 * 2 * 4**3
+    assert [row["flops"] for row in rows if row["layer"] is None] == [40 * 2 * 4**3]
 
 
 def test_what_does_not_differentiate_is_an_evaluation_where_something_else_does(told: dict[str, Any]) -> None:
