@@ -143,7 +143,8 @@ def foreseen(planned: Sequence[Planned], environ: Mapping[str, str], project: Pa
         except UnreachableError as error:
             place = images.place_of(item.run.container, item.run.cluster, environ)
             path = str(place.folder / "KEY.sif")
-            lines.append(f"image: {path} of {place.base} ({_unknown(place)}): {error}")
+            relies = f"; {words}" if (words := _reliance(item)) else ""
+            lines.append(f"image: {path} of {place.base} ({_unknown(place)}): {error}{relies}")
             return Provided(image=Image(path=path))
         _refuse_unbuilt(wanted, item)
         image = _unbuilt(wanted)
