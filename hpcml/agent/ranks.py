@@ -15,7 +15,7 @@ from hpcml.agent.assignment import LANE, Turn
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
 from hpcml.model.container import INSIDE_NAMES, INSIDE_PREFIX
-from hpcml.model.run import Observe, Run
+from hpcml.model.run import Observe, ProfileTool, Run
 from hpcml.model.strategy import StrategyName
 from hpcml.paths import program_packages
 from hpcml.runs.layout import RunDir
@@ -25,7 +25,8 @@ from hpcml_client.client import Ranks
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
 JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes
-_OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT, INSIDE_NAMES, LANE})  # an hpcml inside must not use our job
+PROFILE = "HPCML_PROFILE"  # where a profiler writes, without the end of the file's name
+_OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT, INSIDE_NAMES, LANE, PROFILE})  # an hpcml inside must not use our job
 _OF_THE_RUN = frozenset({"HPCML_RUN_ID", "HPCML_RUN_DIR", "HPCML_CONFIG", "HPCML_ATTEMPT", "HPCML_CLUSTER"})
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below the range from which Linux takes ports by itself
 _TRIES = 100
@@ -74,10 +75,13 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
     if turn.manifest.run.workload.command is None or local_size * nodes > 1:
         base |= _rendezvous(turn.manifest.uid, nodes, environ, suffix=turn.manifest.run.cluster.rendezvous_suffix)
     first = turn.node * local_size
+    profiled = _profiled(turn, attempt)
     return [
         Rank(
-            argv=plan.argv,
-            environ=_environ(base | _place(turn, local, attempt, environ), plan, environ),
+            argv=plan.profiled if plan.profiled and first + local in profiled else plan.argv,
+            environ=_environ(
+                base | _place(turn, local, attempt, environ) | profiled.get(first + local, {}), plan, environ
+            ),
             cwd=Path(plan.cwd),
             stdout=run_dir.stdout(attempt, first + local),
             stderr=run_dir.stderr(attempt, first + local),
@@ -130,9 +134,10 @@ def mpi_rank_of(turn: Turn, attempt: int, environ: Mapping[str, str], place: Ran
     around = dict(environ)
     if plan.image is not None:
         around |= _pmi_seen_inside(environ)
+    profiled = _profiled(turn, attempt)
     return Rank(
-        argv=plan.argv,
-        environ=_environ(base, plan, around),
+        argv=plan.profiled if plan.profiled and place.rank in profiled else plan.argv,
+        environ=_environ(base | profiled.get(place.rank, {}), plan, around),
         cwd=Path(plan.cwd),
         stdout=run_dir.stdout(attempt, place.rank),
         stderr=run_dir.stderr(attempt, place.rank),
@@ -175,6 +180,13 @@ def _pmi_seen_inside(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     names = ("APPTAINER_BIND", "SINGULARITY_BIND")
     return {name: ",".join(filter(None, [environ.get(name), *seen])) for name in names}
+def _profiled(turn: Turn, attempt: int) -> dict[int, dict[str, str]]:
+    """Return what the ranks that are profiled are told besides: where the profiler is to write."""
+    profile = turn.manifest.run.profile
+    if profile.tool is ProfileTool.none:
+        return {}
+    make_folder(turn.run_dir.profile(attempt, 0).parent)
+    return {rank: {PROFILE: str(turn.run_dir.profile(attempt, rank))} for rank in profile.ranks}
 
 
 def _misleading(run: Run, processes: int) -> Sequence[str]:

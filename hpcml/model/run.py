@@ -54,6 +54,11 @@ _JUDGEMENT = (
 _ADDED_LATER: Mapping[str, object] = {
     "model.options": {},
     "precision.scale_rounding": "ceil",
+    "profile.first_step": None,
+    "profile.options": [],
+    "profile.ranks": [0],
+    "profile.steps": 5,
+    "profile.tool": "none",
     "resources.mig": None,
     "strategy.bucket_cap_mb": None,
     "strategy.devices": None,
@@ -398,6 +403,51 @@ class Telemetry:
         return parse_interval_s(self.interval, field="telemetry.interval")
 
 
+class ProfileTool(Enum):
+    """The profiler around a run's program."""
+
+    none = "none"
+    nsys = "nsys"  # Nsight Systems
+    ncu = "ncu"  # Nsight Compute
+    torch = "torch"  # of PyTorch, in recipes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiling:
+    """Which processes of a run are profiled, and which of their steps; what is found lies in the run's ``profile/``."""
+
+    tool: ProfileTool = ProfileTool.none
+    ranks: list[int] = field(default_factory=lambda: [0])
+    first_step: int | None = None  # None: the whole program; of torch's profiler the second step
+    steps: int = 5  # how many, from the first on
+    options: list[str] = field(default_factory=list)  # of nsys profile, or of ncu
+
+    def __post_init__(self) -> None:
+        require(bool(self.ranks) and min(self.ranks) >= 0, f"profile.ranks={self.ranks}: name processes, from 0 on")
+        require(self.steps >= 1, f"profile.steps={self.steps} must be at least 1")
+        require(
+            self.first_step is None or self.first_step >= 1, f"profile.first_step={self.first_step}: the first is 1"
+        )
+        is_nvidias = self.tool in (ProfileTool.nsys, ProfileTool.ncu)
+        require(is_nvidias or not self.options, f"profile.options are those of nsys and ncu, not of {self.tool.name}")
+        require(
+            not self.options or self.options[0].startswith("-"),
+            f"profile.options: {(self.options or [''])[0]!r} is no option: the first must begin with a dash",
+        )
+
+    def check(self, *, framework: str | None, is_own: bool) -> None:
+        """Raise `ConfigError` where the program cannot be profiled so; *is_own*: it is no recipe of hpcml's."""
+        if self.tool is ProfileTool.none:
+            return
+        is_of_steps = self.tool is ProfileTool.torch or self.first_step is not None
+        word = "profile.tool=torch" if self.tool is ProfileTool.torch else f"profile.first_step={self.first_step}"
+        require(
+            not is_of_steps or (framework == "torch" and not is_own),
+            f"{word}: hpcml knows the steps of its recipes for torch alone: leave it to the program, or profile all "
+            "of it by profile.tool=nsys",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One training in one precision with one seed on one cluster: everything that `hpcml run` can set.
@@ -421,6 +471,7 @@ class Run:
     workload: Workload
     schedule: Schedule = field(default_factory=Schedule)
     telemetry: Telemetry = field(default_factory=Telemetry)
+    profile: Profiling = field(default_factory=Profiling)
     seed: int = 0
     experiment: str = "default"
     name: str | None = None
@@ -445,6 +496,7 @@ class Run:
         self.strategy.check(nodes=self.resources.nodes, gpus_per_node=gpus)
         self._check_site()
         self._check_slice()
+        self.profile.check(framework=self.model.framework, is_own=self.workload.command is not None)
         if self.cluster.scheduler is not SchedulerName.local:
             decide_numerics(self.precision.name, self.precision.numerics, self.profile_device(), self.model.framework)
 

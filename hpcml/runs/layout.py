@@ -164,6 +164,10 @@ class RunDir:
         """The folder of everything that was printed."""
         return self.path / "logs"
 
+    def profile(self, attempt: int, rank: int) -> Path:
+        """What a profiler writes of a process, without the end of its name, which each profiler adds."""
+        return self.path / "profile" / f"{attempt}-rank{rank}"
+
     def stdout(self, attempt: int, rank: int) -> Path:
         """The standard output of rank *rank* in attempt *attempt*."""
         return self.logs / f"{attempt}-rank{rank}.out"

@@ -81,6 +81,7 @@ class Plan:
     dependency: str | None = None  # resources.dependency with jobs in place of runs; None: as that says, "": met
     staging: Staging | None = None  # of the run's own working directory, in which `cwd` lies; None: `cwd` is as it is
     python_path: list[str] = field(default_factory=list)  # comes before what is installed: the program's own packages
+    profiled: list[str] = field(default_factory=list)  # in place of argv, of the processes that a profiler starts
     needs_login: bool = False  # to a registry: only a job that builds an image gets the login
     mpi: MpiStart | None = None  # None: the agent of each node starts its ranks itself
 

@@ -17,6 +17,7 @@ from hpcml_train import loop
 from hpcml_train.errors import RecipeError, TrainingFailed, cannot_go_on, out_of_memory
 from hpcml_train.loop import StepClock, StepEnd, Work
 from hpcml_train.torch.flops import count_step
+from hpcml_train.torch.profiling import StepWindow
 from hpcml_train.torch.recipe import Batch, Recipe
 from hpcml_train.torch.strategies import STRATEGIES, devices_of, prepare, refuse_impossible, share
 from hpcml_train.torch.team import Team
@@ -143,12 +144,19 @@ class TorchTraining(loop.Training):
         clock = StepClock(functools.partial(_synchronize, team))
         self._memories = [PeakMemory(device) for device in dict.fromkeys(team.devices)]  # logical devices are one
         orders = itertools.islice(sample_orders(self._recipe.samples, run, task), done, None)
+        window = StepWindow.of_run(run, done)
         for step in range(done + 1, task.steps + 1):
+            if window is not None:
+                window.before(step)
             with clock.data(), team.drawing(step):
                 parts = self._fetch(next(orders))
             with clock.step():
                 loss = team.learn(self._recipe, self._arithmetic, parts)
                 self._arithmetic.step(self._optimizer)
+            if window is not None:
+                window.after(step)
+                if step == task.steps:
+                    window.close()
             end = team.end_step(loss, due=self.checkpoints.due(step), asked=self.checkpoints.asked)
             yield StepEnd(step, end.loss, end.due, end.asked, clock.step_time_s, clock.data_time_s)
 

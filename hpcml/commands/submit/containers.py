@@ -142,6 +142,7 @@ def put_inside(
     return replace(
         plan,
         argv=runtime.words_for(start, plan.environment),
+        profiled=runtime.words_for(replace(start, command=plan.profiled), plan.environment) if plan.profiled else [],
         image=image,
         env_prefixes=list(runtime.env_prefixes),
         passed_on=list(PASSED_ON),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from hpcml.agent.ranks import overrides_env
+from hpcml.agent.ranks import PROFILE, overrides_env
 from hpcml.commands.submit.launchers import mpi_start_of
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import SchedulerName
+from hpcml.model.container import ContainerKind
 from hpcml.model.placeholders import MIXED_PRECISION, fill_in, names_in
 from hpcml.model.precision import (
     INFERENCE,
@@ -26,7 +28,7 @@ from hpcml.model.precision import (
     mixed_precision,
 )
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
-from hpcml.model.run import Launcher, LayoutName, Run
+from hpcml.model.run import Launcher, LayoutName, ProfileTool, Run
 from hpcml.model.strategy import KINDS, NVLS_NEEDS, Nccl, Processes, StrategyName
 from hpcml.runs.manifest import Plan, stop_and_warn_after_s
 
@@ -103,6 +105,7 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
             f"{INFERENCE}; a program that quantises by itself has precision=own",
         )
     check_strategy(run, device, numerics, cpus_per_task=cpus_per_task)
+    profiler = _profiler(run, processes_per_node(run, device) * run.resources.nodes)
     return Plan(
         numerics=numerics,
         device=device.kind,
@@ -114,9 +117,46 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
         cpus_per_task=cpus_per_task,
         stop_grace_s=run.workload.stop_grace_s,
         mpi=mpi_start_of(run),
+        profiled=[*profiler, *argv] if profiler else [],
         **division,
         **_times(run, is_packed=False),
     )
+
+
+def _profiler(run: Run, processes: int) -> list[str]:
+    """Return what starts the program under NVIDIA's profilers; empty where none of them is asked for.
+
+    Each process is told by the agent where its file lies (HPCML_PROFILE). Options: ``nsys profile --help``, ``ncu
+    --help``; those of the user come last, so that they win. Raises `ConfigError` for a process that there is not, and
+    for a program that this machine, on which the run is to be, has not.
+    """
+    profile = run.profile
+    if profile.tool is ProfileTool.none:
+        return []
+    require(
+        run.workload.launcher is not Launcher.none,
+        f"profile.tool={profile.tool.name}: with workload.launcher=none the command starts its processes itself: put the "
+        "profiler into the command",
+    )
+    require(
+        max(profile.ranks) < processes, f"profile.ranks={profile.ranks}: the run has {processes} process(es), from 0 on"
+    )
+    if profile.tool is ProfileTool.torch:
+        return []
+    name, out = profile.tool.name, f"%q{{{PROFILE}}}"
+    is_here = run.cluster.scheduler is SchedulerName.local and run.container.kind is ContainerKind.none
+    require(
+        not is_here or shutil.which(name) is not None,
+        f"profile.tool={name}: there is no {name} on this machine: load its module, or use profile.tool=torch",
+    )
+    from_step = profile.first_step is not None
+    if profile.tool is ProfileTool.nsys:
+        steps = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if from_step else []
+        words = ["nsys", "profile", "--sample=none", "--force-overwrite=true", f"--output={out}"]
+    else:
+        steps = ["--profile-from-start=off"] if from_step else []
+        words = ["ncu", "--target-processes=all", "--force-overwrite", f"--export={out}"]
+    return [*words, *steps, *profile.options]
 
 
 def with_times(plan: Plan, run: Run, *, is_packed: bool = False) -> Plan:
