@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Collection, Dict, Mapping, Optional
 
 from hpcml_train.errors import RecipeError
+
+if TYPE_CHECKING:
+    from hpcml_client.client import Client
 
 _ONE_PROCESS = ("single", "cpu_threads", "model_parallel", "mirrored", "central_storage")
 _WHERE = {"model": "name", "layout": "name", "strategy": "name", "data": "name"}  # of what has a name
@@ -128,3 +131,9 @@ class Task:
                 f"strategy.microbatches={self.microbatches} does not divide training.batch_size={self.batch_size}"
             )
         return self.batch_size // self.microbatches
+
+
+def by_mpi(run: Client) -> bool:
+    """Tell whether the ranks of *run* were started by an MPI launcher, as planned (``workload.launcher``)."""
+    plan: Mapping[str, Any] = run.config.get("plan") or {}
+    return plan.get("mpi") is not None

@@ -46,6 +46,8 @@ class TensorflowTraining(loop.Training):
         self.recipe = recipe
         # that a batch is divided into: each worker of a parameter server computes whole steps of its own
         self.shares = 1 if task.strategy == "parameter_server" else int(strategy.num_replicas_in_sync)
+        if task.strategy == "horovod":
+            self.shares = run.world_size
         if task.batch_size % (self.shares * task.accumulate):
             raise RecipeError(
                 f"training.batch_size={task.batch_size} cannot be shared by {self.shares} replica(s) in "
@@ -137,7 +139,8 @@ class TensorflowTraining(loop.Training):
         Keras' optimisers add up the gradients of all replicas, so that each is divided by their number first.
         """
         model, optimizer = self._model, self._optimizer
-        losses, total = [], None
+        losses: List[Any] = []
+        total: Any = None
         for batch in parts:
             with tf.GradientTape() as tape:
                 loss = self.recipe.loss(model, batch)
@@ -145,8 +148,12 @@ class TensorflowTraining(loop.Training):
             gradients = tape.gradient(scaled, model.trainable_variables)
             total = gradients if total is None else [one + other for one, other in zip(total, gradients)]  # noqa: B905
             losses.append(tf.cast(loss, tf.float64))
-        optimizer.apply(total, model.trainable_variables)
+        optimizer.apply(self.summed(total), model.trainable_variables)
         return tf.add_n(losses) / len(losses)
+
+    def summed(self, tensors: List[Any]) -> List[Any]:
+        """Return the sums of *tensors* over the processes, where `tf.distribute` does not add them up by itself."""
+        return tensors
 
     def _write(self, path: str) -> None:
         write_arrays(path, "variable", map(np.asarray, self._variables()), self._arithmetic.precision)

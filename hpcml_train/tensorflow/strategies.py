@@ -16,12 +16,13 @@ from hpcml_client.rendezvous import Rendezvous, RendezvousError, meet
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import choose_device
+from hpcml_train.tensorflow.horovod import Horovod, begin_horovod
 
 if TYPE_CHECKING:
     from hpcml_client.client import Client
 
 IN_ONE_PROCESS = ("single", "cpu_threads", "mirrored", "central_storage")
-IN_SEVERAL = ("multi_worker_mirrored", "parameter_server")
+IN_SEVERAL = ("multi_worker_mirrored", "parameter_server", "horovod")
 _FEWEST_REPLICAS = 2
 _FEWEST_OF_PARAMETER_SERVER = 3  # who gives out the work, who keeps the variables, who computes
 
@@ -32,9 +33,12 @@ class Team:
 
     strategy: Any  # of tf.distribute; None for parameter_server, whose members begin by serving
     rendezvous: Optional[Rendezvous]  # with the other processes, where there are any
+    horovod: Optional[Horovod] = None
 
     def part(self, run: Client, *, finished: bool) -> None:
         """Leave together: the others go when the first no longer needs them, and the first goes last."""
+        if self.horovod is not None:
+            self.horovod.leave()
         if self.rendezvous is None:
             return
         if run.rank == 0:
@@ -55,6 +59,10 @@ def form(run: Client, task: Task) -> Team:
     _set_threads(task)
     if task.deterministic and task.strategy != "parameter_server":  # which it cannot be: see docs/tensorflow.md
         tf.config.experimental.enable_op_determinism()
+    if task.strategy == "horovod":
+        horovod = begin_horovod(run)
+        device = choose_device((run.config.get("plan") or {}).get("device"), run.local_rank)
+        return Team(strategy=tf.distribute.OneDeviceStrategy(device.name), rendezvous=None, horovod=horovod)
     rendezvous = None if run.world_size == 1 and task.strategy != "parameter_server" else _meet(run, task)
     return Team(strategy=_make(run, task, rendezvous), rendezvous=rendezvous)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ from hpcml_train.loop import StepClock, StepEnd
 from hpcml_train.tensorflow import parameter_server
 from hpcml_train.tensorflow.recipe import Recipe
 from hpcml_train.tensorflow.session import TensorflowTraining, sample_orders
-from hpcml_train.tensorflow.strategies import form
+from hpcml_train.tensorflow.strategies import Team, form
 
 if TYPE_CHECKING:
     from hpcml_client.checkpoints import Checkpoints
@@ -46,7 +46,7 @@ def train(run: Client, task: Task, checkpoints: Checkpoints, make: Callable[[Tas
             strategy = parameter_server.connect(run, team)
             training = parameter_server.AsynchronousTraining(run, task, checkpoints, strategy, arithmetic, recipe)
         else:
-            training = SynchronousTraining(run, task, checkpoints, team.strategy, arithmetic, recipe)
+            training = SynchronousTraining(run, task, checkpoints, team, arithmetic, recipe)
         finished = loop.train(training)
     team.part(run, finished=finished)
     return finished
@@ -60,10 +60,12 @@ class SynchronousTraining(TensorflowTraining):
         run: Client,
         task: Task,
         checkpoints: Checkpoints,
-        strategy: Any,  # noqa: ANN401 - of tf.distribute
+        team: Team,
         arithmetic: Arithmetic,
         recipe: Recipe,
     ) -> None:
+        strategy, self._team = team.strategy, team
+        self._first_share = run.rank if task.strategy == "horovod" else 0  # of this process
         super().__init__(run, task, checkpoints, strategy, arithmetic, recipe)
 
         # What the processes know of checkpoints goes along with the loss: all save, or leave, after the same step.
@@ -72,10 +74,16 @@ class SynchronousTraining(TensorflowTraining):
                 loss = self.update(mine) / self.shares
                 return tf.concat([tf.reshape(loss, [1]), flags], axis=0)
 
-            return strategy.reduce("SUM", strategy.run(replica, args=(parts, known)), axis=None)
+            return self.summed([strategy.reduce("SUM", strategy.run(replica, args=(parts, known)), axis=None)])[0]
 
         self._step = tf.function(step)
-        self._sum = tf.function(lambda value: strategy.reduce("SUM", strategy.run(tf.identity, (value,)), axis=None))
+        self._sum = tf.function(
+            lambda value: self.summed([strategy.reduce("SUM", strategy.run(tf.identity, (value,)), axis=None)])[0]
+        )
+
+    def summed(self, tensors: List[Any]) -> List[Any]:
+        """Return the sums over all processes of Horovod; other strategies have added up already."""
+        return tensors if self._team.horovod is None else self._team.horovod.summed(tensors)
 
     def steps(self, done: int) -> Iterator[StepEnd]:
         """Give each replica its share, and read what they have added up."""
@@ -103,7 +111,7 @@ class SynchronousTraining(TensorflowTraining):
     def _each(self, value_of: Any) -> Any:  # noqa: ANN401 - a value for each replica
         strategy = self.strategy
         return strategy.experimental_distribute_values_from_function(
-            lambda context: value_of(context.replica_id_in_sync_group)
+            lambda context: value_of(self._first_share + context.replica_id_in_sync_group)
         )
 
 

@@ -16,6 +16,7 @@ from horovod.runner.http.http_server import RendezvousServer
 from torch import distributed, nn
 
 from hpcml_train.errors import RecipeError
+from hpcml_train.task import by_mpi
 from hpcml_train.torch.team import Team
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Averaged(Team):
     def details(self) -> Mapping[str, object]:
         """Return how it talks."""
         on_nccl = self.devices[0].type == "cuda" and hvd.nccl_built()
-        return {"backend": "nccl" if on_nccl else "gloo", "horovod": horovod.__version__}
+        backend = "nccl" if on_nccl else os.environ.get("HOROVOD_CPU_OPERATIONS", "gloo")
+        return {"backend": backend, "horovod": horovod.__version__}
 
     def part(self, *, is_last: bool) -> ContextManager[Any]:
         """Average gradients after the last part only."""
@@ -128,6 +130,9 @@ def _meet(run: Client) -> None:
     Ranks leave their addresses with a server that Horovod's launcher would start; here the first rank has it, until it
     ends, and says its port.
     """
+    if by_mpi(run):
+        _begin_by_mpi(run)
+        return
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     each = int(os.environ.get("LOCAL_WORLD_SIZE", run.world_size))
     nodes = ",".join(f"node{number}:{each}" for number in range(run.world_size // each))
@@ -147,6 +152,16 @@ def _meet(run: Client) -> None:
         raise RecipeError(
             f"strategy=horovod: rank {run.rank} of {run.world_size} met nobody at {host}:{port}: {reason}"
         ) from error
+
+
+def _begin_by_mpi(run: Client) -> None:
+    """Start Horovod in ranks that an MPI launcher has started, which find each other by MPI."""
+    if not hvd.mpi_built():
+        raise RecipeError("workload.launcher with strategy=horovod needs a Horovod that was built with MPI: see docs")
+    os.environ.update(HOROVOD_CONTROLLER="mpi", HOROVOD_CPU_OPERATIONS="mpi")
+    hvd.init()
+    if hvd.size() != run.world_size:
+        raise RecipeError(f"strategy=horovod: MPI has {hvd.size()} process(es), and the run {run.world_size}")
 
 
 def _told(slot: Any, host: str, port: int) -> Dict[str, str]:  # noqa: ANN401 - Horovod has no types

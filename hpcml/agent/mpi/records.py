@@ -129,15 +129,15 @@ def codes_of(launcher: int, ends: Mapping[int, RankEnd], count: int) -> list[int
 def named(outcome: Outcome, ends: Mapping[int, RankEnd], *, launcher: str, said: str) -> Outcome:
     """Return a failed *outcome* with the rank that failed first, and its node, as its reason.
 
-    Where no rank failed, *launcher* did: the last line that it *said* is added.
+    Where no rank failed, *launcher* did: the first line that it *said* is added.
     """
     if outcome.state is not State.FAILED or outcome.interrupted or not outcome.codes:
         return outcome
     failed = {rank: end for rank, end in ends.items() if end.code not in _GOOD}
     own = {rank: end for rank, end in failed.items() if end.code not in _ENDED_BY_OTHERS} or failed
     if not own:
-        last = next((line.strip() for line in reversed(said.splitlines()) if line.strip(" -\t")), "")
-        words = [f"{launcher}: {outcome.reason}", *([last[:300]] if last else [])]
+        first = next((line.strip() for line in said.splitlines() if line.strip(" -\t")), "")
+        words = [f"{launcher}: {outcome.reason}", *([first[:300]] if first else [])]
         return replace(outcome, reason=": ".join(words))
     rank, end = min(own.items(), key=lambda item: (item[1].at_s, item[0]))
     reason = f"rank {rank} on {end.host}: {end.reason or how(end.code)}"

@@ -381,6 +381,16 @@ def _check_one_gpu(run: Run) -> None:
 
 def _check_recipe(run: Run, numerics: Numerics) -> None:
     name, training = run.strategy.name, run.training
+    is_by_gloo = name is StrategyName.horovod and run.workload.launcher is Launcher.auto
+    require(
+        not is_by_gloo or run.model.framework != "tensorflow",
+        "strategy=horovod in TensorFlow is started by MPI: set workload.launcher=mpirun or srun",
+    )
+    require(
+        not is_by_gloo or not run.strategy.horovod.hierarchical,
+        "strategy.horovod.hierarchical=true is a part of Horovod's MPI operations: set workload.launcher=mpirun or "
+        "srun",
+    )
     require(
         not (training.compile and name in _NOT_COMPILED),
         f"training.compile=true with strategy={name.name} is not supported: set it to false",

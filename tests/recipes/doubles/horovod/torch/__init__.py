@@ -21,6 +21,9 @@ _under_way: dict[int, tuple[str, Callable[[], torch.Tensor]]] = {}
 
 def init() -> None:
     """Find the others as the environment says."""
+    if os.environ.get("HOROVOD_CONTROLLER") == "mpi":
+        _init_by_mpi()
+        return
     told = {word: int(os.environ[f"HOROVOD_{word}"]) for word in _WORDS}
     assert told["RANK"] == told["CROSS_RANK"] * told["LOCAL_SIZE"] + told["LOCAL_RANK"]
     assert told["SIZE"] == told["CROSS_SIZE"] * told["LOCAL_SIZE"]
@@ -29,6 +32,26 @@ def init() -> None:
     host, port = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     store = distributed.TCPStore(host, port, None, is_master=False)
     _groups.append(distributed.ProcessGroupGloo(store, told["RANK"], told["SIZE"], timedelta(minutes=5)))
+
+
+def _init_by_mpi() -> None:
+    from mpi4py import MPI  # noqa: PLC0415 - it starts MPI
+
+    assert os.environ["HOROVOD_CPU_OPERATIONS"] == "mpi"
+    rank, count = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+    assert (str(rank), str(count)) == (os.environ["RANK"], os.environ["WORLD_SIZE"])
+    store = distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), count, rank == 0)
+    _groups.append(distributed.ProcessGroupGloo(store, rank, count, timedelta(minutes=5)))
+
+
+def mpi_built() -> bool:
+    """Tell that there is MPI."""
+    return True
+
+
+def size() -> int:
+    """Return the number of all ranks."""
+    return int(_group().size())
 
 
 def is_initialized() -> bool:
@@ -40,6 +63,10 @@ def shutdown() -> None:
     """End it for all ranks, which may begin again."""
     assert not _under_way
     _groups.append(None)
+    if os.environ.get("HOROVOD_CONTROLLER") == "mpi":
+        from mpi4py import MPI  # noqa: PLC0415 - it starts MPI
+
+        MPI.Finalize()
 
 
 def nccl_built() -> int:
