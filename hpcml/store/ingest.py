@@ -4,8 +4,8 @@ For each journal the store keeps how many bytes were read (a cursor); rows and c
 several directories claim to be the same run, `takes_over` decides which is read, always the same one. Summaries of
 curves are extended where new points lie behind the old ones, else computed anew (`write_summaries`).
 
-Every command that answers from the store ingests first (`hpcml.commands.collect`), so a call that finds nothing new
-must be cheap: it compares sizes of files with the cursors and opens none.
+What there is to read `hpcml.store.news` finds out, before every answer. Runs that are new to the store are read
+together (`hpcml.store.first_reading`), all others one by one here.
 """
 
 from __future__ import annotations
