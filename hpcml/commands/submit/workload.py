@@ -135,8 +135,8 @@ def _profiler(run: Run, processes: int) -> list[str]:
         return []
     require(
         run.workload.launcher is not Launcher.none,
-        f"profile.tool={profile.tool.name}: with workload.launcher=none the command starts its processes itself: put the "
-        "profiler into the command",
+        f"profile.tool={profile.tool.name}: with workload.launcher=none the command starts its processes itself: put "
+        "the profiler into the command",
     )
     require(
         max(profile.ranks) < processes, f"profile.ranks={profile.ranks}: the run has {processes} process(es), from 0 on"
