@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 from image_runs import Recorded
-from language_runs import RECIPES, Job, load, options_of, train_all
+from language_runs import RECIPES, Job, load, options_of, train_all, train_together
 
 from hpcml.model.recipe import read_recipe
 from hpcml_train.precision.formats import name_precision
@@ -87,6 +87,16 @@ def test_a_batch_in_parts_trains_as_the_whole(folder: Path) -> None:
 
     assert parts.series("loss") == pytest.approx(whole.series("loss"), rel=1e-12)
     assert parts.series("val_loss") == pytest.approx(whole.series("val_loss"), rel=1e-12)
+
+
+def test_two_processes_train_as_one_does(folder: Path) -> None:
+    job = Job(run_dir=folder / "shared", options=SMALL, data=DATA, precision="fp64", strategy="ddp")
+
+    train_together("seq2seq", job, 2)
+
+    whole, shared = recorded(folder, "whole"), job.recorded()
+    assert shared.series("loss") == pytest.approx(whole.series("loss"), rel=1e-12)
+    assert shared.series("val_loss") == pytest.approx(whole.series("val_loss"), rel=1e-12)
 
 
 def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(folder: Path) -> None:
