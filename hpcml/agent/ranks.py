@@ -180,6 +180,8 @@ def _pmi_seen_inside(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     names = ("APPTAINER_BIND", "SINGULARITY_BIND")
     return {name: ",".join(filter(None, [environ.get(name), *seen])) for name in names}
+
+
 def _profiled(turn: Turn, attempt: int) -> dict[int, dict[str, str]]:
     """Return what the ranks that are profiled are told besides: where the profiler is to write."""
     profile = turn.manifest.run.profile
