@@ -103,7 +103,7 @@ CALLBACKS = {  # modules of the client for those who have the framework; nothing
     "lightning": {"lightning", "pytorch_lightning"},
     "transformers": {"transformers"},
 }
-FRAMEWORKS = ("torch", "horovod", "tensorflow", "jax", "numpy", "onnx", "onnxruntime", "onnxscript")
+FRAMEWORKS = ("torch", "horovod", "tensorflow", "jax", "numpy", "mpi4py", "onnx", "onnxruntime", "onnxscript")
 SCHEDULER_WORDS = ("sbatch", "qsub", "sacct", "qstat")
 
 
