@@ -74,7 +74,9 @@ def test_the_capability_table_says_what_the_data_says() -> None:
     assert list(rows) == [name.name for name in CAPABILITIES]
     for name, capability in CAPABILITIES.items():
         _, gpu, cpu, emulation, _ = rows[name.name]
-        assert (cpu == "native") is capability.on_cpu
+        trained, only = ("native", "") if capability.trains else ("native, in inference only", ", in inference only")
+        assert (cpu == trained) is capability.on_cpu
+        assert gpu.endswith(only)
         assert (gpu == "refused") is (capability.min_compute_capability is None)
         assert (emulation == "-") is (capability.emulation is None)
 
