@@ -16,7 +16,7 @@ from hpcml.schedulers.contract import JobUsage, Known
 Said = Mapping[str, Any]
 
 _ID = re.compile(r"[f\u0192][1-9A-HJ-NP-Za-km-z]+")
-_UNKNOWN = re.compile(r"(?:JobID|ERROR:) ([f\u0192]\w+)(?: unknown|: unknown job id)")
+_UNKNOWN = re.compile(r"JobID (\S+) unknown")
 _KILL_REFUSED = re.compile(r"^flux-cancel: ERROR: (.*)$", re.MULTILINE)
 _GONE = ("job is inactive", "unknown job id")
 _SILENT = ("Unable to connect to Flux", "Connection refused", "Connection reset", "No such file or directory")

@@ -1,0 +1,102 @@
+"""Flux's answers, as flux-core 0.88.0 was recorded to give them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hpcml.model.state import State
+from hpcml.schedulers.flux.answers import (
+    find_submitted_ids,
+    parse_jobs,
+    parse_unknown,
+    refusals_of_cancel,
+    verdict,
+    why_never_placed,
+)
+from hpcml.schedulers.flux.site import flux_site
+
+DONE = {
+    "jobid": "\u01929WCi5UT", "name": "arr2", "state": "INACTIVE", "result": "COMPLETED", "returncode": 0,
+    "t_run": 1.0, "runtime": 0.5, "exception": {"occurred": False},
+}  # fmt: skip
+
+
+def failed(kind: str, note: str, **more: float) -> dict[str, Any]:
+    return {
+        "state": "INACTIVE",
+        "result": "FAILED",
+        "exception": {"occurred": True, "type": kind, "note": note},
+        **more,
+    }
+
+
+def test_ids_are_plain_whatever_the_locale_and_stand_between_banners() -> None:
+    assert find_submitted_ids("Welcome\n\u01929WBE6C7\nf9WCi5UT\n") == ["f9WBE6C7", "f9WCi5UT"]
+
+
+def test_a_single_job_comes_without_the_list_around_it() -> None:
+    several, one = json.dumps({"jobs": [DONE]}), json.dumps(DONE)
+
+    assert parse_jobs(f"motd {{x}}\n{several}\n") == parse_jobs(one) == {"f9WCi5UT": DONE}
+    assert parse_jobs('{"jobs": []}') == {}
+    assert parse_jobs("") is None
+    assert parse_unknown("JobID f1111 unknown\nJobID 1 unknown\n") == {"f1111", "1"}
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "words"),
+    [
+        (DONE, State.COMPLETED, None),
+        ({"state": "SCHED", "urgency": 0}, State.PENDING, "held"),
+        ({"state": "DEPEND", "dependencies": ["after-success=fYN"]}, State.PENDING, "waits for after-success=fYN"),
+        ({"state": "CLEANUP"}, State.RUNNING, "ending"),
+        ({**DONE, "result": "FAILED", "returncode": 137}, State.FAILED, "exit status 137, as after signal 9"),
+        ({**DONE, "result": "TIMEOUT", "returncode": 142}, State.TIMEOUT, None),
+        ({"state": "INACTIVE", "result": "CANCELED", "returncode": -128}, State.CANCELLED, None),
+        (failed("dependency", "after-success can never be satisfied"), State.CANCELLED, "its dependency cannot be met"),
+        (failed("alloc", "unsatisfiable request"), State.FAILED, "alloc: unsatisfiable request"),
+        (failed("preempt", "site preempts"), State.PREEMPTED, "site preempts"),
+        (failed("exec", "task rank 1 on host gpu2 exited", t_run=1.0, returncode=5), State.FAILED, "host gpu2"),
+    ],
+)
+def test_results_and_exceptions_are_what_a_run_ended_by(said: dict[str, Any], state: State, words: str | None) -> None:
+    known = verdict(said)
+
+    assert known is not None
+    assert known.state is state
+    assert words is None or words in (known.reason or "")
+
+
+def test_a_job_that_can_never_be_placed_is_told_from_one_that_failed() -> None:
+    assert why_never_placed(failed("alloc", "unsatisfiable request: need 9")) == "unsatisfiable request: need 9"
+    assert why_never_placed(failed("exec", "no")) is None
+    assert verdict({"state": "NOSUCH"}) is None
+
+
+def test_of_a_cancellation_only_refusals_count() -> None:
+    said = (
+        "flux-cancel: ERROR: \u0192MLuHREF: job is inactive\nflux-cancel: ERROR: \u01921: unknown job id\n"
+        "flux-cancel: ERROR: \u01922: Operation not permitted\n"
+    )
+
+    assert refusals_of_cancel(said) == ["\u01922: Operation not permitted"]
+
+
+def test_a_site_is_read_as_it_was_recorded() -> None:
+    resources = "STATE NNODES NCORES NGPUS NODELIST PROPERTIES\nall 2 16 8 gpu[1-2] batch,debug\n"
+    queues = (
+        "batch: Job submission is enabled\nbatch: Scheduling is started\ndebug: Job submission is enabled\n"
+        "debug: Scheduling is stopped\n"
+    )
+
+    site = flux_site(resources, queues, "libflux-core:\t\t0.88.0\n")
+
+    assert site.version == "0.88.0"
+    assert [(queue.name, queue.closed) for queue in site.queues] == [
+        ("batch", None),
+        ("debug", "was stopped when asked"),
+    ]
+    assert [(kind.count, kind.cores, kind.gpus) for kind in site.queues[0].kinds] == [(2, 8, 4)]
