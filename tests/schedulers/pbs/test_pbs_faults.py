@@ -20,14 +20,6 @@ from tests.cluster.pbs.double import PbsDouble
 from tests.schedulers.pbs.runs import batch_of, until_final, write_job
 
 
-def test_a_banner_around_the_id_does_no_harm(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
-    pbs.set(banner="Welcome to 1.5 PFlop/s!\nYour project has 12.5 hours left.\n")
-
-    (ticket,) = submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
-
-    assert ticket.job_id == "1.pbs01"
-
-
 def test_a_server_that_is_away_for_a_moment_gets_the_job_in_the_end(
     submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
 ) -> None:
@@ -70,31 +62,6 @@ def test_a_job_whose_log_has_no_folder_on_the_node_waits_and_says_why(submitter:
     assert known.reason.endswith("does the node see the folder for its log?")
     submitter.cancel([ticket])
     assert submitter.query([ticket]).known[ticket].state is State.CANCELLED
-
-
-def test_a_hung_server_costs_no_more_than_the_time_limit(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
-    job = write_job(submitter, folder, ["true"])
-    (ticket,) = submitter.submit(batch_of([job]))
-    hasty = replace(submitter, submit_timeout_s=0.5, ask_timeout_s=0.5, settling_s=0.1)
-    pbs.set(hung=["qsub", "qstat", "qdel"])
-
-    assert hasty.query([ticket]).unanswered == {ticket: "qstat gave no answer within 0.5 s"}
-    with pytest.raises(NoAnswerError, match=r"no answer within 0\.5 s"):
-        hasty.cancel([ticket])
-    with pytest.raises(UncertainSubmissionError, match=r"no answer within 0\.5 s, and PBS has no job called"):
-        hasty.submit(batch_of([write_job(submitter, folder, ["true"], index=1)]))
-
-
-def test_a_lost_answer_does_not_queue_a_run_twice(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
-    hasty = replace(submitter, submit_timeout_s=0.7)
-    pbs.set(hung_after=["qsub"])
-
-    (ticket,) = hasty.submit(batch_of([write_job(submitter, folder, ["true"])]))
-    tickets = hasty.submit(batch_of([write_job(submitter, folder, ["true"], index=index) for index in (1, 2)]))
-
-    assert ticket.job_id == "1.pbs01"
-    assert [one.job_id for one in tickets] == ["2[].pbs01", "2[].pbs01"]
-    assert pbs.calls()["qsub"] == 2
 
 
 def a_wrapper(pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch, body: str) -> None:

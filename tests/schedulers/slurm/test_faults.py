@@ -88,15 +88,6 @@ def test_a_job_is_not_denied_while_one_of_the_two_is_silent(
     assert words.rpartition(": ")[2] in answers.unanswered[unknown]
 
 
-def test_a_queue_that_does_not_answer_is_not_an_empty_queue(slurm: Account, slurm_with: WrapperMaker) -> None:
-    environ = slurm_with("sleep 60", program="squeue")
-    unknown = as_user.Ticket(scheduler="slurm", job_id="987654321")
-
-    answers = slurm.call_in(environ, as_user.query, [unknown], patience_s=1.0)
-
-    assert answers.unanswered == {unknown: "squeue gave no answer within 1 s"}
-
-
 def test_a_job_that_runs_is_known_though_the_accounting_is_down(
     slurm: Account, slurm_with: WrapperMaker, folder: Path
 ) -> None:
@@ -131,15 +122,6 @@ def test_a_submission_whose_answer_was_lost_is_found_and_not_sent_again(
     assert jobs_of(slurm, folder) == [ticket.job_id]
 
 
-def test_an_array_whose_answer_was_lost_is_found_too(slurm: Account, slurm_with: WrapperMaker, folder: Path) -> None:
-    environ = slurm_with('/usr/bin/sbatch "$@" >/dev/null; sleep 60')
-
-    submitted = slurm.call_in(environ, as_user.submit, folder, ["true"] * 3, patience_s=3.0)
-
-    known = slurm.call(as_user.wait_until_final, [ticket for ticket, _ in submitted])
-    assert {item.state for item in known} == {State.COMPLETED}
-
-
 def test_an_sbatch_that_hangs_is_ended_and_nothing_is_left_behind(
     slurm: Account, slurm_with: WrapperMaker, folder: Path
 ) -> None:
@@ -160,14 +142,6 @@ def test_where_nobody_answers_the_user_is_told_to_look_before_submitting_again(
 
     with pytest.raises(UncertainSubmissionError, match=r"is not known .*look for the name 'default"):
         slurm.call_in(environ, as_user.submit, folder, ["true"], patience_s=1.0)
-
-
-def test_a_banner_does_not_hide_the_job_id(slurm: Account, slurm_with: WrapperMaker, folder: Path) -> None:
-    environ = slurm_with('echo "Welcome! Your last job 5 used 3 hours"; echo "*** motd ***" >&2; real "$@"')
-
-    ((ticket, _),) = slurm.call_in(environ, as_user.submit, folder, ["true"])
-
-    assert jobs_of(slurm, folder) == [ticket.job_id]
 
 
 def test_a_banner_is_not_a_part_of_a_refusal(slurm: Account, slurm_with: WrapperMaker, folder: Path) -> None:
