@@ -38,7 +38,8 @@ def test_each_step_and_each_evaluation_is_reported(fp32: Recorded) -> None:
 
 
 def test_the_events_say_what_was_trained_with_what(fp32: Recorded) -> None:
-    assert set(fp32.events) == {"facts", "framework", "precision", "training", "work", "memory", "final", "closed"}
+    told = {"facts", "framework", "precision", "training", "work", "memory", "final", "closed"}
+    assert set(fp32.events) == told | {"precision_observer", "precision_observed"}
     assert fp32.events["framework"]["threads"] == 1
     assert fp32.events["training"] == {
         "steps": 30,
