@@ -133,7 +133,8 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert together.events["work"] == {**alone.events["work"], "devices": 2}
     (second,) = (tmp_path / "two" / "journal").glob("*-rank1.jsonl")
     events = [record for record in read_journal(second).records if isinstance(record, Event)]
-    assert [event.name for event in events] == ["framework", "precision", "memory", "closed"]
+    told = [event.name for event in events if not event.name.startswith("precision_obs")]
+    assert told == ["framework", "precision", "memory", "closed"]
     assert len(events) == len(read_journal(second).records)
 
 

@@ -132,7 +132,8 @@ def _wait_for_steps(run_dir: Path, ranks: list[subprocess.Popen[str]]) -> None:
         (["strategy=multi_worker_mirrored"], "or strategy.processes_per_node where there is no GPU"),
         (["strategy=parameter_server", "strategy.processes_per_node=2"], "needs three processes or more"),
         (["strategy=ddp", "strategy.processes_per_node=2"], "strategy=ddp is nothing of tensorflow"),
-        (["strategy=horovod", "strategy.processes_per_node=2"], "strategy=horovod is no"),  # of TensorFlow, or at all
+        # it is no package here, or it is started by MPI
+        (["strategy=horovod", "strategy.processes_per_node=2"], "strategy=horovod"),
         (["training.compile=true"], "training.compile=true is torch's"),
         (["precision=fp16"], "precision=fp16 is refused on this CPU: TensorFlow's CPU kernels"),
         (["model=mnist_cnn", "precision=bf16"], "beta_2=0.999 is 1 in BF16: choose amp_bf16"),

@@ -21,6 +21,7 @@ from hpcml.schedulers.slurm.answers import parse_time_s
 from hpcml.schedulers.slurm.query import one_line
 from hpcml.units import spell_walltime
 
+_OWN_WORDS = re.compile(r"^(sbatch|allocation failure): ", re.MULTILINE)  # else a wrapper of the site has said them
 _STARTS = re.compile(r"to start at (\S+) using .* in partition (\S+)")
 _FIELD = re.compile(r"(\w+)=(\S+)")
 # What --test-only says where sbatch would take the job, which then waits
@@ -61,6 +62,8 @@ def _tested(
     if answer.was_killed:
         raise NoAnswerError(f"sbatch --test-only ended by {answer.end}")
     if answer.returncode != 0:
+        if _OWN_WORDS.search(answer.stderr) is None:
+            raise NoAnswerError(f"sbatch --test-only failed ({answer.end}): {words}")
         if any(sign in words for sign in _WAITS):
             return None, None, None, (f"Slurm says of the job: {words}",)
         return f"sbatch refused the job: {advised(words)}", None, None, ()

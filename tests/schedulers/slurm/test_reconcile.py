@@ -31,11 +31,12 @@ def hpcml(slurm: Account, folder: Path) -> Hpcml:
 
 @pytest.fixture
 def wrapped(slurm: Account, folder: Path) -> Callable[..., dict[str, str]]:
-    """Put an sbatch in front of the real one that does *body* at its call number *at_call*."""
+    """Put an sbatch in front of the real one that does *body* at its submission number *at_call*."""
 
     def variables(body: str, *, at_call: int = 1) -> dict[str, str]:
         text = (
-            '#!/bin/bash\ncalls="${0%/*}/calls"; echo >> "$calls"\n'
+            '#!/bin/bash\n[ "$1" = --test-only ] && exec /usr/bin/sbatch "$@"  # asks, and submits nothing\n'
+            'calls="${0%/*}/calls"; echo >> "$calls"\n'
             f'if [ "$(wc -l < "$calls")" = {at_call} ]; then {body}; else exec /usr/bin/sbatch "$@"; fi\n'
         )
         folder_of_it = slurm.call(as_user.write_program, folder / "wrappers", "sbatch", text)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.slurm.account import Account
+from tests.schedulers.slurm import as_user
 from tests.schedulers.slurm.user import Hpcml
 
 pytestmark = pytest.mark.slurm
@@ -65,6 +66,24 @@ def test_what_slurm_would_refuse_is_refused_in_its_words_and_nothing_is_written(
     assert line.endswith("nothing was written or queued")
     assert not (hpcml.home / "runs").exists() or not list((hpcml.home / "runs").iterdir())
     assert hpcml.runs() == []
+
+
+def test_a_failure_that_is_not_slurms_own_refuses_nothing(hpcml: Hpcml, slurm: Account, folder: Path) -> None:
+    # a site's wrapper that does not know --test-only
+    text = (
+        '#!/bin/sh\n[ "$1" = --test-only ] && { echo "usage: sbatch SCRIPT" >&2; exit 1; }\nexec /usr/bin/sbatch "$@"\n'
+    )
+    wrappers = slurm.call(as_user.write_program, folder / "wrappers", "sbatch", text)
+
+    done = hpcml.run("workload.command=true", PATH=f"{wrappers}:{slurm.environ['PATH']}")
+
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr.decode().split())
+    assert (
+        "Slurm did not say whether it would take the job: sbatch --test-only failed (exit status 1): usage: sbatch"
+        in said
+    )
+    assert [run["state"] for run in hpcml.runs_once_ended()] == ["COMPLETED"]
 
 
 def test_a_reservation_that_ends_before_the_job_would_is_said(hpcml: Hpcml, reservation: str) -> None:
