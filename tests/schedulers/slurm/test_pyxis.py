@@ -21,6 +21,8 @@ PROBE = """
 echo "node $SLURM_NODEID of $SLURM_JOB_NUM_NODES rank ${RANK:-none} image $OF_IMAGE word $WORD shell ${OF_SHELL:-none}"
 echo "cores $(grep Cpus_allowed_list /proc/self/status | cut -f 2) gpus ${CUDA_VISIBLE_DEVICES:-none}"
 touch /etc/changed 2>/dev/null && echo changed-the-image
+touch $HPCML_RUN_DIR/said-${RANK:-0}; n=0  # a rank that fails ends the others: first all have their say
+while [ $n -lt ${WORLD_SIZE:-1} ]; do if [ -e $HPCML_RUN_DIR/said-$n ]; then n=$((n + 1)); else sleep 1; fi; done
 touch written-$RANK && test -x /bin/busybox && exit ${STATUS:-0}
 """
 
