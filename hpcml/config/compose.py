@@ -282,7 +282,8 @@ def _as_decided(words: Words, program: Program | None, scratch: str) -> Words:
 def _register_schema() -> None:
     """Tell Hydra's store what a run is made of; it keeps that, as long as the process lives."""
     node = OmegaConf.structured(mutable_twin(Run))
-    for names in (node.workload.env, node.container.environment, node.container.labels):  # the user makes up the keys
+    by_program = (node.workload.env, node.container.environment, node.container.labels)
+    for names in (*by_program, node.resources.pbs.options, node.cluster.pbs.chunk):  # the user makes up the keys
         OmegaConf.set_struct(names, value=False)
     ConfigStore.instance().store(name="run_schema", node=node)
 

@@ -17,7 +17,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
     r"^[\[{(]|['\"]|^\w+\(|\$\{(?![^{}]*\})"
 )
-_VARIABLES = ("container.environment.", "container.labels.", "workload.env.")  # texts, whatever they look like
+_VARIABLES = (  # texts, whatever they look like
+    *("container.environment.", "container.labels.", "workload.env."),
+    *("resources.pbs.options.", "cluster.pbs.chunk."),
+)
 _LISTS_OF_TEXTS = ("container.pip", "container.apt", "container.post", "container.options", "container.binds")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -18,6 +19,9 @@ from hpcml.codec import Json, encode
 from hpcml.model.cluster import Cluster, Queue, Resources, SchedulerName
 from hpcml.report.render.data import json_ready, json_text
 from hpcml.report.text import safe
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ListedCluster = tuple[Cluster, Resources, Path]  # a cluster, what is asked of it by default, and the file that says so
 
@@ -59,7 +63,8 @@ def cluster_details(cluster: Cluster, resources: Resources, path: Path) -> Rende
     for there by default, *path* the file of the profile. The commands at the end are those that work there: a local
     machine has no job script, and of a cluster that is gone only an example is left.
     """
-    known = {name: value for name, value in _decided(cluster).items() if name not in _IN_SECTIONS}
+    of_others = {"lsf", "pbs"} - {cluster.scheduler.name}
+    known = {name: value for name, value in _decided(cluster).items() if name not in {*_IN_SECTIONS, *of_others}}
     asked = _decided(resources)
     parts: list[RenderableType] = [Text(safe(cluster.name), style="bold"), _pairs({"status": cluster.status, **known})]
     if cluster.queues:
@@ -132,14 +137,19 @@ def _pairs(pairs: Mapping[str, object]) -> RenderableType:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _decided(node: Cluster | Resources) -> dict[str, object]:
+def _decided(node: DataclassInstance) -> dict[str, object]:
     """Return the fields of the profile that differ from the schema's defaults."""
     said = {field.name: getattr(node, field.name) for field in fields(node)}
-    default = {field.name: field.default for field in fields(node)}
+    default = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(node)
+    }
     return {name: value for name, value in said.items() if value not in ([], {}) and value != default[name]}
 
 
 def _value(value: object) -> str:
+    if is_dataclass(value) and not isinstance(value, type):
+        return ", ".join(f"{name}={_value(one)}" for name, one in _decided(value).items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
     word = encode(value)

@@ -55,6 +55,15 @@ def test_show_says_where_it_is_from_and_how_to_use_it(hpcml: Hpcml) -> None:
     assert "hpcml run +cluster=karolina resources.account=YOUR-ACCOUNT --dry-run" in said
 
 
+def test_show_has_the_words_of_its_own_scheduler_as_far_as_the_profile_says_them(hpcml: Hpcml) -> None:
+    said = {name: hpcml("cluster", "show", name).stdout for name in ("karolina", "polaris")}
+
+    assert [word for word in ("lsf", "pbs") if f"\n  {word} " in said["karolina"]] == []
+    assert "\n  lsf " not in said["polaris"]
+    assert "null" not in said["polaris"]
+    assert "filesystems=home:eagle" in said["polaris"]
+
+
 def test_show_of_a_cluster_that_is_gone_offers_no_submission(hpcml: Hpcml) -> None:
     said = hpcml("cluster", "show", "salomon").stdout
 

@@ -27,7 +27,7 @@ def said(profile: str, project: Path, *words: str) -> list[str]:
 def test_a_site_without_select_is_asked_for_the_totals_of_all_nodes(tmp_path: Path) -> None:
     words = ["resources.nodes=2", "strategy=ddp", "resources.gpus_per_node=4", "resources.mem=300G"]
 
-    found = said("gadi", tmp_path, *words, "+resources.pbs.options.storage=gdata/ab1+scratch/ab1")
+    found = said("gadi", tmp_path, *words, "resources.pbs.options.storage=gdata/ab1+scratch/ab1")
 
     assert found == [
         "-q gpuvolta",
@@ -38,6 +38,14 @@ def test_a_site_without_select_is_asked_for_the_totals_of_all_nodes(tmp_path: Pa
         "-l storage=gdata/ab1+scratch/ab1",
         "-l walltime=02:00:00",
     ]
+
+
+def test_resources_of_the_job_are_named_and_spelled_by_whoever_asks_for_them(tmp_path: Path) -> None:
+    found = said(
+        "gadi", tmp_path, "resources.pbs.options={jobfs: 100GB, fast: true}", "+resources.pbs.options.level=1.10"
+    )
+
+    assert {"-l jobfs=100GB", "-l fast=true", "-l level=1.10"} <= set(found)
 
 
 def test_a_site_whose_gpus_have_a_fixed_number_of_cores_refuses_others(tmp_path: Path) -> None:
