@@ -131,8 +131,10 @@ def name_observed(windows: Sequence[Window], requested: str, parameters: Optiona
     if form is not None:
         return _name_of_one(form, _dtype(windows, parameters), requested)
     formats = sorted({row.format for row in judged}, key=lambda one: (-_flops(judged, format=one), one))
-    parts = [_part(one, windows, judged, is_largest=one == formats[0]) for one in formats]
     is_used = wanted is None or _flops(judged, format=wanted) / total > 1 - _PURE
+    if not is_used:
+        formats = [one for one in formats if one != wanted]
+    parts = [_part(one, windows, judged, rank=rank) for rank, one in enumerate(formats)]
     return f"{'mixed' if is_used else NOT_USED}({', '.join(part for part in parts if part)})"
 
 
@@ -222,15 +224,19 @@ def _name_of_one(form: str, dtype: Optional[str], requested: str) -> str:
     return name if fitting else f"mixed({name})"
 
 
-def _part(form: str, windows: Sequence[Window], judged: Sequence[Row], *, is_largest: bool) -> Optional[str]:
-    """Return the share of *form* in words, and where it is; None where it has hardly any."""
+def _part(form: str, windows: Sequence[Window], judged: Sequence[Row], *, rank: int) -> Optional[str]:
+    """Return the share of *form* in words, and where it is; None where it has hardly any.
+
+    The two largest (*rank* 0 and 1) are always told: little of all may be much of a backward pass or of a step.
+    """
     share = _flops(judged, format=form) / _flops(judged)
-    if share <= 1 - _PURE:
+    if share <= 1 - _PURE and rank > 1:
         return None
     place = _phase_of(form, judged) or _time_of(form, windows)
-    if place is None and not is_largest:
+    if place is None and rank > 0:
         place = _layers_of(form, judged)
-    return f"{100 * share:.0f} % {form}{f': {place}' if place else ''}"
+    much = "under 1" if share <= 1 - _PURE else "over 99" if share > _PURE else f"{100 * share:.0f}"
+    return f"{much} % {form}{f': {place}' if place else ''}"
 
 
 def _phase_of(form: str, judged: Sequence[Row]) -> Optional[str]:

@@ -150,16 +150,13 @@ def rows(products: Sequence[Product]) -> List[Dict[str, Any]]:
     for one in products:
         key = (one.format, one.phase, one.layer, one.emulated)
         found[key] = found.get(key, 0.0) + one.flops
-    largest = sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
-    for (form, phase, _, emulated), flops in largest[_MOST_ROWS:]:
-        found[form, phase, None, emulated] = found.get((form, phase, None, emulated), 0.0) + flops
-    kept = {key for key, _ in largest[:_MOST_ROWS]} | {
-        (form, phase, None, emulated) for (form, phase, _, emulated), _ in largest[_MOST_ROWS:]
-    }
+    for key in sorted(found, key=lambda one: (-found[one], str(one)))[_MOST_ROWS:]:
+        form, phase, _, emulated = key
+        rest = found.pop(key)
+        found[form, phase, None, emulated] = found.get((form, phase, None, emulated), 0.0) + rest
     return [
         {"format": form, "phase": phase, "layer": layer, "flops": flops, "emulated": emulated}
         for (form, phase, layer, emulated), flops in sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
-        if (form, phase, layer, emulated) in kept
     ]
 
 

@@ -93,6 +93,16 @@ def test_two_percent_of_the_forward_pass_alone_are_mixed_and_half_a_percent_is_n
     assert word(0.04) == "mixed(99 % bf16, 1 % fp32: b)"
 
 
+def test_little_of_all_that_is_much_of_a_pass_or_of_a_step_is_told() -> None:
+    forward = ("bf16", "forward", "a", 1000.0)
+    halved = _window(forward, ("bf16", "backward", "b", 4.0), ("fp32", "backward", "b", 5.0))
+    last = [_window(forward), _window(("fp32", "forward", "a", 5.0), step=9)]
+
+    assert name_observed([halved], "amp_bf16") == "mixed(over 99 % bf16: forward, under 1 % fp32: b)"
+    assert name_observed([halved], "fp32") == "not used(over 99 % bf16: forward)"
+    assert name_observed(last, "amp_bf16") == "mixed(over 99 % bf16: forward, under 1 % fp32: from step 9)"
+
+
 def test_a_switch_in_the_middle_is_told_with_its_step() -> None:
     windows = [_pure("bf16", step=2), _pure("bf16", step=400), _pure("fp32", step=900)]
 

@@ -224,6 +224,15 @@ def test_a_change_in_the_middle_is_told_with_its_steps(monkeypatch: pytest.Monke
     assert told.word("amp_bf16") == "mixed(67 % fp32: from step 5, 33 % bf16: until step 2)"
 
 
+def test_rows_beyond_the_largest_are_summed_up_once() -> None:
+    of_layers = [traces.Product("fp32", "forward", f"layer{number}", 10.0) for number in range(70)]
+
+    rows = traces.rows([*of_layers, traces.Product("fp32", "forward", None, 1.0)])
+
+    assert sum(row["flops"] for row in rows) == 701
+    assert [row["flops"] for row in rows if row["layer"] is None] == [61]
+
+
 def test_validation_between_steps_and_work_of_the_optimizer_are_no_part_of_the_arm() -> None:
     class Muon(torch.optim.SGD):
         @torch.no_grad()
