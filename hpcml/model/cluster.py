@@ -176,6 +176,10 @@ class Cluster:
             self.pbs == PbsSite() or self.scheduler is SchedulerName.pbs,
             f"cluster.pbs is for PBS: cluster={self.name} takes jobs by {self.scheduler.name}",
         )
+        require(
+            self.lsf == Lsf() or self.scheduler is SchedulerName.lsf,
+            f"cluster.lsf is for LSF: cluster={self.name} takes jobs by {self.scheduler.name}",
+        )
         suffix = self.rendezvous_suffix
         require(
             re.fullmatch(r"[A-Za-z0-9-]*", suffix) is not None,

@@ -6,7 +6,7 @@ import pytest
 
 from hpcml.commands.submit.launchers import mpi_start_of
 from hpcml.errors import ConfigError
-from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.model.cluster import Cluster, Lsf, SchedulerName
 from hpcml.model.run import spec_hash
 from hpcml.runs.manifest import MpiStart
 from tests.conftest import ComposeOne
@@ -23,6 +23,8 @@ TWO = ("strategy=mpi", "strategy.processes_per_node=2", "resources.account=x", "
         (("+cluster=karolina_pbs", "workload.launcher=pbsdsh"), MpiStart(launcher="pbsdsh")),
         (("+cluster=karolina_pbs", "cluster.mpi_launcher=mpiexec"), MpiStart(launcher="mpiexec")),
         (("workload.launcher=none",), MpiStart(launcher="none")),
+        (("+cluster=tuolumne",), MpiStart(launcher="mpirun")),
+        (("+cluster=tuolumne", "resources.nodes=2", "cluster.mpi_launcher=mpiexec"), MpiStart(launcher="mpiexec")),
         ((), MpiStart(launcher="mpirun")),
     ],
 )
@@ -42,6 +44,14 @@ def test_the_ranks_are_started_by_what_the_scheduler_or_the_site_has(
             "workload.launcher=mpirun: cluster=karolina_pbs starts MPI programs by mpiexec",
         ),
         (("workload.command='mpirun ./solve'",), "mpirun starts the processes itself, and strategy=mpi would start it"),
+        (
+            ("+cluster=tuolumne", "resources.nodes=2"),
+            "strategy=mpi on 2 nodes: mpirun hears of no other node in jobs of",
+        ),
+        (
+            ("+cluster=summit", "resources.nodes=2", "resources.account=ABC123"),
+            "cluster=summit (lsf), and hpcml starts",
+        ),
         (("strategy=ddp", "workload.launcher=mpirun"), "means something with strategy=mpi and horovod only, not ddp"),
     ],
 )
@@ -73,3 +83,8 @@ def test_a_word_for_srun_is_of_slurm_alone() -> None:
 
 def test_runs_that_were_recorded_before_keep_their_identity(compose_one: ComposeOne) -> None:
     assert spec_hash(compose_one("workload.launcher=auto")) == spec_hash(compose_one())
+
+
+def test_the_words_of_lsf_are_refused_for_another_scheduler() -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.lsf is for LSF: cluster=x takes jobs by slurm"):
+        Cluster(name="x", scheduler=SchedulerName.slurm, lsf=Lsf(launcher="jsrun"))

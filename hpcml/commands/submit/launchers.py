@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcml.errors import ConfigError, require
-from hpcml.model.cluster import SchedulerName
+from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.run import Launcher, Run
 from hpcml.model.strategy import StrategyName
 from hpcml.runs.manifest import MpiStart
@@ -47,7 +47,20 @@ def mpi_start_of(run: Run) -> MpiStart | None:
             f"leave {own} out, or set workload.launcher=none"
         )
     launcher = _launcher(run, asked)
+    require(
+        run.resources.nodes == 1 or site.mpi_launcher is not None or not _is_alone(site),
+        f"strategy={strategy.name} on {run.resources.nodes} nodes: {launcher.name} hears of no other node in jobs of "
+        f"cluster={site.name} ({site.scheduler.name}), and hpcml starts ranks there by nothing else: set "
+        "resources.nodes=1, or strategy=ddp; where the site's own launcher does hear of them, name it in "
+        "cluster.mpi_launcher",
+    )
     return MpiStart(launcher=launcher.name, pmi=site.mpi if launcher is Launcher.srun else None)
+
+
+def _is_alone(site: Cluster) -> bool:
+    """Whether the job tells an MPI's own launcher only of the node that it is on: under Flux, and below jsrun."""
+    is_below_jsrun = site.scheduler is SchedulerName.lsf and site.lsf.launcher == "jsrun"
+    return is_below_jsrun or site.scheduler is SchedulerName.flux
 
 
 def _launcher(run: Run, asked: Launcher) -> Launcher:
