@@ -16,7 +16,7 @@ from hpcml.model.cluster import Cluster, Queue
 from hpcml.model.run import Run
 from hpcml.schedulers.commands import Answer, call
 from hpcml.schedulers.discover import Found, describe
-from hpcml.schedulers.registry import BACKENDS, find_programs
+from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.units import parse_walltime_s
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def asked_of(
 
     Raises nothing: what is not known beforehand, the scheduler says at the submission.
     """
-    backend = BACKENDS[site.scheduler.name]
+    backend = backend_of(site.scheduler.name)
     absent = [name for name, place in find_programs(site.scheduler.name).items() if place is None]
     if backend.look_at_site is None or absent:
         log.warning("cluster=%s asks its scheduler for queues and limits; not here: %s", site.name, ", ".join(absent))

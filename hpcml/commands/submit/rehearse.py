@@ -11,7 +11,7 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import SubmissionError
 from hpcml.paths import Places
-from hpcml.schedulers.registry import BACKENDS, find_programs
+from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.schedulers.rehearsal import Rehearsal
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER, request_for_pack
 from hpcml.units import spell_walltime
@@ -41,7 +41,7 @@ def rehearse(planned: Sequence[Planned], places: Places, backends: Backends) -> 
     found: list[Rehearsal] = []
     for each in launch.draft(asked, places, backends):
         request = request_for_pack(each.batch.packs[0])
-        ask = BACKENDS[request.cluster.scheduler.name].rehearse
+        ask = backend_of(request.cluster.scheduler.name).rehearse
         if ask is None or request in seen:
             continue
         seen.append(request)
@@ -67,7 +67,7 @@ def refuse(rehearsed: Rehearsed) -> None:
 def _can_ask(item: Planned) -> bool:
     scheduler = item.run.cluster.scheduler.name
     is_known = item.run.resources.account != ACCOUNT_PLACEHOLDER
-    return is_known and BACKENDS[scheduler].rehearse is not None and None not in find_programs(scheduler).values()
+    return is_known and backend_of(scheduler).rehearse is not None and None not in find_programs(scheduler).values()
 
 
 def _starts(times: Sequence[float], now: float) -> list[str]:
