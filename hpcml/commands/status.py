@@ -73,7 +73,7 @@ def poll_interval_s(environ: Mapping[str, str]) -> float:
 
 @dataclass(slots=True)
 class SchedulersAsked:
-    """The `Ask` of `collect` that queries Slurm and PBS, each at most once in `interval_s` seconds.
+    """The `Ask` of `collect` that queries the schedulers, each at most once in `interval_s` seconds.
 
     When each was asked last is kept in the store, so that all processes on it share the interval; answers are kept
     there too. A scheduler that does not answer is asked more rarely.
@@ -86,7 +86,7 @@ class SchedulersAsked:
     problems: list[str] = field(default_factory=list)  # of the last question: who did not answer, in one line each
 
     def __call__(self, records: Sequence[RunRecord]) -> Mapping[str, Known | None]:
-        """Return, by uid, what was said just now of the jobs on Slurm and PBS; None for one that is forgotten.
+        """Return, by uid, what was said just now of the jobs on clusters; None for one that is forgotten.
 
         Asked about are, besides *records*, some runs that ended and whose jobs may live: those answers are only kept.
         A run whose scheduler was not asked, because it was a moment ago, or did not answer is left out; `problems` has

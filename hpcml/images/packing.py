@@ -99,13 +99,14 @@ def processors_on(*, is_login_node: bool, chosen: int | None, environ: Mapping[s
 
     On a login node, which others use as well, they are four unless more were *chosen*. A node of a job is none.
     """
-    inside_a_job = any(environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID"))
+    inside_a_job = any(environ.get(name) for name in _IN_A_JOB)
     if chosen is None and (inside_a_job or not is_login_node):
         return None
     return min(chosen or _ON_LOGIN_NODES, len(os.sched_getaffinity(0)))
 
 
 _ON_LOGIN_NODES = 4
+_IN_A_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "HPCML_JOB_ID")
 
 
 def _options(compression: Compression, limit: tuple[str, ...]) -> tuple[str, ...]:
