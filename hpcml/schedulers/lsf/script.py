@@ -203,7 +203,7 @@ for name in HPCML_JOB_ID HPCML_JOB_NAME HPCML_JOB_START HPCML_JOB_END HPCML_ARRA
 done
 agents=()
 for rank in "${{!nodes[@]}}"; do
-    there=(blaunch "${{nodes[rank]}}")
+    there=(blaunch "${{nodes[rank]}}" -no-shell)  # else the words are a line for a shell, as rsh's are
     [ "$rank" -gt 0 ] || there=()
     "${{there[@]}}" /usr/bin/env HPCML_NODE_RANK="$rank" "${{told[@]}}" {command} &
     agents+=($!)

@@ -183,7 +183,9 @@ class Dialect:
         environ = question["env"]
         job = [environ["LSB_JOBID"], "" if environ["LSB_JOBINDEX"] == "0" else environ["LSB_JOBINDEX"]]
         plain = {name: value for name, value in environ.items() if not name.startswith("HPCML_")}
-        return {**said(), "task": {"argv": argv[1:], "env": plain, "cwd": question["cwd"], "job": job}}
+        # as rsh and ssh: what follows the host is a line for a shell, unless -no-shell stands before it
+        task = argv[2:] if argv[1] == "-no-shell" else ["/bin/sh", "-c", " ".join(argv[1:])]
+        return {**said(), "task": {"argv": task, "env": plain, "cwd": question["cwd"], "job": job}}
 
     def bqueues(self, _argv: list[str], _question: dict[str, Any], _faults: Faults) -> dict[str, Any]:
         return said("".join(f"{name}^Open:Active^{limit}^-\n" for name, limit in _QUEUES.items()))
