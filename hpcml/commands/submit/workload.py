@@ -145,9 +145,11 @@ def _profiler(run: Run, processes: int) -> list[str]:
         return []
     name, out = profile.tool.name, f"%q{{{PROFILE}}}"
     is_here = run.cluster.scheduler is SchedulerName.local and run.container.kind is ContainerKind.none
+    is_of_torch = run.workload.command is None and run.model.framework == "torch"
     require(
         not is_here or shutil.which(name) is not None,
-        f"profile.tool={name}: there is no {name} on this machine: load its module, or use profile.tool=torch",
+        f"profile.tool={name}: there is no {name} on this machine: load its module"
+        + (", or use profile.tool=torch" if is_of_torch else ""),
     )
     from_step = profile.first_step is not None
     if profile.tool is ProfileTool.nsys:
