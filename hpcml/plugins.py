@@ -66,7 +66,8 @@ def load(group: str, name: str, kind: type[_T], *, ours: Collection[str]) -> _T:
     found = [plugin for plugin in installed(group) if plugin.name == name]
     if not found:
         word, known = _WORDS[group], ", ".join([*ours, *(other for other in names(group) if other not in ours)])
-        raise ConfigError(f"there is no {word} {name!r}: choose {known}, or install the package that adds it")
+        choice = f"choose {known}, or " if known else ""
+        raise ConfigError(f"there is no {word} {name!r}: {choice}install the package that adds it")
     if problem := _why_not(found, ours):
         raise ConfigError(problem)
     (plugin,) = found

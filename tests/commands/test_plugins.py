@@ -104,6 +104,8 @@ def test_a_name_that_nothing_has_is_told_with_those_that_there_are(site: Path) -
 
     with pytest.raises(ConfigError, match="there is no exporter 'nothing': choose csv, good, or install"):
         exporter_of("nothing", ours=["csv"])
+    with pytest.raises(ConfigError, match="there is no sampler 'nothing': install the package that adds it"):
+        plugins.load(plugins.SAMPLERS, "nothing", object, ours=())
 
 
 def test_broken_packages_break_nothing_but_what_names_them(

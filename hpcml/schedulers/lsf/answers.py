@@ -50,6 +50,11 @@ _REASONS = {
     **dict.fromkeys(("TERM_CWD_NOTEXIST", "TERM_CSM_ALLOC"), State.NODE_FAIL),
 }
 _REASON = re.compile(r"TERM_[A-Z_]+")
+_END = re.compile(  # of bhist, behind the time: not in a script or a name, which stand in <>
+    r"^[^<\n]*: (?:(Done successfully)|Exited with exit code (\d+)|Exited by signal (\d+)|"
+    r"Completed <exit>(?:; *(TERM_[^.\n]*))?)",
+    re.MULTILINE,
+)
 _SIZE = re.compile(r"([\d.]+) *([kmgt]?)bytes?", re.IGNORECASE)
 _MIB = {"": 1 / 1024**2, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
 
@@ -154,17 +159,14 @@ def parse_history(stdout: str) -> Known | None:
 
     The name of the job stands there, too: see `history_name`.
     """
-    text = re.sub(r"\n {10,}", "", stdout)  # long lines are folded
-    if "Done successfully" in text:
-        return Known(state=State.COMPLETED, raw="DONE", exit_code="0", is_live=False)
-    found = re.findall(
-        r"Exited with exit code (\d+)|Exited by signal (\d+)|Completed <exit>(?:; *(TERM_[^.\n]*))?", text
-    )
+    found = _END.findall(re.sub(r"\n {10,}", "", stdout))  # long lines are folded
     if not found:
         return None
-    code = next((first for first, _, _ in found if first), None)
-    signal = next((second for _, second, _ in found if second), None)
-    reason = next((third for _, _, third in found if third), None)
+    if found[-1][0]:
+        return Known(state=State.COMPLETED, raw="DONE", exit_code="0", is_live=False)
+    code = next((first for _, first, _, _ in found if first), None)
+    signal = next((second for _, _, second, _ in found if second), None)
+    reason = next((third for _, _, _, third in found if third), None)
     if code is None and signal is not None:
         code = str(128 + int(signal))
     known = ended(code, reason)

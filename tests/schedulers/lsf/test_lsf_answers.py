@@ -111,6 +111,20 @@ def test_the_event_logs_tell_of_an_end_that_bjobs_has_forgotten() -> None:
     assert parse_history("Mon May  6 21:58:03: Dispatched to <ebi6-054>;\n") is None
 
 
+def test_what_a_script_says_is_no_end_in_the_event_logs() -> None:
+    text = (
+        "Job <8>, Job Name <x>, Command <#!/bin/bash; echo a: Done successfully>\n"
+        "Mon May  6 22:58:03: Exited with exit code 3. The CPU time used is 1.2 seconds;\n"
+        "Mon May  6 22:58:03: Completed <exit>;\n"
+    )
+
+    known = parse_history(text)
+
+    assert known is not None
+    assert (known.state, known.exit_code) == (State.FAILED, "3")
+    assert parse_history(text.splitlines()[0]) is None
+
+
 def test_of_bkill_only_refusals_count() -> None:
     said = (
         "Job <11> is being terminated\nJob <33>: Job has already finished\nJob <66>: No matching job found\n"
