@@ -345,6 +345,7 @@ def environment(name: PrecisionName) -> Mapping[str, str | None]:
 # Words for an effective precision that is none: hpcml_train.precision.observed says when which is due.
 UNKNOWN, NOT_OBSERVED = "unknown", "not observed"
 EVIDENCE, PROBED_AS = "precision_evidence", "precision_probed"  # facts: how it is known, and what a probe has shown
+OBSERVED_TO, STEPS = "precision_observed_to_step", "precision_steps"  # facts: the last window's step, and how many
 OBSERVED, PROBED = "observed", "probed"  # the program's own products, or those of a probe beside it
 
 

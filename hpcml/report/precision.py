@@ -69,7 +69,9 @@ def _observed(events: Sequence[StoredEvent]) -> Iterator[tuple[str, object]]:
         )
         cost_s = sum(s for event in told if isinstance(s := event.details.get("seconds"), int | float))
         count = f"{len(windows)} window{'s'[: len(windows) != 1]}"
-        yield "observed", f"{count}, to step {listed}; {cost_s:.2g} s in all"
+        closed = [event.details.get("steps") for event in events if event.name == "precision_observer_closed"]
+        of = max((steps for steps in closed if isinstance(steps, int)), default=None)
+        yield "observed", f"{count}, to step {listed}{f' of {of}' if of else ''}; {cost_s:.2g} s in all"
         yield "products", "; ".join(_share_words(windows)) or "none was seen"
         unknown = dict.fromkeys(what for window in windows for what in window.unknown)
         yield "unknown", "; ".join(unknown) or None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcml.model.failure_causes import Cause
-from hpcml.model.precision import EVIDENCE, PROBED_AS, Numerics, PrecisionName
+from hpcml.model.precision import EVIDENCE, OBSERVED_TO, PROBED_AS, STEPS, Numerics, PrecisionName
 from hpcml.model.records import Note
 from hpcml.model.state import State
 from hpcml.runs.journal import USER
@@ -21,7 +21,7 @@ from hpcml_train.precision.formats import name_precision
 from hpcml_train.precision.observed import Window, effective, read_window
 
 _LIFE = (*map(str, DECISIVE), EventName.CHECKPOINT.value)
-_OBSERVED = ("precision_observer", "precision_observed")
+_OBSERVED = ("precision_observer", "precision_observed", "precision_observer_closed")
 FOLDED = (*_LIFE, "facts", "framework", "precision", *_OBSERVED)  # all other events change nothing here
 _CAUSE_OF_EVENT: Mapping[str, Cause] = {
     EventName.CANCELLED: Cause.CANCELLED,
@@ -228,6 +228,7 @@ class _Precision:
     evidence: str | None  # observed, probed
     probed: str | None
     numerics: str | None = None  # as observed
+    reach: tuple[int, int] | None = None  # the step to which it was observed, and how many there were; None: not told
 
     @classmethod
     def of(
@@ -252,11 +253,12 @@ class _Precision:
         )
         is_emulated = any(row.emulated for window in windows for row in window.judged)
         numerics = (Numerics.emulated if is_emulated else Numerics.native).name if windows else None
-        return cls(effective=word, evidence=evidence, probed=probed, numerics=numerics)
+        return cls(effective=word, evidence=evidence, probed=probed, numerics=numerics, reach=_reach(counted))
 
     @property
-    def facts(self) -> dict[str, str]:
-        told = {EVIDENCE: self.evidence, PROBED_AS: self.probed}
+    def facts(self) -> dict[str, str | int]:
+        seen_to, steps = self.reach or (None, None)
+        told = {EVIDENCE: self.evidence, PROBED_AS: self.probed, OBSERVED_TO: seen_to, STEPS: steps}
         return {key: value for key, value in told.items() if value is not None}
 
 
@@ -264,6 +266,18 @@ def _windows(happenings: Iterable[Happening]) -> list[Window]:
     """Return the windows in which the program was observed, in an order that does not depend on that of reading."""
     told = sorted((h for h in happenings if h.name == "precision_observed"), key=_by_precedence)
     return [window for window in (read_window(h.details) for h in told) if window is not None]
+
+
+def _reach(happenings: Iterable[Happening]) -> tuple[int, int] | None:
+    """Return the last step in a window and how many the program made, of the attempt that was observed least far."""
+    windows: dict[int, int] = {}
+    steps: dict[int, int] = {}
+    for h in happenings:
+        of, key = (steps, "steps") if h.name == "precision_observer_closed" else (windows, "step")
+        if isinstance(at := h.details.get(key), int):
+            of[h.journal.attempt] = max(at, of.get(h.journal.attempt, 0))
+    known = [(windows[attempt], most) for attempt, most in steps.items() if windows.get(attempt) and most > 0]
+    return min(known, key=lambda one: (one[0] / one[1], one), default=None)
 
 
 def _probed(probe: Happening | None) -> tuple[str | None, str | None]:

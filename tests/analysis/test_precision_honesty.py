@@ -196,6 +196,15 @@ def test_a_verdict_on_probes_alone_says_that_the_programs_were_not_observed() ->
     assert "probed, and the program's own products not observed (1 of 5 runs)" in row.flags
 
 
+@pytest.mark.parametrize(("to", "is_flagged"), [(2, True), (149, True), (150, False), (300, False)])
+def test_a_program_that_went_on_for_longer_than_it_was_observed_is_flagged(to: int, *, is_flagged: bool) -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    runs[-1] = replace(runs[-1], facts={**runs[-1].facts, "precision_observed_to_step": to, "precision_steps": 300})
+    row = compare(runs, {}, ComparisonRequest(margin=0.5)).cells[0].rows[1]
+
+    assert (f"observed to step {to} of 300, and not after it (1 of 5 runs)" in row.flags) == is_flagged
+
+
 def test_mixed_effective_precisions_within_a_row_are_flagged() -> None:
     runs = arm("fp32", VALUES) + arm("tf32", VALUES)
     runs[-1] = replace(runs[-1], precision_effective="mixed(conv=tf32, matmul=fp32, parameters=float32)")

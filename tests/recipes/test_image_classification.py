@@ -39,7 +39,7 @@ def test_each_step_and_each_evaluation_is_reported(fp32: Recorded) -> None:
 
 def test_the_events_say_what_was_trained_with_what(fp32: Recorded) -> None:
     told = {"facts", "framework", "precision", "training", "work", "memory", "final", "closed"}
-    assert set(fp32.events) == told | {"precision_observer", "precision_observed"}
+    assert set(fp32.events) == told | {"precision_observer", "precision_observed", "precision_observer_closed"}
     assert fp32.events["framework"]["threads"] == 1
     assert fp32.events["training"] == {
         "steps": 30,

@@ -209,6 +209,21 @@ def test_all_ranks_and_windows_count_whatever_the_order_of_reading() -> None:
     assert found == {"mixed(67 % tf32, 33 % fp32: fc)"}
 
 
+def test_how_far_a_program_was_observed_is_told_of_the_attempt_that_was_observed_least() -> None:
+    events = [
+        told(RANK0, "precision_observed", **_window("tf32")),
+        told(RANK0, "precision_observed", **_window("tf32", step=180)),
+        told(RANK0, "precision_observer_closed", framework="torch", steps=300),
+        told(RANK1, "precision_observed", **_window("tf32")),
+        told(RANK1, "precision_observer_closed", framework="torch", steps=300),
+    ]
+
+    found = [folded(*order).facts for order in itertools.permutations(events)]
+
+    assert {(facts["precision_observed_to_step"], facts["precision_steps"]) for facts in found} == {(180, 300)}
+    assert "precision_steps" not in folded(*events[:2]).facts  # it was killed: nobody counted
+
+
 def test_an_observer_that_saw_no_step_leaves_it_unknown() -> None:
     known = folded(told(RANK0, "precision", **PROBE), told(RANK0, "precision_observer", **HELLO))
 

@@ -15,9 +15,19 @@ from hpcml.analysis.compare.speed import speed_flags, speed_ratio
 from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import NOT_PROVEN, Speed
-from hpcml.model.precision import EVIDENCE, OBSERVED, PROBED, PrecisionName, contradicts, is_proven
+from hpcml.model.precision import (
+    EVIDENCE,
+    OBSERVED,
+    OBSERVED_TO,
+    PROBED,
+    STEPS,
+    PrecisionName,
+    contradicts,
+    is_proven,
+)
 from hpcml.model.records import RunRecord
 
+_SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
 
 
@@ -88,6 +98,7 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
             flags.append(f"requested {requested}, {'observed' if is_observed else 'measured'} {measured} ({runs})")
     if probed_only := sum(run.facts.get(EVIDENCE) == PROBED for run in arm.ok):
         flags.append(f"probed, and the program's own products not observed ({probed_only} of {len(arm.ok)} runs)")
+    flags += _reach_flags(arm)
     measured_ones = effective(arm)
     if len(measured_ones) > 1:
         flags.append(f"mixed effective precisions: {', '.join(measured_ones)}")
@@ -98,6 +109,16 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
     if is_judged and others is not None and measured_ones == effective(others) != (NOT_PROVEN,):
         flags.append(f"measured {', '.join(measured_ones)}, as the reference was: this row compares no precisions")
     return flags
+
+
+def _reach_flags(arm: Arm) -> list[str]:
+    """Return the flag where programs went on for longer than they were observed: what came later, nobody saw."""
+    reaches = [(run.facts.get(OBSERVED_TO), run.facts.get(STEPS)) for run in arm.ok]
+    short = [(to, of) for to, of in reaches if isinstance(to, int) and isinstance(of, int) and to < _SEEN_TO * of]
+    if not short:
+        return []
+    to, of = min(short, key=lambda one: one[0] / one[1])
+    return [f"observed to step {to} of {of}, and not after it ({len(short)} of {len(arm.ok)} runs)"]
 
 
 def _is_observed(run: RunRecord) -> bool:
