@@ -20,7 +20,7 @@ _WITH_VALUE = frozenset(
     {"-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"}
 )
 _PACKAGE = ("-p", "--package")
-_WITH_DEFAULT = ("cluster", "container", "study", "devices")
+_WITH_DEFAULT = ("cluster", "container", "profile", "study", "devices")
 _INFO = ("-i", "--info")
 _INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
 _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")

@@ -54,11 +54,6 @@ _JUDGEMENT = (
 _ADDED_LATER: Mapping[str, object] = {
     "model.options": {},
     "precision.scale_rounding": "ceil",
-    "profile.first_step": None,
-    "profile.options": [],
-    "profile.ranks": [0],
-    "profile.steps": 5,
-    "profile.tool": "none",
     "resources.mig": None,
     "strategy.bucket_cap_mb": None,
     "strategy.devices": None,
@@ -435,16 +430,24 @@ class Profiling:
             f"profile.options: {(self.options or [''])[0]!r} is no option: the first must begin with a dash",
         )
 
-    def check(self, *, framework: str | None, is_own: bool) -> None:
-        """Raise `ConfigError` where the program cannot be profiled so; *is_own*: it is no recipe of hpcml's."""
+    def check(self, *, framework: str | None, is_own: bool, steps: int) -> None:
+        """Raise `ConfigError` where the program cannot be profiled so.
+
+        *is_own*: it is no recipe of hpcml's; else it makes *steps* steps.
+        """
         if self.tool is ProfileTool.none:
             return
         is_of_steps = self.tool is ProfileTool.torch or self.first_step is not None
-        word = "profile.tool=torch" if self.tool is ProfileTool.torch else f"profile.first_step={self.first_step}"
+        word = "profile=torch" if self.tool is ProfileTool.torch else f"profile.first_step={self.first_step}"
         require(
             not is_of_steps or (framework == "torch" and not is_own),
             f"{word}: hpcml knows the steps of its recipes for torch alone: leave it to the program, or profile all "
-            "of it by profile.tool=nsys",
+            "of it by profile=nsys",
+        )
+        first = 2 if self.first_step is None else self.first_step
+        require(
+            not is_of_steps or first <= steps,
+            f"profile.first_step={first}: the run has training.steps={steps}, and nothing would be profiled",
         )
 
 
@@ -496,7 +499,9 @@ class Run:
         self.strategy.check(nodes=self.resources.nodes, gpus_per_node=gpus)
         self._check_site()
         self._check_slice()
-        self.profile.check(framework=self.model.framework, is_own=self.workload.command is not None)
+        self.profile.check(
+            framework=self.model.framework, is_own=self.workload.command is not None, steps=self.training.steps
+        )
         if self.cluster.scheduler is not SchedulerName.local:
             decide_numerics(self.precision.name, self.precision.numerics, self.profile_device(), self.model.framework)
 
@@ -629,5 +634,7 @@ def spec_hash(run: Run) -> str:
     if run.container.kind is ContainerKind.none:  # the rest says nothing then, and runs had no more once
         name = {"container.name": run.container.name}
         relevant = {key: value for key, value in relevant.items() if not key.startswith("container.")} | name
+    if run.profile.tool is ProfileTool.none:  # the same
+        relevant = {key: value for key, value in relevant.items() if not key.startswith("profile.")}
     canonical = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

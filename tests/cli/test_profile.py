@@ -6,12 +6,14 @@ The doubles read the options that hpcml gives, refuse others, and start the prog
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from hpcml.errors import ConfigError
+from hpcml.model.run import spec_hash
 from tests.cli.command_line import Hpcml, program, said_in_one_line
 from tests.commands.planning import planned_for
 
@@ -46,7 +48,7 @@ def doubles(tmp_path: Path) -> str:
 def test_torchs_profiler_keeps_a_trace_of_the_chosen_steps(hpcml: Hpcml) -> None:
     words = ["model=mnist_mlp", "precision=fp32", "training.steps=6", "training.eval_every=6"]
 
-    hpcml("run", *words, "profile.tool=torch", "profile.first_step=3", "profile.steps=2")
+    hpcml("run", *words, "profile=torch", "profile.first_step=3", "profile.steps=2")
 
     (run,) = hpcml.runs()
     assert run["state"] == "COMPLETED", run["reason"]
@@ -61,7 +63,7 @@ def test_torchs_profiler_keeps_a_trace_of_the_chosen_steps(hpcml: Hpcml) -> None
 @pytest.mark.parametrize("tool", ["nsys", "ncu"])
 def test_nvidias_profiler_is_put_around_the_chosen_process_alone(hpcml: Hpcml, doubles: str, tool: str) -> None:
     two = ["strategy=ddp", "strategy.processes_per_node=2", "resources.gpus_per_node=0"]
-    words = [f"profile.tool={tool}", "profile.ranks=[1]", "profile.options=['--trace=cuda']", "precision=fp32"]
+    words = [f"profile={tool}", "profile.ranks=[1]", "profile.options=['--trace=cuda']", "precision=fp32"]
 
     hpcml("run", *two, *words, program("raise SystemExit(0)"), PATH=doubles)
 
@@ -76,10 +78,10 @@ def test_nvidias_profiler_is_put_around_the_chosen_process_alone(hpcml: Hpcml, d
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["profile.tool=nsys"], "profile.tool=nsys: there is no nsys on this machine"),
-        (["profile.tool=torch"], "hpcml knows the steps of its recipes for torch alone"),
-        (["profile.tool=nsys", "profile.first_step=3"], "hpcml knows the steps of its recipes for torch alone"),
-        (["profile.tool=nsys", "profile.ranks=[1]"], "profile.ranks=[1]: the run has 1 process(es), from 0 on"),
+        (["profile=nsys"], "profile=nsys: there is no nsys on this machine"),
+        (["profile=torch"], "hpcml knows the steps of its recipes for torch alone"),
+        (["profile=nsys", "profile.first_step=3"], "hpcml knows the steps of its recipes for torch alone"),
+        (["profile=nsys", "profile.ranks=[1]"], "profile.ranks=[1]: the run has 1 process(es), from 0 on"),
         (["profile.options=['--trace=cuda']"], "profile.options are those of nsys and ncu, not of none"),
     ],
 )
@@ -94,10 +96,35 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(hpcml: Hpcml, words: lis
 def test_steps_of_a_recipe_are_chosen_by_the_program_itself(tmp_path: Path) -> None:
     words = ["+cluster=karolina", "resources.account=OPEN-1-1", "model=mnist_mlp", "precision=fp32"]
 
-    (item,) = planned_for(tmp_path, *words, "profile.tool=nsys", "profile.first_step=10")
+    (item,) = planned_for(tmp_path, *words, "profile=nsys", "profile.first_step=10")
 
     assert item.plan.profiled[:2] == ["nsys", "profile"]
     assert "--capture-range=cudaProfilerApi" in item.plan.profiled
     assert item.plan.profiled[-len(item.plan.argv) :] == item.plan.argv
+    with pytest.raises(ConfigError, match=r"profile\.first_step=10: the run has training\.steps=9"):
+        planned_for(tmp_path, *words, "profile=nsys", "profile.first_step=10", "training.steps=9")
     with pytest.raises(ConfigError, match=r"profile\.steps=0"):
-        planned_for(tmp_path, *words, "profile.tool=nsys", "profile.steps=0")
+        planned_for(tmp_path, *words, "profile=nsys", "profile.steps=0")
+
+
+def test_profilers_are_swept_and_compared_as_a_group_is(hpcml: Hpcml) -> None:
+    words = ["model=mnist_mlp", "precision=fp32", "training.steps=3", "training.eval_every=3", "profile.first_step=2"]
+
+    hpcml("run", "-m", *words, "profile=none,torch")
+
+    found = {str(run["params"]["profile.tool"]): run for run in hpcml.runs()}
+    assert {name: run["state"] for name, run in found.items()} == {"none": "COMPLETED", "torch": "COMPLETED"}
+    assert [name for name, run in found.items() if (Path(run["path"]) / "profile").is_dir()] == ["torch"]
+    compared = hpcml("compare", "--by", "profile", "--json")
+    assert compared.returncode == 0, compared.stderr
+    assert {'"none"', '"torch"'} <= set(re.findall(r'"[a-z]+"', compared.stdout))
+
+
+def test_what_would_be_profiled_makes_no_other_experiment_where_nothing_is(tmp_path: Path) -> None:
+    plain, told, profiled = (
+        spec_hash(planned_for(tmp_path, "model=mnist_mlp", "precision=fp32", *words)[0].run)
+        for words in ([], ["+profile=none", "profile.first_step=2"], ["+profile=torch"])
+    )
+
+    assert plain == told
+    assert profiled != plain

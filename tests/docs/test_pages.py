@@ -59,7 +59,7 @@ def test_what_is_made_from_the_program_is_up_to_date() -> None:
 def test_the_page_on_configuration_names_every_option_of_the_groups() -> None:
     said = (DOCS / "configuration.md").read_text(encoding="utf-8").partition("## Sweeps")[0]
 
-    for group in ("model", "data", "precision", "strategy", "layout", "container"):
+    for group in ("model", "data", "precision", "strategy", "layout", "container", "profile"):
         (row,) = (line for line in said.splitlines() if line.startswith(f"| `{group}` |"))
         options = {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}
         assert options

@@ -34,7 +34,7 @@ _COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "resources.gpus_per_node": ("strategy.processes_per_node", "n_gpus"),
     "resources.cpus_per_task": ("threads",),
 }
-_SHORT = {"devices": ",".join(_DEVICES)}  # words for several keys
+_SHORT = {"devices": ",".join(_DEVICES), "profile": "profile.tool"}  # words for keys of other names
 LAST_STEP = "last_step"  # a fact of a run and a metric: the step at which it was last reported
 _SAY_HOW_LONG = ("training.", "workload.")  # settings by which a run may be meant to take other steps
 _UNITS_OF_STATISTICS = ("seed",)
@@ -116,7 +116,7 @@ def find_factor(by: str, runs: Sequence[RunRecord]) -> Factor:
     if len(words) > 1:
         parts = tuple(_find_one(word.strip(), runs) for word in words)
         return Factor(name=by, key=parts[0].key, group=parts[0].group, parts=parts)
-    return _find_one(by, runs)
+    return _find_one(words[0], runs)
 
 
 def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:

@@ -135,7 +135,7 @@ def _profiler(run: Run, processes: int) -> list[str]:
         return []
     require(
         run.workload.launcher is not Launcher.none,
-        f"profile.tool={profile.tool.name}: with workload.launcher=none the command starts its processes itself: put "
+        f"profile={profile.tool.name}: with workload.launcher=none the command starts its processes itself: put "
         "the profiler into the command",
     )
     require(
@@ -148,8 +148,8 @@ def _profiler(run: Run, processes: int) -> list[str]:
     is_of_torch = run.workload.command is None and run.model.framework == "torch"
     require(
         not is_here or shutil.which(name) is not None,
-        f"profile.tool={name}: there is no {name} on this machine: load its module"
-        + (", or use profile.tool=torch" if is_of_torch else ""),
+        f"profile={name}: there is no {name} on this machine: load its module"
+        + (", or use profile=torch" if is_of_torch else ""),
     )
     from_step = profile.first_step is not None
     if profile.tool is ProfileTool.nsys:
