@@ -75,6 +75,23 @@ def test_nvidias_profiler_is_put_around_the_chosen_process_alone(hpcml: Hpcml, d
     assert "--trace=cuda" in found.read_text()
 
 
+@pytest.mark.parametrize("what", ["recipe", "own"])
+def test_a_profiled_process_runs_the_copy_of_the_code_as_the_others_do(hpcml: Hpcml, doubles: str, what: str) -> None:
+    (hpcml.cwd / "train.py").write_text("pass\n")
+    words = {
+        "recipe": ["model=mnist_mlp", "training.steps=1", "training.eval_every=1"],
+        "own": ["--", sys.executable, str(hpcml.cwd / "train.py")],
+    }[what]
+
+    hpcml("run", "precision=fp32", "profile=nsys", *words, PATH=doubles)
+
+    (run,) = hpcml.runs()
+    assert run["state"] == "COMPLETED", run["reason"]
+    (found,) = (Path(run["path"]) / "profile").iterdir()
+    script = next(word for word in found.read_text().split() if word.endswith("train.py"))
+    assert Path(script).is_relative_to(Path(run["path"]) if what == "own" else Path(run["path"]).parents[2] / "code")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -84,7 +84,7 @@ class _Keeper:
         if item.run.workload.command is None:
             python, script = item.plan.argv
             recipe = self._folder(Path(script).parent)
-            plan = replace(item.plan, argv=[python, str(recipe / Path(script).name)])
+            plan = _with_command(item.plan, [python, str(recipe / Path(script).name)])
             return KeptCode(plan=plan, code=recipe.parent, packages=self._packages())
         tree = self._tree(mode, item.code_folder)
         plan = _moved(item.plan, tree, run_dir)
@@ -304,6 +304,12 @@ def _must(said: bytes | None, what: str) -> None:
         raise ConfigError(f"schedule.snapshot=git: git {what} failed: set schedule.snapshot=copy or none")
 
 
+def _with_command(plan: Plan, argv: list[str]) -> Plan:
+    """Return *plan* with another command line, behind its profiler as well."""
+    profiler = plan.profiled[: -len(plan.argv)] if plan.profiled else []
+    return replace(plan, argv=argv, profiled=[*profiler, *argv] if profiler else [])
+
+
 def _moved(plan: Plan, tree: _Tree, run_dir: RunDir) -> Plan:
     """Return *plan* with its working directory, arguments and environment pointing into the run's own copy of the code.
 
@@ -318,9 +324,8 @@ def _moved(plan: Plan, tree: _Tree, run_dir: RunDir) -> Plan:
     environment.setdefault("GIT_CEILING_DIRECTORIES", str(run_dir.work))  # no repository around the home is the code's
     name = project.name
     return replace(
-        plan,
+        _with_command(plan, [_word(word, cwd, tree, run_dir) for word in plan.argv]),
         cwd=str(project / os.path.relpath(os.path.realpath(cwd), tree.top)),
-        argv=[_word(word, cwd, tree, run_dir) for word in plan.argv],
         environment=environment,
         staging=Staging(
             code=str(tree.kept),
