@@ -27,6 +27,7 @@ _DEFAULT, _DEFAULT_LOCAL = "docker", "local"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _OURS = "org.hpcml."
 _SECTION = re.compile(r"%[A-Za-z]")
+_ADDS = re.compile(r"%(post|files|setup|pre|app)", re.IGNORECASE)  # as %appinstall
 _STAGE = re.compile(r"(?i)\s*bootstrap\s*:(.*)")
 _FROM = re.compile(r"(?i)(\s*from\s*:\s*)(.*)")
 
@@ -128,6 +129,15 @@ def reference_of(container: Container) -> Reference | None:
     name, _, digest = _head(sections[_last_stage(sections)])[1].partition("@")
     found = Reference.parse(name)
     return replace(found, digest=digest or None, plain_http=is_loopback(found.host))
+
+
+def adds_to_base(container: Container, folders: Sequence[Path]) -> Path | None:
+    """Return the definition of *container* if it puts programs or files upon its base; None where it does not.
+
+    Only a runtime that starts what hpcml builds has these.
+    """
+    path, sections = _read(container, folders)
+    return path if any(_ADDS.match(line) for piece in sections for line in piece[:1]) else None
 
 
 def remarks(container: Container) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ _HUB = "docker.io"
 _GIVES = {"--env": "workload.env", "--workdir": "workload.cwd"}
 _ALL_GPUS = frozenset(ContainerGpu) - {ContainerGpu.auto}
 # What is put upon an image that is built; a runtime that builds none refuses it.
-_ADDITIONS = ("pip", "apt", "post", "environment", "labels")
+_ADDITIONS = ("dockerfile", "path", "pip", "apt", "post", "environment", "labels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +287,12 @@ _ENTRIES = (
         gpus=_ALL_GPUS - {ContainerGpu.rocm},
         splits_at=": \t\n",
         one_line_values=True,
-        taken={"-e": _GIVES["--env"], "-m": "container.binds", "-w": "container.writable_tmpfs", "--rc": "nothing"},
+        taken={
+            **dict.fromkeys(("-e", "--env"), _GIVES["--env"]),
+            **dict.fromkeys(("-m", "--mount"), "container.binds"),
+            **dict.fromkeys(("-w", "--rw"), "container.writable_tmpfs"),
+            "--rc": "nothing",
+        },
         environment={"ENROOT_LOGIN_SHELL": "no"},
     ),
     ContainerRuntime(

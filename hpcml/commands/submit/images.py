@@ -24,6 +24,7 @@ from hpcml.errors import ConfigError, ImageError
 from hpcml.images import releases
 from hpcml.images.build import BuildProgress, OnProgress
 from hpcml.images.cache import Cache, Checksums
+from hpcml.images.definition import adds_to_base
 from hpcml.images.packing import Packing
 from hpcml.images.registry import Reference, UnreachableError
 from hpcml.images.runtimes import runtime_named
@@ -168,7 +169,8 @@ def _reliance(item: Planned) -> str | None:
 def named_image(run: Run, project: Path) -> Image | None:
     """Return the image that the runtime of *run* takes by its name in a registry; None: it takes files.
 
-    Raises `ConfigError` where *project* has a definition for it, which such a runtime cannot use.
+    Raises `ConfigError` where *project* has a definition for it, which such a runtime cannot use, and where hpcml's own
+    puts something upon the base.
     """
     runtime = runtime_named(runtime_for(run))
     if runtime.builds or runtime.reference is None:
@@ -176,6 +178,11 @@ def named_image(run: Run, project: Path) -> Image | None:
     own = project / "containers" / f"{run.container.name}.def"
     if own.is_file():
         raise ConfigError(f"{own}: {runtime.name} takes {runtime.takes}, and reads no definition: rename it")
+    if (adds := adds_to_base(run.container, images.definition_folders(project))) is not None:
+        raise ConfigError(
+            f"container={run.container.name}: {runtime.name} takes {runtime.takes}, and would have nothing of what "
+            f"{adds.name} puts upon its base: choose another container, or another container.runtime"
+        )
     return Image(path=runtime.reference(Reference.of(run.container)))
 
 
