@@ -118,7 +118,7 @@ def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
     say(f"keep it:    hpcml build +container=local container.path={target}", err=True)
 
 
-def _remark(wanted: WantedImage) -> None:
+def _remark(wanted: WantedImage | UnresolvedImage) -> None:
     for line in wanted.remarks:
         complain(f"warning: {line}")
 
@@ -129,12 +129,12 @@ def _show(planned: WantedImage | UnresolvedImage) -> None:
     definition = planned.definition
     pass_on(definition.text)
     say()
+    _remark(planned)
     if isinstance(planned, UnresolvedImage):
         say("key     unresolved, for it follows from the digest of the base")
         say(f"base    {definition.base} {definition.base_digest}: {planned.why}")
         say(f"image   {planned.folder or '$HPCML_IMAGES'}/KEY.sif")
         return
-    _remark(planned)
     if planned.note:
         complain(f"warning: {planned.note}")
     say(f"key     {definition.key}")

@@ -135,6 +135,7 @@ class UnresolvedImage:
     definition: Definition
     folder: Path | None  # where the image would be; None: no place for images is known
     why: str
+    remarks: tuple[str, ...] = ()  # as of a `WantedImage`
 
 
 def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[WantedImage | UnresolvedImage]:
@@ -157,7 +158,11 @@ def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) ->
             definition = definitions.define(
                 tagged, container.digest, folders=definition_folders(project), project=project
             )
-            found.append(UnresolvedImage(definition=definition, folder=folder, why=str(error)))
+            found.append(
+                UnresolvedImage(
+                    definition=definition, folder=folder, why=str(error), remarks=definitions.remarks(tagged)
+                )
+            )
     return found
 
 

@@ -97,7 +97,8 @@ def convert(path: Path) -> Converted:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"container.dockerfile={path} cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ConfigError(f"container.dockerfile={path} cannot be read: {why}") from error
     reader = _Reader(path)
     for number, line in _logical_lines(text):
         reader.take(number, line)
@@ -311,7 +312,8 @@ class _Reader:
                     pairs.append((self._expanded(name, self._stage.known), f"{_STAGED}/{staged}"))
                 if unpacks and (packed := _ARCHIVE.search(name)):
                     self._stage.post.append(
-                        f"mkdir -p {place} && tar -x{_UNPACK[packed[1]]}f {_STAGED}/{staged} -C {place}"
+                        f"mkdir -p {shlex.quote(place)} && "
+                        f"tar -x{_UNPACK[packed[1]]}f {_STAGED}/{staged} -C {shlex.quote(place)}"
                     )
                 else:
                     self._stage.post.append(shlex.join(["hpcml_put", staged, PurePosixPath(name).name or "x", place]))

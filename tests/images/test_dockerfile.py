@@ -9,7 +9,9 @@ import pytest
 
 from hpcml.errors import ConfigError
 from hpcml.images.dockerfile import convert
+from tests.cli.command_line import Hpcml
 from tests.cluster.apptainer.registry import Registry
+from tests.images.test_registry import closed_port
 from tests.images.user import ImageUser, one_line
 
 _REAL = r"""# syntax=docker/dockerfile:1
@@ -154,6 +156,24 @@ def test_what_is_different_is_said_by_line(tmp_path: Path, line: str, says: str)
 
     assert remark.startswith("Dockerfile:2: ")
     assert says in remark
+
+
+def test_an_archive_is_unpacked_where_it_is_said_and_nothing_else_is_done(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").touch()
+
+    text = convert(write(tmp_path, "FROM alpine\nARG TO='/opt/x;touch'\nADD a.tar.gz $TO\n")).text
+
+    assert "mkdir -p '/opt/x;touch' && tar -xzf /.hpcml-copy/0 -C '/opt/x;touch'\n" in text
+
+
+def test_a_dry_run_without_a_network_says_what_is_different_too(hpcml_environ: dict[str, str], tmp_path: Path) -> None:
+    write(tmp_path, f"FROM {closed_port()}/alpine:3\nEXPOSE 80\n")
+
+    shown = Hpcml(environ=hpcml_environ, cwd=tmp_path)("build", "-n", "--dockerfile", "Dockerfile")
+
+    assert shown.returncode == 0, shown.stderr
+    assert "key     unresolved" in shown.stdout
+    assert "warning: Dockerfile:2: EXPOSE is left out" in shown.stderr
 
 
 def test_each_run_is_a_shell_of_its_own_and_the_shell_that_is_asked_for(tmp_path: Path) -> None:
