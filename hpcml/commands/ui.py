@@ -40,7 +40,17 @@ def serve(places: Places, *, port: int, is_opening: bool) -> int:
             collect(store, places)
             copy_into(store, copy)
         metadata.write_text(json.dumps(_metadata(copy)), encoding="utf-8")
-        words = [sys.executable, "-m", "datasette", "serve", "--immutable", str(copy), "--metadata", str(metadata)]
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "datasette",
+            "serve",
+            "--immutable",
+            str(copy),
+            "--metadata",
+            str(metadata),
+        ]
         # the link with a secret in it: others who work on this machine can reach its ports
         words += ["--host", _HOST, "--port", str(port or _free_port()), "--root"]
         words += ["--setting", "sql_time_limit_ms", str(_STATEMENT_MS), "--setting", "default_page_size", str(_PAGE)]

@@ -205,6 +205,7 @@ def _start_queue(folder: Path) -> Started:
     with open_file(folder / "queue.log", "ab") as log:
         subprocess.run(  # not by `call`: it finishes its work though we be killed meanwhile
             [sys.executable, "-m", _STARTER, str(folder)],
+            cwd=folder,  # Python takes modules of it, submitit's processes as well: the user's queue.py is not Python's
             env=without_login(os.environ),  # it lives on as a queue
             stdin=subprocess.DEVNULL,
             stdout=log,

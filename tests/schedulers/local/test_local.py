@@ -57,6 +57,21 @@ def test_a_pack_is_one_claim_and_one_agent_that_runs_it_in_turn(submitter: Local
     assert all(events(job, "attempt_ended")[0]["state"] == "COMPLETED" for job in jobs)
 
 
+def test_modules_of_the_folder_where_somebody_types_are_none_of_the_queues(
+    submitter: LocalSubmitter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("grp", "queue", "tarfile"):  # as Python's own, which submitit and its processes load
+        (project / f"{name}.py").write_text(f"raise SystemExit('the {name}.py of a project')\n")
+    monkeypatch.chdir(project)
+
+    (ticket,) = submitter.submit(batch_of([job := job_of(submitter, tmp_path, "exit 0")]))
+    wait_for_end(submitter, ticket)
+
+    assert events(job, "attempt_ended")[0]["state"] == "COMPLETED"
+
+
 def test_a_submission_is_found_by_its_token(submitter: LocalSubmitter, tmp_path: Path) -> None:
     batch = batch_of([job_of(submitter, tmp_path, "true", index) for index in range(2)])
     before = submitter.find(batch)
