@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("create", "scaffold"), "new"),
     **dict.fromkeys(("resume", "restart", "requeue", "rerun"), "retry"),
     **dict.fromkeys(("plot", "curve", "metrics"), "curves"),
-    **dict.fromkeys(("watch", "monitor", "htop", "nvidia-smi"), "top"),
+    **dict.fromkeys(("monitor", "htop", "nvidia-smi"), "top"),
     **dict.fromkeys(("check", "test", "verify"), "doctor"),
     **dict.fromkeys(("sql", "select"), "query"),
     **dict.fromkeys(("image", "containers", "container"), "images"),

@@ -132,8 +132,8 @@ def test_on_a_login_node_a_build_is_modest_and_in_a_job_it_is_not() -> None:
 
     assert processors_on(is_login_node=True, chosen=None, environ={}) == min(4, here)
     assert processors_on(is_login_node=True, chosen=1, environ={}) == 1
-    for name in ("SLURM_JOB_ID", "LSB_JOBID", "FLUX_JOB_ID"):
-        assert processors_on(is_login_node=True, chosen=None, environ={name: "7"}) is None
+    for job in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"):
+        assert processors_on(is_login_node=True, chosen=None, environ={job: "7"}) is None
     assert processors_on(is_login_node=False, chosen=None, environ={}) is None
 
 

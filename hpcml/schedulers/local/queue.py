@@ -396,7 +396,7 @@ def _start_agent(
     """Start what becomes the agent of *job* when it reads a line."""
     # submitit empties CUDA_VISIBLE_DEVICES and marks its own job; a run gets the GPUs that it claimed and no marks,
     # nor those of a job array that somebody works in: they would tell the agent which runs of its file are its own
-    foreign = ("SUBMITIT_", "SLURM_ARRAY_", "PBS_ARRAY_")
+    foreign = ("SUBMITIT_", "SLURM_ARRAY_", "PBS_ARRAY_", "HPCML_ARRAY_", "HPCML_PACK", "HPCML_NODE_RANK")
     inherited = {name: value for name, value in without_login(environ).items() if not name.startswith(foreign)}
     own = {
         "CUDA_VISIBLE_DEVICES": ",".join(held.gpus),

@@ -28,6 +28,7 @@ _FIELD = re.compile(r"(\w+)=(\S+)")
 _WAITS = (
     *("Required node not available", "Required partition not available", "nodes are busy", "Job dependency"),
     *("Requested nodes are busy", "Unable to contact slurm controller", "Socket timed out", "Connection"),
+    "Could not establish a configuration source",
 )
 
 

@@ -31,6 +31,7 @@ _REQUEUE_SILENCE_S = 120.0  # nobody else would look for the job; an agent waits
 # What the script and Slurm told a job of itself: sbatch would hand it on to the next
 _OF_THIS_JOB = (
     *("HPCML_REQUEUE", "HPCML_MASTER_ADDR", "HPCML_NODE_RANK", "HPCML_JOB_START", "TMPDIR"),
+    *("HPCML_JOB_ID", "HPCML_JOB_NAME", "HPCML_ARRAY_INDEX", "HPCML_PACK"),  # of a job of LSF or Flux
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
 )
 

@@ -173,9 +173,12 @@ def test_marked_runs_are_passed_over_and_a_pack_only_if_all_of_it_is(submitter: 
 def test_a_queue_inside_of_somebodys_array_job_does_not_confuse_its_agents(
     tmp_path: Path, submitter: LocalSubmitter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAY_ID"):
+    names = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAY_ID", "HPCML_PACK",
+             "HPCML_ARRAY_INDEX", "HPCML_NODE_RANK")  # fmt: skip
+    for name in names:
         monkeypatch.setenv(name, "7")
-    jobs = [job_of(submitter, tmp_path, "echo $SLURM_ARRAY_TASK_ID$PBS_ARRAY_INDEX", index) for index in range(2)]
+    told = "".join(f"${name}" for name in names)
+    jobs = [job_of(submitter, tmp_path, f"echo {told}", index) for index in range(2)]
 
     tickets = submitter.submit(batch_of(jobs, in_packs_of=2))
     wait_for_end(submitter, *tickets)
