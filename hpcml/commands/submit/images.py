@@ -32,7 +32,7 @@ from hpcml.model.cluster import Cluster
 from hpcml.model.container import Container, ContainerBuild, ContainerKind
 from hpcml.model.image import ImageRecord
 from hpcml.model.precision import Numerics, PrecisionName
-from hpcml.model.run import Data, Model, Precision, Run, Schedule, Snapshot, Workload
+from hpcml.model.run import Data, Model, Precision, Profiling, Run, Schedule, Snapshot, Workload
 from hpcml.model.strategy import Strategy, StrategyName
 from hpcml.paths import Places
 from hpcml.runs.atomic import write_text
@@ -306,18 +306,18 @@ def waiting_for(item: Planned, job_id: str) -> Planned:
 
 
 def _planned(wanted: WantedImage, item: Planned, places: Places) -> Planned:
-    run = _build_run(wanted, item.run, places)
+    run = build_run(wanted, item.run, places)
     software = Software(python=sys.executable, recipes=places.home, cwd=places.home)
     plan = build_plan(run, run.profile_device(), software, cpus_per_task=run.resources.cpus_per_task)
     return Planned(run=run, plan=replace(plan, needs_login=True), overrides=(), user_config=item.user_config)
 
 
-def _build_run(wanted: WantedImage, needs_it: Run, places: Places) -> Run:
+def build_run(wanted: WantedImage, needs_it: Run, places: Places) -> Run:
     """Return a run that builds: with the resources of *needs_it*, but one node, and of its GPUs at most one."""
     resources = replace(
         needs_it.resources,
         nodes=1,
-        gpus_per_node=min(1, needs_it.resources.gpus_per_node or 0),
+        gpus_per_node=1 if needs_it.resources.mig is not None else min(1, needs_it.resources.gpus_per_node or 0),
         array_parallelism=None,
         dependency=None,
     )
@@ -332,6 +332,7 @@ def _build_run(wanted: WantedImage, needs_it: Run, places: Places) -> Run:
         resources=resources,
         workload=Workload(command=shlex.join(_command(wanted, places)), cwd=str(places.home)),
         schedule=Schedule(snapshot=Snapshot.none),
+        profile=Profiling(),
         seed=0,
         experiment=_EXPERIMENT,
         name=wanted.definition.key[:12],
