@@ -225,6 +225,8 @@ def test_every_shipped_option_composes_and_says_what_it_is(tmp_path: Path) -> No
         "model/custom": ["workload.command=x"],
         "container/sif": ["container.path=/x.sif"],
         "container/sandbox": ["container.path=/x"],
+        "container/local": ["container.path=/x"],
+        "container/dockerfile": ["container.dockerfile=/x"],
     }
     together: dict[tuple[str, ...], list[str]] = {}  # a sweep composes its points in half the time
     for file in sorted(CONF.glob("*/*.yaml")):
