@@ -145,20 +145,23 @@ class TorchTraining(loop.Training):
         self._memories = [PeakMemory(device) for device in dict.fromkeys(team.devices)]  # logical devices are one
         orders = itertools.islice(sample_orders(self._recipe.samples, run, task), done, None)
         window = StepWindow.of_run(run, done)
-        for step in range(done + 1, task.steps + 1):
+        with contextlib.ExitStack() as stack:
             if window is not None:
-                window.before(step)
-            with clock.data(), team.drawing(step):
-                parts = self._fetch(next(orders))
-            with clock.step():
-                loss = team.learn(self._recipe, self._arithmetic, parts)
-                self._arithmetic.step(self._optimizer)
-            if window is not None:
-                window.after(step)
-                if step == task.steps:
-                    window.close()
-            end = team.end_step(loss, due=self.checkpoints.due(step), asked=self.checkpoints.asked)
-            yield StepEnd(step, end.loss, end.due, end.asked, clock.step_time_s, clock.data_time_s)
+                stack.callback(window.close)  # of a training that fails or leaves, too
+            for step in range(done + 1, task.steps + 1):
+                if window is not None:
+                    window.before(step)
+                with clock.data(), team.drawing(step):
+                    parts = self._fetch(next(orders))
+                with clock.step():
+                    loss = team.learn(self._recipe, self._arithmetic, parts)
+                    self._arithmetic.step(self._optimizer)
+                if window is not None:
+                    window.after(step)
+                    if step == task.steps:
+                        window.close()
+                end = team.end_step(loss, due=self.checkpoints.due(step), asked=self.checkpoints.asked)
+                yield StepEnd(step, end.loss, end.due, end.asked, clock.step_time_s, clock.data_time_s)
 
     def metrics(self, end: StepEnd) -> Mapping[str, float]:
         """Return what the strategy and the scaling of the loss have measured."""

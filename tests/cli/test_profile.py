@@ -60,6 +60,17 @@ def test_torchs_profiler_keeps_a_trace_of_the_chosen_steps(hpcml: Hpcml) -> None
     assert "Self CPU" in (folder / "0-rank0.txt").read_text()
 
 
+def test_of_a_training_that_fails_what_was_profiled_is_kept(hpcml: Hpcml) -> None:
+    words = ["model=mnist_mlp", "precision=fp32", "training.steps=30", "training.learning_rate=1e30"]
+
+    hpcml("run", *words, "profile=torch", "profile.first_step=2", "profile.steps=29")
+
+    (run,) = hpcml.runs()
+    assert run["state"] == "FAILED", run["reason"]
+    found = sorted(path.name for path in (Path(run["path"]) / "profile").iterdir())
+    assert found == ["0-rank0.json", "0-rank0.txt"]
+
+
 @pytest.mark.parametrize("tool", ["nsys", "ncu"])
 def test_nvidias_profiler_is_put_around_the_chosen_process_alone(hpcml: Hpcml, doubles: str, tool: str) -> None:
     two = ["strategy=ddp", "strategy.processes_per_node=2", "resources.gpus_per_node=0"]
