@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 _LIKE = 0.65  # difflib's own measure: two words with this share of letters in the same order look alike
 _MOST = 2
-_OF_SITES = ("cluster", "container")  # sections that profiles fill in; most words are meant for others
+_SELDOM = ("cluster", "container", "profile")  # sections that few people write in; most words are meant for others
 
 # What other programs call our settings, by the last part of a key.
 KEYS: Mapping[str, str] = {
@@ -55,16 +55,17 @@ def nearest(word: str, known: Collection[str], synonyms: Mapping[str, str] | Non
     """Return at most two of *known* that *word* may stand for, the likeliest first; none where nothing is like it.
 
     Known words may be dotted keys. First come those whose last part is that of *word*, or what other programs call so
-    (*synonyms*), the one of the same section before others; then those that look alike, whole or in their last parts.
+    (*synonyms*), the one of the same section before others, and one that is two sections deep last; then those that
+    begin so, and those that look alike, whole or in their last parts.
 
     >>> nearest("account", ["layout", "resources.account"])
     ['resources.account']
     """
     section, _, last = word.lower().rpartition(".")
-    for end in (last, (synonyms or {}).get(last)):
-        same = [key for key in known if _last(key) == end and key != word]
-        if same:
-            return sorted(same, key=lambda key: (_section(key) != section, _section(key) in _OF_SITES, len(key)))[:1]
+    ends = (last, (synonyms or {}).get(last))
+    same = [(at, key) for at, end in enumerate(ends) for key in known if _last(key) == end and key != word]
+    if same:
+        return [min(same, key=lambda one: (_distance(one[1], section), one))[1]]
     lasts = {_last(key) for key in known}
     by_last = difflib.get_close_matches(last, lasts, n=_MOST, cutoff=_LIKE)
     inside = [key for end in by_last for key in known if _last(key) == end and section == _section(key)]
@@ -73,7 +74,7 @@ def nearest(word: str, known: Collection[str], synonyms: Mapping[str, str] | Non
     begun = [key for key in sorted(known) if len(last) >= len("abc") and _last(key).startswith(last)]
     in_section = inside or [key for key in begun if section and _section(key) == section]
     found = in_section or [key for key in whole if "." in key or not section] or begun or elsewhere
-    return list(dict.fromkeys(found))[:_MOST]
+    return list(dict.fromkeys([key for key in found if key in begun] or found))[:_MOST]
 
 
 def did_you_mean(word: str, known: Collection[str], synonyms: Mapping[str, str] | None = None) -> str | None:
@@ -88,3 +89,8 @@ def _last(key: str) -> str:
 
 def _section(key: str) -> str:
     return key.rpartition(".")[0]
+
+
+def _distance(key: str, section: str) -> tuple[bool, bool, bool]:
+    """Return how far *key* is from what somebody may mean who writes in *section*: smaller is nearer."""
+    return _section(key) != section, key.count(".") > 1, key.partition(".")[0] in _SELDOM

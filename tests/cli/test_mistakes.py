@@ -141,7 +141,7 @@ TYPED = {
     "curves": "name them",
     "runs --state DONE": "choose PENDING",
     "runs --limit -1": "x>=1",
-    "export --to excel -o x": "is not one of 'csv'",
+    "export --to excel -o x": "there is no exporter 'excel': choose csv",
     "export --to csv": "-o FOLDER",
     "import /nowhere": "does not exist",
     "ingest /nowhere": "name a run directory",
