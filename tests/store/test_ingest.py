@@ -76,7 +76,8 @@ def test_a_run_directory_becomes_a_record(store: Database, runs: Path) -> None:
     assert run.params["model.name"] == "digits_cnn"
     assert run.params["training.batch_size"] == 64
     assert run.params["workload.env"] == {}
-    assert run.facts == {"hostname": "node7", "cores": 8, "framework": "torch", "torch": "2.13.0", "threads": 2}
+    told = {"hostname": "node7", "cores": 8, "framework": "torch", "torch": "2.13.0", "threads": 2}
+    assert run.facts == {**told, "precision_evidence": "probed", "precision_probed": "tf32"}
     accuracy = run.metrics["val_accuracy"]
     assert (accuracy.n, accuracy.first, accuracy.last, accuracy.last_step, accuracy.max_step) == (20, 0.0, 0.95, 19, 19)
     assert accuracy.mean == pytest.approx(0.475)
