@@ -58,7 +58,7 @@ class Observer:
     def __init__(self, report: Reporter, *, how: str, is_brief: bool = False) -> None:
         self._report, self._how, self._is_brief = report, how, is_brief
         self._lock = threading.Lock()
-        self._is_on = False
+        self._is_on = self._is_closed = False
         self._has_said_hello = False
         self._folder: Optional[str] = None
         self._lead: Optional[weakref.ref[Any]] = None
@@ -105,14 +105,16 @@ class Observer:
         self._last_step = step
 
     def close(self) -> None:
-        """Give up an open window, read those that wait, and observe no more."""
+        """Give up an open window, read those that wait, tell how many steps there were, and observe no more."""
         with self._safely(), self._lock:
-            if not self._is_on:
+            if self._is_closed:
                 return
-            self._drop_window()
-            while self._taken:
-                self._read(self._taken.pop(0))
-            if self._steps:
+            self._is_closed = True
+            if self._is_on:
+                self._drop_window()
+                while self._taken:
+                    self._read(self._taken.pop(0))
+            if self._windows:
                 self._report.event("precision_observer_closed", framework="torch", steps=self._steps)
             self._end()
 
@@ -148,7 +150,10 @@ class Observer:
         if depth > 0:
             self._depths[id(optimizer)] = depth
             return
-        if not self._is_on or not self._lock.acquire(blocking=False):  # another thread's step ended just now
+        if not self._is_on:
+            self._steps += not self._is_closed and self._leads(optimizer)  # of one that went off, the steps still count
+            return
+        if not self._lock.acquire(blocking=False):  # another thread's step ended just now
             return
         try:
             with self._safely():
@@ -334,7 +339,7 @@ class Observer:
     def _forget(self) -> None:
         """Observe nothing in a child: its steps, if any, are another program's."""
         self._lock = threading.Lock()
-        self._is_on, self._taken, self._folder = False, [], None
+        self._is_on, self._is_closed, self._taken, self._folder = False, True, [], None
 
 
 def observe(report: Reporter, *, how: str, is_brief: bool = False, is_hooked: bool = True) -> Observer:

@@ -447,6 +447,22 @@ def test_an_error_of_the_observer_costs_the_program_nothing(
     assert said.startswith("hpcml_client: the precision is not observed any more: FileNotFoundError")
 
 
+def test_of_an_observer_that_went_off_the_steps_still_count() -> None:
+    told = Told()
+    seeing = Observer(told, how="client")
+    seeing.install(is_hooked=True)
+
+    train(whole, steps=3)
+    seeing.give_way("somebody else takes a trace")
+    train(whole, steps=4)
+    seeing.close()
+    seeing.close()
+
+    assert told.off == ["somebody else takes a trace"]
+    closed = [details for name, details in told.events if name == "precision_observer_closed"]
+    assert closed == [{"framework": "torch", "steps": 7}]
+
+
 def test_a_trace_of_another_torch_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "_SCHEMAS", ("0.9",))
     with watching() as told:
