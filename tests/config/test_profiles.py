@@ -16,6 +16,7 @@ from hpcml.config.profiles import (
 )
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, Queue, Resources, SchedulerName
+from hpcml.model.container import RUNTIMES
 from hpcml.model.pbs import PbsRequest, PbsSite
 from hpcml.paths import resource_dir
 from hpcml.units import parse_memory_mb, parse_walltime_s
@@ -149,7 +150,7 @@ def test_what_a_job_script_takes_over_is_fit_for_a_shell(profile: Profile) -> No
     assert site.scratch is None or re.fullmatch(r"[/$][\w/$]+", site.scratch)
     assert site.proxy is None or site.proxy.startswith("http://")
     assert site.host_driver is None or re.fullmatch(r"[\d.]+", site.host_driver)
-    assert site.container_runtime in (None, "apptainer", "singularity")
+    assert site.container_runtime in (None, *RUNTIMES)
 
 
 @pytest.mark.parametrize("name", ["barbora_pbs", "karolina_pbs", "dgx2", "frontier", "juwels_booster", "perlmutter"])

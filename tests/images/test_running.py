@@ -386,7 +386,7 @@ def test_every_run_of_the_page_would_be_submitted(user: ImageUser, image: Path, 
     }
     words = [re.sub(r"/(scratch|home)/me/.*", lambda match: places[match[0]], word) for word in shlex.split(line)]
     write(user, "Dockerfile", f"FROM {registry.host}/nvidia/pytorch:24.12-py3\nLABEL of=mine\n")
-    if "+container=ngc_pytorch" in words:  # of which there is one release here
+    if "+container=ngc_pytorch" in words and "+cluster=perlmutter" not in words:  # of which there is one release here
         words += [f"container.registry={registry.url}", "container.tag=24.12-py3"]
     write(user, "train.py", "")
 
@@ -394,4 +394,4 @@ def test_every_run_of_the_page_would_be_submitted(user: ImageUser, image: Path, 
 
     assert done.returncode == 0, done.stderr
     assert "image: " in done.stdout
-    assert "apptainer exec" in done.stdout
+    assert ("podman-hpc run" if "+cluster=perlmutter" in words else "apptainer exec") in done.stdout
