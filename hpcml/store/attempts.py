@@ -13,7 +13,8 @@ from hpcml.model.records import RunRecord
 from hpcml.runs.state import DECISIVE, EventName, RunFold, Told
 from hpcml.store.database import Database
 from hpcml.store.facts import counted_attempts
-from hpcml.store.loading import chunked, load_records, select_runs
+from hpcml.store.loading import load_records, select_runs
+from hpcml.store.pieces import chunked
 from hpcml.store.schema import EVENT, JOURNAL, RUN
 
 _READ = (*DECISIVE, EventName.CHECKPOINT, EventName.LEFT)

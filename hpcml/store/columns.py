@@ -39,12 +39,12 @@ from hpcml.store.schema import (
     RUN,
     RUN_FACT,
     RUN_NOTE,
-    RUN_PARAM,
     RUN_TAG,
     RUN_USAGE,
     RUN_WORK,
     SUMMARY,
 )
+from hpcml.store.settings import known_settings, values_of
 
 _SHOWN = 5  # candidates in an error's one line
 _COUNTED = ("bad_lines", "lost_records")  # over all journals of a run
@@ -124,7 +124,7 @@ def known_keys(connection: Connection) -> set[str]:
 
     `near` chooses from them what to suggest for a misspelt key.
     """
-    params = set(connection.execute(select(RUN_PARAM.c.key).distinct()).scalars())
+    params = known_settings(connection)
     groups = {key.removesuffix(".name") for key in params if key.endswith(".name")}
     facts = connection.execute(select(RUN_FACT.c.key).distinct()).scalars()
     metrics = connection.execute(select(METRIC.c.name)).scalars()
@@ -158,11 +158,18 @@ def _lists(connection: Connection, table: Table, column: Column[Any]) -> Values:
 
 
 def _param(connection: Connection, key: str) -> Values:
-    return _json(connection, RUN_PARAM, key) or _json(connection, RUN_PARAM, f"{key}.name")
+    return values_of(connection, key) or values_of(connection, f"{key}.name")
 
 
 def _fact(connection: Connection, key: str) -> Values:
-    return _json(connection, RUN_FACT, key)
+    rows = connection.execute(select(RUN_FACT.c.run_id, RUN_FACT.c.value).where(RUN_FACT.c.key == key))
+    decoded: dict[str, Any] = {}  # of many runs most values are alike; a list may be shared, since nobody changes it
+    found = {}
+    for run_id, value in rows:
+        if value not in decoded:
+            decoded[value] = json.loads(value)
+        found[run_id] = decoded[value]
+    return found
 
 
 def _last(connection: Connection, key: str) -> Values:
@@ -210,14 +217,3 @@ def _statistic(connection: Connection, key: str) -> Values:
 def _summaries(connection: Connection, metric: str, column: Any) -> Values:  # noqa: ANN401 - SQLAlchemy's own
     query = select(SUMMARY.c.run_id, column).join(METRIC, METRIC.c.id == SUMMARY.c.metric_id)
     return {at: value for at, value in connection.execute(query.where(METRIC.c.name == metric))}  # noqa: C416 - as above
-
-
-def _json(connection: Connection, table: Table, key: str) -> Values:
-    rows = connection.execute(select(table.c.run_id, table.c.value).where(table.c.key == key))
-    decoded: dict[str, Any] = {}  # of many runs most values are alike; a list may be shared, since nobody changes it
-    found = {}
-    for run_id, value in rows:
-        if value not in decoded:
-            decoded[value] = json.loads(value)
-        found[run_id] = decoded[value]
-    return found

@@ -28,6 +28,7 @@ from hpcml.store.news import IngestReport
 from hpcml.store.parse import Stretch, storable, take_in
 from hpcml.store.rows import TELLING, EventRow, PointRow, add_metrics, folded, insert_events, write_points
 from hpcml.store.schema import JOURNAL, METRIC, RUN, RUN_NOTE, RUN_TAG, RUN_USAGE, RUN_WORK, SERIES, SUMMARY
+from hpcml.store.settings import write_settings
 
 _MOST_RUNS = 250  # in one transaction: a quarter of a second during which nobody else can write
 _LONG_BYTES = 1 << 20  # of journals: their points take the time, and not the run
@@ -35,7 +36,6 @@ _LONG_BYTES = 1 << 20  # of journals: their points take the time, and not the ru
 _TALLY = tuple(each.name for each in fields(Tally))
 
 # As text and tuples: several times faster than insert() with dicts.
-_INSERT_PARAM = "INSERT INTO run_param (run_id, key, value) VALUES (?, ?, ?)"
 _INSERT_FACT = "INSERT INTO run_fact (run_id, key, value) VALUES (?, ?, ?)"
 
 
@@ -203,9 +203,9 @@ def _write(connection: Connection, readings: Sequence[_FirstReading]) -> None:
     for table in (RUN, JOURNAL, SERIES, SUMMARY, RUN_TAG, RUN_NOTE, RUN_USAGE, RUN_WORK):
         if found := new.of[table]:
             connection.execute(insert(table), found)
-    for statement, tuples in ((_INSERT_PARAM, new.params), (_INSERT_FACT, new.facts)):
-        if tuples:
-            connection.exec_driver_sql(statement, tuples)
+    write_settings(connection, new.params)
+    if new.facts:
+        connection.exec_driver_sql(_INSERT_FACT, new.facts)
     if new.events:
         insert_events(connection, new.events)
     if new.points:
@@ -221,7 +221,7 @@ class _NewRows:
     journal_ids: Iterator[int]
     series_ids: Iterator[int]
     of: defaultdict[Table, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    params: list[tuple[int, str, str]] = field(default_factory=list)
+    params: dict[int, Mapping[str, str]] = field(default_factory=dict)
     facts: list[tuple[int, str, str]] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     points: list[PointRow] = field(default_factory=list)
@@ -233,7 +233,7 @@ class _NewRows:
         about = {"uid": described.uid, **described.columns, **new.columns}
         is_sampled = new.is_over and not reading.has_telemetry
         self.of[RUN].append({"id": run_id, **about, "is_sampled": is_sampled})
-        self.params.extend((run_id, key, value) for key, value in described.params.items())
+        self.params[run_id] = described.params
         self.facts.extend((run_id, key, value) for key, value in new.facts.items())
         for table, found in new.lists.items():
             self.of[table] += ({**values, "run_id": run_id, "position": at} for at, values in enumerate(found))

@@ -25,12 +25,13 @@ from hpcml.store.curves import EMPTY, Points, Precedence, Tally, extend, merge
 from hpcml.store.database import Database
 from hpcml.store.first_reading import read_first
 from hpcml.store.journals import find_header, is_replaced, sizes_in
-from hpcml.store.loading import chunked, load_points
+from hpcml.store.loading import load_points
 from hpcml.store.locks import hold_run, is_server
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport, News, find_news, is_unchanged
 from hpcml.store.origin import check_home
 from hpcml.store.parse import Stretch, take_in
+from hpcml.store.pieces import chunked
 from hpcml.store.schema import JOURNAL, METRIC, RUN, SERIES, SUMMARY
 
 _BATCH_BYTES = 8 << 20  # of journals in one transaction: about a second during which nobody else can write

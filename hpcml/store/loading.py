@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     Connection,
     Row,
     Select,
     Table,
     and_,
-    bindparam,
     func,
     or_,
     select,
@@ -32,6 +30,7 @@ from hpcml.store.curves import Points, Precedence, Tally, merge
 from hpcml.store.database import Database
 from hpcml.store.origin import mark_of
 from hpcml.store.parse import storable
+from hpcml.store.pieces import chunked, numbers
 from hpcml.store.schema import (
     JOURNAL,
     METRIC,
@@ -39,16 +38,13 @@ from hpcml.store.schema import (
     RUN,
     RUN_FACT,
     RUN_NOTE,
-    RUN_PARAM,
     RUN_TAG,
     RUN_USAGE,
     RUN_WORK,
     SERIES,
     SUMMARY,
 )
-
-_MAX_VARIABLES = 900  # SQLite before 3.32 takes 999 in one statement
-_MAX_NUMBERS = 10_000  # a statement of a tenth of the million bytes that SQLite takes
+from hpcml.store.settings import load_settings
 
 COLUMNS = (
     *("uid", "path", "experiment", "name", "spec_hash", "state", "is_settled", "cause", "reason", "exit_code"),
@@ -57,7 +53,6 @@ COLUMNS = (
     *("precision", "precision_effective", "numerics", "git_commit", "git_dirty"),
 )  # of RunRecord and of the table alike
 
-T = TypeVar("T")
 RunRow = Row[*tuple[Any, ...]]
 
 
@@ -78,7 +73,7 @@ def load_runs(
     metrics they have. An empty *ids* gives an empty list.
     """
     rows: dict[int, RunRow] = {}
-    for chunk in _numbers(ids):
+    for chunk in numbers(ids):
         rows |= {row[0]: row for row in connection.execute(select_runs().where(RUN.c.id.in_(chunk)))}
     return load_records(connection, [rows[run_id] for run_id in ids], settings=settings)
 
@@ -94,7 +89,7 @@ def load_records(
     """
     ids = [row[0] for row in rows]
     every = ids if settings is None else []
-    params, facts = _load_json(connection, RUN_PARAM, ids, settings), _load_json(connection, RUN_FACT, every)
+    params, facts = load_settings(connection, ids, settings), _load_facts(connection, every)
     tags, metrics = _load_tags(connection, every), _load_summaries(connection, ids)
     notes, missing = _load_notes(connection, every), _load_missing(connection, ids)
     usage, work = _load_rows(connection, RUN_USAGE, every), _load_rows(connection, RUN_WORK, every)
@@ -155,20 +150,15 @@ def load_points(connection: Connection, series_ids: Sequence[int]) -> dict[int, 
     return points
 
 
-def _load_json(
-    connection: Connection, table: Table, ids: Sequence[int], keys: Collection[str] | None = None
-) -> defaultdict[int, dict[str, Any]]:
-    """Return the decoded settings or facts of each run; of these *keys* alone, if they are given.
-
-    Of a hundred rows a run, this is where listing runs spends its time.
-    """
+def _load_facts(connection: Connection, ids: Sequence[int]) -> defaultdict[int, dict[str, Any]]:
+    """Return the decoded facts of each run."""
     found: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    table = RUN_FACT
     query = select(table.c.run_id, table.c.key, table.c.value).order_by(table.c.run_id, table.c.key)
-    query = query if keys is None else query.where(table.c.key.in_(keys))
     keys_seen: dict[str, str] = {}
-    scalars: dict[str, Any] = {}  # of many runs most settings are alike
+    scalars: dict[str, Any] = {}  # of many runs most facts are alike
     empty: dict[str, type[list[Any] | dict[str, Any]]] = {"[]": list, "{}": dict}  # the most frequent of the others
-    for chunk in _numbers(ids):
+    for chunk in numbers(ids):
         cursor = connection.execute(query.where(table.c.run_id.in_(chunk))).cursor
         assert cursor is not None
         for run_id, word, value in iter(cursor.fetchone, None):  # the driver's tuples: a third of the time
@@ -187,7 +177,7 @@ def _load_json(
 def _load_tags(connection: Connection, ids: Sequence[int]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {run_id: [] for run_id in ids}
     query = select(RUN_TAG.c.run_id, RUN_TAG.c.tag).order_by(RUN_TAG.c.run_id, RUN_TAG.c.position)
-    for chunk in _numbers(ids):
+    for chunk in numbers(ids):
         for run_id, tag in connection.execute(query.where(RUN_TAG.c.run_id.in_(chunk))):
             found[run_id].append(tag)
     return found
@@ -197,7 +187,7 @@ def _load_notes(connection: Connection, ids: Sequence[int]) -> defaultdict[int, 
     found: defaultdict[int, list[Note]] = defaultdict(list)
     columns = (RUN_NOTE.c.run_id, RUN_NOTE.c.at, RUN_NOTE.c.author, RUN_NOTE.c.text)
     query = select(*columns).order_by(RUN_NOTE.c.run_id, RUN_NOTE.c.position)
-    for chunk in _numbers(ids):
+    for chunk in numbers(ids):
         for run_id, at, author, text in connection.execute(query.where(RUN_NOTE.c.run_id.in_(chunk))):
             found[run_id].append(Note(at=at, author=author, text=text))
     return found
@@ -212,7 +202,7 @@ def _load_missing(connection: Connection, ids: Sequence[int]) -> defaultdict[int
         .where((JOURNAL.c.bad_lines > 0) | (JOURNAL.c.lost_records > 0))
         .group_by(JOURNAL.c.run_id)
     )
-    for chunk in _numbers(ids):
+    for chunk in numbers(ids):
         for run_id, bad_lines, lost_records in connection.execute(query.where(JOURNAL.c.run_id.in_(chunk))):
             found[run_id] = (int(bad_lines), int(lost_records))
     return found
@@ -224,7 +214,7 @@ def _load_rows(connection: Connection, table: Table, ids: Sequence[int]) -> dict
     names = [column.name for column in columns]
     return {
         run_id: dict(zip(names, values, strict=True))
-        for chunk in _numbers(ids)
+        for chunk in numbers(ids)
         for run_id, *values in connection.execute(select(table.c.run_id, *columns).where(table.c.run_id.in_(chunk)))
     }
 
@@ -237,27 +227,11 @@ def _load_summaries(connection: Connection, ids: Sequence[int]) -> defaultdict[i
         .join(METRIC, METRIC.c.id == SUMMARY.c.metric_id)
         .order_by(SUMMARY.c.run_id, METRIC.c.name)
     )
-    for chunk in _numbers(ids):
-        for run_id, name, *numbers in connection.execute(query.where(SUMMARY.c.run_id.in_(chunk))):
-            tally = Tally(**{column.name: number for column, number in zip(columns, numbers, strict=True)})
+    for chunk in numbers(ids):
+        for run_id, name, *told in connection.execute(query.where(SUMMARY.c.run_id.in_(chunk))):
+            tally = Tally(**{column.name: number for column, number in zip(columns, told, strict=True)})
             found[run_id][name] = tally.summary(name)
     return found
-
-
-def _numbers(ids: Sequence[int]) -> Iterator[BindParameter[Any]]:
-    """Yield *ids* in pieces for one statement each, in which they stand as numbers: ten times fewer statements."""
-    for at in range(0, len(ids), _MAX_NUMBERS):
-        yield bindparam("ids", list(ids[at : at + _MAX_NUMBERS]), expanding=True, literal_execute=True)
-
-
-def chunked(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield *items* in pieces that fit the variables of one statement.
-
-    >>> [len(piece) for piece in chunked(range(1000))]
-    [900, 100]
-    """
-    for at in range(0, len(items), _MAX_VARIABLES):
-        yield items[at : at + _MAX_VARIABLES]
 
 
 def is_below(*roots: Path) -> ColumnElement[bool]:

@@ -52,7 +52,7 @@ def hold_schema(connection: Connection) -> None:
 
 
 def hold_run(connection: Connection, uid: str) -> None:
-    """Lock the run *uid*, and share the lock of the metrics' names, none of which may be deleted meanwhile.
+    """Lock the run *uid*, and share the lock of names and settings, none of which may be deleted meanwhile.
 
     Ingests of different runs go on side by side. The locks end with the transaction.
     """
@@ -60,10 +60,9 @@ def hold_run(connection: Connection, uid: str) -> None:
     _hold(connection, _Kind.RUN, uid)
 
 
-def hold_run_and_names(connection: Connection, uid: str) -> None:
-    """Lock the run *uid* and the metrics' names, so that names that nobody uses can be deleted."""
+def hold_names(connection: Connection) -> None:
+    """Lock the names of metrics and the settings of runs, so that those that nobody uses can be deleted."""
     _hold(connection, _Kind.NAMES, "")
-    _hold(connection, _Kind.RUN, uid)
 
 
 def hold_scheduler(connection: Connection, scheduler: str) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from hpcml.store.database import Database
-from hpcml.store.loading import chunked, is_below
+from hpcml.store.loading import is_below
+from hpcml.store.pieces import chunked
 from hpcml.store.schema import JOURNAL, RUN
 
 

@@ -24,7 +24,8 @@ from hpcml.runs.layout import NEWEST
 from hpcml.store.columns import Keyed, near
 from hpcml.store.conditions import Condition, Every, meeting, sorted_by
 from hpcml.store.database import Database
-from hpcml.store.loading import chunked, is_below, load_curves, load_records, load_runs, select_runs
+from hpcml.store.loading import is_below, load_curves, load_records, load_runs, select_runs
+from hpcml.store.pieces import chunked
 from hpcml.store.schema import EVENT, JOURNAL, RUN
 
 _SHOWN = 5  # candidates in an error's one line

@@ -18,10 +18,10 @@ from hpcml.model.state import State
 from hpcml.store.database import Database
 from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, fold, fold_notes, fold_tags
 from hpcml.store.journals import Cursor
-from hpcml.store.loading import chunked
-from hpcml.store.locks import WRITE, hold_run_and_names, is_server
+from hpcml.store.locks import WRITE, hold_names, hold_run, is_server
 from hpcml.store.manifest_rows import Description
 from hpcml.store.parse import Stretch, storable
+from hpcml.store.pieces import chunked
 from hpcml.store.schema import (
     EVENT,
     JOURNAL,
@@ -30,7 +30,6 @@ from hpcml.store.schema import (
     RUN,
     RUN_FACT,
     RUN_NOTE,
-    RUN_PARAM,
     RUN_TAG,
     RUN_USAGE,
     RUN_WORK,
@@ -38,6 +37,7 @@ from hpcml.store.schema import (
     SUMMARY,
     WORD,
 )
+from hpcml.store.settings import forget_settings, forget_unused, replace_settings
 from hpcml.store.telemetry import forget_samples
 from hpcml.store.usage import MEASURED, Carbon, fold_usage, fold_work
 
@@ -64,12 +64,9 @@ def ensure_run(connection: Connection, described: Description) -> tuple[int, boo
     else:
         run_id = known.id
         connection.execute(update(RUN).where(RUN.c.id == run_id).values(**described.columns))
-        connection.execute(delete(RUN_PARAM).where(RUN_PARAM.c.run_id == run_id))
         if known.epoch_ms != described.epoch_ms:
             forget_journals(connection, run_id)  # their times count from the old one
-    if described.params:
-        params = [{"run_id": run_id, "key": key, "value": value} for key, value in described.params.items()]
-        connection.execute(insert(RUN_PARAM), params)
+    replace_settings(connection, run_id, described.params)
     return run_id, True
 
 
@@ -341,20 +338,25 @@ def forget_runs(store: Database, uids: Sequence[str]) -> int:
     if not uids:
         return 0
     with store.writing() as connection:
-        return sum(_forget(connection, uid) for uid in uids)
+        found = sum(_forget(connection, uid) for uid in uids)
+        with connection.begin():
+            hold_names(connection)
+            # a name that no run has any more would be offered as a key of filters
+            connection.execute(delete(METRIC).where(METRIC.c.id.not_in(select(SERIES.c.metric_id))))
+            forget_unused(connection)
+        return found
 
 
 def _forget(connection: Connection, uid: str) -> bool:
     with connection.begin():
-        hold_run_and_names(connection, uid)
+        hold_run(connection, uid)
         connection.execute(delete(WORD).where(WORD.c.uid == uid))
         run_id = connection.execute(select(RUN.c.id).where(RUN.c.uid == uid)).scalar_one_or_none()
         if run_id is None:
             return False
         forget_journals(connection, run_id)
-        for table in (RUN_PARAM, RUN_FACT, RUN_TAG, RUN_NOTE, RUN_USAGE, RUN_WORK):
+        forget_settings(connection, run_id)
+        for table in (RUN_FACT, RUN_TAG, RUN_NOTE, RUN_USAGE, RUN_WORK):
             connection.execute(delete(table).where(table.c.run_id == run_id))
         connection.execute(delete(RUN).where(RUN.c.id == run_id))
-        # a name that no run has any more would be offered as a key of filters
-        connection.execute(delete(METRIC).where(METRIC.c.id.not_in(select(SERIES.c.metric_id))))
         return True

@@ -16,9 +16,10 @@ from sqlalchemy import Connection, delete, insert, select, update
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.store.database import Database
-from hpcml.store.loading import chunked, is_below, load_records, select_runs
+from hpcml.store.loading import is_below, load_records, select_runs
 from hpcml.store.locks import hold_scheduler, hold_words
 from hpcml.store.parse import storable
+from hpcml.store.pieces import chunked
 from hpcml.store.schema import POLL, RUN, WORD
 
 LONGEST_BACK_OFF_S = 16 * 60.0

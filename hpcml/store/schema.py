@@ -38,7 +38,7 @@ from hpcml.model.query_results import TelemetrySpan
 from hpcml.model.records import Usage, Work
 
 APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
-REVISION = "0007"  # the newest of migrations/versions
+REVISION = "0008"  # the newest of migrations/versions
 
 METADATA = MetaData(
     naming_convention={
@@ -101,13 +101,30 @@ RUN = Table(
     Column("is_sampled", Boolean, nullable=False, server_default=false()),
 )
 
-RUN_PARAM = Table(
-    "run_param",
+# What runs have alike, kept once: all settings of one config group (settings.py).
+SETTINGS = Table(
+    "settings",
     METADATA,
-    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("id", Integer, primary_key=True),
+    Column("digest", Text, nullable=False, unique=True),  # of the keys and values
+)
+
+SETTING = Table(
+    "setting",
+    METADATA,
+    Column("settings_id", ForeignKey("settings.id"), nullable=False),
     Column("key", Text, nullable=False, index=True),
     Column("value", Text, nullable=False),  # JSON, so that 3 and "3" stay two things
-    PrimaryKeyConstraint("run_id", "key"),
+    PrimaryKeyConstraint("settings_id", "key"),
+    sqlite_with_rowid=False,
+)
+
+RUN_SETTINGS = Table(
+    "run_settings",
+    METADATA,
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("settings_id", ForeignKey("settings.id"), nullable=False, index=True),
+    PrimaryKeyConstraint("run_id", "settings_id"),
     sqlite_with_rowid=False,
 )
 

@@ -44,7 +44,8 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
     "params": (
         "setting of a run",
         ("uid", "key", "value", "number"),
-        "SELECT run.uid, p.key, {text_of_value}, {number_of_value} FROM run_param p JOIN run ON run.id = p.run_id",
+        """SELECT run.uid, p.key, {text_of_value}, {number_of_value} FROM run_settings r
+            JOIN setting p ON p.settings_id = r.settings_id JOIN run ON run.id = r.run_id""",
     ),
     "facts": (
         "fact of a run",

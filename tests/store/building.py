@@ -33,7 +33,7 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest, Plan, Provenance, write_manifest
 from hpcml.runs.private import make_home
 from hpcml.store.database import Database
-from hpcml.store.schema import BUCKET, DEVICE, RUN_USAGE, RUN_WORK, SAMPLER
+from hpcml.store.schema import BUCKET, DEVICE, RUN_SETTINGS, RUN_USAGE, RUN_WORK, SAMPLER, SETTING, SETTINGS
 from hpcml.store.views import drop_views
 
 T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
@@ -127,13 +127,16 @@ class Journal:
         self.write(json.dumps({"k": "e", "s": self._seq, "t": t_s, "n": name, "d": details}) + "\n")
 
 
+PARAMS = "SELECT run_id, key, value FROM setting JOIN run_settings USING (settings_id)"  # as `run_param` once had them
+
+
 def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything in the store, without the numbers that depend on the order of arrival."""
     queries = {
         "run": "SELECT uid, path, experiment, name, spec_hash, seed, precision, precision_effective, numerics,"
         " scheduler, job_id, array_index, job_name, is_shared, submission, submitted_at, git_commit, git_dirty,"
         " state, is_settled, cause, reason, exit_code, attempt, t_start, t_end, wall_s, epoch_ms, clock_ms FROM run",
-        "param": "SELECT uid, key, value FROM run_param JOIN run ON run.id = run_id",
+        "param": f"SELECT uid, key, value FROM ({PARAMS}) AS p JOIN run ON run.id = run_id",  # noqa: S608
         "fact": "SELECT uid, key, value FROM run_fact JOIN run ON run.id = run_id",
         "tag": "SELECT uid, position, tag FROM run_tag JOIN run ON run.id = run_id",
         "note": "SELECT uid, position, at, author, text FROM run_note JOIN run ON run.id = run_id",
@@ -172,6 +175,9 @@ def _names(table: Table) -> str:
 def take_back_to_0004(connection: Connection) -> None:
     """Make of a store one whose hpcml knew neither usage nor samples."""
     drop_views(connection)
+    connection.exec_driver_sql(f"CREATE TABLE run_param AS {PARAMS}")
+    for table in (RUN_SETTINGS, SETTING, SETTINGS):
+        connection.execute(DropTable(table))
     for table in (BUCKET, DEVICE, SAMPLER, RUN_USAGE, RUN_WORK):
         connection.execute(DropTable(table))
     connection.exec_driver_sql("ALTER TABLE run DROP COLUMN is_sampled")

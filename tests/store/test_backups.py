@@ -202,7 +202,7 @@ def test_a_person_may_copy_the_store_while_it_is_written(tmp_path: Path, runs: P
     store = open_store(str(tmp_path / "store.db"), mode)
     ingest_all(store, runs)
     with store.writing() as connection, connection.begin():
-        connection.exec_driver_sql("DELETE FROM run_param")
+        connection.exec_driver_sql("DELETE FROM run_settings")
 
         written = back_up(open_store(str(tmp_path / "store.db")), tmp_path / "copy.db")
 

@@ -100,7 +100,7 @@ def test_a_first_user_killed_at_any_point_leaves_nothing_that_stops_the_next(tmp
         victim.communicate()
 
         with open_store(str(path), mode).reading() as connection:
-            assert connection.exec_driver_sql("SELECT count(*) FROM run_param").scalar() == 0
+            assert connection.exec_driver_sql("SELECT count(*) FROM run_settings").scalar() == 0
 
 
 def start_opener(**variables: str) -> Process:

@@ -103,7 +103,7 @@ def test_a_first_user_killed_at_any_point_leaves_nothing_that_stops_the_next(
 
         store = open_store(postgres.url(database))
         with store.reading() as connection:
-            assert connection.exec_driver_sql("SELECT count(*) FROM run_param").scalar() == 0
+            assert connection.exec_driver_sql("SELECT count(*) FROM run_settings").scalar() == 0
         store.close()
 
 

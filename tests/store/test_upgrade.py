@@ -21,7 +21,7 @@ from hpcml.store.schema import APPLICATION_ID
 from hpcml.store.sqlite.file import SqliteFile
 from hpcml.store.telemetry import timelines
 from hpcml.store.upgrade import alembic_config, upgrade
-from tests.store.building import T0, Journal, contents, make_run_dir, take_back_to_0004
+from tests.store.building import PARAMS, T0, Journal, contents, make_run_dir, take_back_to_0004
 from tests.store.test_ingest import UID, a_finished_run, fresh
 from tests.store.test_samples import one_run
 
@@ -55,7 +55,9 @@ def old_store(tmp_path: Path, some_runs: Path) -> Path:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute("ATTACH ? AS new", (str(tmp_path / "new.db"),))
         tables = [name for (name,) in connection.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'")]
-        for table in set(tables) - {"alembic_version"}:
+        params = PARAMS.replace("FROM setting JOIN run_settings", "FROM new.setting JOIN new.run_settings")
+        connection.execute(f"INSERT INTO run_param {params}")
+        for table in set(tables) - {"alembic_version", "run_param"}:
             columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})"))
             connection.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}")  # noqa: S608
         # as hpcml once folded them, in part by other rules
@@ -81,7 +83,9 @@ def test_a_store_of_the_first_schema_gives_the_answers_of_a_new_one_after_the_ne
     assert ingest_all(store, some_runs).runs == 3
 
 
-def test_a_run_without_a_directory_keeps_what_the_old_store_knew(old_store: Path, some_runs: Path) -> None:
+def test_a_run_without_a_directory_keeps_what_the_old_store_knew(
+    old_store: Path, some_runs: Path, tmp_path: Path
+) -> None:
     shutil.rmtree(some_runs / "default" / UID)
     store = open_store(str(old_store))
     ingest_all(store, some_runs)
@@ -89,6 +93,8 @@ def test_a_run_without_a_directory_keeps_what_the_old_store_knew(old_store: Path
     kept = get_run(store, "baseline")
 
     assert (kept.state, kept.is_settled, kept.cause, kept.is_shared) == (State.FAILED, True, None, False)
+    assert kept.params == get_run(open_store(str(tmp_path / "new.db")), "baseline").params
+    assert kept.params["model.name"] == "digits_cnn"
     assert len(find_runs(store)) == 3
 
 

@@ -1,0 +1,29 @@
+"""Many ids in statements: a statement has room for so many variables, and for so long a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import BindParameter, bindparam
+
+_MAX_VARIABLES = 900  # SQLite before 3.32 takes 999 in one statement
+_MAX_NUMBERS = 10_000  # a statement of a tenth of the million bytes that SQLite takes
+
+T = TypeVar("T")
+
+
+def numbers(ids: Sequence[int]) -> Iterator[BindParameter[Any]]:
+    """Yield *ids* in pieces for one statement each, in which they stand as numbers: ten times fewer statements."""
+    for at in range(0, len(ids), _MAX_NUMBERS):
+        yield bindparam("ids", list(ids[at : at + _MAX_NUMBERS]), expanding=True, literal_execute=True)
+
+
+def chunked(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield *items* in pieces that fit the variables of one statement.
+
+    >>> [len(piece) for piece in chunked(range(1000))]
+    [900, 100]
+    """
+    for at in range(0, len(items), _MAX_VARIABLES):
+        yield items[at : at + _MAX_VARIABLES]
