@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special  # not scipy.stats: it takes a second to import
 
-from hpcml.model.records import Point
+from hpcml.model.records import Curve, Point
 
+_AT_ONCE = 1_000_000  # step times
 MIN_STEPS = 8  # fewer in the window say nothing about a steady state
 _EXPLAINED = 0.80  # of the variance of the logarithms, by two modes: of a uniform distribution halves explain 75 %
 _APART = 1.25  # the means of two modes, at least
@@ -55,7 +58,7 @@ class SteadyState:
 
 def find_window(curve: Sequence[Point]) -> Window | None:
     """Return the last half of the steps of a ``step_time_s`` curve, or None below `MIN_STEPS` steps in it."""
-    steps = sorted(point.step for point in _measured(curve))
+    steps, _ = _measured(curve)
     if len(steps) - len(steps) // 2 < MIN_STEPS:
         return None
     return Window(from_step=steps[len(steps) // 2], to_step=steps[-1])
@@ -80,24 +83,53 @@ def steady_state(curve: Sequence[Point], window: Window | None = None) -> Steady
     Points that are no duration (not finite, not positive) are ignored; None: fewer than `MIN_STEPS` remain. Percentiles
     are interpolated linearly between two values (`statistics.quantiles`, method "inclusive").
     """
-    window = window or find_window(curve)
-    if window is None:
-        return None
-    values = _inside(curve, window)
-    if len(values) < MIN_STEPS:
-        return None
-    twentieths = statistics.quantiles(values, n=20, method="inclusive")  # between two values, in proportion
+    return steady_states({"": curve}, window).get("")
+
+
+def steady_states(curves: Mapping[str, Sequence[Point]], window: Window | None = None) -> dict[str, SteadyState]:
+    """Return the `steady_state` of each of *curves*, by uid; those without one are absent."""
+    found: dict[str, SteadyState] = {}
+    timed: dict[str, tuple[Window, Sequence[float]]] = {}
+    n = 0
+    for uid, curve in curves.items():
+        own = window or find_window(curve)
+        values = () if own is None else _inside(curve, own)
+        if own is not None and len(values) >= MIN_STEPS:
+            timed[uid] = own, values
+            n += len(values)
+        if n > _AT_ONCE:
+            found |= _states(timed)
+            timed, n = {}, 0
+    return found | _states(timed)
+
+
+def _states(timed: Mapping[str, tuple[Window, Sequence[float]]]) -> dict[str, SteadyState]:
+    ordered = {uid: sorted(values) for uid, (_, values) in timed.items()}
+    bimodal = _with_modes(ordered)
+    return {
+        uid: SteadyState(
+            median_s=_twentieth(ordered[uid], 10),
+            mean_s=statistics.fmean(values),
+            change=_change(values),
+            has_modes=uid in bimodal,
+            p5_s=_twentieth(ordered[uid], 1),
+            p95_s=_twentieth(ordered[uid], 19),
+            n=len(values),
+            window=window,
+        )
+        for uid, (window, values) in timed.items()
+    }
+
+
+def _change(values: Sequence[float]) -> float:
     third = len(values) // 3
-    return SteadyState(
-        median_s=twentieths[9],
-        mean_s=statistics.fmean(values),
-        change=statistics.median(values[-third:]) / statistics.median(values[:third]) - 1,
-        has_modes=has_modes(values),
-        p5_s=twentieths[0],
-        p95_s=twentieths[18],
-        n=len(values),
-        window=window,
-    )
+    return statistics.median(values[-third:]) / statistics.median(values[:third]) - 1
+
+
+def _twentieth(ordered: Sequence[float], at: int) -> float:
+    """Return ``statistics.quantiles(ordered, n=20, method="inclusive")[at - 1]``, to the bit, without the other 18."""
+    below, part = divmod(at * (len(ordered) - 1), 20)
+    return (ordered[below] * (20 - part) + ordered[below + 1] * part) / 20
 
 
 def has_modes(values: Sequence[float]) -> bool:
@@ -109,17 +141,29 @@ def has_modes(values: Sequence[float]) -> bool:
     >>> has_modes([1.0, 1.1, 3.0] * 20), has_modes([1.0, 1.1, 1.2] * 20)
     (True, False)
     """
-    logs = np.sort(np.log(np.asarray(values)))
-    n, variance = len(logs), float(np.var(logs))
-    if n < MIN_STEPS or variance < 1e-18:
-        return False
-    k = np.arange(1, n)
-    sums = np.cumsum(logs)
-    apart = (sums[-1] - sums[:-1]) / (n - k) - sums[:-1] / k
-    best = int(np.argmax(k * (n - k) * apart**2))
-    explained = (best + 1) * (n - best - 1) / n**2 * float(apart[best]) ** 2 / variance
-    smaller = min(best + 1, n - best - 1) / n
-    return explained > _EXPLAINED and float(apart[best]) > math.log(_APART) and smaller >= _SELDOM
+    return bool(_with_modes({"": sorted(values)}))
+
+
+def _with_modes(ordered: Mapping[str, Sequence[float]]) -> set[str]:
+    """Return which of these sorted lists of values `has_modes`: lists of one length together, as rows of a matrix."""
+    by_length: defaultdict[int, list[str]] = defaultdict(list)
+    for uid, values in ordered.items():
+        if len(values) >= MIN_STEPS and values[-1] > _APART * values[0]:  # no means are further apart than values
+            by_length[len(values)].append(uid)
+    found: set[str] = set()
+    for n, uids in by_length.items():
+        logs = np.log(np.array([ordered[uid] for uid in uids]))
+        variance = np.var(logs, axis=1)
+        k = np.arange(1, n)
+        sums = np.cumsum(logs, axis=1)
+        apart = (sums[:, -1:] - sums[:, :-1]) / (n - k) - sums[:, :-1] / k
+        best = np.argmax(k * (n - k) * apart**2, axis=1)
+        widest = apart[np.arange(len(uids)), best]
+        explained = (best + 1) * (n - best - 1) / n**2 * widest**2
+        is_large = np.minimum(best + 1, n - best - 1) / n >= _SELDOM
+        has = (variance >= 1e-18) & (explained > _EXPLAINED * variance) & (widest > math.log(_APART)) & is_large
+        found.update(uid for uid, is_so in zip(uids, has, strict=True) if is_so)
+    return found
 
 
 def find_drift(changes: Sequence[float]) -> float | None:
@@ -140,10 +184,14 @@ def find_drift(changes: Sequence[float]) -> float | None:
     return mean if p < _DRIFT_P else None
 
 
-def _inside(curve: Sequence[Point], window: Window) -> list[float]:
-    inside = (point for point in _measured(curve) if window.from_step <= point.step <= window.to_step)
-    return [point.value for point in sorted(inside, key=lambda point: point.step)]
+def _inside(curve: Sequence[Point], window: Window) -> Sequence[float]:
+    steps, values = _measured(curve)
+    return values[bisect_left(steps, window.from_step) : bisect_right(steps, window.to_step)]
 
 
-def _measured(curve: Sequence[Point]) -> list[Point]:
-    return [point for point in curve if math.isfinite(point.value) and point.value > 0]
+def _measured(curve: Sequence[Point]) -> tuple[Sequence[int], Sequence[float]]:
+    """Return the steps of *curve* that took some time, ascending, and the times."""
+    if isinstance(curve, Curve) and all(0 < value < math.inf for value in curve.values):
+        return curve.steps, curve.values
+    points = sorted((point for point in curve if 0 < point.value < math.inf), key=lambda point: point.step)
+    return [point.step for point in points], [point.value for point in points]

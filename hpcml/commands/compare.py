@@ -20,7 +20,7 @@ from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.looks import Glance, LookPlan, PlannedStudy
 from hpcml.model.query_results import Timeline
-from hpcml.model.records import Point, RunRecord
+from hpcml.model.records import Curve, RunRecord
 from hpcml.model.run import Until
 from hpcml.paths import Places
 from hpcml.runs import looks
@@ -164,7 +164,7 @@ def _why_not(plan: LookPlan, request: ComparisonRequest, *, n_studies: int, n_ot
 
 def _homes(runs: Sequence[RunRecord]) -> list[tuple[Path, str]]:
     """Return the homes and experiments of *runs*; runs that lie elsewhere have none."""
-    paths = {Path(run.path).parent for run in runs if run.path}
+    paths = {Path(path) for path in {os.path.dirname(run.path) for run in runs if run.path}}  # noqa: PTH120 - of many
     return sorted((path.parent.parent, path.name) for path in paths if path.parent.name == "runs")
 
 
@@ -197,7 +197,7 @@ def step_curves(store: Database, runs: Sequence[RunRecord]) -> dict[str, Curves]
     return {name: curves_of(store, runs, name) for name in (STEP, DATA, COMMUNICATION)}
 
 
-def curves_of(store: Database, runs: Sequence[RunRecord], metric: str) -> dict[str, list[Point]]:
+def curves_of(store: Database, runs: Sequence[RunRecord], metric: str) -> dict[str, Curve]:
     """Return the curves of *metric* by uid; runs that never reported it are left out."""
     return query.curves(store, [run.uid for run in runs if metric in run.metrics], metric)
 

@@ -20,7 +20,7 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.model.asked_used import asked_and_used
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.planning import Estimate, Forecast, Wanted
-from hpcml.model.records import Point
+from hpcml.model.records import Curve
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.store import query
@@ -96,7 +96,7 @@ def _asked(store: Database, planned: Sequence[Planned], machine: Machine) -> Est
     by_metric: defaultdict[str, list[str]] = defaultdict(list)
     for uid, metric in metrics.items():
         by_metric[metric].append(uid)
-    evaluations: dict[str, list[Point]] = {}
+    evaluations: dict[str, Curve] = {}
     for metric, uids in by_metric.items():
         evaluations |= query.curves(store, uids, metric)
     found = duration.estimate(wanted, precedents, {uid: (step_times[uid], evaluations[uid]) for uid in metrics})

@@ -26,7 +26,7 @@ from hpcml.interop import (
 )
 from hpcml.interop.exported import Export, WholeRun
 from hpcml.interop.exporters import Exporter, exporter_of
-from hpcml.model.records import Point, RunRecord
+from hpcml.model.records import Curve, RunRecord
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
 from hpcml.runs.lock import Owner, kept_alive, try_lock
@@ -234,9 +234,7 @@ def _load(store: Database, records: Sequence[RunRecord], zeros: Mapping[str, flo
     for record in records:
         for metric in record.metrics:
             having.setdefault(metric, []).append(record.uid)
-    curves: dict[str, dict[str, list[Point]]] = {
-        metric: query.curves(store, uids, metric) for metric, uids in having.items()
-    }
+    curves: dict[str, dict[str, Curve]] = {metric: query.curves(store, uids, metric) for metric, uids in having.items()}
     for record in records:
         yield WholeRun(
             record=record,

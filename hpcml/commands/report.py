@@ -198,7 +198,9 @@ def _curves(
         for at, group in enumerate(groups):
             members = [by_uid[uid] for level in group.levels for uid in level.uids]
             drawn = {run.uid for run in members if metric != STEP or run.numerics == Numerics.native.name}
-            own = {run.uid: points.get(run.uid, []) if run.uid in drawn else [] for run in members}
+            own: dict[str, Sequence[Point]] = {
+                run.uid: points.get(run.uid, []) if run.uid in drawn else [] for run in members
+            }
             known = {uid: used for uid, used in energy.items() if uid in drawn and used is not None}
             bands = {
                 level.name: _bands([(by_uid[uid].seed, own[uid], known.get(uid)) for uid in level.counted])

@@ -88,8 +88,6 @@ class Tally:
 
     def summary(self, name: str) -> MetricSummary:
         """Return the summary of the metric *name*; a mean too large for a float is None."""
-        finite = self.n - self.n_nonfinite
-        mean = self.total / finite if finite and math.isfinite(self.total) else None
         return MetricSummary(
             name=name,
             n=self.n,
@@ -101,11 +99,16 @@ class Tally:
             min_step=self.min_step,
             max=self.max,
             max_step=self.max_step,
-            mean=mean,
+            mean=mean_of(self.total, self.n - self.n_nonfinite),
         )
 
 
 EMPTY = Tally()
+
+
+def mean_of(total: float, n: int) -> float | None:
+    """Return the mean of *n* finite values with this *total*; None of no value, and where the total is none."""
+    return total / n if n and math.isfinite(total) else None
 
 
 def extend(tally: Tally, steps: Sequence[int], values: Sequence[float]) -> Tally:

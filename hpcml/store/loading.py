@@ -7,8 +7,11 @@ lies below a folder (`is_below`).
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +27,13 @@ from sqlalchemy import (
     select,
 )
 
-from hpcml.model.records import MetricSummary, Note, Point, RunRecord, Usage, Work
+from hpcml.model.records import Curve, MetricSummary, Note, RunRecord, Usage, Work
 from hpcml.model.state import State
-from hpcml.store.curves import Points, Precedence, Tally, merge
+from hpcml.store.curves import Points, Precedence, mean_of, merge
 from hpcml.store.database import Database
 from hpcml.store.origin import mark_of
 from hpcml.store.parse import storable
-from hpcml.store.pieces import chunked, numbers
+from hpcml.store.pieces import chunked, within
 from hpcml.store.schema import (
     JOURNAL,
     METRIC,
@@ -53,6 +56,11 @@ COLUMNS = (
     *("precision", "precision_effective", "numerics", "git_commit", "git_dirty"),
 )  # of RunRecord and of the table alike
 
+_SUMMARIZED = (
+    *("n", "n_nonfinite", "first", "last", "last_step", "min", "min_step", "max", "max_step", "total"),
+)  # of a metric, in the order of `_load_summaries`
+_Columns = tuple[Sequence[int], Sequence[int], Sequence[float]]  # steps, milliseconds, values
+_NO_POINTS: _Columns = ((), (), ())
 RunRow = Row[*tuple[Any, ...]]
 
 
@@ -73,8 +81,8 @@ def load_runs(
     metrics they have. An empty *ids* gives an empty list.
     """
     rows: dict[int, RunRow] = {}
-    for chunk in numbers(ids):
-        rows |= {row[0]: row for row in connection.execute(select_runs().where(RUN.c.id.in_(chunk)))}
+    for among in within(RUN.c.id, ids):
+        rows |= {row[0]: row for row in connection.execute(select_runs().where(among))}
     return load_records(connection, [rows[run_id] for run_id in ids], settings=settings)
 
 
@@ -108,7 +116,7 @@ def load_records(
     return records
 
 
-def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dict[str, list[Point]]:
+def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dict[str, Curve]:
     """Return each run's curve of *metric*, merged over writers and attempts, by step; a run without one is absent.
 
     Times are seconds since the start of the run; before its clock begins they are negative. A step that is nan in the
@@ -123,62 +131,81 @@ def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dic
         .join(METRIC, METRIC.c.id == SERIES.c.metric_id)
         .where(METRIC.c.name == metric)
     )
-    curves: dict[str, list[Point]] = {}
+    curves: dict[str, Curve] = {}
     for chunk in chunked(uids):
         series = connection.execute(which.where(RUN.c.uid.in_(chunk))).all()
-        points = load_points(connection, [row.id for row in series])
-        by_run: defaultdict[tuple[str, int], list[tuple[Precedence, Points]]] = defaultdict(list)
-        for series_id, uid, clock_ms, attempt, writer, t0, file in series:
-            rank = Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file)
-            by_run[uid, clock_ms].append((rank, points[series_id]))
+        columns = dict(_columns_of_points(connection, [row.id for row in series]))
+        by_run: defaultdict[tuple[str, int], list[RunRow]] = defaultdict(list)
+        for row in series:
+            by_run[row.uid, row.clock_ms].append(row)
         for (uid, clock_ms), of_run in by_run.items():
-            curves[uid] = [
-                Point(step, (t_ms - clock_ms) / 1000, value) for step, (t_ms, value) in merge(of_run).items()
-            ]
+            if len(of_run) == 1:  # one writer, and one attempt
+                steps, times_ms, values = columns.get(of_run[0].id, _NO_POINTS)
+            else:
+                steps, times_ms, values = _merged(of_run, columns)
+            curves[uid] = Curve(steps, [(t_ms - clock_ms) / 1000 for t_ms in times_ms], values)
     return curves
+
+
+def _merged(series: Sequence[RunRow], columns: Mapping[int, _Columns]) -> _Columns:
+    ranked: list[tuple[Precedence, Points]] = []
+    for at, _, _, attempt, writer, t0, file in series:
+        steps, times_ms, values = columns.get(at, _NO_POINTS)
+        points = dict(zip(steps, zip(times_ms, values, strict=True), strict=True))
+        ranked.append((Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), points))
+    merged = merge(ranked)
+    return list(merged), [t_ms for t_ms, _ in merged.values()], [value for _, value in merged.values()]
 
 
 def load_points(connection: Connection, series_ids: Sequence[int]) -> dict[int, dict[int, tuple[int, float]]]:
     """Return the points of each series as step -> (milliseconds since the run's epoch, value).
 
-    Unsorted, nan where NULL. A series without points is absent from the dict until it is asked for: then it is empty.
+    By step, nan where NULL. A series without points is absent from the dict until it is asked for: then it is empty.
     """
     points: defaultdict[int, dict[int, tuple[int, float]]] = defaultdict(dict)
-    for chunk in chunked(series_ids):
-        for series_id, step, t_ms, value in connection.execute(select(POINT).where(POINT.c.series_id.in_(chunk))):
-            points[series_id][step] = (t_ms, float("nan") if value is None else value)
+    for series_id, (steps, times_ms, values) in _columns_of_points(connection, series_ids):
+        points[series_id] = dict(zip(steps, zip(times_ms, values, strict=True), strict=True))
     return points
 
 
+def _columns_of_points(connection: Connection, series_ids: Sequence[int]) -> Iterator[tuple[int, _Columns]]:
+    """Yield each series that has points, with its steps, which ascend, their milliseconds and values (nan for NULL)."""
+    query = select(POINT).order_by(POINT.c.series_id, POINT.c.step)
+    for among in within(POINT.c.series_id, series_ids):
+        cursor = connection.execute(query.where(among)).cursor
+        assert cursor is not None
+        rows = iter(cursor.fetchone, None)  # the driver's tuples: a third of the time
+        for series_id, of_series in groupby(rows, key=itemgetter(0)):
+            _, steps, times_ms, values = zip(*of_series, strict=True)
+            if None in values:
+                values = tuple(math.nan if value is None else value for value in values)
+            yield series_id, (steps, times_ms, values)
+
+
 def _load_facts(connection: Connection, ids: Sequence[int]) -> defaultdict[int, dict[str, Any]]:
-    """Return the decoded facts of each run."""
+    """Return the decoded facts of each run; runs with the same facts have the same object, which nobody may change."""
     found: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     table = RUN_FACT
     query = select(table.c.run_id, table.c.key, table.c.value).order_by(table.c.run_id, table.c.key)
-    keys_seen: dict[str, str] = {}
-    scalars: dict[str, Any] = {}  # of many runs most facts are alike
-    empty: dict[str, type[list[Any] | dict[str, Any]]] = {"[]": list, "{}": dict}  # the most frequent of the others
-    for chunk in numbers(ids):
-        cursor = connection.execute(query.where(table.c.run_id.in_(chunk))).cursor
+    shared: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    keys: dict[str, str] = {}
+    for among in within(table.c.run_id, ids):
+        cursor = connection.execute(query.where(among)).cursor
         assert cursor is not None
-        for run_id, word, value in iter(cursor.fetchone, None):  # the driver's tuples: a third of the time
-            key = keys_seen.setdefault(word, word)  # one text for all runs: their names would take half of the memory
-            if value in scalars:
-                found[run_id][key] = scalars[value]
-            elif value in empty:
-                found[run_id][key] = empty[value]()
-            else:
-                found[run_id][key] = decoded = json.loads(value)
-                if not isinstance(decoded, dict | list):  # those are each run's own
-                    scalars[value] = decoded
+        rows = iter(cursor.fetchone, None)  # the driver's tuples: a third of the time
+        for run_id, of_run in groupby(rows, key=itemgetter(0)):
+            texts = tuple(map(itemgetter(1, 2), of_run))
+            if texts not in shared:
+                shared[texts] = {keys.setdefault(key, key): json.loads(value) for key, value in texts}
+            found[run_id] = shared[texts]
     return found
 
 
 def _load_tags(connection: Connection, ids: Sequence[int]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {run_id: [] for run_id in ids}
     query = select(RUN_TAG.c.run_id, RUN_TAG.c.tag).order_by(RUN_TAG.c.run_id, RUN_TAG.c.position)
-    for chunk in numbers(ids):
-        for run_id, tag in connection.execute(query.where(RUN_TAG.c.run_id.in_(chunk))):
+    for among in within(RUN_TAG.c.run_id, ids):
+        for run_id, tag in connection.execute(query.where(among)):
             found[run_id].append(tag)
     return found
 
@@ -187,8 +214,8 @@ def _load_notes(connection: Connection, ids: Sequence[int]) -> defaultdict[int, 
     found: defaultdict[int, list[Note]] = defaultdict(list)
     columns = (RUN_NOTE.c.run_id, RUN_NOTE.c.at, RUN_NOTE.c.author, RUN_NOTE.c.text)
     query = select(*columns).order_by(RUN_NOTE.c.run_id, RUN_NOTE.c.position)
-    for chunk in numbers(ids):
-        for run_id, at, author, text in connection.execute(query.where(RUN_NOTE.c.run_id.in_(chunk))):
+    for among in within(RUN_NOTE.c.run_id, ids):
+        for run_id, at, author, text in connection.execute(query.where(among)):
             found[run_id].append(Note(at=at, author=author, text=text))
     return found
 
@@ -202,8 +229,8 @@ def _load_missing(connection: Connection, ids: Sequence[int]) -> defaultdict[int
         .where((JOURNAL.c.bad_lines > 0) | (JOURNAL.c.lost_records > 0))
         .group_by(JOURNAL.c.run_id)
     )
-    for chunk in numbers(ids):
-        for run_id, bad_lines, lost_records in connection.execute(query.where(JOURNAL.c.run_id.in_(chunk))):
+    for among in within(JOURNAL.c.run_id, ids):
+        for run_id, bad_lines, lost_records in connection.execute(query.where(among)):
             found[run_id] = (int(bad_lines), int(lost_records))
     return found
 
@@ -214,23 +241,40 @@ def _load_rows(connection: Connection, table: Table, ids: Sequence[int]) -> dict
     names = [column.name for column in columns]
     return {
         run_id: dict(zip(names, values, strict=True))
-        for chunk in numbers(ids)
-        for run_id, *values in connection.execute(select(table.c.run_id, *columns).where(table.c.run_id.in_(chunk)))
+        for among in within(table.c.run_id, ids)
+        for run_id, *values in connection.execute(select(table.c.run_id, *columns).where(among))
     }
 
 
 def _load_summaries(connection: Connection, ids: Sequence[int]) -> defaultdict[int, dict[str, MetricSummary]]:
     found: defaultdict[int, dict[str, MetricSummary]] = defaultdict(dict)
-    columns = [column for column in SUMMARY.c if column.name not in ("run_id", "metric_id")]
+    columns = [SUMMARY.c[name] for name in _SUMMARIZED]
     query = (
         select(SUMMARY.c.run_id, METRIC.c.name, *columns)
         .join(METRIC, METRIC.c.id == SUMMARY.c.metric_id)
         .order_by(SUMMARY.c.run_id, METRIC.c.name)
     )
-    for chunk in numbers(ids):
-        for run_id, name, *told in connection.execute(query.where(SUMMARY.c.run_id.in_(chunk))):
-            tally = Tally(**{column.name: number for column, number in zip(columns, told, strict=True)})
-            found[run_id][name] = tally.summary(name)
+    names: dict[str, str] = {}
+    for among in within(SUMMARY.c.run_id, ids):
+        cursor = connection.execute(query.where(among)).cursor
+        assert cursor is not None
+        for run_id, word, n, n_nonfinite, first, last, last_step, low, low_step, high, high_step, total in iter(
+            cursor.fetchone, None
+        ):
+            name = names.setdefault(word, word)
+            found[run_id][name] = MetricSummary(
+                name=name,
+                n=n,
+                n_nonfinite=n_nonfinite,
+                first=first,
+                last=last,
+                last_step=last_step,
+                min=low,
+                min_step=low_step,
+                max=high,
+                max_step=high_step,
+                mean=mean_of(total, n - n_nonfinite),
+            )
     return found
 
 

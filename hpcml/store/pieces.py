@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import BindParameter, bindparam
+from sqlalchemy import Column, ColumnElement, literal_column
 
 _MAX_VARIABLES = 900  # SQLite before 3.32 takes 999 in one statement
 _MAX_NUMBERS = 10_000  # a statement of a tenth of the million bytes that SQLite takes
@@ -13,10 +13,14 @@ _MAX_NUMBERS = 10_000  # a statement of a tenth of the million bytes that SQLite
 T = TypeVar("T")
 
 
-def numbers(ids: Sequence[int]) -> Iterator[BindParameter[Any]]:
-    """Yield *ids* in pieces for one statement each, in which they stand as numbers: ten times fewer statements."""
+def within(column: Column[Any], ids: Sequence[int]) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions that *column* is one of *ids*, in pieces for one statement each.
+
+    The numbers stand in the statement's text: ten times fewer statements than with a variable for each.
+    """
     for at in range(0, len(ids), _MAX_NUMBERS):
-        yield bindparam("ids", list(ids[at : at + _MAX_NUMBERS]), expanding=True, literal_execute=True)
+        among = ",".join(map(str, map(int, ids[at : at + _MAX_NUMBERS])))
+        yield column.op("IN", is_comparison=True)(literal_column(f"({among})"))
 
 
 def chunked(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, func, select
 
 from hpcml.errors import StoreError
-from hpcml.model.records import Point, RunRecord, StoredEvent
+from hpcml.model.records import Curve, RunRecord, StoredEvent
 from hpcml.model.state import State
 from hpcml.runs.layout import NEWEST
 from hpcml.store.columns import Keyed, near
@@ -204,25 +204,25 @@ def runs_by_spec(store: Database, hashes: Collection[str]) -> dict[str, list[tup
     return found
 
 
-def curve(store: Database, uid: str, metric: str) -> list[Point]:
-    """Return the run's curve of *metric* by step, times in seconds since its start; [] where it has none.
+def curve(store: Database, uid: str, metric: str) -> Curve:
+    """Return the run's curve of *metric* by step, times in seconds since its start; empty where it has none.
 
     Raises `StoreError` for an unknown uid. One point for each step, merged over writers and attempts
     (`hpcml.store.curves.merge`).
     """
     with store.reading() as connection:
         _run_id(connection, uid)
-        return load_curves(connection, [uid], metric).get(uid, [])
+        return load_curves(connection, [uid], metric).get(uid, Curve())
 
 
-def curves(store: Database, uids: Sequence[str], metric: str) -> dict[str, list[Point]]:
-    """Return the curves of *uids* in that order; a run that is unknown or has none has an empty list.
+def curves(store: Database, uids: Sequence[str], metric: str) -> dict[str, Curve]:
+    """Return the curves of *uids* in that order; a run that is unknown or has none has an empty one.
 
     Times are seconds since the start of each run. A uid that is named twice is looked up once.
     """
     with store.reading() as connection:
         found = load_curves(connection, list(dict.fromkeys(uids)), metric)
-        return {uid: found.get(uid, []) for uid in uids}
+        return {uid: found.get(uid) or Curve() for uid in uids}
 
 
 def events(store: Database, uid: str) -> list[StoredEvent]:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Text, cast, delete, func, insert, select
 from sqlalchemy.dialects import postgresql
 
 from hpcml.store.locks import WRITE, is_server
-from hpcml.store.pieces import chunked, numbers
+from hpcml.store.pieces import chunked, within
 from hpcml.store.schema import RUN_SETTINGS, SETTING, SETTINGS
 
 _INSERT_LINK = "INSERT INTO run_settings (run_id, settings_id) VALUES (?, ?)"
@@ -71,8 +71,8 @@ def load_settings(
     listed = func.aggregate_strings(cast(RUN_SETTINGS.c.settings_id, Text), ",")
     linked = select(RUN_SETTINGS.c.run_id, listed).group_by(RUN_SETTINGS.c.run_id)
     which: dict[int, str] = {}
-    for chunk in numbers(ids):
-        which |= {at: of for at, of in connection.execute(linked.where(RUN_SETTINGS.c.run_id.in_(chunk)))}  # noqa: C416
+    for among in within(RUN_SETTINGS.c.run_id, ids):
+        which |= {at: of for at, of in connection.execute(linked.where(among))}  # noqa: C416
     contents = {spelt: tuple(sorted(map(int, spelt.split(",")))) for spelt in set(which.values())}
     decoded = _decoded(connection, sorted({at for of in contents.values() for at in of}), keys)
     merged = {of: dict(sorted(pair for at in of for pair in decoded[at])) for of in set(contents.values())}
@@ -87,8 +87,8 @@ def values_of(connection: Connection, key: str) -> dict[int, Any]:
     linked = select(RUN_SETTINGS.c.run_id, RUN_SETTINGS.c.settings_id)
     return {
         run_id: decoded[at]
-        for chunk in numbers(list(decoded))
-        for run_id, at in connection.execute(linked.where(RUN_SETTINGS.c.settings_id.in_(chunk)))
+        for among in within(RUN_SETTINGS.c.settings_id, list(decoded))
+        for run_id, at in connection.execute(linked.where(among))
     }
 
 
@@ -105,8 +105,8 @@ def _decoded(
     query = select(SETTING.c.settings_id, SETTING.c.key, SETTING.c.value)
     query = query if keys is None else query.where(SETTING.c.key.in_(keys))
     seen: dict[str, str] = {}
-    for chunk in numbers(ids):
-        for at, key, value in connection.execute(query.where(SETTING.c.settings_id.in_(chunk))):
+    for among in within(SETTING.c.settings_id, ids):
+        for at, key, value in connection.execute(query.where(among)):
             found[at].append((seen.setdefault(key, key), json.loads(value)))
     return found
 

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
 import math
+import statistics
 
+from hypothesis import given
+from hypothesis import strategies as st
 from recorded_runs import curve
 
-from hpcml.analysis.steady import MIN_STEPS, Window, common_window, find_window, steady_state
-from hpcml.model.records import Point
+from hpcml.analysis.steady import (
+    MIN_STEPS,
+    Window,
+    common_window,
+    find_window,
+    has_modes,
+    steady_state,
+    steady_states,
+)
+from hpcml.model.records import Curve, Point
 
 
 def points(values: list[float], *, first_step: int = 1) -> list[Point]:
@@ -69,3 +80,27 @@ def test_a_curve_that_is_too_short_does_not_shrink_the_window_of_the_others() ->
 def test_curves_without_a_common_last_half_have_no_window() -> None:
     assert common_window([points([1.0] * 100), points([1.0] * 20)]) is None
     assert common_window([]) is None
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 9),
+        st.lists(st.floats(1e-4, 1e3) | st.sampled_from([math.nan, math.inf, 0.0, -1.0]), max_size=60),
+        max_size=10,
+    )
+)
+def test_many_curves_at_once_in_columns_give_what_each_gives_alone(curves: dict[int, list[float]]) -> None:
+    points = {str(at): [Point(step, step / 2, of) for step, of in enumerate(values)] for at, values in curves.items()}
+    columns = {uid: Curve(*zip(*of, strict=True)) if of else Curve() for uid, of in points.items()}
+    alone = {uid: state for uid, of in points.items() if (state := steady_state(of)) is not None}
+
+    assert steady_states(columns) == steady_states(points) == alone
+    for uid, state in alone.items():
+        inside = [
+            value
+            for step, _, value in points[uid]
+            if state.window.from_step <= step <= state.window.to_step and 0 < value < math.inf
+        ]
+        cuts = statistics.quantiles(inside, n=20, method="inclusive")
+        assert (state.p5_s, state.median_s, state.p95_s) == (cuts[0], cuts[9], cuts[18])
+        assert state.has_modes == has_modes(inside)

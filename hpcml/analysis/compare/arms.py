@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean, median
 
 from hpcml.analysis.steady import SteadyState
@@ -23,7 +24,7 @@ BySeed = Mapping[int, float]
 _LOSS = re.compile(r"(^|[\W_])loss$")  # loss, val_loss, train/loss
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Arm:
     """The runs of one level in one cell; each run is in exactly one of the six tuples."""
 
@@ -52,22 +53,22 @@ class Arm:
         """The seeds that have a value of the metric, ascending."""
         return tuple(sorted(self.values))
 
-    @property
+    @cached_property  # as the next three: asked a dozen times of thousands of runs
     def kinds(self) -> tuple[str, ...]:
         """The `numerics` of the runs in `ok` (native, emulated, unproven), each once, native first."""
         return tuple(sorted({run.numerics for run in self.ok}, key=lambda kind: (kind != Numerics.native.name, kind)))
 
-    @property
+    @cached_property
     def numerics(self) -> str | None:
         """The one `numerics` of the runs in `ok`, `MIXED` for several, None where no run is in `ok`."""
         return MIXED if len(self.kinds) > 1 else next(iter(self.kinds), None)
 
-    @property
+    @cached_property
     def has_speed(self) -> bool:
         """Whether these runs' times say anything about the level: only if all were native, and what they are called."""
         return self.numerics == Numerics.native.name and not (self.by_precision and self.is_impostor)
 
-    @property
+    @cached_property
     def is_impostor(self) -> bool:
         """Whether any run was seen to compute in another precision than it was configured for."""
         return any(contradicts(run.precision, run.precision_effective) for run in self.ok)
@@ -95,7 +96,6 @@ class ArmTimes:
     p5_s: BySeed
     p95_s: BySeed
     walls_s: BySeed
-    batch_sizes: frozenset[object]  # as configured
 
 
 def sort_runs(level: str, runs: Sequence[RunRecord], metric: str, *, by_precision: bool = False) -> Arm:
@@ -144,8 +144,12 @@ def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:
         p5_s=by_seed(arm.ok, lambda run: steady[run.uid].p5_s if run.uid in steady else None),
         p95_s=by_seed(arm.ok, lambda run: steady[run.uid].p95_s if run.uid in steady else None),
         walls_s=by_seed(arm.ok, lambda run: run.wall_s),
-        batch_sizes=frozenset(run.params.get("training.batch_size") for run in arm.ok),
     )
+
+
+def batch_sizes(arm: Arm) -> frozenset[object]:
+    """Return the batch sizes of the runs of *arm* as configured."""
+    return frozenset(run.params.get("training.batch_size") for run in arm.ok)
 
 
 def median_of(values: BySeed, *, scale: float = 1.0) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, natural, show
+from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, natural, show, with_distinct_settings
 from hpcml.analysis.compare.fairness import differing, setting, settings_of
 from hpcml.analysis.compare.grid import LINEAR, NO_GRID, MetricScale, Resolution
 from hpcml.analysis.compare.to_target import Race, Reach
@@ -48,8 +48,10 @@ def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[st
     """
     names = [name for name in CELL_GROUPS if name not in factor.groups]
     by_groups: dict[Where, list[RunRecord]] = defaultdict(list)
+    distinct = with_distinct_settings(runs)
+    wheres = {id(run.params): tuple((name, _chosen(run, name)) for name in names) for run in distinct}
     for run in runs:
-        by_groups[tuple((name, _chosen(run, name)) for name in names)].append(run)
+        by_groups[wheres[id(run.params)]].append(run)
     found: list[CellRuns] = []
     for where, members in by_groups.items():
         keys = differing(members, settings_of(members))

@@ -22,7 +22,7 @@ from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_mar
 from hpcml.analysis.compare.rows import Draft, adjusted, draft_row
 from hpcml.analysis.compare.speed import uses_means
 from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
-from hpcml.analysis.steady import SteadyState, Window, common_window, steady_state
+from hpcml.analysis.steady import SteadyState, Window, common_window, steady_states
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
 from hpcml.model.looks import Glance, PlannedStudy, SeenArm
@@ -326,8 +326,7 @@ def _find_steady(found: JudgedCell, curves: Curves) -> tuple[Window | None, dict
         run.uid: curves[run.uid] for arm in found.arms.values() if arm.has_speed for run in arm.ok if run.uid in curves
     }
     window = common_window(timed.values())
-    states = {uid: steady_state(curve, window) for uid, curve in timed.items()}
-    return window, {uid: state for uid, state in states.items() if state is not None}
+    return window, steady_states(timed, window)
 
 
 def _remarks(case: _Case, reference: str) -> Iterator[str]:

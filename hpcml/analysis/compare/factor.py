@@ -124,6 +124,7 @@ def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
         raise ComparisonError(f"--by {by}: seeds are what everything else is averaged over; compare by another setting")
     argument = f"{_ARGUMENTS}{by.removeprefix('args.')}"
     group = by.removesuffix(".name")
+    runs = with_distinct_settings(runs)
     if group in GROUPS and not all(argument in run.params for run in runs):
         return Factor(name=group, key=f"{group}.name", group=group)
     keys = {key for run in runs for key in run.params}
@@ -138,6 +139,14 @@ def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
     )
     near = suggest(by, known)
     raise ComparisonError(f"--by {by} is no setting of these runs; {near or f'one is {known[0]}'}")
+
+
+def with_distinct_settings(runs: Iterable[RunRecord]) -> list[RunRecord]:
+    """Return a run for each content of the settings and each seed: what settings say of them, they say of all *runs*.
+
+    Runs that were loaded together share the settings that they have alike: of ten thousand a few are left.
+    """
+    return list({(id(run.params), run.seed): run for run in runs}.values())
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -178,7 +187,7 @@ def _all(runs: Sequence[RunRecord]) -> str:
 def _differing(runs: Sequence[RunRecord]) -> list[str]:
     """Return a few of the settings but seeds in which *runs* differ, arguments of a user's own program first."""
     values: dict[str, set[str]] = {}
-    for run in runs:
+    for run in with_distinct_settings(runs):
         for key in run.params:
             values.setdefault(key, set()).add(show(setting_of(run, key)))
     several = sorted(key for key, found in values.items() if len(found) > 1)

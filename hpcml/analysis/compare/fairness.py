@@ -18,7 +18,7 @@ from statistics import median
 from typing import Literal
 
 from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.factor import LAST_STEP, SOFTWARE, Factor, setting_of, show, suggest
+from hpcml.analysis.compare.factor import LAST_STEP, SOFTWARE, Factor, setting_of, show, suggest, with_distinct_settings
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Discrepancy, Occurrence
 from hpcml.model.records import RunRecord
@@ -37,6 +37,8 @@ _NOTED_FACTS = (
 )
 # Known of a run only if it was measured beside it, or probed: not to know it is no difference, the rows flag it.
 _MEASURED = frozenset({"gpu_shared", "thermal_throttling", "power_throttling", "precision_effective"})
+# Facts that are looked up elsewhere than among the facts of a run, or beside them (`_fact`).
+_ELSEWHERE = _MEASURED | {LAST_STEP, "code", "git_commit", "git_dirty"}
 _THROTTLED_FROM = 0.01  # of the time
 _WORDS = {
     "driver": "gpu_driver",
@@ -95,13 +97,14 @@ def settings_of(runs: Sequence[RunRecord]) -> list[str]:
 
     Left out are seed and experiment, and how runs are judged (objective.*).
     """
-    keys: set[str] = set().union(*(run.params for run in runs))
+    keys: set[str] = set().union(*(run.params for run in with_distinct_settings(runs)))
     return sorted(key for key in keys - _BOOKKEEPING if not key.startswith(_JUDGEMENT) and changes_results(key))
 
 
 def differing(runs: Sequence[RunRecord], keys: Iterable[str]) -> list[str]:
     """Return those of the settings *keys* that differ among *runs*, in the order of *keys*."""
-    params = [run.params for run in runs]  # asked a million times for ten thousand runs: without a call for each
+    runs = with_distinct_settings(runs)
+    params = [run.params for run in runs]
     return [
         key
         for key in keys
@@ -200,7 +203,8 @@ def _yes(value: bool | None) -> str | None:  # noqa: FBT001 - the answer itself
 def _discrepancy(
     factor: Factor, key: str, kind: Literal["setting", "fact"], read: _Read, runs: Sequence[RunRecord]
 ) -> Discrepancy | None:
-    if key == factor.key or are_alike(list(map(read, runs))):
+    asked = with_distinct_settings(runs) if kind == "setting" else _with_distinct_facts(runs, key)
+    if key == factor.key or are_alike(list(map(read, asked))):
         return None
     levels: dict[str, list[str]] = defaultdict(list)
     for run in runs:
@@ -215,6 +219,11 @@ def _discrepancy(
         for value, of in sorted(levels.items(), key=lambda item: (-len(item[1]), item[0]))
     )
     return Discrepancy(key=key, kind=kind, occurrences=occurrences)
+
+
+def _with_distinct_facts(runs: Sequence[RunRecord], key: str) -> Sequence[RunRecord]:
+    """Return a run for each content of the facts, where *key* is one of those that are looked up there alone."""
+    return runs if key in _ELSEWHERE else list({id(run.facts): run for run in runs}.values())
 
 
 def _differs_within_a_level(factor: Factor, read: _Read, runs: Sequence[RunRecord]) -> bool:

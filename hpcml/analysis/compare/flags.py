@@ -11,10 +11,10 @@ from hpcml.analysis.compare.contrasts import Matchup
 from hpcml.analysis.compare.costs import cost_flags, energy_ratio
 from hpcml.analysis.compare.losses import lost_runs, lost_words
 from hpcml.analysis.compare.nodes import PlacedContrast, PlacedRatio, node_flags
-from hpcml.analysis.compare.speed import speed_flags, speed_ratio
+from hpcml.analysis.compare.speed import SpeedUps, speed_flags
 from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
-from hpcml.model.comparison import NOT_PROVEN, Speed
+from hpcml.model.comparison import NOT_PROVEN
 from hpcml.model.precision import (
     EVIDENCE,
     OBSERVED,
@@ -31,17 +31,17 @@ _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
 
 
-def row_flags(arm: Arm, terms: Terms, found: Matchup | None, speed: Speed | None) -> tuple[str, ...]:
-    """Return all flags of the row of *arm*, each one line for people."""
+def row_flags(arm: Arm, terms: Terms, found: Matchup | None, ups: SpeedUps | None) -> tuple[str, ...]:
+    """Return all flags of the row of *arm*, each one line for people; *ups* is None where it has no speed."""
     reference = terms.reference
     tests = [] if found is None or reference is None else _test_flags(found, arm, reference, terms)
     precision = _precision_flags(arm, terms)
     flags = [*_doubts(arm, terms), *([*precision, *tests] if terms.by_precision else [*tests, *precision])]
-    flags += _method_flags(arm, terms, speed)
-    if speed is not None:
+    flags += _method_flags(arm, terms, has_speed=ups is not None)
+    if ups is not None:
         flags += [
-            *speed_flags(arm, terms),
-            *node_flags(_over_nodes(arm, terms)),
+            *speed_flags(arm, terms, ups),
+            *node_flags(_over_nodes(arm, terms, ups)),
             *cost_flags(arm),
             *_requeue_flags(arm, terms),
         ]
@@ -125,9 +125,9 @@ def _is_observed(run: RunRecord) -> bool:
     return run.facts.get(EVIDENCE) == OBSERVED
 
 
-def _method_flags(arm: Arm, terms: Terms, speed: Speed | None) -> list[str]:
+def _method_flags(arm: Arm, terms: Terms, *, has_speed: bool) -> list[str]:
     """Return the flags about how the row's other numbers came about."""
-    flags = [] if speed is None else _time_flags(arm, terms)
+    flags = _time_flags(arm, terms) if has_speed else []
     if broken := sum(has_nonfinite_loss(run) for run in arm.ok):
         flags.append(f"{broken} of {len(arm.ok)} runs had non-finite loss")
     return flags
@@ -191,13 +191,13 @@ def _time_flags(arm: Arm, terms: Terms) -> list[str]:
     return flags
 
 
-def _over_nodes(arm: Arm, terms: Terms) -> dict[str, PlacedRatio | PlacedContrast | None]:
+def _over_nodes(arm: Arm, terms: Terms, ups: SpeedUps) -> dict[str, PlacedRatio | PlacedContrast | None]:
     """Return what is compared of *arm* that nodes have a part in, by its name."""
     mine, others = terms.reaches.get(arm.level, ()), None
     if terms.reference is not None and terms.reference is not arm:
         others = terms.reaches.get(terms.reference.level)
     return {
-        "speed-up": speed_ratio(arm, terms),
+        "speed-up": ups.found,
         "energy ratio": energy_ratio(arm, terms.reference),
         "times to the target": target_difference(mine, others, terms.budget_s) if terms.race is not None else None,
     }

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hpcml.analysis.compare.factor import show, suggest
+from hpcml.analysis.compare.factor import show, suggest, with_distinct_settings
 from hpcml.errors import ComparisonError
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.records import RunRecord
@@ -89,7 +89,7 @@ def find_margin(runs: Sequence[RunRecord], metric: str, wanted: float | None) ->
         if not (math.isfinite(wanted) and wanted > 0):
             raise ComparisonError(f"margin={wanted} must be positive")
         return Margin(value=float(wanted), source="command line")
-    values = {_margin_of(run, metric) for run in runs}
+    values = {_margin_of(run, metric) for run in with_distinct_settings(runs)}
     if len(values) > 1:
         shown = ", ".join(sorted("none" if value is None else show(value) for value in values))
         raise ComparisonError(f"the runs disagree on objective.margin for {metric}: {shown}; give one with --margin")

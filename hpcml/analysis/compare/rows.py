@@ -16,7 +16,7 @@ from hpcml.analysis.compare.costs import cost, find_rates, load, load_flags
 from hpcml.analysis.compare.curves import curve_difference
 from hpcml.analysis.compare.flags import effective, row_flags
 from hpcml.analysis.compare.losses import find_losses, judged_by_losses, with_worst_case
-from hpcml.analysis.compare.speed import find_speed
+from hpcml.analysis.compare.speed import find_speed, find_speed_ups
 from hpcml.analysis.compare.to_target import mlperf_score, to_target
 from hpcml.analysis.statistics import ALPHA, Claims, adjust, verdict_of
 from hpcml.model.comparison import NOT_AS_REQUESTED, CurveDifference, Row, Verdict
@@ -44,7 +44,7 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
     if difference is not None and not _may_claim(arm, terms):
         difference = replace(difference, by_margin=())
     claims = None if found is None else claims_of(found, terms.margin, terms.scale)
-    speed = find_speed(arm, terms) if arm.has_speed else None
+    ups = find_speed_ups(arm, terms) if arm.has_speed else None
     rates = find_rates(arm, terms.steady) if arm.has_speed else {}
     reaches = terms.reaches.get(arm.level, ())
     score, why_not = mlperf_score(reaches) if terms.is_scored else (None, None)
@@ -66,9 +66,9 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
         mean_ci95=None if mean is None else mean.interval(0.95),
         difference=difference,
         verdict=_verdict(arm, found, claims, terms),
-        speed=speed,
+        speed=None if ups is None else find_speed(arm, terms, ups),
         flags=(
-            *row_flags(arm, terms, found, speed),
+            *row_flags(arm, terms, found, ups),
             *(load_flags(arm, rates) if arm.has_speed else ()),
             *([why_not] if why_not else ()),
         ),

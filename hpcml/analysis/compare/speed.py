@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from statistics import fmean
 
-from hpcml.analysis.compare.arms import Arm, by_seed, median_of, times
+from hpcml.analysis.compare.arms import Arm, batch_sizes, by_seed, median_of, times
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, place_of, ratio_over_places
 from hpcml.analysis.steady import SteadyState, find_drift
@@ -24,11 +25,26 @@ _MEDIAN: _Read = lambda state: state.median_s  # noqa: E731 - two ways to read a
 _MEAN: _Read = lambda state: state.mean_s  # noqa: E731
 
 
-def find_speed(arm: Arm, terms: Terms) -> Speed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedUps:
+    """The speed-up of an arm over the reference; None: there is none, or it is not known."""
+
+    found: PlacedRatio | None  # of means, where the cell goes by means (`uses_means`), else of medians
+    by_median: PlacedRatio | None  # where the cell goes by means
+
+
+def find_speed_ups(arm: Arm, terms: Terms) -> SpeedUps:
+    """Return the speed-ups of *arm*, whose runs must all be native (`Arm.has_speed`)."""
+    return SpeedUps(
+        found=_ratio(arm, terms, _MEAN if terms.by_mean else _MEDIAN),
+        by_median=_ratio(arm, terms, _MEDIAN) if terms.by_mean else None,
+    )
+
+
+def find_speed(arm: Arm, terms: Terms, ups: SpeedUps) -> Speed:
     """Return the speed of *arm*, whose runs must all be native (`Arm.has_speed`)."""
     own = times(arm, terms.steady)
-    found = speed_ratio(arm, terms)
-    by_median = _ratio(arm, terms, _MEDIAN) if terms.by_mean else None
+    found, by_median = ups.found, ups.by_median
     means_s = by_seed(arm.ok, lambda run: terms.steady[run.uid].mean_s if run.uid in terms.steady else None)
     samples_s = _sample_means_s(arm, terms.steady) if terms.by_mean else own.samples_s
     all_known = set(samples_s) == set(own.steps_s) and bool(samples_s)
@@ -49,7 +65,7 @@ def find_speed(arm: Arm, terms: Terms) -> Speed:
     )
 
 
-def speed_flags(arm: Arm, terms: Terms) -> list[str]:
+def speed_flags(arm: Arm, terms: Terms, ups: SpeedUps) -> list[str]:
     """Return the reasons to doubt the speed and the speed-up of *arm*, each one line for people."""
     flags = []
     if (share := _share_with_modes(arm, terms.steady)) > 0:
@@ -61,13 +77,11 @@ def speed_flags(arm: Arm, terms: Terms) -> list[str]:
         return flags
     if (drift := _drift(reference, terms)) is not None:
         flags.append(f"speed-up not steady: {reference.level} changes by {drift * 100:+.0f} % within the window")
-    found = speed_ratio(arm, terms)
-    if found is not None:
-        by_median = _ratio(arm, terms, _MEDIAN) if terms.by_mean else None
-        if by_median is not None and abs(found.value / by_median.value - 1) > _DIFFERENT:
-            ends = by_median.ci95
-            said = "" if ends is None else f" [{ends.low:.2f}, {ends.high:.2f}]"
-            flags.append(f"speed-up by means of step times (throughput); medians say {by_median.value:.2f}{said}")
+    found, by_median = ups.found, ups.by_median
+    if found is not None and by_median is not None and abs(found.value / by_median.value - 1) > _DIFFERENT:
+        ends = by_median.ci95
+        said = "" if ends is None else f" [{ends.low:.2f}, {ends.high:.2f}]"
+        flags.append(f"speed-up by means of step times (throughput); medians say {by_median.value:.2f}{said}")
     return flags
 
 
@@ -82,11 +96,6 @@ def uses_means(arms: Iterable[Arm], reference: Arm | None, steady: Mapping[str, 
     return any(abs(other / base - 1) > _DIFFERENT for other in others if other is not None)
 
 
-def speed_ratio(arm: Arm, terms: Terms) -> PlacedRatio | None:
-    """Return the speed-up of *arm*, which must have a speed, or None without one."""
-    return _ratio(arm, terms, _MEAN if terms.by_mean else _MEDIAN)
-
-
 def _ratio(arm: Arm, terms: Terms, read: _Read) -> PlacedRatio | None:
     """Return the ratio of times of a sample to the reference's.
 
@@ -95,13 +104,18 @@ def _ratio(arm: Arm, terms: Terms, read: _Read) -> PlacedRatio | None:
     reference = terms.reference
     if reference is None or reference is arm or not reference.has_speed:
         return None
-    own, theirs = times(arm, terms.steady), times(reference, terms.steady)
-    by_sample = all(set(t.samples_s) == set(t.steps_s) for t in (own, theirs))
-    if not by_sample and (own.batch_sizes != theirs.batch_sizes or len(own.batch_sizes) != 1):
+    by_sample = all(_knows_samples(each, terms.steady) for each in (arm, reference))
+    if not by_sample and len(batch_sizes(arm) | batch_sizes(reference)) != 1:
         return None
     return ratio_over_places(
         _timed(reference, terms.steady, read, by_sample=by_sample), _timed(arm, terms.steady, read, by_sample=by_sample)
     )
+
+
+def _knows_samples(arm: Arm, steady: Mapping[str, SteadyState]) -> bool:
+    """Tell whether each seed that has a step time has one of a sample, too."""
+    timed = [run for run in arm.ok if run.uid in steady]
+    return {run.seed for run in timed} == {run.seed for run in timed if samples_per_step(run) is not None}
 
 
 def _timed(arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool) -> list[Placed]:
