@@ -60,6 +60,7 @@ _SUMMARIZED = (
     *("n", "n_nonfinite", "first", "last", "last_step", "min", "min_step", "max", "max_step", "total"),
 )  # of a metric, in the order of `_load_summaries`
 _Columns = tuple[Sequence[int], Sequence[int], Sequence[float]]  # steps, milliseconds, values
+_TOGETHER = 10_000  # runs: what they are made of takes as much memory as they do
 _NO_POINTS: _Columns = ((), (), ())
 RunRow = Row[*tuple[Any, ...]]
 
@@ -80,10 +81,12 @@ def load_runs(
     Raises `KeyError` for an unknown one. A constant number of queries for each 10,000 runs, however many settings and
     metrics they have. An empty *ids* gives an empty list.
     """
-    rows: dict[int, RunRow] = {}
-    for among in within(RUN.c.id, ids):
-        rows |= {row[0]: row for row in connection.execute(select_runs().where(among))}
-    return load_records(connection, [rows[run_id] for run_id in ids], settings=settings)
+    records: list[RunRecord] = []
+    for piece in chunked(ids, _TOGETHER):
+        (among,) = within(RUN.c.id, piece)
+        rows = {row[0]: row for row in connection.execute(select_runs().where(among))}
+        records += load_records(connection, [rows[run_id] for run_id in piece], settings=settings)
+    return records
 
 
 def load_records(
