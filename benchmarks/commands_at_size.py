@@ -5,12 +5,14 @@ precisions, five seeds), and the store is made by the first command, which is me
 REPEAT times in turns, and of each the smallest CPU time is taken: other work on the machine can only add to it.
 
 ``--runs 10 1000`` chooses other sizes; ``--home DIR`` keeps the run directories there, to be used again.
+``--plot FILE`` draws how CPU time grows with the runs, as a picture (with Chromium, or what CHROMIUM names).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ METRICS = ["loss", "step_time_s"]
 STEPS = 20
 HPCML = [sys.executable, "-c", "from hpcml.cli.main import main; main()"]
 CLICK = "python -c 'import click'"
+FIRST = "the first command, which reads all"
 COMMANDS = ("runs", "runs --limit 20", "status", "show @1", "sync", "compare --by precision")
 
 
@@ -43,8 +46,8 @@ def fill(home: Path, runs: int) -> None:
             write_run(home / "runs", number, METRICS, STEPS)
 
 
-def table(home: Path, runs: int, repeat: int) -> None:
-    """Print a line for each command: CPU seconds, their ratio to Python with click, and memory."""
+def table(home: Path, runs: int, repeat: int) -> dict[str, float]:
+    """Print a line for each command: CPU seconds, their ratio to Python with click, and memory; return the first."""
     subprocess.run([sys.executable, __file__, "--only-fill", "--runs", str(runs), "--home", str(home)], check=True)
     environ = {**os.environ, "HPCML_HOME": str(home), "HPCML_STORE": str(home / "store.db")}
     for left in home.glob("store.db*"):
@@ -59,8 +62,29 @@ def table(home: Path, runs: int, repeat: int) -> None:
             best[name] = (min(best[name][0], cpu_s), max(best[name][1], memory_mb))
     print(f"\n| {runs:,} runs | CPU s | over `import click` | MB |\n|---|---:|---:|---:|")
     floor_s = best[CLICK][0]
-    for name, (cpu_s, memory_mb) in {**best, "the first command, which reads all": first}.items():
+    for name, (cpu_s, memory_mb) in {**best, FIRST: first}.items():
         print(f"| `{name}` | {cpu_s:.3f} | {cpu_s / floor_s:.1f} | {memory_mb:.0f} |", flush=True)
+    return {name: cpu_s for name, (cpu_s, _) in {**best, FIRST: first}.items()}
+
+
+def draw(found: dict[int, dict[str, float]], path: Path) -> None:
+    """Draw the CPU seconds by runs of each command, both on logarithmic axes."""
+    import plotly.graph_objects as go  # noqa: PLC0415 - for those who ask for a picture
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+
+    names = list(next(iter(found.values())))
+    lines = [go.Scatter(name=name, x=list(found), y=[of[name] for of in found.values()]) for name in names]
+    figure = go.Figure(lines, {"template": "plotly_white", "width": 900, "height": 480, "margin": {"t": 20, "r": 20}})
+    figure.update_traces(mode="lines+markers").update_xaxes(type="log", dtick=1, title="runs")
+    figure.update_yaxes(type="log", title="CPU s of the whole process")
+    with sync_playwright() as playwright:
+        chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 900, "height": 480})
+        page.set_content(figure.to_html(include_plotlyjs=True, config={"staticPlot": True}))
+        page.wait_for_selector(".main-svg")
+        page.screenshot(path=path)
+        browser.close()
 
 
 def main() -> None:
@@ -68,14 +92,16 @@ def main() -> None:
     parser.add_argument("--runs", type=int, nargs="+", default=[10, 1000, 10_000], help="how many runs")
     parser.add_argument("--home", type=Path, help="where the run directories are kept, to be used again")
     parser.add_argument("--repeat", type=int, default=REPEAT, help="how often each command is started")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw how CPU time grows, as PNG")
     parser.add_argument("--only-fill", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.only_fill:
         fill(chosen.home, *chosen.runs)
         return
     with tempfile.TemporaryDirectory() as name:
-        for runs in chosen.runs:
-            table((chosen.home or Path(name)) / str(runs), runs, chosen.repeat)
+        found = {runs: table((chosen.home or Path(name)) / str(runs), runs, chosen.repeat) for runs in chosen.runs}
+    if chosen.plot is not None:
+        draw(found, chosen.plot)
 
 
 if __name__ == "__main__":

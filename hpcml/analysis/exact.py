@@ -73,11 +73,6 @@ def sign_flip(differences: Sequence[float]) -> float:
     return (1 + int(np.count_nonzero(turned @ values >= observed))) / (_DRAWN + 1)
 
 
-def least_p(n: int) -> float:
-    """Return the smallest p that `sign_flip` can give with *n* differences."""
-    return math.ldexp(1.0, -n)
-
-
 def log_rank(times: Sequence[float], others: Sequence[float], end: float) -> float | None:
     """Return the two-sided p of the log-rank test of two arms (N. Mantel, Cancer Chemother. Rep. 50, 1966).
 
