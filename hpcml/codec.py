@@ -26,12 +26,13 @@ def encode(value: object) -> Json:
     >>> encode(Precision(name=PrecisionName.fp32))["name"]
     'fp32'
     """
-    if type(value) in _SCALARS:
+    kind = type(value)
+    if kind in _SCALARS:
         return value
+    if names := _field_names(cast("Any", kind)):
+        return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.name
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -39,13 +40,41 @@ def encode(value: object) -> Json:
     return value
 
 
+@functools.cache
+def _field_names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401
+    """Return the names of a dataclass's fields; () of any other type."""
+    is_enum = isinstance(kind, type) and issubclass(kind, Enum)
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) and not is_enum else ()
+
+
+def decode_alike(kind: Any, value: Mapping[str, Json], known: dict[tuple[str, str], Any]) -> Any:  # noqa: ANN401
+    """Rebuild an instance of the dataclass *kind* as `decode` does; fields that are alike share one object.
+
+    *known* is what was rebuilt before, by the field's name and value: an empty dict at first. Of the thousand points of
+    a sweep, most have all but a few fields in common.
+    """
+    hints, _ = _shape(kind)
+
+    def shared(name: str, item: Json) -> Any:  # noqa: ANN401
+        if not isinstance(item, dict) or name not in hints:
+            return item
+        key = (name, repr(item))  # 1, 1.0 and True are three things
+        if key not in known:
+            known[key] = decode(hints[name], item, where=name)
+        return known[key]
+
+    return decode(kind, {name: shared(name, item) for name, item in value.items()})
+
+
 def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, PLR0911 - one return for each kind
-    """Rebuild an instance of the type *kind* from JSON values.
+    """Rebuild an instance of the type *kind* from JSON values; what is an instance of a dataclass already stays.
 
     Raises `ConfigError` for an unknown or missing key, for a value of another type, and for a name that an enum lacks,
     with its place below *where* ("cluster.queues"). Classes check themselves as they are made, and may raise it
     too.
     """
+    if _field_names(cast("Any", type(value))) and isinstance(kind, type) and isinstance(value, kind):
+        return value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if value is None:
@@ -160,6 +189,13 @@ def flatten(value: Json, prefix: str = "") -> dict[str, Json]:
     if not isinstance(value, dict) or not value:
         return {prefix: value} if prefix else {}
     flat: dict[str, Json] = {}
-    for key, item in value.items():
-        flat.update(flatten(item, f"{prefix}.{key}" if prefix else str(key)))
+    _flatten_into(flat, value, f"{prefix}." if prefix else "")
     return flat
+
+
+def _flatten_into(flat: dict[str, Json], value: Mapping[str, Json], prefix: str) -> None:
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            _flatten_into(flat, item, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = item

@@ -13,7 +13,6 @@ from dataclasses import replace
 from hpcml.agent import host
 from hpcml.analysis.planning import duration
 from hpcml.analysis.planning.duration import Precedents, find_precedents
-from hpcml.codec import encode, flatten
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.planned import Planned
@@ -123,7 +122,7 @@ def _wanted(item: Planned, machine: Machine) -> Wanted:
     return Wanted(
         name=" ".join(item.overrides) or "the defaults",
         seed=run.seed,
-        params=flatten(encode(run)),
+        params=run.settings,
         numerics=plan.numerics.name,
         device=plan.device,
         device_model=model,

@@ -32,7 +32,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcml.codec import decode
+from hpcml.codec import decode_alike
 from hpcml.config.command_line import Words, arrange, in_one_line, in_quotes, kinds_by_key
 from hpcml.config.misplaced import of_flag
 from hpcml.config.program import Program
@@ -87,11 +87,12 @@ def compose_from_cli(
         compose_from_cli(["--multirun", "seed=0,1"], project=Path.cwd())  # two entries
     """
     outcomes: list[Composed | Exception] = []
+    known: dict[tuple[str, str], Any] = {}
 
     def settle(composition: Composition, overrides: tuple[str, ...]) -> Composed:
         shipped = resource_dir("conf")
         user_config = tuple(folder for folder in composition.directories if Path(folder) != shipped)
-        return Composed(run=decide(composition, program), overrides=overrides, user_config=user_config)
+        return Composed(run=decide(composition, program, known), overrides=overrides, user_config=user_config)
 
     def collect(cfg: DictConfig) -> None:
         settings: Any = HydraConfig.get()  # declared as what it holds, and is a DictConfig
@@ -228,8 +229,12 @@ def _refuse_other_sweepers(settings: Any) -> None:  # noqa: ANN401 - Hydra's own
         )
 
 
-def decide(composition: Composition, program: Program | None = None) -> Run:
+def decide(
+    composition: Composition, program: Program | None = None, known: dict[tuple[str, str], Any] | None = None
+) -> Run:
     """Return the `Run` for a composed configuration; raise `ConfigError` where it is not valid.
+
+    *known* is what other points of the sweep had in common with it (`hpcml.codec.decode_alike`).
 
     A value that the classes of `hpcml.model.run` refuse is named with its key. The command is that of *program*, where
     there is one. ``precision=own``, the default, is fp32 for a recipe.
@@ -240,7 +245,7 @@ def decide(composition: Composition, program: Program | None = None) -> Run:
             values["workload"] = {**values["workload"], "command": program.command, "args": {}}
         if _computes_as_recipes(values):
             values["precision"] = {**values["precision"], "name": RECIPES_OWN.name}
-        run = decode(Run, values)
+        run = decode_alike(Run, values, {} if known is None else known)
     except OmegaConfBaseException as error:
         raise ConfigError(in_one_line(str(error), str(error.__cause__ or ""), schema=Run)) from error
     except ConfigError as error:

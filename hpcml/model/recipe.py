@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hpcml.codec import decode, encode, flatten
+from hpcml.codec import decode
 from hpcml.errors import ConfigError
 from hpcml.model.precision import INFERENCE, Device, Numerics, PrecisionName, capability, decide_numerics, why_refused
 from hpcml.model.run import Data, LayoutName, Model, Run, Training
@@ -263,7 +263,7 @@ def check_requirements(run: Run, recipe: Recipe, found_out: Mapping[str, object]
     """
     if not recipe.requires:
         return
-    settings = {key.removesuffix(".name"): value for key, value in flatten(encode(run)).items()}
+    settings = {key.removesuffix(".name"): value for key, value in run.settings.items()}
     for requirement in recipe.requires:
         if complaint := requirement.complaint({**settings, **found_out}):
             raise ConfigError(complaint)

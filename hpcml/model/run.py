@@ -18,6 +18,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property, lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -451,7 +452,7 @@ class Profiling:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One training in one precision with one seed on one cluster: everything that `hpcml run` can set.
 
@@ -591,7 +592,34 @@ class Run:
         name = name if self.resources.mig is None else f"{name} MIG {self.resources.mig}"
         return Device(kind="cuda", name=name, compute_capability=self.cluster.compute_capability)
 
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """All settings under dotted keys ("model.name"), as JSON values; nobody may change them."""
+        return flatten(encode(self))
 
+    @cached_property
+    def spec_hash(self) -> str:
+        """The identity of the experiment: 16 hex digits of SHA-256 over all settings that `identifies` names.
+
+        Settings that were added to hpcml later count only where they differ from their default, so that the hashes of
+        recorded runs stay valid. The seed counts: repeated runs with one seed share a hash, runs with different seeds
+        do not.
+        """
+        relevant = {
+            key: value
+            for key, value in self.settings.items()
+            if identifies(key) and not (key in _ADDED_LATER and value == _ADDED_LATER[key])
+        }
+        if self.container.kind is ContainerKind.none:  # the rest says nothing then, and runs had no more once
+            name = {"container.name": self.container.name}
+            relevant = {key: value for key, value in relevant.items() if not key.startswith("container.")} | name
+        if self.profile.tool is ProfileTool.none:  # the same
+            relevant = {key: value for key, value in relevant.items() if not key.startswith("profile.")}
+        canonical = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=10_000)  # of a sweep's runs the keys are the same
 def identifies(key: str) -> bool:
     """Tell whether the setting *key* is part of the run's identity: runs that differ in it are different experiments.
 
@@ -617,24 +645,3 @@ def changes_results(key: str) -> bool:
     led to is recorded as facts of the run, and compared as such.
     """
     return identifies(key) and key not in _HARDWARE_CHOICE
-
-
-def spec_hash(run: Run) -> str:
-    """Return the identity of an experiment: 16 hex digits of SHA-256 over all settings that `identifies` names.
-
-    Settings that were added to hpcml later count only where they differ from their default, so that the hashes of
-    recorded runs stay valid. The seed counts: repeated runs with one seed share a hash, runs with different seeds do
-    not.
-    """
-    relevant = {
-        key: value
-        for key, value in flatten(encode(run)).items()
-        if identifies(key) and not (key in _ADDED_LATER and value == _ADDED_LATER[key])
-    }
-    if run.container.kind is ContainerKind.none:  # the rest says nothing then, and runs had no more once
-        name = {"container.name": run.container.name}
-        relevant = {key: value for key, value in relevant.items() if not key.startswith("container.")} | name
-    if run.profile.tool is ProfileTool.none:  # the same
-        relevant = {key: value for key, value in relevant.items() if not key.startswith("profile.")}
-    canonical = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from hpcml.codec import encode, flatten
 from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName
-from hpcml.model.run import Run, spec_hash
+from hpcml.model.run import Run
 from hpcml.model.strategy import KINDS
 from hpcml.runs.manifest import Plan
 from hpcml.units import format_walltime
@@ -65,7 +64,7 @@ def _rows(run: Run, plan: Plan) -> list[tuple[str, str]]:
         "walltime": None if plan.walltime_s is None else format_walltime(plan.walltime_s),
     }
     return [
-        ("config", f"{spec_hash(run)}  experiment={run.experiment} seed={run.seed}"),
+        ("config", f"{run.spec_hash}  experiment={run.experiment} seed={run.seed}"),
         _subject(run),
         ("precision", _precision(run, plan)),
         ("cluster", f"{site.name} ({site.scheduler.name}, {site.status})"),
@@ -83,7 +82,7 @@ def _precision(run: Run, plan: Plan) -> str:
 
 
 def _subject(run: Run) -> tuple[str, str]:
-    params = flatten(encode(run))
+    params = run.settings
     model, data, layout = (
         None if says_nothing(params, f"{group}.name") else params[f"{group}.name"]
         for group in ("model", "data", "layout")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcml.codec import decode, encode
+from hpcml.codec import Json, decode, encode
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.precision import Numerics
 from hpcml.model.run import Run
@@ -131,11 +131,35 @@ def stop_and_warn_after_s(walltime_s: int, *, grace_s: int, notice_s: int, is_al
     return stop_after_s, stop_after_s - min(notice_s, stop_after_s // 2)
 
 
-def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Create *path*; raise `FileExistsError` where it exists, since a run.json is never overwritten."""
+def write_manifest(path: Path, manifest: Manifest, *, known: dict[str, str] | None = None) -> None:
+    """Create *path*; raise `FileExistsError` where it exists, since a run.json is never overwritten.
+
+    *known* is kept from one run of a submission to the next: what these have in common is laid out once.
+    """
+    text = _laid_out(encode(manifest), {} if known is None else known)
     with open_file(path, "x", encoding="utf-8") as file:  # whole later: until then its submission is only planned
-        json.dump(encode(manifest), file, indent=2)
-        file.write("\n")
+        file.write(f"{text}\n")
+
+
+def _laid_out(value: Json, known: dict[str, str], *, deep: int = 2, margin: str = "") -> str:
+    """Return ``json.dumps(value, indent=2)``, of which the standard library takes a millisecond for a run.
+
+    Laid out by itself are objects in *deep* levels; what is below comes from *known*, by what it is in one line, which
+    the standard library writes in C.
+    """
+    if deep and isinstance(value, dict) and value:
+        inner = f"{margin}  "
+        parts = (
+            f"{inner}{json.dumps(key)}: {_laid_out(of, known, deep=deep - 1, margin=inner)}"
+            for key, of in value.items()
+        )
+        return "{\n" + ",\n".join(parts) + f"\n{margin}}}"
+    plain = json.dumps(value)
+    if not isinstance(value, dict | list):
+        return plain
+    if plain not in known:
+        known[plain] = json.dumps(value, indent=2)  # a line break inside of a text is written \\n
+    return known[plain].replace("\n", f"\n{margin}")
 
 
 def read_manifest(path: Path) -> Manifest:

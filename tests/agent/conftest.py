@@ -14,7 +14,6 @@ import pytest
 
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.model.precision import CPU, Device
-from hpcml.model.run import spec_hash
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import FORMAT, Manifest, write_manifest
 from tests.agent.node import MakeRun
@@ -46,7 +45,7 @@ def make_run(compose_one: ComposeOne, tmp_path: Path) -> MakeRun:
         manifest = Manifest(
             format=FORMAT,
             uid=uid,
-            spec_hash=spec_hash(run),
+            spec_hash=run.spec_hash,
             run=run,
             plan=replace(plan, **changes),
             provenance=origin,

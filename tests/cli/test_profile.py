@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import ConfigError
-from hpcml.model.run import spec_hash
 from tests.cli.command_line import Hpcml, program, said_in_one_line
 from tests.commands.planning import planned_for
 
@@ -150,7 +149,7 @@ def test_profilers_are_swept_and_compared_as_a_group_is(hpcml: Hpcml) -> None:
 
 def test_what_would_be_profiled_makes_no_other_experiment_where_nothing_is(tmp_path: Path) -> None:
     plain, told, profiled = (
-        spec_hash(planned_for(tmp_path, "model=mnist_mlp", "precision=fp32", *words)[0].run)
+        planned_for(tmp_path, "model=mnist_mlp", "precision=fp32", *words)[0].run.spec_hash
         for words in ([], ["+profile=none", "profile.first_step=2"], ["+profile=torch"])
     )
 

@@ -7,7 +7,6 @@ import pytest
 from hpcml.commands.submit.launchers import mpi_start_of
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, Lsf, SchedulerName
-from hpcml.model.run import spec_hash
 from hpcml.runs.manifest import MpiStart
 from tests.conftest import ComposeOne
 
@@ -82,7 +81,7 @@ def test_a_word_for_srun_is_of_slurm_alone() -> None:
 
 
 def test_runs_that_were_recorded_before_keep_their_identity(compose_one: ComposeOne) -> None:
-    assert spec_hash(compose_one("workload.launcher=auto")) == spec_hash(compose_one())
+    assert compose_one("workload.launcher=auto").spec_hash == compose_one().spec_hash
 
 
 def test_the_words_of_lsf_are_refused_for_another_scheduler() -> None:

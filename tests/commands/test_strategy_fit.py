@@ -7,7 +7,7 @@ import pytest
 from hpcml.commands.submit.workload import check_strategy, divide
 from hpcml.errors import ConfigError
 from hpcml.model.precision import CPU, Device, Numerics
-from hpcml.model.run import Run, spec_hash
+from hpcml.model.run import Run
 from tests.conftest import ComposeOne
 
 A100 = Device(kind="cuda", name="A100", compute_capability=(8, 0))
@@ -150,7 +150,7 @@ def test_how_gradients_are_sent_is_part_of_what_a_run_is(compose_one: ComposeOne
 
     assert ring.strategy.nccl.environment() == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
     assert plain.strategy.nccl.environment() == {}
-    assert len({spec_hash(plain), spec_hash(ring)}) == 2
+    assert len({plain.spec_hash, ring.spec_hash}) == 2
 
 
 def test_horovod_is_told_by_its_environment(compose_one: ComposeOne) -> None:
@@ -167,4 +167,4 @@ def test_horovod_is_told_by_its_environment(compose_one: ComposeOne) -> None:
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
         "HOROVOD_FUSION_THRESHOLD": "33554432",
     }
-    assert spec_hash(told) != spec_hash(plain)
+    assert told.spec_hash != plain.spec_hash

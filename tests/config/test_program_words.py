@@ -9,7 +9,6 @@ from hpcml.config.compose import Composed, compose_from_cli
 from hpcml.config.program import Program, read_program
 from hpcml.errors import ConfigError
 from hpcml.model.placeholders import fill_in
-from hpcml.model.run import spec_hash
 
 
 def swept(line: str, *settings: str) -> Program:
@@ -100,7 +99,7 @@ def test_the_command_is_one_for_all_runs_and_each_says_its_own_arguments(tmp_pat
 
     assert [point.overrides[-1] for point in points] == ["args.lr=1e-3", "args.lr=6e-4"] * 2
     assert {(point.run.model.name, point.run.data.name) for point in points} == {("custom", "custom")}
-    assert len({spec_hash(point.run) for point in points}) == 4
+    assert len({point.run.spec_hash for point in points}) == 4
 
 
 def test_words_behind_the_dashes_are_never_read_by_hydra(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError
 from hpcml.model.container import Bind, Container, ContainerGpu, ContainerKind
-from hpcml.model.run import Run, spec_hash
+from hpcml.model.run import Run
 from tests.conftest import ComposeOne
 
 BUILT: dict[str, Any] = {
@@ -179,11 +179,11 @@ def test_no_word_adds_a_line_to_a_definition(words: str, where: str) -> None:
 def test_runs_without_a_container_are_the_runs_they_were_before_there_were_images(
     compose_one: ComposeOne, overrides: list[str], known: str
 ) -> None:
-    assert spec_hash(compose_one(*overrides)) == known  # as hpcml computed it when `container` was but a name
+    assert compose_one(*overrides).spec_hash == known  # as hpcml computed it when `container` was but a name
 
 
 def test_without_a_container_nothing_else_of_it_says_what_a_run_is(compose_one: ComposeOne) -> None:
-    assert spec_hash(compose_one("container.gpu=nv", "container.binds=[/data]")) == spec_hash(compose_one())
+    assert compose_one("container.gpu=nv", "container.binds=[/data]").spec_hash == compose_one().spec_hash
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,11 @@ def test_without_a_container_nothing_else_of_it_says_what_a_run_is(compose_one: 
 def test_what_is_in_an_image_and_around_it_makes_another_run(compose_one: ComposeOne, override: str) -> None:
     words = ["+container=ngc_pytorch", "container.tag=24.12-py3"]
 
-    assert spec_hash(compose_one(*words, override)) != spec_hash(compose_one(*words))
+    assert compose_one(*words, override).spec_hash != compose_one(*words).spec_hash
 
 
 @pytest.mark.parametrize("override", ["container.build=never", "+container.labels.a=b", "container.runtime=apptainer"])
 def test_how_an_image_comes_about_does_not(compose_one: ComposeOne, override: str) -> None:
     words = ["+container=ngc_pytorch", "container.tag=24.12-py3"]
 
-    assert spec_hash(compose_one(*words, override)) == spec_hash(compose_one(*words))
+    assert compose_one(*words, override).spec_hash == compose_one(*words).spec_hash

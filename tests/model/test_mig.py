@@ -10,7 +10,6 @@ from hpcml.commands.submit.packing import packs_of
 from hpcml.errors import ConfigError
 from hpcml.model.hardware import GpuModel, known_gpus
 from hpcml.model.mig import mig_profiles
-from hpcml.model.run import spec_hash
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import FORMAT, Manifest, Provenance
 from hpcml.schedulers.contract import Job
@@ -102,7 +101,7 @@ def test_a_run_on_a_slice_is_another_than_one_on_the_gpu_and_old_hashes_stay(tmp
     (whole,) = planned_for(tmp_path, *NARVAL)
     (part,) = planned_for(tmp_path, *NARVAL, "resources.mig=1g.5gb")
 
-    assert spec_hash(whole.run) != spec_hash(part.run)
+    assert whole.run.spec_hash != part.run.spec_hash
 
 
 def test_packed_runs_share_the_slices_of_a_job_and_its_time(tmp_path: Path) -> None:

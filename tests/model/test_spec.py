@@ -1,12 +1,13 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpcml.codec import decode, encode, flatten
+from hpcml.codec import decode, decode_alike, encode, flatten
 from hpcml.errors import ConfigError
 from hpcml.model.metric_sources import MetricRule
-from hpcml.model.run import Run, spec_hash
+from hpcml.model.run import Run
 from tests.conftest import ComposeOne
 
 
@@ -17,7 +18,7 @@ def test_a_run_survives_its_way_through_json(compose_one: ComposeOne) -> None:
 
 
 def test_runs_that_differ_in_name_and_tags_alone_are_replicates(compose_one: ComposeOne) -> None:
-    assert spec_hash(compose_one("name=x", "tags=[t]")) == spec_hash(compose_one())
+    assert compose_one("name=x", "tags=[t]").spec_hash == compose_one().spec_hash
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_runs_that_differ_in_name_and_tags_alone_are_replicates(compose_one: Com
     ],
 )
 def test_who_pays_and_how_long_it_may_take_does_not_make_another_run(compose_one: ComposeOne, override: str) -> None:
-    assert spec_hash(compose_one(override)) == spec_hash(compose_one())
+    assert compose_one(override).spec_hash == compose_one().spec_hash
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_who_pays_and_how_long_it_may_take_does_not_make_another_run(compose_one
     ],
 )
 def test_runs_that_differ_in_anything_else_are_not(compose_one: ComposeOne, override: str) -> None:
-    assert spec_hash(compose_one(override)) != spec_hash(compose_one())
+    assert compose_one(override).spec_hash != compose_one().spec_hash
 
 
 def test_a_batch_cannot_be_taken_in_no_parts(compose_one: ComposeOne) -> None:
@@ -64,17 +65,17 @@ def test_a_batch_cannot_be_taken_in_no_parts(compose_one: ComposeOne) -> None:
 )
 def test_runs_that_were_made_before_are_known_again(compose_one: ComposeOne, overrides: list[str], digest: str) -> None:
     """Computed before there was a schedule and training.checkpoint_every: who adds a setting must not change these."""
-    assert spec_hash(compose_one(*overrides)) == digest
+    assert compose_one(*overrides).spec_hash == digest
 
 
 def test_where_it_was_typed_does_not_change_the_hash(
     compose_one: ComposeOne, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = spec_hash(compose_one())
+    here = compose_one().spec_hash
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
 
-    assert spec_hash(compose_one()) == here
+    assert compose_one().spec_hash == here
 
 
 @pytest.mark.parametrize(
@@ -146,3 +147,21 @@ def test_a_queue_somebody_chose_goes_before_the_partition_of_a_profile(compose_o
     run = compose_one("+cluster=karolina", "resources.queue=qgpu_exp")
 
     assert run.resources.partition_or_queue == "qgpu_exp"
+
+
+def test_points_of_a_sweep_share_what_they_have_in_common_and_are_what_each_would_be_alone(
+    compose_one: ComposeOne,
+) -> None:
+    known: dict[tuple[str, str], Any] = {}
+    words = [("seed=1",), ("seed=2", "training.batch_size=8"), ("seed=3", "precision=amp_bf16"), ("seed=1",)]
+    alone = [compose_one(*each) for each in words]
+
+    together = [decode_alike(Run, encode(run), known) for run in alone]
+
+    assert together == alone
+    assert together[0].cluster is together[1].cluster is together[2].cluster
+    assert together[0].training is not together[1].training
+    assert [run.spec_hash for run in together] == [run.spec_hash for run in alone]
+    changed = dataclasses.replace(together[0], seed=9)
+    assert (changed.settings["seed"], together[0].settings["seed"]) == (9, 1)
+    assert changed.spec_hash != together[0].spec_hash

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.config.compose import compose_from_cli
-from hpcml.model.run import spec_hash
 from hpcml.paths import program_packages, resource_dir
 from hpcml.runs.layout import RunDir, new_uid
 from hpcml.runs.manifest import FORMAT, Manifest, Provenance, write_manifest
@@ -25,7 +24,7 @@ def write_job(submitter: Submitter, conf: Path, folder: Path, *overrides: str, i
     manifest = Manifest(
         format=FORMAT,
         uid=run_dir.uid,
-        spec_hash=spec_hash(run),
+        spec_hash=run.spec_hash,
         run=run,
         plan=build_plan(run, run.profile_device(), software, cpus_per_task=run.resources.cpus_per_task),
         provenance=Provenance(

@@ -13,7 +13,6 @@ import pytest
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
-from hpcml.model.run import spec_hash
 from hpcml.paths import resource_dir
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import FORMAT, Manifest
@@ -36,7 +35,7 @@ def job_on(profile: str, project: Path, *more: str) -> Job:
         manifest=Manifest(
             format=FORMAT,
             uid=run_dir.uid,
-            spec_hash=spec_hash(item.run),
+            spec_hash=item.run.spec_hash,
             run=item.run,
             plan=item.plan,
             provenance=ORIGIN,

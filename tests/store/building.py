@@ -26,7 +26,6 @@ from hpcml.model.run import (
     SchedulerName,
     Training,
     Workload,
-    spec_hash,
 )
 from hpcml.model.strategy import Strategy, StrategyName
 from hpcml.runs.layout import RunDir
@@ -92,7 +91,7 @@ def make_run_dir(
         git_dirty=False,
         submission=submission,
     )
-    manifest = Manifest(format=1, uid=uid, spec_hash=spec_hash(run), run=run, plan=plan, provenance=provenance)
+    manifest = Manifest(format=1, uid=uid, spec_hash=run.spec_hash, run=run, plan=plan, provenance=provenance)
     write_manifest(run_dir.manifest, manifest)
     return run_dir
 

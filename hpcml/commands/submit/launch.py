@@ -20,7 +20,6 @@ from hpcml.commands.submit.containers import put_inside
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, open_intent, this_host
 from hpcml.errors import ConfigError
-from hpcml.model.run import spec_hash
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir, new_submission_id, new_uid
@@ -227,7 +226,7 @@ def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance) -> 
     manifest = Manifest(
         format=FORMAT,
         uid=run_dir.uid,
-        spec_hash=spec_hash(item.run),
+        spec_hash=item.run.spec_hash,
         run=item.run,
         plan=plan,
         provenance=origin,
@@ -238,6 +237,7 @@ def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance) -> 
 def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: OpenIntent) -> None:
     """Write them all, have them on the disk, and say so; on any trouble nothing stays."""
     written: list[RunDir] = []
+    known: dict[str, str] = {}
     try:
         for prepared in everything:
             run_dir = prepared.job.run_dir
@@ -249,7 +249,7 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
             except OSError:  # above all, somebody else's of that name
                 written.pop()
                 raise
-            _fill(prepared, backends.submitter_for(prepared.item.run.cluster).script_for(prepared.job))
+            _fill(prepared, backends.submitter_for(prepared.item.run.cluster).script_for(prepared.job), known)
         have_on_disk(path for run_dir in written for path in (run_dir.manifest, run_dir.script, run_dir.path))
         have_on_disk({run_dir.path.parent for run_dir in written})
         opened.begin_submitting()
@@ -265,7 +265,7 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
         raise
 
 
-def _fill(prepared: Prepared, script: str) -> None:
+def _fill(prepared: Prepared, script: str, known: dict[str, str]) -> None:
     run_dir, kept = prepared.job.run_dir, prepared.kept
     if prepared.code.diff:
         with open_file(run_dir.git_diff, "xb") as file:
@@ -278,4 +278,4 @@ def _fill(prepared: Prepared, script: str) -> None:
     make_folder(run_dir.journals)
     make_folder(run_dir.logs)
     write_file(run_dir.script, script)
-    write_manifest(run_dir.manifest, prepared.job.manifest)  # last: a directory without it is no run
+    write_manifest(run_dir.manifest, prepared.job.manifest, known=known)  # last: a directory without it is no run

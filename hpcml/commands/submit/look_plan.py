@@ -9,12 +9,12 @@ from datetime import datetime
 from hpcml.analysis import sequential
 from hpcml.analysis.compare.cells import find_cells
 from hpcml.analysis.compare.factor import GROUPS, find_factor, find_levels, find_reference
-from hpcml.codec import encode, flatten
+from hpcml.codec import encode
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import ComparisonError, ConfigError
 from hpcml.model.looks import LookPlan, PlannedArm
 from hpcml.model.records import RunRecord
-from hpcml.model.run import Until, identifies, spec_hash
+from hpcml.model.run import Until, identifies
 from hpcml.model.state import State
 
 LEAST_SEEDS = 5  # below there is one look, which is what a plain sweep has
@@ -145,7 +145,7 @@ def _refuse(planned: Sequence[Planned]) -> None:
 
 def _what_differs(planned: Sequence[Planned]) -> str:
     """Return the setting that the sweep varies besides the seed; precision where it is one of several."""
-    flat = [{key: str(value) for key, value in flatten(encode(item.run)).items()} for item in planned]
+    flat = [{key: str(value) for key, value in item.run.settings.items()} for item in planned]
     keys = {
         key
         for key in {key for each in flat for key in each}
@@ -176,7 +176,7 @@ def _what_differs(planned: Sequence[Planned]) -> str:
 
 def _question(planned: Sequence[Planned], by: str, reference: str, arms: Sequence[PlannedArm]) -> dict[str, str]:
     first = planned[0].run
-    hashes = sorted(spec_hash(item.run) for item in planned)
+    hashes = sorted(item.run.spec_hash for item in planned)
     objective = {f"objective.{key}": str(encode(getattr(first.objective, key))) for key in _OBJECTIVE}
     return {
         "seed": _listed(sorted({item.run.seed for item in planned})),
@@ -215,7 +215,7 @@ def _as_record(item: Planned, uid: str) -> RunRecord:
         numerics=item.plan.numerics.name,
         git_commit=None,
         git_dirty=None,
-        params=flatten(encode(run)),
+        params=run.settings,
     )
 
 

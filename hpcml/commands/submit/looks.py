@@ -32,7 +32,6 @@ from hpcml.commands.submit.look_plan import draft_plan, in_words, refuse_another
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.model.looks import Look, LookPlan, PlannedStudy
-from hpcml.model.run import spec_hash
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs import looks
@@ -200,8 +199,7 @@ def _submit(files: LookFiles, study: PlannedStudy, places: Places, backends: Bac
     by_spec = {prepared.job.manifest.spec_hash: prepared for prepared in points}
     packs = packing.packs_of(sorted((one.item for one in points), key=lambda item: item.run.seed))
     outgoing = [
-        [_addressed(by_spec[spec_hash(item.run)], item, submission, len(points), now) for item in pack]
-        for pack in packs
+        [_addressed(by_spec[item.run.spec_hash], item, submission, len(points), now) for item in pack] for pack in packs
     ]
     claim_all([one.item.image for one in points if one.item.image is not None], places)
     launched = send(outgoing, submission, places, backends)

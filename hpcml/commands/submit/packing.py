@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpcml.codec import encode, flatten
+from hpcml.codec import encode
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.workload import with_times
 from hpcml.errors import ConfigError
@@ -116,7 +116,7 @@ def _alike(item: Planned) -> str | None:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in flatten(encode(run)).items() if identifies(key)}
+    return {key: value for key, value in run.settings.items() if identifies(key)}
 
 
 def _arm(item: Planned) -> str:

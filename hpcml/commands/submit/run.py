@@ -20,7 +20,6 @@ from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.planned import Planned
 from hpcml.images.build import OnProgress
-from hpcml.model.run import spec_hash
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.store.database import Database
@@ -137,7 +136,7 @@ def split_repeats(planned: Sequence[Planned], places: Places) -> tuple[list[Plan
     or is being queued again from a checkpoint; one that failed every time is missing. With ``schedule.repeats=n`` the
     first m repeats count as done where m such runs are recorded. The store is brought up to date before.
     """
-    hashes = {id(item): spec_hash(item.run) for item in planned}
+    hashes = {id(item): item.run.spec_hash for item in planned}
     with opened(places) as store:
         collect(store, places)
         under_way = {record.uid for record in open_runs(store)}
