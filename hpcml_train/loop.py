@@ -216,6 +216,11 @@ def counted_in(metric: str, samples: int) -> dict[str, object]:
     return {"validation_samples": samples, **({f"{_RESOLUTION}{metric}": 1 / samples} if samples else {})}
 
 
+def perplexity(loss: float) -> float:
+    """Return the perplexity of a *loss* in nats per token: its exponential, infinite where that has no number."""
+    return math.exp(loss) if loss < math.log(1e300) else math.inf
+
+
 def _say_what_is_trained(training: Training) -> None:
     run, task = training.run, training.task
     told = training.facts()

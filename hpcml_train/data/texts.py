@@ -14,6 +14,7 @@ from hpcml_train.errors import DatasetError, RecipeError
 
 PYDOC = "pydoc"
 TEXTS = (PYDOC, "text")  # what `data` may be
+BYTES = 256  # the tokens of a text are its bytes: none is unknown, and every text has the same number of them
 MOST_SAMPLES = 1_000_000  # each epoch shuffles them: in longer texts windows begin at every n-th byte
 _PIECE = 4096  # bytes that are held out together; less in short texts
 _FEWEST_PIECES = 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,7 @@ class Recipe(abc.ABC):
     """The base of recipes: set `samples` in ``__init__(task, arithmetic)``, and pass the class to `train`."""
 
     samples: int  # in the training set
+    tokens_per_sample: Optional[int] = None  # of texts
 
     @abc.abstractmethod
     def build(self) -> Model:
@@ -23,6 +24,10 @@ class Recipe(abc.ABC):
 
         Its first weights are drawn from the random numbers that the seed has just set, in FP32 for every precision.
         """
+
+    def build_counted(self) -> Optional[Model]:
+        """Return a network of the same layers to count the operations of, where that of `build` hides them in loops."""
+        return None
 
     @abc.abstractmethod
     def batch(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Batch:
@@ -43,3 +48,8 @@ class Recipe(abc.ABC):
     def facts(self) -> Mapping[str, object]:
         """Return further details of the event ``training``."""
         return {"training_samples": self.samples}
+
+    def results(self, model: Model) -> Mapping[str, Mapping[str, object]]:
+        """Return events about what was learned, by name, with their details; *model* is as in `evaluate`."""
+        del model
+        return {}

@@ -72,8 +72,8 @@ class TensorflowTraining(loop.Training):
         return self._arithmetic.loss_scaling
 
     def parameters(self) -> int:
-        """Return the number of all parameters of the model, also of those that are not trained."""
-        return int(self._model.count_params())
+        """Return the number of trained parameters: BatchNorm's running means are none."""
+        return sum(int(np.prod(tuple(variable.shape))) for variable in self._model.trainable_variables)
 
     def facts(self) -> Mapping[str, object]:
         """Return the recipe's, and whether all gradients of a step are of the same weights."""
@@ -84,11 +84,12 @@ class TensorflowTraining(loop.Training):
         run, task, recipe = self.run, self.task, self.recipe
         parts = self.shares * task.accumulate
         example = recipe.batch(np.arange(task.batch_size // parts) % recipe.samples)
-        # of the model that is examined: it has the same layers, and belongs to no strategy
-        count = count_step(self._examination.model, example, recipe.loss)
+        # of models that belong to no strategy, and have the same layers
+        count = count_step(self._examination.counted(recipe.build_counted), example, recipe.loss)
         if count.flops is not None:
             count = count._replace(flops=count.flops * parts)
-        return Work(run.world_size - 2 if task.strategy == "parameter_server" else self.shares, count)
+        devices = run.world_size - 2 if task.strategy == "parameter_server" else self.shares
+        return Work(devices, count, recipe.tokens_per_sample)
 
     def restore(self, saved: Saved) -> None:
         """Load all variables, whichever strategy trained them: replicas hold the same."""
@@ -125,8 +126,10 @@ class TensorflowTraining(loop.Training):
         return self._model.get_weights() if self.run.rank == 0 else None
 
     def outcome(self, weights: Any) -> loop.Events:  # noqa: ANN401 - NumPy's arrays
-        """Return the digest of the weights."""
+        """Return the digest of the weights, and what the recipe found."""
         yield "final", {"step": self.task.steps, "sha256": digest(enumerate(weights))}
+        with self._examination.of(self._model) as examined:
+            yield from self.recipe.results(examined).items()
 
     def parts(self, indices: Indices, share: int) -> List[Batch]:
         """Return the samples of replica *share* in a step, in the parts that it computes one after the other."""
@@ -145,7 +148,8 @@ class TensorflowTraining(loop.Training):
             with tf.GradientTape() as tape:
                 loss = self.recipe.loss(model, batch)
                 scaled = optimizer.scale_loss(loss / (self.shares * len(parts)))
-            gradients = tape.gradient(scaled, model.trainable_variables)
+            # dense: an embedding's lists the rows that were looked up, one of them as often as it was
+            gradients = list(map(tf.convert_to_tensor, tape.gradient(scaled, model.trainable_variables)))
             total = gradients if total is None else [one + other for one, other in zip(total, gradients)]  # noqa: B905
             losses.append(tf.cast(loss, tf.float64))
         optimizer.apply(self.summed(total), model.trainable_variables)
@@ -175,10 +179,16 @@ class Examination:
     """
 
     def __init__(self, build: Callable[[], Any], *, policy: str, seed: int) -> None:
+        self._seed = seed
         self._policy = "float64" if policy == "float64" else "float32"
         first = _build(build, "float32", seed)
         self.first_weights = first.get_weights()  # drawn in FP32: the same for every precision and strategy
         self.model = first if self._policy == "float32" else _build(build, self._policy, seed)
+
+    def counted(self, build: Callable[[], Any]) -> Any:  # noqa: ANN401 - Keras has no types
+        """Return the model whose operations are counted: what *build* makes, where it makes another one."""
+        other = _build(build, self._policy, self._seed)
+        return self.model if other is None else other
 
     @contextlib.contextmanager
     def of(self, model: Any) -> Iterator[Any]:  # noqa: ANN401 - Keras has no types

@@ -6,8 +6,6 @@ import torch
 
 from hpcml_train.data.texts import MOST_SAMPLES, Text, place_windows
 
-BYTES = 256  # the tokens of a text are its bytes: none is unknown, and every text has the same number of them
-
 
 class Windows:
     """The windows of *length* bytes of *text*; what is held out does not depend on the seed."""

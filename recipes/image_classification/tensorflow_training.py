@@ -14,6 +14,7 @@ from hpcml_train.errors import RecipeError
 from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import Arithmetic
+from hpcml_train.tensorflow.as_torch import begins_as_torch, cross_entropies
 from hpcml_train.tensorflow.recipe import Batch, Recipe
 from hpcml_train.tensorflow.training import train as train_recipe
 
@@ -47,7 +48,7 @@ class Classification(Recipe):
 
     def loss(self, model: tf.keras.Model, batch: Batch) -> tf.Tensor:
         images, labels = batch
-        return tf.reduce_mean(_cross_entropies(model(images, training=True), labels))
+        return tf.reduce_mean(cross_entropies(model(images, training=True), labels))
 
     def evaluate(self, model: tf.keras.Model) -> Mapping[str, float]:
         correct, loss = 0, 0.0
@@ -56,7 +57,7 @@ class Classification(Recipe):
             labels = self._answers[part]
             logits = model(tf.constant(self._validation[part]), training=False)
             correct += int((logits.numpy().argmax(axis=1) == labels).sum())
-            loss += float(tf.reduce_sum(_cross_entropies(logits, labels)))
+            loss += float(tf.reduce_sum(cross_entropies(logits, labels)))
         return {"val_accuracy": correct / len(self._answers), "val_loss": loss / len(self._answers)}
 
     def facts(self) -> Mapping[str, object]:
@@ -79,7 +80,7 @@ def mnist_cnn(shape: tuple[int, ...], data_format: str) -> tf.keras.Model:
     fans = [filters * kernel**2 for filters, (_, kernel, _) in zip((1, 12, 24), sizes, strict=True)]
     convolutions = [
         layers.Conv2D(
-            filters, kernel, stride, padding="same", activation="relu", data_format=data_format, **_as_torch_begins(fan)
+            filters, kernel, stride, padding="same", activation="relu", data_format=data_format, **begins_as_torch(fan)
         )
         for (filters, kernel, stride), fan in zip(sizes, fans, strict=True)
     ]
@@ -88,8 +89,8 @@ def mnist_cnn(shape: tuple[int, ...], data_format: str) -> tf.keras.Model:
             layers.Input(shape),
             *convolutions,
             layers.Flatten(),
-            layers.Dense(200, activation="relu", **_as_torch_begins(7 * 7 * 32)),
-            layers.Dense(CLASSES, **_as_torch_begins(200)),
+            layers.Dense(200, activation="relu", **begins_as_torch(7 * 7 * 32)),
+            layers.Dense(CLASSES, **begins_as_torch(200)),
         ]
     )
 
@@ -101,20 +102,13 @@ def mnist_mlp(shape: tuple[int, ...], _: str) -> tf.keras.Model:
         [
             layers.Input(shape),
             layers.Flatten(),
-            layers.Dense(16, activation="relu", **_as_torch_begins(PIXELS * PIXELS)),
-            layers.Dense(CLASSES, **_as_torch_begins(16)),
+            layers.Dense(16, activation="relu", **begins_as_torch(PIXELS * PIXELS)),
+            layers.Dense(CLASSES, **begins_as_torch(16)),
         ]
     )
 
 
 MODELS = {"mnist_cnn": mnist_cnn, "mnist_mlp": mnist_mlp}
-
-
-def _as_torch_begins(inputs: int) -> dict[str, Any]:
-    """Return initialisers that draw as torch's layers do: evenly up to 1/sqrt(inputs), biases too."""
-    bound = inputs**-0.5
-    drawn = tf.keras.initializers.RandomUniform
-    return {"kernel_initializer": drawn(-bound, bound), "bias_initializer": drawn(-bound, bound)}
 
 
 def _data_format(task: Task) -> str:
@@ -147,9 +141,3 @@ def _pixels(images: digits.Images, task: Task) -> Array:
             f"{int(_labels(images).max())}: the models expect {PIXELS}x{PIXELS} and {CLASSES - 1}"
         )
     return pixels
-
-
-def _cross_entropies(logits: tf.Tensor, labels: Any) -> tf.Tensor:  # noqa: ANN401 - a tensor or NumPy's array
-    # sums of exponentials overflow in 16 bits
-    wide = logits if logits.dtype == tf.float64 else tf.cast(logits, tf.float32)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=wide)

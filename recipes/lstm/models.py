@@ -2,33 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import torch
+from shape import Shape
 from torch import nn
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What recipe.toml calls the options; the defaults are those of conf/model/lstm.yaml."""
-
-    cell: str = "lstm"
-    layers: int = 1
-    width: int = 128
-    embedding: int = 32
-    context: int = 16
-    modulus: int = 12
-    validation_windows: int = 256
-    prompt: str = ""
-    generate: int = 0
-    temperature: float = 0.0
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Shape:
-        """Return what *options* say, and the defaults for the rest."""
-        return cls(**options)
 
 
 class Recurrent(nn.LSTM):

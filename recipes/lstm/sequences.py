@@ -1,17 +1,17 @@
-"""What an LSTM may continue: Fibonacci's sequences modulo m, or windows of a text."""
+"""What an LSTM may continue, on the device: Fibonacci's sequences modulo m, or windows of a text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import arrays
 import torch
-from models import Shape
+from shape import Shape
 
-from hpcml_train.data.texts import TEXTS, read_text, spread
-from hpcml_train.errors import RecipeError
+from hpcml_train.data.texts import BYTES, TEXTS, read_text
 from hpcml_train.task import Task
-from hpcml_train.torch.windows import BYTES, Windows
+from hpcml_train.torch.windows import Windows
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -31,33 +31,16 @@ if TYPE_CHECKING:
         def facts(self) -> Mapping[str, object]: ...
 
 
-def fibonacci(pairs: torch.Tensor, length: int, modulus: int) -> torch.Tensor:
-    """Return the sequences that begin with *pairs*, one a row: each number is the sum of the two before it."""
-    terms = [pairs[:, 0], pairs[:, 1]]
-    while len(terms) < length:
-        terms.append((terms[-1] + terms[-2]) % modulus)
-    return torch.stack(terms, dim=1)
-
-
 class Fibonacci:
     """The sequences from all m x m pairs; some pairs are held out, evenly spread."""
 
-    first_guess = 2
+    first_guess = arrays.Fibonacci.first_guess
 
     def __init__(self, shape: Shape, holdout: float, device: torch.device) -> None:
-        self.vocabulary = shape.modulus
-        count = shape.modulus**2
-        kept, held_out = spread(count, holdout)
-        if not held_out or not kept:
-            raise RecipeError(
-                f"data.holdout={holdout:g} of {count} pairs leaves none to train or to validate on: choose another"
-            )
-        # in an order drawn once and for all: every fifth pair as they come would be all with the same second term
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-        pairs = torch.stack([order // shape.modulus, order % shape.modulus], dim=1)
-        sequences = fibonacci(pairs, shape.context + 1, shape.modulus).to(device)
-        self._training = sequences[kept]
-        self._validation = sequences[held_out][: shape.validation_windows]
+        found = arrays.Fibonacci(shape, holdout)
+        self.vocabulary, self._facts = found.vocabulary, found.facts()
+        self._training = torch.from_numpy(found.rows).to(device)
+        self._validation = torch.from_numpy(found.validation()).to(device)
 
     def __len__(self) -> int:
         return len(self._training)
@@ -69,13 +52,13 @@ class Fibonacci:
         return self._validation
 
     def facts(self) -> Mapping[str, object]:
-        return {"modulus": self.vocabulary}
+        return self._facts
 
 
 class TextSequences:
     """Windows of a text, as bytes."""
 
-    first_guess = 1
+    first_guess = arrays.TextSequences.first_guess
     vocabulary = BYTES
 
     def __init__(self, shape: Shape, task: Task, device: torch.device) -> None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from models import NextToken, Shape
+from models import NextToken
 from sequences import choose_sequences
+from shape import Shape
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
-from hpcml_train.errors import RecipeError
+from hpcml_train.continuing import check_prompt, continue_text
+from hpcml_train.data.texts import BYTES
+from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
-from hpcml_train.torch.continuing import continue_text
 from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.training import train as train_recipe
-from hpcml_train.torch.windows import BYTES
 
 if TYPE_CHECKING:
     Batch = tuple[torch.Tensor, torch.Tensor]  # tokens, and those that follow each
@@ -34,11 +35,7 @@ class Continuation(Recipe):
         shape = Shape.of(task.options)
         self._shape, self._seed = shape, task.seed
         self._sequences = choose_sequences(task, shape, arithmetic.device)
-        if shape.generate and (self._sequences.vocabulary != BYTES or not shape.prompt):
-            raise RecipeError(
-                f"model.options.generate={shape.generate} continues a text: choose data=pydoc or data=text, and give "
-                "model.options.prompt"
-            )
+        check_prompt(shape.prompt, shape.generate, reads_text=task.data != "fibonacci")
         self.samples = len(self._sequences)
         self.tokens_per_sample = shape.context
         self.model = NextToken(shape, self._sequences.vocabulary)
@@ -59,8 +56,7 @@ class Continuation(Recipe):
             loss += float(self._cross_entropy(logits, following)) * len(part)
             correct += int((logits.argmax(dim=-1) == following)[:, begin:].sum())
         mean, guesses = loss / len(held_out), following[:, begin:].shape[1] * len(held_out)
-        perplexity = math.exp(mean) if mean < math.log(1e300) else math.inf
-        return {"val_loss": mean, "perplexity": perplexity, "val_accuracy": correct / guesses}
+        return {"val_loss": mean, "perplexity": perplexity(mean), "val_accuracy": correct / guesses}
 
     def layers(self, model: nn.Module) -> Sequence[nn.Module]:
         """Return embedding, recurrent layers and output; those are one, since a GPU works on all of them at once."""
@@ -83,7 +79,7 @@ class Continuation(Recipe):
         network.load_state_dict({name: weight.detach().cpu().to(dtype) for name, weight in weights.items()})
         network.eval()
         said = continue_text(
-            lambda tokens: network(tokens)[:, -1],
+            lambda tokens: _last(network, tokens),
             shape.prompt,
             shape.generate,
             context=shape.context,
@@ -102,6 +98,12 @@ class Continuation(Recipe):
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     """Train as *task* says; return False where it left at a checkpoint."""
     return train_recipe(run, task, checkpoints, Continuation)
+
+
+@torch.no_grad()
+def _last(network: nn.Module, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
+    logits: torch.Tensor = network(torch.from_numpy(tokens))[0, -1]
+    return logits
 
 
 def _shifted(sequences: torch.Tensor) -> Batch:

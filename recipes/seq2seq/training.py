@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
 from hpcml_train.errors import RecipeError
+from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.recipe import Recipe
@@ -70,7 +70,7 @@ class Reversal(Recipe):
         mean = loss / count
         return {
             "val_loss": mean,
-            "perplexity": math.exp(mean) if mean < math.log(1e300) else math.inf,
+            "perplexity": perplexity(mean),
             "val_accuracy": symbols / (count * length),
             "whole_sequences": whole / count,
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,10 +15,11 @@ from shape import MASK, UNASKED, Shape
 from hpcml_client import Checkpoints, Client
 from hpcml_train.data.texts import TEXTS, read_text
 from hpcml_train.data.twister import Twister
+from hpcml_train.data.windows import Windows
 from hpcml_train.jax.arithmetic import Arithmetic
 from hpcml_train.jax.recipe import Recipe
 from hpcml_train.jax.training import train as train_recipe
-from hpcml_train.jax.windows import Windows
+from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
 
 _EVALUATION_TOKENS = 8192  # bounds the memory only
@@ -62,7 +62,7 @@ class LanguageModelling(Recipe):
             losses, right = self._examine(weights, *batch)
             loss, correct, guessed = loss + float(losses), correct + int(right), guessed + int(_asked(batch[-1]))
         mean = loss / guessed
-        return {"val_loss": mean, "perplexity": _perplexity(mean), "val_accuracy": correct / guessed}
+        return {"val_loss": mean, "perplexity": perplexity(mean), "val_accuracy": correct / guessed}
 
     def facts(self) -> Mapping[str, object]:
         return {
@@ -115,7 +115,3 @@ def _sum_of_losses(logits: jax.Array, labels: jax.Array) -> jax.Array:
     wanted = jnp.take_along_axis(exact, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
     losses = jax.nn.logsumexp(exact, axis=-1) - wanted
     return jnp.where(labels == UNASKED, 0, losses).sum()
-
-
-def _perplexity(loss: float) -> float:
-    return math.exp(loss) if loss < math.log(1e300) else math.inf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,13 +13,14 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
-from hpcml_train.data.texts import TEXTS, read_text
+from hpcml_train.data.texts import BYTES, TEXTS, read_text
 from hpcml_train.errors import RecipeError
+from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.training import train as train_recipe
-from hpcml_train.torch.windows import BYTES, Windows
+from hpcml_train.torch.windows import Windows
 
 _EVALUATION_TOKENS = 8192  # bounds the memory only
 
@@ -72,7 +72,7 @@ class LanguageModelling(Recipe):
             correct += int((logits.argmax(dim=-1) == labels).sum())
             guessed += asked
         mean = loss / guessed
-        return {"val_loss": mean, "perplexity": _perplexity(mean), "val_accuracy": correct / guessed}
+        return {"val_loss": mean, "perplexity": perplexity(mean), "val_accuracy": correct / guessed}
 
     def layers(self, model: nn.Module) -> Sequence[nn.Module]:
         """Return embedding, blocks and head; those of encoder_decoder do not just follow each other: for fsdp only."""
@@ -119,7 +119,3 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     # sums of exponentials overflow in 16 bits; autocast computes them in FP32 too
     exact = logits if logits.dtype is torch.float64 else logits.float()
     return F.cross_entropy(exact.flatten(0, 1), labels.flatten(), ignore_index=UNASKED)
-
-
-def _perplexity(loss: float) -> float:
-    return math.exp(loss) if loss < math.log(1e300) else math.inf

@@ -115,18 +115,23 @@ def train_together(recipe: str, job: Job, count: int) -> None:
 
 
 def load(recipe: str, module: str) -> ModuleType:
-    """Return a module of a recipe under a name of its own: all recipes call theirs alike."""
+    """Return a module of a recipe under a name of its own: all recipes call theirs alike, and their siblings too."""
     path = RECIPES / recipe / f"{module}.py"
     spec = importlib.util.spec_from_file_location(f"{recipe}_{module}", path)
     assert spec is not None
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
+    siblings = {sibling.stem for sibling in path.parent.glob("*.py")}
+    before = {sibling: sys.modules.pop(sibling) for sibling in siblings & sys.modules.keys()}
     sys.path.insert(0, str(path.parent))  # where its siblings are
     try:
         spec.loader.exec_module(loaded)
     finally:
         sys.path.remove(str(path.parent))
+        for sibling in siblings:
+            sys.modules.pop(sibling, None)
+        sys.modules.update(before)
     return loaded
 
 

@@ -3,13 +3,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import sys
-from types import ModuleType
 
 import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
 from language_runs import RECIPES, load, options_of
 
@@ -110,22 +109,17 @@ def test_a_plain_network_computes_what_the_course_writes() -> None:
     assert not hasattr(network, "lstm")
 
 
-@pytest.fixture
-def sequences(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setitem(sys.modules, "models", models)  # what the recipe's own folder on the path gives it
-    return load("lstm", "sequences")
+sequences, arrays = load("lstm", "sequences"), load("lstm", "arrays")
 
 
-def test_fibonaccis_numbers_are_fibonaccis(sequences: ModuleType) -> None:
-    pairs = torch.tensor([[1, 1], [0, 1]])
-
-    found = sequences.fibonacci(pairs, 62, 10)
+def test_fibonaccis_numbers_are_fibonaccis() -> None:
+    found = arrays.fibonacci(np.array([[1, 1], [0, 1]]), 62, 10)
 
     assert found[0, :11].tolist() == [1, 1, 2, 3, 5, 8, 3, 1, 4, 5, 9]
     assert found[1, 60:].tolist() == [0, 1]  # Pisano's period of 10 is 60
 
 
-def test_held_out_pairs_are_not_trained_on_and_no_pair_is_lost(sequences: ModuleType) -> None:
+def test_held_out_pairs_are_not_trained_on_and_no_pair_is_lost() -> None:
     shape = models.Shape(modulus=10, context=4)
 
     found = sequences.Fibonacci(shape, 0.2, torch.device("cpu"))
@@ -137,7 +131,17 @@ def test_held_out_pairs_are_not_trained_on_and_no_pair_is_lost(sequences: Module
     assert len({second for _, second in held_out}) > 5
 
 
-def test_a_share_that_leaves_no_pair_is_refused_in_one_line(sequences: ModuleType) -> None:
+def test_the_pairs_are_those_that_torch_draws() -> None:
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
+
+    found = arrays.Fibonacci(models.Shape(modulus=10, context=4), 0.2)
+
+    kept = [place for place in range(100) if (place + 1) % 5]  # every fifth is held out
+    assert found.rows[:, 0].tolist() == (order // 10)[kept].tolist()
+    assert found.rows[:, 1].tolist() == (order % 10)[kept].tolist()
+
+
+def test_a_share_that_leaves_no_pair_is_refused_in_one_line() -> None:
     with pytest.raises(RecipeError, match=r"data.holdout=0.01 of 9 pairs leaves none"):
         sequences.Fibonacci(models.Shape(modulus=3), 0.01, torch.device("cpu"))
 

@@ -1,0 +1,50 @@
+"""Text that a trained network of bytes goes on with, one byte after the other."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+import numpy as np
+
+from hpcml_train.data.texts import BYTES
+from hpcml_train.errors import RecipeError
+
+Array = Any  # numpy.ndarray, which old NumPys cannot say more of
+
+
+def check_prompt(prompt: str, count: int, *, reads_text: bool) -> None:
+    """Raise `RecipeError` where *count* bytes are to be said, and there is no text or nothing to continue."""
+    if count and not (reads_text and prompt):
+        raise RecipeError(
+            f"model.options.generate={count} continues a text: choose data=pydoc or data=text, and give "
+            "model.options.prompt"
+        )
+
+
+def continue_text(
+    next_byte: Callable[[Array], Array],
+    prompt: str,
+    count: int,
+    *,
+    context: int,
+    temperature: float,
+    seed: int,
+) -> Dict[str, object]:
+    """Return the details of an event ``generated``: *prompt* and the *count* bytes that follow it, as text.
+
+    *next_byte* takes the last bytes, at most *context* of them (1 x n, int64), and returns a number for each byte that
+    may be next (a log-likelihood, up to a constant); what it returns beyond the 256 bytes is left out. *temperature* 0
+    takes the likeliest, else one is drawn after dividing by it, with *seed*. What is no UTF-8 is shown as U+FFFD.
+    """
+    given = list(prompt.encode())
+    draws = np.random.RandomState(seed)  # whose numbers NumPy has promised not to change
+    said = list(given)
+    for _ in range(count):
+        likely = np.asarray(next_byte(np.array([said[-context:]], np.int64)), np.float64).reshape(-1)[:BYTES]
+        if temperature == 0:
+            said.append(int(likely.argmax()))
+        else:
+            shares = np.exp((likely - likely.max()) / temperature)
+            said.append(int(draws.choice(BYTES, p=shares / shares.sum())))
+    text = bytes(said[len(given) :]).decode("utf-8", "replace")
+    return {"prompt": prompt, "text": text, "temperature": temperature}

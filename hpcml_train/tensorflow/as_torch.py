@@ -1,0 +1,49 @@
+"""What makes a Keras network the twin of a torch one: first weights drawn by the same laws, and losses as exact."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+import tensorflow as tf
+
+Draw = Callable[..., Any]  # takes a shape and a dtype, as Keras' initialisers do
+
+
+def evenly(inputs: int) -> Draw:
+    """Return what draws weights as torch's dense, convolutional and recurrent layers do: evenly up to 1/sqrt(inputs).
+
+    *inputs* are the numbers that one output is made of; of recurrent layers, the width of the state. Take a new one for
+    each weight: Keras draws the same numbers again from the same one.
+    """
+    drawn: Draw = tf.keras.initializers.RandomUniform(-(inputs**-0.5), inputs**-0.5)
+    return drawn
+
+
+def sum_of_two(inputs: int) -> Draw:
+    """Return what draws a recurrent layer's bias: torch has two and adds them up, Keras has one."""
+    first, second = evenly(inputs), evenly(inputs)
+
+    def draw(shape: Any, dtype: Any = None) -> Any:  # noqa: ANN401 - as Keras calls it
+        return first(shape, dtype=dtype) + second(shape, dtype=dtype)
+
+    return draw
+
+
+def normally(deviation: float) -> Draw:
+    """Return what draws from a normal distribution around 0."""
+    drawn: Draw = tf.keras.initializers.RandomNormal(stddev=deviation)
+    return drawn
+
+
+def begins_as_torch(inputs: int) -> Dict[str, Draw]:
+    """Return the arguments of a dense or convolutional layer whose weights and biases begin `evenly`."""
+    return {"kernel_initializer": evenly(inputs), "bias_initializer": evenly(inputs)}
+
+
+def cross_entropies(logits: Any, labels: Any) -> Any:  # noqa: ANN401 - tensors
+    """Return the cross entropy of each row of *logits* with its label, in FP32 (FP64: in that).
+
+    Sums of exponentials overflow in 16 bits.
+    """
+    wide = logits if logits.dtype == tf.float64 else tf.cast(logits, tf.float32)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=wide)

@@ -1,0 +1,28 @@
+"""What a recurrent network is made of and trained on, the same for every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What recipe.toml calls the options; the defaults are those of conf/model/lstm.yaml."""
+
+    cell: str = "lstm"
+    layers: int = 1
+    width: int = 128
+    embedding: int = 32
+    context: int = 16
+    modulus: int = 12
+    validation_windows: int = 256
+    prompt: str = ""
+    generate: int = 0
+    temperature: float = 0.0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Shape:
+        """Return what *options* say, and the defaults for the rest."""
+        return cls(**options)

@@ -1,0 +1,226 @@
+"""The recurrent networks in Keras: the same network, sequences and measures as in torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from image_runs import Recorded
+from numeric_runs import ROOT, config_of, run_all, run_interrupted
+
+from hpcml_train.precision.formats import name_precision
+from tests.cli.command_line import Hpcml, said_in_one_line
+from tests.train.framework_scripts import run_script
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        importlib.util.find_spec("tensorflow") is None or importlib.util.find_spec("torch") is None,
+        reason="TensorFlow or torch is not installed",
+    ),
+]
+
+STEPS = 4
+SMALL = {"layers": 2, "width": 24, "embedding": 16, "context": 8, "modulus": 7}
+TWO = {"name": "mirrored", "devices": 2}
+# Gives the Keras network torch's weights; says how far both are apart, how widely their own first weights are spread,
+# and what a step costs in each.
+TWINS = f"""
+import json, sys
+sys.path.insert(0, {str(ROOT / "recipes" / "lstm")!r})
+import numpy as np, tensorflow as tf, torch
+import models, tensorflow_training as twin
+from shape import Shape
+from hpcml_train.tensorflow.arithmetic import Arithmetic
+from hpcml_train.tensorflow.flops import count_step
+from hpcml_train.torch.flops import count_step as count_in_torch
+Arithmetic("fp64")
+torch.manual_seed(0)
+tf.keras.utils.set_random_seed(0)
+rows, told = np.random.RandomState(0).randint(0, 64, (4, 9)), {{}}
+batch = rows[:, :-1], rows[:, 1:]
+def loss(model, batch):
+    return tf.reduce_mean(twin.cross_entropies(model(batch[0], training=True), batch[1]))
+def loss_in_torch(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+for cell in ("lstm", "rnn"):
+    shape = Shape(cell=cell, layers=2, width=64, embedding=32, context=8)
+    network = models.NextToken(shape, 64).double()
+    of = {{name: value.detach().numpy() for name, value in network.state_dict().items()}}
+    copied = [of["embedding.weight"]]
+    for n in range(shape.layers):
+        one = {{part: of[f"{{cell}}.{{part}}_l{{n}}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}}
+        copied += [one["weight_ih"].T, one["weight_hh"].T, one["bias_ih"] + one["bias_hh"]]
+    copied += [of["out.weight"].T, of["out.bias"]]
+    logits = network(torch.tensor(batch[0])).detach().numpy()
+    told[cell] = found = {{"apart": []}}
+    for unroll in (False, True):
+        keras = twin.next_token(shape, 64, unroll=unroll)
+        found["spread"] = [first.std() / other.std() for first, other in zip(keras.get_weights(), copied)]
+        keras.set_weights(copied)
+        found["apart"].append(abs(keras(tf.constant(batch[0], tf.int32)).numpy() - logits).max())
+    found["keras"] = count_step(keras, batch, loss).flops
+    found["torch"] = count_in_torch(network, tuple(map(torch.tensor, batch)), loss_in_torch).flops
+print(json.dumps(told))
+"""
+
+
+def config(
+    precision: str = "fp32", *, options: Mapping[str, object] = {}, **groups: Mapping[str, Any]
+) -> dict[str, Any]:
+    training = {"steps": STEPS, "batch_size": 8, "learning_rate": 1e-2, "eval_every": 2, "deterministic": True}
+    groups["data"] = {"name": "fibonacci", "holdout": 0.2, "path": None, **groups.get("data", {})}
+    groups["training"] = {**training, **groups.get("training", {})}
+    return config_of("lstm", precision, "tensorflow", options={**SMALL, **options}, **groups)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
+    """Everything that is trained here; the first one fixes the devices that TensorFlow has."""
+    folder = tmp_path_factory.mktemp("keras")
+    (folder / "text.txt").write_text("".join(f"{n} squared is {n * n}.\n" for n in range(200)))
+    text = {"name": "text", "path": str(folder / "text.txt")}
+    says = {"context": 12, "prompt": "12 squared ", "generate": 5, "layers": 1, "width": 48}
+    learning = {"steps": 120, "batch_size": 32, "eval_every": 120}
+    return run_all(
+        folder,
+        "lstm::tensorflow_training",
+        {
+            "mirrored": config("fp64", strategy=TWO),
+            **{name: config(name) for name in ("fp32", "fp64", "amp_bf16")},
+            "parts": config("fp64", training={"accumulate": 2}),
+            "rnn": config("fp64", options={"cell": "rnn"}),
+            "learned": config(options={"layers": 1}, training=learning),
+            "said": config(options=says, data=text, training={"steps": 250, "batch_size": 16, "eval_every": 250}),
+            "drawn": config(options={**says, "temperature": 1.5, "generate": 40}, data=text),
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def twins() -> dict[str, Any]:
+    return run_script(TWINS)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_with_torchs_weights_it_says_what_torch_says(twins: dict[str, Any], cell: str) -> None:
+    assert max(twins[cell]["apart"]) < 1e-14  # logits of about 1, in FP64
+
+
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_its_weights_begin_as_widely_spread_as_torchs(twins: dict[str, Any], cell: str) -> None:
+    assert twins[cell]["spread"] == pytest.approx([1.0] * 9, rel=0.25)  # of 64 numbers and more
+
+
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_a_step_costs_the_operations_that_torch_counts(twins: dict[str, Any], cell: str) -> None:
+    assert twins[cell]["keras"] == twins[cell]["torch"]
+
+
+def test_it_reports_what_the_torch_half_reports(runs: dict[str, Recorded]) -> None:
+    found = runs["fp32"]
+
+    observed = {"precision_observer", "precision_observed"}
+    assert set(found.events) == {"framework", "precision", *observed, "training", "work", "memory", "final", "closed"}
+    assert set(found.metrics[0].values) == {"loss", "step_time_s", "data_time_s"}
+    assert set(found.metrics[-1].values) > {"val_loss", "perplexity", "val_accuracy"}
+    assert [record.step for record in found.metrics if "val_loss" in record.values] == [2, 4]
+    assert found.events["training"]["modulus"] == 7
+    assert found.events["training"]["training_samples"] + found.events["training"]["validation_samples"] == 49
+    work = found.events["work"]
+    assert (work["tokens"], work["flops_method"], work["flops_doubt"]) == (8.0 * 8, "graph", None)
+    assert found.series("loss")[0] == pytest.approx(math.log(7), rel=0.15)  # it knows nothing yet
+
+
+@pytest.mark.parametrize(
+    ("precision", "first"),
+    # largest relative difference of the first loss to that of FP32: same weights, same sequences
+    [("fp64", 1e-6), ("amp_bf16", 4e-3)],
+)
+def test_each_precision_begins_where_fp32_does(runs: dict[str, Recorded], precision: str, first: float) -> None:
+    exact, found = runs["fp32"], runs[precision]
+
+    probe = found.events["precision"]
+    rows = [row["format"] for row in found.events["precision_observed"]["rows"]]
+    assert name_precision(probe["products"], probe["parameters"]) == precision
+    assert set(rows) == {{"fp64": "fp64", "amp_bf16": "bf16"}[precision]}
+    assert found.series("loss")[0] == pytest.approx(exact.series("loss")[0], rel=first)
+    assert found.series("loss") != exact.series("loss")
+
+
+@pytest.mark.parametrize("name", ["mirrored", "parts"])
+def test_a_batch_that_is_shared_trains_as_the_whole(runs: dict[str, Recorded], name: str) -> None:
+    for metric in ("loss", "val_loss"):
+        assert runs[name].series(metric) == pytest.approx(runs["fp64"].series(metric), rel=1e-12)
+    assert runs["mirrored"].events["work"]["devices"] == 2
+    assert runs[name].events["work"]["model_flops"] == runs["fp64"].events["work"]["model_flops"]
+
+
+def test_a_plain_network_is_another_one(runs: dict[str, Recorded]) -> None:
+    plain, lstm = runs["rnn"].events, runs["fp64"].events
+
+    assert plain["training"]["parameters"] < lstm["training"]["parameters"] / 2
+    assert {row["layer"] for row in plain["precision_observed"]["rows"]} == {"rnn0", "rnn1", "out"}
+    assert {row["layer"] for row in lstm["precision_observed"]["rows"]} == {"lstm0", "lstm1", "out"}
+
+
+def test_it_learns_to_add(runs: dict[str, Recorded]) -> None:
+    learned = runs["learned"]
+
+    assert learned.series("val_accuracy")[-1] > 0.7  # guessing: 1 of 7
+    assert learned.series("perplexity")[-1] == pytest.approx(math.exp(learned.series("val_loss")[-1]))
+
+
+def test_a_trained_network_continues_a_text(runs: dict[str, Recorded]) -> None:
+    said, drawn = runs["said"].events["generated"], runs["drawn"].events["generated"]
+
+    assert said == {"prompt": "12 squared ", "text": "is 1" + said["text"][4:], "temperature": 0.0}  # "is 144."
+    assert (drawn["temperature"], drawn["prompt"]) == (1.5, "12 squared ")
+    assert len(drawn["text"].encode()) >= 40
+    assert "generated" not in runs["fp32"].events
+
+
+def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
+    whole, before, after = run_interrupted(tmp_path, "lstm::tensorflow_training", config("amp_bf16"), at=2)
+
+    assert after.events["resumed"]["step"] == before.metrics[-1].step < STEPS
+    assert before.series("loss") + after.series("loss") == whole.series("loss")
+    assert after.events["final"] == whole.events["final"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["precision=bf16"], "beta_2=0.999 is 1 in BF16: choose amp_bf16"),
+        (["precision=tf32"], "precision=tf32 is refused on this CPU"),
+        (["strategy=pipeline", "strategy.processes_per_node=2"], "strategy=pipeline is nothing of tensorflow"),
+        (["model.options.generate=5"], "model.options.generate=5 with data=fibonacci must be at most 0"),
+    ],
+)
+def test_what_the_twin_does_not_do_is_refused_before_anything_starts(
+    tmp_path: Path, hpcml_environ: dict[str, str], words: list[str], says: str
+) -> None:
+    hpcml = Hpcml(hpcml_environ, tmp_path)
+
+    done = hpcml("run", "model=lstm", "model.framework=tensorflow", *words)
+
+    assert done.returncode == 2
+    assert says in said_in_one_line(done)
+    assert hpcml.runs() == []
+
+
+def test_a_run_is_planned_started_and_recorded(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
+    hpcml = Hpcml(hpcml_environ, tmp_path)
+    small = ["model.options.context=16", "model.options.width=32", "training.steps=2", "training.batch_size=4"]
+    says = ["model.options.prompt='The '", "model.options.generate=3"]
+
+    done = hpcml("run", "model=lstm_text", "model.framework=tensorflow", "precision=amp_bf16", *small, *says)
+
+    assert done.returncode == 0, done.stderr
+    (run,) = hpcml.runs()
+    assert (run["state"], run["precision_effective"]) == ("COMPLETED", "amp_bf16")
+    assert run["metrics"]["val_loss"]["n"] == 1
