@@ -97,3 +97,8 @@ class Recipe(abc.ABC):
     def facts(self) -> Mapping[str, object]:
         """Return further details of the event ``training``."""
         return {"training_samples": self.samples}
+
+    def results(self, weights: Tree) -> Mapping[str, Mapping[str, object]]:
+        """Return events about what was learned, by name, with their details; *weights* are as in `evaluate`."""
+        del weights
+        return {}

@@ -160,8 +160,10 @@ class JaxTraining(loop.Training):
         return self._progress.weights
 
     def outcome(self, weights: Mapping[str, jax.Array]) -> loop.Events:
-        """Return the digest of the weights."""
+        """Return the digest of the weights, and what the recipe found."""
         yield "final", {"step": self.task.steps, "sha256": digest_of(weights)}
+        with self._arithmetic.evaluation(weights) as examined:
+            yield from self._recipe.results(examined).items()
 
     def _batch(self, indices: Array, step: int) -> Tuple[jax.Array, ...]:
         """Return the samples *indices* on the device; first, for each part of the batch, *step* and its number."""

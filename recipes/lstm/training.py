@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from models import NextToken
 from sequences import choose_sequences
@@ -19,6 +19,7 @@ from hpcml_train.data.texts import BYTES
 from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.continuing import last_logits
 from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.training import train as train_recipe
 
@@ -79,7 +80,7 @@ class Continuation(Recipe):
         network.load_state_dict({name: weight.detach().cpu().to(dtype) for name, weight in weights.items()})
         network.eval()
         said = continue_text(
-            lambda tokens: _last(network, tokens),
+            functools.partial(last_logits, network),
             shape.prompt,
             shape.generate,
             context=shape.context,
@@ -98,12 +99,6 @@ class Continuation(Recipe):
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     """Train as *task* says; return False where it left at a checkpoint."""
     return train_recipe(run, task, checkpoints, Continuation)
-
-
-@torch.no_grad()
-def _last(network: nn.Module, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> torch.Tensor:
-    logits: torch.Tensor = network(torch.from_numpy(tokens))[0, -1]
-    return logits
 
 
 def _shifted(sequences: torch.Tensor) -> Batch:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hiding import LOTS, LOTS_STRIDE, counts
+from batches import Array, Batches
 from jax_models import Transformer, Weights, first_weights
-from shape import MASK, UNASKED, Shape
+from shape import UNASKED, Shape
 
 from hpcml_client import Checkpoints, Client
-from hpcml_train.data.texts import TEXTS, read_text
-from hpcml_train.data.twister import Twister
-from hpcml_train.data.windows import Windows
+from hpcml_train.continuing import continue_text
 from hpcml_train.jax.arithmetic import Arithmetic
 from hpcml_train.jax.recipe import Recipe
 from hpcml_train.jax.training import train as train_recipe
 from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
-
-_EVALUATION_TOKENS = 8192  # bounds the memory only
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class LanguageModelling(Recipe):
@@ -32,17 +25,9 @@ class LanguageModelling(Recipe):
 
     def __init__(self, task: Task, _: Arithmetic) -> None:
         self._shape = shape = Shape.of(task.options)
-        self._text = read_text(task.choose("data", TEXTS), task.data_path)
-        self._windows = Windows(
-            self._text,
-            length=shape.context + (shape.kind == "decoder"),  # the last token is only guessed
-            holdout=task.holdout,
-            validation_windows=shape.validation_windows,
-        )
-        lots = Twister(0)  # the same for every seed: validation must be
-        self._lots, self._others = lots.uniform(LOTS), lots.integers(MASK, LOTS)
+        self._batches = Batches(task, shape)
         self._examine = jax.jit(self._judge)
-        self.samples = len(self._windows)
+        self.samples = len(self._batches)
         self.tokens_per_sample = shape.context
         self._seed = task.seed
 
@@ -50,7 +35,7 @@ class LanguageModelling(Recipe):
         return first_weights(self._shape, self._seed)
 
     def batch(self, indices: Array) -> tuple[Array, ...]:
-        return self._at(self._windows.starts[indices])
+        return self._batches.training(indices)
 
     def loss(self, weights: Weights, key: jax.Array, *batch: jax.Array) -> jax.Array:
         *inputs, labels = batch
@@ -58,46 +43,41 @@ class LanguageModelling(Recipe):
 
     def evaluate(self, weights: Weights) -> Mapping[str, float]:
         loss, correct, guessed = 0.0, 0, 0
-        for batch in self._validation():
+        for batch in self._batches.validation():
             losses, right = self._examine(weights, *batch)
             loss, correct, guessed = loss + float(losses), correct + int(right), guessed + int(_asked(batch[-1]))
         mean = loss / guessed
         return {"val_loss": mean, "perplexity": perplexity(mean), "val_accuracy": correct / guessed}
 
     def facts(self) -> Mapping[str, object]:
-        return {
-            "training_samples": self.samples,
-            "validation_samples": len(self._windows.validation_starts),
-            "text_sha256": self._text.sha256,
-            "text_bytes": len(self._text),
-        }
+        return self._batches.facts()
+
+    def results(self, weights: Weights) -> Mapping[str, Mapping[str, object]]:
+        """Return the event ``generated``, where text was asked for."""
+        shape = self._shape
+        if not shape.generate:
+            return {}
+        say = jax.jit(lambda tokens: Transformer(shape, weights).logits(tokens)[0])
+
+        def next_byte(tokens: Array) -> Array:
+            # of one shape, so that it is compiled once; a decoder does not look at what stands behind the last byte
+            padded = np.pad(tokens, [(0, 0), (0, shape.context - tokens.shape[1])]).astype(np.int32)
+            return np.asarray(say(padded)[tokens.shape[1] - 1])
+
+        said = continue_text(
+            next_byte,
+            shape.prompt,
+            shape.generate,
+            context=shape.context,
+            temperature=shape.temperature,
+            seed=self._seed,
+        )
+        return {"generated": said}
 
     def _judge(self, weights: Weights, *batch: jax.Array) -> tuple[jax.Array, jax.Array]:
         *inputs, labels = batch
         logits = Transformer(self._shape, weights).logits(*inputs)
         return _sum_of_losses(logits, labels), (logits.argmax(axis=-1) == labels).sum()
-
-    def _validation(self) -> Iterator[tuple[Array, ...]]:
-        starts, size = self._windows.validation_starts, max(1, _EVALUATION_TOKENS // self._shape.context)
-        for begin in range(0, len(starts), size):
-            yield self._at(starts[begin : begin + size])
-
-    def _at(self, starts: Array) -> tuple[Array, ...]:
-        """Return what the model is given, and last what it should say."""
-        tokens, half = self._windows.at(starts), self._shape.context // 2
-        if self._shape.kind == "decoder":
-            return tokens[:, :-1], tokens[:, 1:]
-        if self._shape.kind == "encoder_decoder":  # each token of the second half from all before it
-            return tokens[:, :half], tokens[:, half - 1 : -1], tokens[:, half:]
-        return self._hide(starts, tokens)
-
-    def _hide(self, starts: Array, tokens: Array) -> tuple[Array, ...]:
-        places = (starts[:, None] * LOTS_STRIDE + np.arange(tokens.shape[1])) % LOTS
-        rank = self._lots[places].argsort(axis=1, kind="stable").argsort(axis=1)
-        guessed, hidden, changed = counts(tokens.shape[1])
-        given = np.where(rank < hidden, MASK, tokens)
-        given = np.where((rank >= hidden) & (rank < hidden + changed), self._others[places], given)
-        return given.astype(np.int32), np.where(rank < guessed, tokens, UNASKED).astype(np.int32)
 
 
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:

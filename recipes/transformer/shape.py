@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpcml_train.continuing import check_prompt
 from hpcml_train.errors import RecipeError
 
 MASK = 256  # the token that hides another one; the 256 before it are the bytes
@@ -27,6 +28,9 @@ class Shape:
     vocabulary: int = 257
     dropout: float = 0.0
     validation_windows: int = 256
+    prompt: str = ""
+    generate: int = 0
+    temperature: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -35,6 +39,9 @@ class Shape:
             raise RecipeError(f"model.options.heads={self.heads} does not divide model.options.width={self.width}")
         if self.kind == "encoder_decoder" and self.layers % 2:
             raise RecipeError(f"model.options.layers={self.layers} must be even: half encode and half decode")
+        if self.generate and self.kind != "decoder":
+            raise RecipeError(f"model.options.generate={self.generate}: only model.options.kind=decoder writes on")
+        check_prompt(self.prompt, self.generate, reads_text=True)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Shape:

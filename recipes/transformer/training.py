@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
+from hpcml_train.continuing import continue_text
 from hpcml_train.data.texts import BYTES, TEXTS, read_text
 from hpcml_train.errors import RecipeError
 from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.continuing import last_logits
 from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.training import train as train_recipe
 from hpcml_train.torch.windows import Windows
@@ -36,6 +39,7 @@ class LanguageModelling(Recipe):
             "strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel")
         )
         self._shape = shape = Shape.of(task.options)
+        self._seed = task.seed
         if shape.kind == "encoder_decoder" and strategy in ("pipeline", "model_parallel"):
             raise RecipeError(
                 f"strategy={strategy}: all decoders of model.options.kind=encoder_decoder look at the last encoder's "
@@ -88,6 +92,26 @@ class LanguageModelling(Recipe):
             "text_bytes": len(self._text),
             "text_sha256": self._text.sha256,
         }
+
+    def results(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, Mapping[str, object]]:
+        """Return the event ``generated``, where text was asked for: computed on the CPU, in FP32 (of FP64: in that)."""
+        shape, first = self._shape, next(iter(weights.values()))
+        if not shape.generate:
+            return {}
+        dtype = torch.float64 if first.dtype is torch.float64 else torch.float32
+        network = Transformer(shape).to(dtype)
+        known = {name: weight.detach().cpu().to(dtype) for name, weight in weights.items()}
+        network.load_state_dict({"head.weight": known["embedding.tokens.weight"], **known})
+        network.eval()
+        said = continue_text(
+            functools.partial(last_logits, network),
+            shape.prompt,
+            shape.generate,
+            context=shape.context,
+            temperature=shape.temperature,
+            seed=self._seed,
+        )
+        return {"generated": said}
 
     def _validation(self) -> Iterator[Batch]:
         for starts in torch.split(self._windows.validation_starts, max(1, _EVALUATION_TOKENS // self._shape.context)):
