@@ -1,10 +1,12 @@
-"""What makes a Keras network the twin of a torch one: first weights drawn by the same laws, and losses as exact."""
+"""What makes a Keras network the twin of a torch one: first weights by the same laws, losses, layouts of pictures."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict
 
 import tensorflow as tf
+
+from hpcml_train.task import Task
 
 Draw = Callable[..., Any]  # takes a shape and a dtype, as Keras' initialisers do
 
@@ -47,3 +49,29 @@ def cross_entropies(logits: Any, labels: Any) -> Any:  # noqa: ANN401 - tensors
     """
     wide = logits if logits.dtype == tf.float64 else tf.cast(logits, tf.float32)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=wide)
+
+
+class Layout:
+    """Where the channels of pictures lie: Keras' name for the layout of a task, and arrays in that order."""
+
+    def __init__(self, data_format: str) -> None:
+        self.data_format = data_format  # channels_first or channels_last
+
+    @classmethod
+    def of(cls, task: Task) -> Layout:
+        """Return that of *task*; raises `RecipeError` for one that there is not."""
+        formats = {"nchw": "channels_first", "nhwc": "channels_last"}
+        return cls(formats[task.choose("layout", formats)])
+
+    def placed(self, images: Any) -> Any:  # noqa: ANN401 - NumPy's array, which old NumPys cannot say
+        """Return *images* (count, height, width, channels) in this layout."""
+        return images if self.data_format == "channels_last" else images.transpose(0, 3, 1, 2)
+
+    def channels_last(self, images: Any) -> Any:  # noqa: ANN401 - a tensor
+        """Return *images* of this layout as (count, height, width, channels)."""
+        return images if self.data_format == "channels_last" else tf.transpose(images, (0, 2, 3, 1))
+
+
+def resize(images: Any, side: int) -> Any:  # noqa: ANN401 - as above
+    """Return *images* (count, height, width, channels) with *side* x *side* pixels, bilinear as in torch."""
+    return tf.image.resize(images, (side, side)).numpy()

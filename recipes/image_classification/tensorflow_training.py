@@ -14,7 +14,7 @@ from hpcml_train.errors import RecipeError
 from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import Arithmetic
-from hpcml_train.tensorflow.as_torch import begins_as_torch, cross_entropies
+from hpcml_train.tensorflow.as_torch import Layout, begins_as_torch, cross_entropies, resize
 from hpcml_train.tensorflow.recipe import Batch, Recipe
 from hpcml_train.tensorflow.training import train as train_recipe
 
@@ -31,16 +31,16 @@ class Classification(Recipe):
 
     def __init__(self, task: Task, _: Arithmetic) -> None:
         self._build = MODELS[task.choose("model", MODELS)]
-        self._data_format = _data_format(task)
+        self._layout = Layout.of(task)
         self._compute_dtype = tf.keras.mixed_precision.dtype_policy().compute_dtype
         training, validation = _read(task)
-        self._training, self._labels = self._place(training, task), _labels(training)
-        self._validation, self._answers = self._place(validation, task), _labels(validation)
+        self._training, self._labels = self._layout.placed(_pixels(training, task)), _labels(training)
+        self._validation, self._answers = self._layout.placed(_pixels(validation, task)), _labels(validation)
         self.samples = len(self._labels)
 
     def build(self) -> tf.keras.Model:
-        shape = (PIXELS, PIXELS, 1) if self._data_format == "channels_last" else (1, PIXELS, PIXELS)
-        return self._build(shape, self._data_format)
+        shape = (PIXELS, PIXELS, 1) if self._layout.data_format == "channels_last" else (1, PIXELS, PIXELS)
+        return self._build(shape, self._layout.data_format)
 
     def batch(self, indices: Array) -> Batch:
         images = tf.constant(self._training[indices], self._compute_dtype)
@@ -62,10 +62,6 @@ class Classification(Recipe):
 
     def facts(self) -> Mapping[str, object]:
         return {"training_samples": self.samples, **counted_in("val_accuracy", len(self._answers))}
-
-    def _place(self, images: digits.Images, task: Task) -> Array:
-        pixels = _pixels(images, task)
-        return pixels if self._data_format == "channels_last" else pixels.transpose(0, 3, 1, 2)
 
 
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
@@ -111,11 +107,6 @@ def mnist_mlp(shape: tuple[int, ...], _: str) -> tf.keras.Model:
 MODELS = {"mnist_cnn": mnist_cnn, "mnist_mlp": mnist_mlp}
 
 
-def _data_format(task: Task) -> str:
-    formats = {"nchw": "channels_first", "nhwc": "channels_last"}
-    return formats[task.choose("layout", formats)]
-
-
 def _read(task: Task) -> tuple[digits.Images, digits.Images]:
     if task.choose("data", ("digits", "mnist")) == "digits":
         return digits.split(digits.read_digits(), task.holdout)
@@ -133,7 +124,7 @@ def _pixels(images: digits.Images, task: Task) -> Array:
     raw = np.frombuffer(images.pixels, dtype=np.uint8).reshape(len(images), images.height, images.width, 1)
     pixels = raw.astype(np.float32) / np.float32(images.largest)
     if task.data != "mnist":
-        pixels = tf.image.resize(pixels, (_DIGITS_SIDE, _DIGITS_SIDE)).numpy()  # bilinear, as in the torch half
+        pixels = resize(pixels, _DIGITS_SIDE)
         pixels = np.pad(pixels, [(0, 0), *[((PIXELS - _DIGITS_SIDE) // 2,) * 2] * 2, (0, 0)])
     if pixels.shape[1:3] != (PIXELS, PIXELS) or int(_labels(images).max()) >= CLASSES:
         raise RecipeError(

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
+from sources import DATA, DEVIATION, MEAN, SYNTHETIC_SAMPLES, SYNTHETIC_SEED
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_train.data import digits
@@ -14,13 +15,6 @@ from hpcml_train.data.folders import PictureFiles, find_pictures, read_picture
 from hpcml_train.data.pictures import Pictures, read_cifar10, read_npz
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
-
-DATA = ("synthetic", "cifar10", "npz", "image_folder")
-_SYNTHETIC_SAMPLES = 512
-_SYNTHETIC_SEED = 0  # not the run's: every run is given the same pictures
-# the means and standard deviations of ImageNet's channels, which all its published models are trained with
-_MEAN = (0.485, 0.456, 0.406)
-_DEVIATION = (0.229, 0.224, 0.225)
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # pictures (N, 3, side, side) in FP32, labels
 
@@ -56,10 +50,10 @@ def open_sources(task: Task, side: int, device: torch.device, *, readers: int, c
 
 
 def _draw(side: int, classes: int, device: torch.device) -> Source:
-    generator = torch.Generator().manual_seed(_SYNTHETIC_SEED)
-    images = torch.randn(_SYNTHETIC_SAMPLES, 3, side, side, generator=generator).to(device)
-    labels = torch.randint(classes, (_SYNTHETIC_SAMPLES,), generator=generator).to(device)
-    return Source(count=_SYNTHETIC_SAMPLES, classes=classes, fetch=lambda chosen: (images[chosen], labels[chosen]))
+    generator = torch.Generator().manual_seed(SYNTHETIC_SEED)
+    images = torch.randn(SYNTHETIC_SAMPLES, 3, side, side, generator=generator).to(device)
+    labels = torch.randint(classes, (SYNTHETIC_SAMPLES,), generator=generator).to(device)
+    return Source(count=SYNTHETIC_SAMPLES, classes=classes, fetch=lambda chosen: (images[chosen], labels[chosen]))
 
 
 def _fetch_none(_: torch.Tensor) -> Pair:
@@ -93,5 +87,5 @@ def _from_files(files: PictureFiles, classes: int, side: int, device: torch.devi
 
 
 def _normalize(images: torch.Tensor) -> torch.Tensor:
-    mean, deviation = (torch.tensor(three, device=images.device).view(1, 3, 1, 1) for three in (_MEAN, _DEVIATION))
+    mean, deviation = (torch.tensor(three, device=images.device).view(1, 3, 1, 1) for three in (MEAN, DEVIATION))
     return (images - mean) / deviation

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 from models import MODELS
 from pictures import Pair, open_sources
+from sources import Options
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
@@ -21,15 +21,6 @@ from hpcml_train.torch.training import train as train_recipe
 
 _EVALUATION_BATCH = 100  # bounds the memory only
 _HALVINGS = 32  # the last stage sees a picture so many times smaller
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The settings of recipe.toml; the defaults are those of conf/model/resnet18.yaml."""
-
-    classes: int = 1000
-    image_size: int = 64
-    readers: int = 4
 
 
 class Pictures(Recipe):
@@ -46,10 +37,7 @@ class Pictures(Recipe):
         self._training, self._validation = open_sources(
             task, options.image_size, arithmetic.device, readers=options.readers, classes=options.classes
         )
-        if self._training.classes > options.classes:
-            raise RecipeError(
-                f"model.options.classes={options.classes}: data={task.data} has {self._training.classes} classes"
-            )
+        options.check_classes(self._training.classes, task.data)
         self.samples = self._training.count
         self.model = MODELS[name](options.classes)
 

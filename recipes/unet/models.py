@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 import torch
+from pixels import GROUPS, HALVINGS
 from torch import nn
-
-HALVINGS = 3  # the picture's sides must be multiples of 2 ** HALVINGS
-_GROUPS = 4
 
 
 class UNet(nn.Module):
@@ -53,4 +51,4 @@ def _convolve_twice(inputs: int, outputs: int) -> nn.Sequential:
 
 def _convolve(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     # GroupNorm sees one sample at a time: batches in parts, and shared by processes, give what the whole gives
-    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.GroupNorm(_GROUPS, outputs), nn.ReLU(inplace=True)
+    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.GroupNorm(GROUPS, outputs), nn.ReLU(inplace=True)

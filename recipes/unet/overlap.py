@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
 from hpcml_train.data.masks import IGNORED
+
+Masks = Any  # numbers of classes: a torch tensor or NumPy's array
 
 
 class Overlap:
@@ -14,7 +16,7 @@ class Overlap:
         self._both = [0] * classes
         self._either = [0] * classes
 
-    def add(self, predicted: torch.Tensor, true: torch.Tensor) -> None:
+    def add(self, predicted: Masks, true: Masks) -> None:
         """Count the masks *predicted*, and what is *true* of them."""
         known = true != IGNORED
         for number in range(len(self._both)):

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
-from models import HALVINGS, UNet
+from models import UNet
 from overlap import Overlap
-from shapes import CLASSES, draw
+from pixels import EVALUATION_BATCH, Options, open_masked
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
-from hpcml_train.data.masks import IGNORED, Masked, read_masked
-from hpcml_train.errors import RecipeError
+from hpcml_train.data.masks import IGNORED, Masked
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.training import train as train_recipe
 
-_EVALUATION_BATCH = 50  # bounds the memory only
-
 Pair = tuple[torch.Tensor, torch.Tensor]  # pictures, masks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The settings of recipe.toml; the defaults are those of conf/model/unet.yaml."""
-
-    classes: int = 4
-    width: int = 8
-    image_size: int = 64
-    pictures: int = 400
 
 
 class Segmentation(Recipe):
@@ -44,8 +30,7 @@ class Segmentation(Recipe):
         is_nhwc = task.choose("layout", ("nchw", "nhwc")) == "nhwc"
         self._format = torch.channels_last if is_nhwc else torch.contiguous_format
         self._cast = arithmetic.cast
-        training, validation = _read(task, options)
-        _check(training, validation, options)
+        training, validation = open_masked(task, options)
         self._training, self._validation = (self._place(masked, arithmetic.device) for masked in (training, validation))
         self._classes = options.classes
         self.samples = len(training)
@@ -63,8 +48,8 @@ class Segmentation(Recipe):
         images, masks = self._validation
         dtype = next(model.parameters()).dtype
         overlap, loss, known = Overlap(self._classes), 0.0, 0
-        for begin in range(0, len(masks), _EVALUATION_BATCH):
-            part = slice(begin, begin + _EVALUATION_BATCH)
+        for begin in range(0, len(masks), EVALUATION_BATCH):
+            part = slice(begin, begin + EVALUATION_BATCH)
             logits = model(images[part].to(dtype))
             overlap.add(logits.argmax(dim=1), masks[part])
             count = int((masks[part] != IGNORED).sum())
@@ -85,34 +70,6 @@ class Segmentation(Recipe):
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     """Train as *task* says; return False where it left at a checkpoint."""
     return train_recipe(run, task, checkpoints, Segmentation)
-
-
-def _read(task: Task, options: Options) -> tuple[Masked, Masked]:
-    if task.choose("data", ("shapes", "mask_pairs")) == "mask_pairs":
-        if task.data_path is None:
-            raise RecipeError("data=mask_pairs needs data.path: a folder of .npz files with an image and a mask each")
-        return read_masked(task.data_path, task.holdout)
-    if options.classes < CLASSES:
-        raise RecipeError(f"model.options.classes={options.classes}: data=shapes has {CLASSES} classes")
-    held_out = max(1, round(options.pictures * task.holdout))
-    side = options.image_size
-    return draw(max(1, options.pictures - held_out), side, part=0), draw(held_out, side, part=1)
-
-
-def _check(training: Masked, validation: Masked, options: Options) -> None:
-    _, height, width, _ = training.images.shape
-    step = 2**HALVINGS
-    if height % step or width % step:
-        raise RecipeError(
-            f"pictures of {height}x{width} pixels cannot be halved {HALVINGS} times: use multiples of {step}"
-        )
-    for masked in (training, validation):
-        if masked.classes > options.classes:
-            raise RecipeError(
-                f"model.options.classes={options.classes}: the masks have classes up to {masked.classes - 1}"
-            )
-        if bool((masked.masks == IGNORED).all()):
-            raise RecipeError(f"the masks hold nothing but {IGNORED}, which is left out")
 
 
 def _cross_entropy(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:

@@ -214,9 +214,7 @@ def test_what_is_left_out_changes_training_and_no_validation(
 
 def test_two_devices_leave_out_the_same_again(left_out: dict[str, Recorded]) -> None:
     assert left_out["shared"].events["final"] == left_out["shared again"].events["final"]
-    assert left_out["shared"].series("loss") != left_out["alone"].series(
-        "loss"
-    )
+    assert left_out["shared"].series("loss") != left_out["alone"].series("loss")
 
 
 def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(folder: Path, tmp_path: Path) -> None:
@@ -263,6 +261,13 @@ def test_a_trained_decoder_continues_a_text(folder: Path, tmp_path: Path, module
         (
             ["model.framework=tensorflow", "strategy=fsdp", "strategy.processes_per_node=2"],
             "strategy=fsdp is nothing of tensorflow: choose single or cpu_threads",
+        ),
+        (
+            [
+                *("model.framework=tensorflow", "strategy=central_storage", "strategy.devices=2"),
+                "model.options.dropout=0.1",
+            ],
+            "model.options.dropout=0.1 with strategy=central_storage must be at most 0: Keras cannot draw",
         ),
         (["model=bert_base", "model.options.generate=5"], "model.options.generate=5 with model.options.kind=encoder"),
     ],

@@ -139,7 +139,7 @@ def test_a_folder_of_pictures_is_trained_on_by_hpcml_run(hpcml_environ: dict[str
 
 
 def test_the_defaults_of_the_recipe_are_those_of_its_models(tmp_path: Path) -> None:
-    text = (Path(__file__).resolve().parents[2] / "recipes" / "resnet" / "training.py").read_text()
+    text = (Path(__file__).resolve().parents[2] / "recipes" / "resnet" / "sources.py").read_text()
     for name in ("resnet18", "resnet50"):
         (point,) = compose_from_cli([f"model={name}"], project=tmp_path)
         for option, value in point.run.model.options.items():

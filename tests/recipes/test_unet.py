@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from language_runs import load
 from vision_runs import Done, Job, load_module, run_jobs
 
 from hpcml.config.compose import compose_from_cli
@@ -133,7 +134,7 @@ def test_the_network_has_the_size_that_follows_from_its_layers() -> None:
 
     down = twice(1, 8) + twice(8, 16) + twice(16, 32) + twice(32, 64)
     up = sum(twice(2 * width, width) + 2 * width * width * 4 + width for width in (8, 16, 32))
-    model = load_module("unet", "models").UNet(1, 4, 8)
+    model = load("unet", "models").UNet(1, 4, 8)
 
     assert sum(parameter.numel() for parameter in model.parameters()) == down + up + 8 * 4 + 4
     assert model(torch.zeros(2, 1, 16, 24)).shape == (2, 4, 16, 24)
@@ -141,7 +142,7 @@ def test_the_network_has_the_size_that_follows_from_its_layers() -> None:
 
 def test_its_weights_begin_with_the_published_variance() -> None:
     torch.manual_seed(0)
-    model = load_module("unet", "models").UNet(1, 4, 32)
+    model = load("unet", "models").UNet(1, 4, 32)
 
     kernels = [layer.weight.detach() for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)]
     for weight in kernels[1:-1]:  # the first and the last have too few weights to judge by
@@ -160,7 +161,7 @@ def test_hpcml_run_trains_it(hpcml_environ: dict[str, str], tmp_path: Path) -> N
 
 
 def test_the_defaults_of_the_recipe_are_those_of_its_model(tmp_path: Path) -> None:
-    text = (Path(__file__).resolve().parents[2] / "recipes" / "unet" / "training.py").read_text()
+    text = (Path(__file__).resolve().parents[2] / "recipes" / "unet" / "pixels.py").read_text()
     (point,) = compose_from_cli(["model=unet"], project=tmp_path)
 
     assert point.run.model.options
