@@ -53,6 +53,28 @@ def test_ranks_of_an_mpi_job_train_as_one_process_does(hpcml: Hpcml, framework: 
     assert shared == pytest.approx(single, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        ("model=lstm", "model.options.width=16"),
+        ("model=transformer_tiny", "model.options.width=32", "model.options.context=16", "training.batch_size=8"),
+        ("model=unet", "layout=nhwc", "model.options.pictures=20", "model.options.image_size=32"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_keras_recipes_train_over_mpi_as_one_process_does(hpcml: Hpcml, model: tuple[str, ...]) -> None:
+    pytest.importorskip("tensorflow")
+    words = [*SMALL, *model, "model.framework=tensorflow"]
+
+    alone = hpcml("run", *words, "strategy=single", "resources.cpus_per_task=1")
+    done = hpcml("run", *words, *TWO, *building.settings())
+
+    assert (alone.returncode, done.returncode) == (0, 0), (alone.stderr, done.stderr)
+    single, shared = map(losses, sorted(hpcml.runs(), key=lambda run: run["uid"]))
+    assert len(shared) == 4
+    assert shared == pytest.approx(single, rel=1e-10)
+
+
 def test_what_only_mpi_can_do_is_refused_without_it(hpcml: Hpcml) -> None:
     by_agents = [word for word in TWO if "launcher" not in word]
 
