@@ -72,6 +72,8 @@ LATE: dict[tuple[str, str], str] = {
         "hpcml.commands.submit.dry_run",
         "hpcml.commands.submit.look_plan",
     ): "loads the statistics, for planned looks alone",
+    ("hpcml.commands.submit.run", "hpcml.commands.submit.look_plan"): "loads the statistics, for planned looks alone",
+    ("hpcml.commands.submit.run", "hpcml.commands.submit.looks"): "as above",
     ("hpcml.report.runs", "hpcml.report.render.data"): "loads all kinds of documents, which a table has no use for",
     ("hpcml.report.runs", "hpcml.report.render.markdown"): "as above",
     ("hpcml.schedulers.slurm.submitter", "hpcml.schedulers.slurm.submission"): "loads submitit, for submissions alone",
@@ -348,6 +350,13 @@ def test_a_dry_run_loads_no_database_and_no_framework(tmp_path: Path) -> None:
 
     assert "hydra" in loaded
     assert not loaded & {"sqlalchemy", "alembic", "scipy", "torch"}
+
+
+def test_a_run_on_this_machine_loads_no_statistics_and_nothing_that_other_machines_need(tmp_path: Path) -> None:
+    loaded = modules_after("run", "workload.command=true", tmp_path=tmp_path)
+
+    assert "hpcml.schedulers.local.submitter" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & {"numpy", "scipy", "submitit", "torch"}
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -67,8 +66,8 @@ def open_up(home: Path) -> None:
 
 
 def reachable(home: Path) -> list[str]:
-    """Return what in *home* lets others do anything, but for what submitit's process wrote and the agents' own logs."""
-    ours = [home, *(path for path in home.rglob("*") if not re.search("_0_(log|result)|agent.log$", path.name))]
+    """Return what in *home* lets others do anything, but for the agents' own logs."""
+    ours = [home, *(path for path in home.rglob("*") if not path.name.endswith("agent.log"))]
     return [
         f"{path.relative_to(home)} {stat.S_IMODE(path.lstat().st_mode):o}"
         for path in ours

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hpcml.commands.submit import code, launch, preflight, rehearse
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.planned import Planned, are_in_rounds
 from hpcml.errors import NotPrivateError
-from hpcml.model.run import Run, Until
+from hpcml.model.run import Run
 from hpcml.paths import Places
 from hpcml.runs.manifest import Plan
 from hpcml.runs.private import why_shared
@@ -41,7 +41,7 @@ def preview_submission(
     if places.home.is_dir() and (shared := why_shared(places.home)):
         raise NotPrivateError(shared)
     looks: list[str] = []
-    if any(item.run.schedule.until is Until.verdict for item in planned):
+    if are_in_rounds(planned):
         from hpcml.commands.submit import look_plan  # noqa: PLC0415 - loads the statistics
 
         look_plan.check(planned, only_missing=False)

@@ -14,18 +14,13 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.errors import ComparisonError, ConfigError
 from hpcml.model.looks import LookPlan, PlannedArm
 from hpcml.model.records import RunRecord
-from hpcml.model.run import Until, identifies
+from hpcml.model.run import identifies
 from hpcml.model.state import State
 
 LEAST_SEEDS = 5  # below there is one look, which is what a plain sweep has
 _ARGUMENTS = "workload.args."
 _OBJECTIVE = ("metric", "goal", "margin", "scale", "scale_at", "resolution", "worst")
 _SHOWN = 3
-
-
-def is_asked(planned: Sequence[Planned]) -> bool:
-    """Tell whether *planned* are to be submitted in rounds."""
-    return any(item.run.schedule.until is Until.verdict for item in planned)
 
 
 def check(planned: Sequence[Planned], *, only_missing: bool) -> None:

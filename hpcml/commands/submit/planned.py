@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.model.container import ContainerKind
-from hpcml.model.run import Run
+from hpcml.model.run import Run, Until
 from hpcml.runs.manifest import Image, Plan
 
 
@@ -34,3 +35,8 @@ class Planned:
     def code_folder(self) -> Path:
         """The folder in which its program is submitted to start; the code around it counts as the run's."""
         return Path(self.plan.cwd)
+
+
+def are_in_rounds(planned: Sequence[Planned]) -> bool:
+    """Tell whether *planned* are to be submitted in rounds, with a plan of looks."""
+    return any(item.run.schedule.until is Until.verdict for item in planned)

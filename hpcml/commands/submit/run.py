@@ -14,11 +14,11 @@ from typing import Protocol
 
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.submit import code, dependencies, images, look_plan, looks, preflight, recover, rehearse
+from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.launch import Launched, launch
-from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.planned import Planned, are_in_rounds
 from hpcml.images.build import OnProgress
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -74,7 +74,9 @@ def submit_points(
     images.
     """
     claim(places)
-    if look_plan.is_asked(planned):
+    if are_in_rounds(planned):
+        from hpcml.commands.submit import look_plan  # noqa: PLC0415 - loads the statistics
+
         look_plan.check(planned, only_missing=only_missing)
     if only_missing:
         recover.refuse_if_interrupted(places)
@@ -97,7 +99,9 @@ def submit_points(
         reporter.warn(warning)
     if not chosen:
         return []
-    if look_plan.is_asked(chosen):
+    if are_in_rounds(chosen):
+        from hpcml.commands.submit import looks  # noqa: PLC0415 - loads the statistics
+
         return looks.begin(chosen, places, backends, command_line, reporter.note)
     if not only_missing:
         return launch(chosen, places, backends, command_line)
@@ -122,7 +126,7 @@ def _rehearse(chosen: Sequence[Planned], places: Places, backends: Backends, rep
 def _find_missing(of: Sequence[Planned], places: Places, reporter: RunReporter, *, are_left_out: bool) -> list[Planned]:
     """Return what of *of* is neither done nor under way, and tell of the rest; a plan of looks says that itself."""
     missing, repeats = split_repeats(of, places)
-    if repeats and not look_plan.is_asked(of):
+    if repeats and not are_in_rounds(of):
         reporter.found_repeats(
             FoundRepeats(count=len(repeats), of=len(of), latest_uid=repeats[-1][1], are_left_out=are_left_out)
         )

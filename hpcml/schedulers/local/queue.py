@@ -191,13 +191,13 @@ def put_back(job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket:
     return Ticket(scheduler="local", job_id=started.job_id, array_index=int(index))
 
 
-def drain(folder: str, *, umask: int | None = None) -> None:
+def drain(folder: str, *, on_ticket: Callable[[], None] = lambda: None) -> None:
     """Run the whole batch; each agent is in a session of its own, which outlives this queue if need be.
 
     Jobs start in their order: one that needs more than is free holds up those behind it. A run that is marked as
     cancelled before it starts is passed over; one that asks for it is put at the end of the queue again. Returns when
-    the last agent has ended, and at once where another process is at work on this batch. It is what submitit runs
-    (`start`), in a process without a terminal; the agents and their programs get *umask*, that of whoever started it.
+    the last agent has ended, and at once where another process is at work on this batch. *on_ticket* is called once
+    the ticket is there. `start` calls it, in a process without a terminal.
     """
     place = Path(folder)
     batch = read_batch(place)  # looked at before anything else in there is believed
@@ -207,8 +207,7 @@ def drain(folder: str, *, umask: int | None = None) -> None:
         return
     try:
         _write_ticket(place)
-        if umask is not None:
-            os.umask(umask)
+        on_ticket()
         _Queue(place, batch).run()
     finally:
         lock.release()
@@ -394,8 +393,8 @@ def _start_agent(
     folder: Path, index: int, job: Queued, held: Claim, environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start what becomes the agent of *job* when it reads a line."""
-    # submitit empties CUDA_VISIBLE_DEVICES and marks its own job; a run gets the GPUs that it claimed and no marks,
-    # nor those of a job array that somebody works in: they would tell the agent which runs of its file are its own
+    # A run gets the GPUs that it claimed, and no marks of a job of submitit's or of a job array that somebody works in:
+    # those of an array would tell the agent which runs of its file are its own
     foreign = ("SUBMITIT_", "SLURM_ARRAY_", "PBS_ARRAY_", "HPCML_ARRAY_", "HPCML_PACK", "HPCML_NODE_RANK")
     inherited = {name: value for name, value in without_login(environ).items() if not name.startswith(foreign)}
     own = {

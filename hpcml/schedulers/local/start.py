@@ -1,38 +1,42 @@
-"""Hands a batch to submitit's local executor and returns: ``python -m hpcml.schedulers.local.start FOLDER``."""
+"""Begins the queue of a batch in a process of its own: ``python -m hpcml.schedulers.local.start FOLDER``."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
-from submitit import LocalExecutor
-
-from hpcml.runs.layout import home_of
-from hpcml.runs.private import check, make_folder
-from hpcml.schedulers.local.queue import drain, read_ticket
-
-_NO_TIMEOUT_MIN = 60 * 24 * 365  # walltime is the agent's business
-_POLL_S = 0.02
-_ONLY_OURS = 0o077
+from hpcml.schedulers.local.queue import drain
 
 
 def start(folder: Path) -> None:
-    """Submit `drain` for the batch in *folder*, and return once that has left its ticket, or was not needed.
+    """Fork a process that drains the batch in *folder*; return once that has left its ticket, or was not needed.
 
-    It runs in a process of its own because submitit takes a second to load, and because the queue is to be no child of
-    `hpcml run`.
+    So the queue is no child of `hpcml run`, which need not wait for its end. What it prints, and its traceback where it
+    dies of one, go where this process writes: into the batch's queue.log.
     """
-    before, place = read_ticket(folder), folder / "submitit"
-    make_folder(place)
-    check(place, top=home_of(place))
-    umask = os.umask(_ONLY_OURS)  # its pickle is executed; what programs write is their users' to decide again
-    executor = LocalExecutor(place)
-    executor.update_parameters(timeout_min=_NO_TIMEOUT_MIN)
-    job = executor.submit(drain, str(folder), umask=umask)
-    while read_ticket(folder) == before and not job.done():
-        time.sleep(_POLL_S)
+    heard, told = os.pipe()
+    if os.fork() == 0:
+        os.close(heard)
+        _be_the_queue(folder, told)
+    os.close(told)
+    os.read(heard, 1)  # which ends with the ticket, or with the queue
+
+
+def _be_the_queue(folder: Path, told: int) -> NoReturn:
+    code = 1
+    try:
+        os.setsid()
+        drain(str(folder), on_ticket=lambda: os.close(told))
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, nothing of the process that was copied is to be done twice
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":

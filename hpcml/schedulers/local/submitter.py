@@ -1,7 +1,7 @@
 """Runs on this machine as a scheduler would: a batch of runs handed to a queue that outlives the terminal.
 
-`start`, a process of its own, gives `queue.drain` to submitit's local executor and leaves the ticket; `queue` starts
-the agents as cores and GPUs become free, which `slots` claims. docs/decisions/local-queue.md tells why.
+`start`, a process of its own, begins the `queue` in another, which leaves the ticket and starts the agents as cores and
+GPUs become free, which `slots` claims. docs/decisions/local-queue.md tells why.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ from hpcml.schedulers.local.slots import Need, Pool, make_lock_dir
 from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 
 _START_TIMEOUT_S = 60
-_STARTER = "hpcml.schedulers.local.start"
-_SUBMITITS = frozenset({"submitit.local._local", "submitit.core._submit"})  # the modules that its executor starts
+_STARTER = "hpcml.schedulers.local.start"  # the queue is a fork of it: its command line is the same
 _BETWEEN_LOOKS_S = 0.1
 
 
@@ -61,7 +60,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSubmitter:
-    """Runs batches through submitit's local executor, several runs at once as far as cores and GPUs allow.
+    """Runs batches by a queue for each, several runs at once as far as cores and GPUs allow.
 
     *lock_dir* must be on a disk of this machine alone: the claims in it are. *max_parallel* is of one batch; None: no
     limit but *pool*.
@@ -88,10 +87,9 @@ class LocalSubmitter:
     def submit(self, batch: Batch) -> list[Ticket]:
         """Start a queue for *batch*; it is in a session of its own, so neither Ctrl-C nor a logout reaches it.
 
-        Takes a second or two, for submitit is loaded in that process. Raises `SubmissionError` where the queue surely
-        did not start, or its folder cannot be written, `NoAnswerError` where that is not known after a minute, and
-        `NotPrivateError` where the folder of locks is another user's. The runs start in the order of the batch, as soon
-        as cores and GPUs are free.
+        Raises `SubmissionError` where the queue surely did not start, or its folder cannot be written, `NoAnswerError`
+        where that is not known after a minute, and `NotPrivateError` where the folder of locks is another user's. The
+        runs start in the order of the batch, as soon as cores and GPUs are free.
         """
         folder = batches.folder_of(self.submissions, batch)
         try:
@@ -204,8 +202,8 @@ def is_tended(submissions: Path, job_id: str) -> bool:
 def _start_queue(folder: Path) -> Started:
     with open_file(folder / "queue.log", "ab") as log:
         subprocess.run(  # not by `call`: it finishes its work though we be killed meanwhile
-            [sys.executable, "-m", _STARTER, str(folder)],
-            cwd=folder,  # Python takes modules of it, submitit's processes as well: the user's queue.py is not Python's
+            [sys.executable, "-P", "-m", _STARTER, str(folder)],  # -P: the user's queue.py is not Python's
+            cwd=folder,
             env=without_login(os.environ),  # it lives on as a queue
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -216,20 +214,19 @@ def _start_queue(folder: Path) -> Started:
         )
     started = read_ticket(folder)
     if started is None:
-        raise SubmissionError(f"the local queue did not start (its log is in {folder / 'submitit'})")
+        raise SubmissionError(f"the local queue did not start (its log is {folder / 'queue.log'})")
     return started
 
 
 def _is_starting_up(folder: Path) -> bool:
-    """Tell whether a process is at work that will be, or will start, the queue of *folder*: the starter, submitit's.
+    """Tell whether a process is at work that will start, or is, the queue of *folder*.
 
     Looked at twice: a process may begin another, and end, between two looks at the list of all.
     """
     for pause_s in (0.0, _BETWEEN_LOOKS_S):
         time.sleep(pause_s)
         for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or []
-            if words[-2:] == [_STARTER, str(folder)] or (_SUBMITITS & {*words} and str(folder / "submitit") in words):
+            if (process.info["cmdline"] or [])[-2:] == [_STARTER, str(folder)]:
                 return True
     return False
 

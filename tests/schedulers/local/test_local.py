@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -62,7 +61,7 @@ def test_modules_of_the_folder_where_somebody_types_are_none_of_the_queues(
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    for name in ("grp", "queue", "tarfile"):  # as Python's own, which submitit and its processes load
+    for name in ("grp", "queue", "tarfile"):  # as Python's own, which the queue and its agent load
         (project / f"{name}.py").write_text(f"raise SystemExit('the {name}.py of a project')\n")
     monkeypatch.chdir(project)
 
@@ -108,27 +107,46 @@ def test_a_start_that_goes_on_though_its_caller_was_killed_is_waited_for(
     wait_for_end(submitter, *found)
 
 
-def test_a_queue_is_taken_for_started_though_its_starter_was_killed(submitter: LocalSubmitter, tmp_path: Path) -> None:
+# Python reads this module when it starts: it kills the starter when that has begun the queue, and knows of no ticket.
+_DIES_ONCE_IT_HAS_FORKED = """
+import os, signal, sys, time
+if "hpcml.schedulers.local.start" in sys.orig_argv:
+    fork = os.fork
+    def fork_and_die():
+        if fork():
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.5)
+        return 0
+    os.fork = fork_and_die
+"""
+
+
+def test_a_queue_is_taken_for_started_though_its_starter_was_killed(
+    submitter: LocalSubmitter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_DIES_ONCE_IT_HAS_FORKED)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     batch = batch_of([job_of(submitter, tmp_path, "true")])
-    folder = submitter.submissions / batch.token
 
-    def kill_starter() -> None:
-        """Kill it as soon as it has begun what becomes the queue, which takes some time to say so."""
-        until = time.monotonic() + 300
-        while time.monotonic() < until:
-            for process in psutil.process_iter(["cmdline", "ppid"]):
-                words = process.info["cmdline"] or []
-                if "submitit.local._local" in words and str(folder / "submitit") in words:
-                    os.kill(process.info["ppid"], signal.SIGKILL)
-                    return
-
-    killer = threading.Thread(target=kill_starter)
-    killer.start()
     tickets = submitter.submit(batch)
-    killer.join()
 
     assert submitter.find(batch) == tickets
+    assert tickets[0].job_id.partition("-")[0].isdecimal()
     wait_for_end(submitter, *tickets)
+
+
+def test_the_queue_is_no_child_of_who_submitted_and_leaves_nothing_behind(
+    submitter: LocalSubmitter, tmp_path: Path
+) -> None:
+    job = job_of(submitter, tmp_path, "echo $PPID")
+    (ticket,) = submitter.submit(batch_of([job]))
+    assert ticket.queue is not None
+    with suppress(psutil.NoSuchProcess):
+        queue = psutil.Process(ticket.queue.pid)
+        assert os.getpid() not in (queue.ppid(), os.getsid(queue.pid))
+    wait_for_end(submitter, ticket)
+
+    assert (submitter.submissions / job.run_dir.uid / "queue.log").read_text() == ""
 
 
 def test_a_run_that_asks_for_it_is_started_once_more(submitter: LocalSubmitter, tmp_path: Path) -> None:

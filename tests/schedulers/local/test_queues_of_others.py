@@ -131,7 +131,7 @@ def test_a_killed_queue_is_not_started_again_with_a_list_that_somebody_exchanged
     assert batch == folder.name
     assert f"queue.json belongs to user {EVE.uid}" in why
     assert (folder / "queue.json").read_text() == theirs
-    assert not (folder / "submitit").exists()
+    assert not (folder / "queue.log").exists()
 
 
 def test_the_folder_of_the_queues_locks_lets_nobody_else_in(project: Path) -> None:
