@@ -321,7 +321,8 @@ def modules_after(*words: str, tmp_path: Path) -> set[str]:
         f"atexit.register(lambda: open({str(told)!r}, 'w').write(json.dumps(list(sys.modules))))\n"
         "from hpcml.cli.main import main; main()"
     )
-    environ = {**os.environ, "HPCML_HOME": str(tmp_path)}
+    (tmp_path / "runtime").mkdir(mode=0o700)  # whose cores nobody else claims
+    environ = {**os.environ, "HPCML_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "runtime")}
     done = subprocess.run(
         [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=False, env=environ
     )
