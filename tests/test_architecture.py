@@ -52,6 +52,16 @@ OWNERS: dict[str, set[str]] = {
 LATE: dict[tuple[str, str], str] = {
     ("hpcml", "hpcml.api"): "`import hpcml` costs an agent nothing",
     ("hpcml.api", "hpcml.commands.compare"): "loads the statistics: a second",
+    (
+        "hpcml.agent.attempt",
+        "hpcml.agent.course",
+    ): "loaded while the sampler, which is another process, loads what it needs",
+    ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.summary"): "as above",
+    ("hpcml.agent.course", "hpcml.agent.mpi.job"): "for ranks that MPI starts alone",
+    (
+        "hpcml.agent.telemetry.sampler",
+        "hpcml.agent.telemetry.others",
+    ): "looks for packages that add samplers, which few runs ask for",
     ("hpcml.agent.notify", "hpcml.agent.webhook"): "HTTP and TLS would cost every run tens of milliseconds",
     ("hpcml.commands.collect", "hpcml.commands.ends"): "loads the schedulers, for runs that have not ended alone",
     ("hpcml.commands.collect", "hpcml.store.ingest"): "loads what reads run directories, for those with news alone",

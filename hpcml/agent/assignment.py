@@ -14,8 +14,10 @@ from hpcml.model.cluster import SchedulerName
 from hpcml.runs.layout import RunDir, run_dir_of
 from hpcml.runs.manifest import Manifest, read_own, read_to_execute
 from hpcml.runs.private import check, check_lent
+from hpcml_client.journal import JournalWriter
 
 _BATCH_FORMAT = 1
+_WAITS_FOR_ROOM_S = 30.0  # on a full disk, for how the attempt ended: without it the run is lost
 LANE = "HPCML_LANE"  # NUMBER/COUNT: of a pack, this agent takes every COUNT-th run (hpcml/agent/lanes)
 
 
@@ -44,6 +46,16 @@ class Turn:
     def is_local(self) -> bool:
         """Whether hpcml itself is the scheduler of the run; that may be inside of somebody's interactive job."""
         return self.manifest.run.cluster.scheduler is SchedulerName.local
+
+    def open_journal(self, attempt: int) -> JournalWriter:
+        """Return the journal of this node's agent for *attempt*."""
+        return JournalWriter.open(
+            str(self.run_dir.journals),
+            run=self.manifest.uid,
+            attempt=attempt,
+            writer="agent" if self.node == 0 else f"agent{self.node}",
+            patience_s=_WAITS_FOR_ROOM_S,
+        )
 
 
 def read_element(words: Sequence[str], environ: Mapping[str, str]) -> Element:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from hpcml.agent import fence, history
 from hpcml.agent.assignment import Turn, read_element, read_turn
-from hpcml.agent.attempt import Ended, carry_out
+from hpcml.agent.attempt import carry_out
 from hpcml.agent.lanes import carry_out_beside, slices_of
+from hpcml.agent.outcome import Ended
 from hpcml.agent.signals import Inbox
 from hpcml.errors import HpcmlError
 

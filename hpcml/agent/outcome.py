@@ -108,3 +108,12 @@ def how(code: int) -> str:
     ('exit status 1', 'killed by SIGKILL')
     """
     return f"exit status {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How an attempt ended, as far as the agent's process must know to go on with the next run, or to exit."""
+
+    status: int  # what it exits with, if this was its only run
+    waits: bool = False  # it has been put back into the queue
+    interrupted: bool = False  # by a signal that was meant for the whole job

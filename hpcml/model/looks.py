@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-Claim = Literal["equivalent", "non-inferior", "better"]
-CLAIMS: tuple[Claim, ...] = ("equivalent", "non-inferior", "better")
 # What a run must be asked with again so that its plan goes on; the first that differs is named.
 Question = Mapping[str, str]
 

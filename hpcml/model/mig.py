@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -76,6 +75,8 @@ def check_mig(wanted: str, *, cluster: str, gpu: str | None, offered: Sequence[s
 
 @cache
 def _layouts() -> Sequence[tuple[re.Pattern[str], Sequence[MigProfile]]]:
+    import tomllib  # noqa: PLC0415 - every agent would load it
+
     raw = tomllib.loads((Path(__file__).parent / "mig.toml").read_text(encoding="utf-8"))
     return [
         (

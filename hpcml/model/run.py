@@ -26,13 +26,13 @@ from hpcml.codec import encode, flatten
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind, identifies_container
-from hpcml.model.looks import CLAIMS
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, Numerics, PrecisionName, decide_numerics
 from hpcml.model.strategy import Strategy, StrategyName
 from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
 
+CLAIMS = ("equivalent", "non-inferior", "better")  # what a plan of looks may be to show
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _WORDS_FOR_PEOPLE = frozenset({"name", "tags"})
 # Who pays, when and how long: a run that is asked for again with another walltime is the same run. The partition and

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -108,7 +106,7 @@ def appear(draft: Path, target: Path) -> None:
 def draft_of(path: Path) -> Path:
     """Return an unused path beside *path* for a draft; its name identifies this process (`ProcessIdentity.place`)."""
     process = ProcessIdentity.of_this_process()
-    return path.with_name(f".{path.name[:_LONGEST]}.{secrets.token_hex(4)}-{process.place}-{process.pid}")
+    return path.with_name(f".{path.name[:_LONGEST]}.{os.urandom(4).hex()}-{process.place}-{process.pid}")
 
 
 def is_forgotten(draft: Path) -> bool:
@@ -142,6 +140,8 @@ def forgotten_drafts(folder: str, names: Iterable[str]) -> Iterator[Path]:
 
 def have_on_disk(paths: Iterable[Path]) -> None:
     """Flush files, and the entries of folders, to the disk (fsync), several at a time since that is faster."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - every agent would load it, for submissions
+
     with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
         for _ in pool.map(sync, paths):
             pass

@@ -14,12 +14,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcml.model.records import StoredEvent
 from hpcml.model.state import State
 from hpcml.runs.journal import USER, Event, Header, read_journal
 from hpcml.runs.layout import RunDir, attempt_of, is_by_rank
+
+if TYPE_CHECKING:
+    from hpcml.model.records import StoredEvent
 
 _ORDER = operator.attrgetter("order")
 _LARGEST = 2**31  # of exit codes and array indices, and what every database can keep

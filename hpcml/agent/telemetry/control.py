@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import how
-from hpcml.agent.telemetry.summary import NodeSummary
 from hpcml.runs.journal import parse_chunk
+
+if TYPE_CHECKING:
+    from hpcml.agent.telemetry.summary import NodeSummary
 
 PATIENCE_S = 2.0  # NVML may take half a minute, and a program that waits for it costs more than a gap in the samples
 _TO_DIE_S = 0.5
@@ -89,7 +91,7 @@ class SamplerHandle:
 
     def begin(self) -> None:
         """Mark the start of the program: energies and means of the summary count from now."""
-        self._summary = NodeSummary(time.monotonic())
+        self._summary = _summary_from(time.monotonic())
 
     def read(self) -> str | None:
         """Read what the sampler has written; to be called often. Return why the sampler has ended, once, else None."""
@@ -109,7 +111,7 @@ class SamplerHandle:
         """
         ended_s = time.monotonic()
         if self._summary is None:
-            self._summary = NodeSummary(ended_s)
+            self._summary = _summary_from(ended_s)
         self._summary.end(ended_s)
         self.stop()
         self._fold(to_the_end=True)
@@ -169,6 +171,12 @@ class SamplerHandle:
                 self._offset = chunk.end
                 if not to_the_end:
                     return
+
+
+def _summary_from(begin_s: float) -> NodeSummary:
+    from hpcml.agent.telemetry.summary import NodeSummary  # noqa: PLC0415 - after the sampler was started, not before
+
+    return NodeSummary(begin_s)
 
 
 def _argv(turn: Turn, attempt: int) -> Sequence[str]:

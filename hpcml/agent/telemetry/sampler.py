@@ -19,16 +19,18 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcml.agent.nvml.inventory import shown_gpus, topology_facts
 from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
 from hpcml.agent.telemetry.host import HostReader, find_job_group
 from hpcml.agent.telemetry.node import NodeReader
-from hpcml.agent.telemetry.others import OtherSamplers, Watched
 from hpcml.runs.layout import RunDir
 from hpcml_client.journal import JournalWriter
+
+if TYPE_CHECKING:
+    from hpcml.agent.telemetry.others import OtherSamplers
 
 UNITS = {
     "_w": "W",
@@ -131,6 +133,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _add_others(sampler: Sampler, options: argparse.Namespace, found: FoundGpus, opened: ExitStack) -> None:
     """Have *sampler* read those of packages too, into a journal of the run of their own."""
+    from hpcml.agent.telemetry.others import OtherSamplers, Watched  # noqa: PLC0415 - looks for what is installed
+
     metrics = opened.enter_context(
         JournalWriter.open(
             str(RunDir(options.run_dir).journals),
