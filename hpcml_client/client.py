@@ -9,7 +9,6 @@ Outside of a run (started by hand) everything is accepted and nothing is written
 from __future__ import annotations
 
 import atexit
-import hashlib
 import json
 import operator
 import os
@@ -168,6 +167,8 @@ class Client:
         name = os.path.abspath(os.fspath(path))
         if not os.path.isfile(name):
             raise FileNotFoundError(f"{name} is no file: write it before it is reported as an artifact")
+        import hashlib  # loads OpenSSL, for who asks for a digest alone
+
         digest = hashlib.sha256()
         size = 0
         with open(name, "rb") as file:

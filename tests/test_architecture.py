@@ -53,11 +53,11 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml", "hpcml.api"): "`import hpcml` costs an agent nothing",
     ("hpcml.api", "hpcml.commands.compare"): "loads the statistics: a second",
     (
+        "hpcml.agent.main",
         "hpcml.agent.attempt",
-        "hpcml.agent.course",
     ): "loaded while the sampler, which is another process, loads what it needs",
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.summary"): "as above",
-    ("hpcml.agent.course", "hpcml.agent.mpi.job"): "for ranks that MPI starts alone",
+    ("hpcml.agent.attempt", "hpcml.agent.mpi.job"): "for ranks that MPI starts alone",
     (
         "hpcml.agent.telemetry.sampler",
         "hpcml.agent.telemetry.others",
@@ -368,6 +368,46 @@ def test_a_run_on_this_machine_loads_no_statistics_and_nothing_that_other_machin
 
     assert "hpcml.schedulers.local.submitter" in loaded
     assert not {name.partition(".")[0] for name in loaded} & {"numpy", "scipy", "submitit", "torch"}
+
+
+def test_an_agent_loads_little_before_it_starts_the_sampler() -> None:
+    # Each module costs path operations on a shared file system, for which the program waits
+    words = [sys.executable, "-P", "-c", "import json, sys, hpcml.agent.main; print(json.dumps(list(sys.modules)))"]
+    loaded = set(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout))
+
+    assert "hpcml.agent.telemetry.control" in loaded
+    late = ("attempt", "metrics", "mpi", "telemetry.summary", "supervise", "host")
+    assert not {name for name in loaded if name.startswith(tuple(f"hpcml.agent.{each}" for each in late))}
+    assert not loaded & {
+        "hpcml.model.records",
+        "hpcml.model.looks",
+        "psutil",
+        "sqlite3",
+        "hashlib",
+        "logging",
+        "tomllib",
+    }
+    assert len({name for name in loaded if name.startswith("hpcml")}) <= 45
+
+
+def test_a_sampler_looks_for_no_packages_and_loads_no_run() -> None:
+    program = "import json, sys, hpcml.agent.telemetry.sampler; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, check=True, timeout=60)
+
+    assert not {"importlib.metadata", "hpcml.plugins", "hpcml.model.run"} & set(json.loads(done.stdout))
+
+
+def test_a_command_does_not_search_its_memory_before_it_ends(tmp_path: Path) -> None:
+    told = tmp_path / "frozen"
+    program = (
+        "import atexit, gc\n"  # what is registered first is called last
+        f"atexit.register(lambda: open({str(told)!r}, 'w').write(str(gc.get_freeze_count())))\n"
+        "from hpcml.cli.main import main; main()"
+    )
+    environ = {**os.environ, "HPCML_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program, "runs"], check=True, timeout=60, env=environ, capture_output=True)
+
+    assert int(told.read_text(encoding="ascii")) > 10_000
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:

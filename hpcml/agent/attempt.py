@@ -1,46 +1,368 @@
-"""One attempt of one run on one node, from its start to its end (`carry_out`).
+"""One attempt of one run on one node, from the start of its program to its last word in the journal (`carry_out`).
 
-The agent (hpcml/agent/main) calls it for each run of its job. In order: the number of the attempt is claimed, its start
-is written to the journal, and the sampler is started; the rest is the `course` of the attempt.
+It is loaded while the attempt's sampler, which hpcml/agent/main starts, loads what it needs. In order: the workload is
+started and watched, the outcome and its cause are judged and written, and a run that stopped at a checkpoint is put
+back into the queue. Trouble of hpcml's own (facts, telemetry, notification) is journalled and never ends the workload.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from socket import gethostname
 
-from hpcml.agent import fence
+from hpcml.agent import failure, history, host, notify, requeue, staging
 from hpcml.agent.assignment import Turn, job_of
-from hpcml.agent.outcome import Ended
-from hpcml.agent.signals import Inbox
-from hpcml.agent.telemetry.control import SamplerHandle
-from hpcml.runs.cancellation import is_cancelled
-from hpcml.runs.liveness import ProcessIdentity
+from hpcml.agent.failure import read_kills
+from hpcml.agent.fence import Hold
+from hpcml.agent.metrics.follow import WRITER, MetricsFollower
+from hpcml.agent.metrics.printed import FoundMetrics
+from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Ended, Outcome
+from hpcml.agent.ranks import JOB_END, REQUEUE, provide_client, ranks_of
+from hpcml.agent.signals import ENDING, Inbox
+from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
+from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
+from hpcml.agent.time_limit import time_limit_of
+from hpcml.errors import HpcmlError
+from hpcml.model.metric_sources import is_path
+from hpcml.model.run import Notify
+from hpcml.model.state import State
+from hpcml.runs.atomic import write_text
+from hpcml.runs.cancellation import is_cancelled, unmark
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import Plan
 from hpcml.runs.state import EventName
+from hpcml_client.journal import JournalWriter, file_name_of
+
+_REQUEUE_KILLS_WITHIN_S = 60.0
+_READS_WITHIN_S = 10.0  # files of metrics, once the program has ended: as `staging` has it, of the time that is left
+
+Tell = Callable[..., None]
 
 
-def carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
-    """Run the next attempt of the run of *turn* to its end, and journal everything about it.
+def carry_out(
+    turn: Turn,
+    hold: Hold,
+    inbox: Inbox,
+    environ: Mapping[str, str],
+    journal: JournalWriter,
+    telemetry: SamplerHandle | None,
+) -> Ended:
+    """Carry the attempt out, whose start is in *journal*, and journal everything about it.
 
-    *inbox* holds the signals sent to the agent; *environ* is the environment of the job. A run that was cancelled
-    before it started ends at once. Ended by a signal from outside (on a cluster), the attempt stays unsettled: the
-    scheduler knows why.
+    *telemetry* is the sampler that was started for it; None: the run was cancelled before, and ends at once.
     """
-    hold = fence.enter(turn, environ, inbox)
-    if isinstance(hold, fence.Left):
-        sys.stderr.write(f"hpcml agent: run {turn.run_dir.uid} is left alone: {hold.reason}\n")
-        return Ended(status=hold.status, interrupted=hold.interrupted)
-    journal = turn.open_journal(hold.attempt)
-    started = {
-        **ProcessIdentity.of_this_process().as_details(),
-        "walltime_s": turn.manifest.plan.walltime_s,
-        "node": turn.node,
-        "pack": turn.pack,
-        "start": fence.JobStart.of(turn, environ).start,
-        **job_of(turn, environ),
-    }
-    journal.event(EventName.ATTEMPT_STARTED, started)
-    sampler = None if is_cancelled(turn.run_dir) else SamplerHandle.start(turn, hold.attempt, environ)
-    from hpcml.agent import course  # noqa: PLC0415 - loaded while the sampler loads what it needs
 
-    return course.go(turn, hold, inbox, environ, journal, sampler)
+    def tell(name: str, **details: object) -> None:
+        journal.event(name, details)
+
+    if telemetry is None:
+        outcome = _cancelled()
+    else:
+        outcome = _work(turn, hold, inbox, environ, journal, telemetry)
+        if hold.superseded:
+            # We were taken for dead: the run, its state and its place in the queue are the later attempt's.
+            reason = f"attempt {hold.attempt + 1} has taken the run over"
+            _tell_end(tell, EventName.ATTEMPT_INTERRUPTED, replace(outcome, state=State.CANCELLED, reason=reason))
+            journal.close()
+            return Ended(status=1, interrupted=outcome.interrupted)
+        if is_cancelled(turn.run_dir) and (outcome.state is State.FAILED or outcome.checkpointed):
+            # It was killed, or left, because somebody wanted that.
+            outcome = replace(outcome, state=State.CANCELLED, reason="cancelled")
+    if outcome.interrupted and not turn.is_local and not is_cancelled(turn.run_dir):
+        _tell_end(tell, EventName.ATTEMPT_INTERRUPTED, outcome)
+        journal.close()
+        return Ended(status=outcome.exit_status, interrupted=True)
+    ended = _settle(turn, hold.attempt, outcome, inbox, environ, journal)
+    if turn.node == 0:
+        unmark(turn.run_dir)  # obeyed: whoever submits job.sh again wants it to run
+    return replace(ended, interrupted=outcome.interrupted)
+
+
+def _tell_end(tell: Tell, event: str, outcome: Outcome, **more: object) -> None:
+    """Journal *event* with the outcome as its details; *more* is added to them."""
+    tell(
+        event,
+        state=outcome.state.value,
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        reason=outcome.reason,
+        wall_s=outcome.wall_s,
+        checkpointed=outcome.checkpointed,
+        **more,
+    )
+
+
+def _cancelled() -> Outcome:
+    return Outcome(state=State.CANCELLED, exit_code=None, signal=None, reason="cancelled before it started", wall_s=0.0)
+
+
+def _settle(
+    turn: Turn, attempt: int, outcome: Outcome, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter
+) -> Ended:
+    """Journal the end that this agent has seen with its cause, requeue the run or notify the webhook.
+
+    Only node 0's agent requeues and notifies. The end is written before the queue is asked, since the scheduler may
+    kill this process at any moment after that.
+    """
+    obstacle = requeue.obstacle(turn, attempt, outcome, environ) if outcome.checkpointed else None
+    outcome = replace(outcome, reason=_whole_reason(turn, outcome, obstacle))
+    cause = None
+    with _Unharmed(journal.event)("journals of the ranks"):
+        if outcome.state is State.COMPLETED and outcome.reason is None:
+            outcome = replace(outcome, reason=history.cut_short(turn.run_dir, attempt, file_name_of(gethostname())))
+    with _Unharmed(journal.event)("cause"):
+        cause = failure.cause_of(outcome, turn, attempt)
+        outcome = failure.explained(outcome, turn, attempt)
+    _tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDED, outcome, cause=cause)
+    if turn.node != 0:
+        journal.close()
+        # With another status srun would kill node 0's agent, which puts the run back into the queue.
+        return Ended(status=0 if outcome.checkpointed else outcome.exit_status)
+    requeued = None
+    if outcome.checkpointed and obstacle is None:
+        journal.close()
+        journal = turn.open_journal(attempt + 1)
+        requeued = requeue.put_back(turn, environ[REQUEUE], inbox, journal)
+    if requeued is None or requeued.problem is not None:
+        if turn.manifest.run.schedule.notify is not Notify.never:
+            journal.sync()  # closing does it too, but the webhook may take its time
+        with _Unharmed(journal.event)("notification"):
+            notify.tell_of_end(
+                turn,
+                outcome.state,
+                reason=requeued.problem if requeued else outcome.reason,
+                cause=cause,
+                wall_s=outcome.wall_s,
+                tell=lambda name, **details: journal.event(name, details),
+            )
+        journal.close()
+        return Ended(status=outcome.exit_status)
+    journal.close()
+    if requeued.is_same_job and not turn.is_local:
+        _wait_to_be_killed(inbox)
+    return Ended(status=LEFT_AT_CHECKPOINT, waits=True)
+
+
+def _wait_to_be_killed(inbox: Inbox) -> None:
+    """Wait for Slurm, which ends a job that it puts back; to end first would look like an end of its own."""
+    until = time.monotonic() + _REQUEUE_KILLS_WITHIN_S
+    while not inbox.asks_to_end() and (left_s := until - time.monotonic()) > 0:
+        if any(number in ENDING for number in inbox.wait(left_s)):
+            return
+
+
+def _whole_reason(turn: Turn, outcome: Outcome, obstacle: str | None) -> str | None:
+    """Return the reason of the end; for a timeout also what keeps the run from going on, or its last checkpoint."""
+    if outcome.checkpointed and obstacle is not None and outcome.state is State.TIMEOUT:
+        return f"{outcome.reason}; {obstacle}; hpcml retry goes on from there"
+    if outcome.state is not State.TIMEOUT or outcome.checkpointed:
+        return outcome.reason
+    try:
+        found = history.last_checkpoint(turn.run_dir)
+    except (HpcmlError, OSError, ValueError):  # the end must be told, whatever the journals of the ranks are like
+        return outcome.reason
+    return f"{outcome.reason}; its last checkpoint is {found}" if found else outcome.reason
+
+
+class _Unharmed:
+    """Keeps our own trouble away from the workload: it is journalled, once for each kind, and life goes on."""
+
+    def __init__(self, event: Callable[[str, Mapping[str, object]], None]) -> None:
+        self._event = event
+        self._told: set[str] = set()
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the workload must not die of it
+            if what not in self._told:
+                self._told.add(what)
+                self._event("agent_trouble", {"what": what, "error": repr(error)})
+
+
+def _image_facts(plan: Plan, run_dir: RunDir) -> dict[str, str]:
+    """Return path, key, base and SHA-256 of the run's image as facts; empty without an image.
+
+    The record that the build wrote beside the image, with its definition and packages, is copied into the run's
+    directory: images are removed. Of an image that a job built after the submission, only the record has the SHA-256.
+    """
+    if plan.image is None:
+        return {}
+    image, text = plan.image, None
+    if image.key is not None:
+        with suppress(OSError):
+            text = Path(image.path).with_suffix(".json").read_text(encoding="utf-8")
+    record: dict[str, str] = {}
+    with suppress(ValueError):  # half a record is none
+        record = json.loads(text) if text is not None else {}
+    sha256, base, digest = (record.get(name) for name in ("sha256", "base", "base_digest"))
+    is_of_it = image.sha256 in (None, sha256)
+    if text is not None and record and is_of_it:
+        write_text(run_dir.image_record, text)
+    found = {"image": image.path, "image_key": image.key, "image_sha256": image.sha256 or sha256}
+    if is_of_it:
+        found |= {"image_base": base, "image_base_digest": digest}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _work(
+    turn: Turn, hold: Hold, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter, telemetry: SamplerHandle
+) -> Outcome:
+    """Run the workload beside its sampler and return its outcome; facts and telemetry go to *journal*.
+
+    The sampler is ended in every case. Errors of telemetry are journalled as "agent_trouble".
+    """
+    unharmed = _Unharmed(journal.event)
+    try:
+        provide_client(turn.run_dir)
+        if (prevented := staging.make_ready(turn, hold, inbox)) is not None:
+            return prevented
+        shared = staging.shared_before(turn)
+        with unharmed("facts"):
+            plan = turn.manifest.plan
+            given = {name: value for name, value in {**environ, **plan.environment}.items() if value is not None}
+            own = {**host.facts(), **host.telling_variables(given), **_image_facts(plan, turn.run_dir)}
+            journal.event("facts", {**own, **telemetry.take_facts(PATIENCE_S)})
+        telemetry.begin()
+        outcome = _supervise(turn, hold, inbox, environ, journal, telemetry)
+        if telemetry.is_on:
+            with unharmed("telemetry"):
+                journal.event("telemetry", {"node": turn.node, **telemetry.end()})
+                if facts := telemetry.take_facts():
+                    journal.event("facts", facts)
+        if not hold.superseded:  # the folder is the later attempt's
+            with unharmed("files"):
+                staging.leave(turn, hold.attempt, shared, journal)
+        return outcome
+    finally:
+        with unharmed("telemetry"):
+            telemetry.stop()
+
+
+def _supervise(
+    turn: Turn, hold: Hold, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter, telemetry: SamplerHandle
+) -> Outcome:
+    """Start the ranks and watch them to their end, reading metrics from the output of the first rank meanwhile."""
+    manifest, plan = turn.manifest, turn.manifest.plan
+    unharmed = _Unharmed(journal.event)
+    part = None
+    if plan.mpi is not None:
+        from hpcml.agent.mpi.job import part_of  # noqa: PLC0415 - for ranks that MPI starts alone
+
+        part = part_of(turn, hold.attempt, environ)
+    ranks = ranks_of(turn, hold.attempt, environ) if part is None else [part.process]
+    found = _found_metrics(turn, hold.attempt, ranks[0] if part is None else part.output, journal)
+
+    def follow() -> None:
+        hold.beat()
+        with unharmed("metrics from what is printed"):
+            found.pick()
+        with unharmed("telemetry"):
+            if facts := telemetry.take_facts():
+                journal.event("facts", facts)
+            if lost := telemetry.read():
+                journal.event("telemetry_lost", {"node": turn.node, "reason": lost})
+
+    def tell_beforehand(outcome: Outcome) -> None:
+        if not turn.is_local:  # PBS kills ten seconds later, which may be within the program's grace
+            _tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDING, outcome)
+            journal.sync()
+
+    job_id = job_of(turn, environ)["job_id"]
+    with unharmed("metrics from files"):
+        found.begin()
+    kills_before = read_kills(job_id if isinstance(job_id, str) else None)
+    outcome = supervise(
+        ranks,
+        inbox,
+        Limits(
+            stop_after_s=plan.stop_after_s,
+            margin_s=max(0, (plan.walltime_s or 0) - (plan.stop_after_s or 0)),
+            warn_after_s=plan.warn_after_s,
+            notice_s=manifest.run.schedule.notice_s,
+            grace_s=plan.stop_grace_s,
+        ),
+        tell=lambda name, **details: journal.event(name, details),
+        on_tick=follow,
+        is_unwanted=lambda: hold.superseded or is_cancelled(turn.run_dir),
+        job=JobHooks(
+            ranks=part.sessions if part is not None and part.has_ranks else None,
+            codes=(lambda codes: codes) if part is None else part.codes,
+            why_ended=lambda: _failure_elsewhere(environ) or _failure_in_shared_job(turn, hold.attempt),
+            has_failed_elsewhere=lambda: _failure_in_shared_job(turn, hold.attempt),
+            on_end_asked=tell_beforehand,
+            time_limit=time_limit_of(turn, hold.attempt, environ, lambda name, **details: journal.event(name, details)),
+        ),
+    )
+    with unharmed("metrics"):
+        found.end(within_s=_READS_WITHIN_S)
+    if part is not None:
+        with unharmed("end of the MPI job"):
+            outcome = part.judged(outcome)
+    if outcome.state is State.FAILED and _is_in_shared_job(turn):
+        with unharmed("word to the other nodes"):
+            how = f"node {turn.node} ({gethostname()}) ended first: {outcome.reason}"
+            write_text(turn.run_dir.has_failed(hold.attempt), how + "\n")
+    if part is not None:
+        with unharmed("word to the other nodes"):
+            part.tell_others(outcome)
+    return failure.out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
+
+
+def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter) -> FoundMetrics:
+    """Return what reads the metrics of a program that does not report them: of the first rank, into *journal*.
+
+    Files are followed on the first node, for a user's own program. Without a working directory of its own the run
+    follows only files that it names: others may be anybody's.
+    """
+    workload, plan, run_dir = turn.manifest.run.workload, turn.manifest.plan, turn.run_dir
+    wanted = [word for word in workload.metrics_from if plan.staging is not None or is_path(word)]
+    cwd = Path(plan.cwd)
+    root = cwd if plan.staging is None else run_dir.work / plan.staging.project
+    return FoundMetrics(
+        rules=workload.metrics,
+        printed=(first.stdout, first.stderr),
+        journal=journal,
+        files=MetricsFollower(
+            root=root,
+            wanted=wanted if turn.node == 0 and workload.command is not None else (),
+            journal=JournalWriter(str(run_dir.journals), run=turn.manifest.uid, attempt=attempt, writer=WRITER),
+            journals=run_dir.journals,
+            attempt=attempt,
+            start_at=os.path.relpath(cwd, root),
+        ),
+    )
+
+
+def _is_in_shared_job(turn: Turn) -> bool:
+    """Tell whether this node's part ends for a failure elsewhere in the job, which nobody else may tell of.
+
+    So it is in a job of several nodes in which other runs wait, and where a launcher has started the ranks.
+    """
+    is_told = turn.pack is not None or turn.manifest.plan.mpi is not None
+    return is_told and turn.manifest.run.resources.nodes > 1
+
+
+def _failure_in_shared_job(turn: Turn, attempt: int) -> str | None:
+    if not _is_in_shared_job(turn):
+        return None
+    try:
+        return turn.run_dir.has_failed(attempt).read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _failure_elsewhere(environ: Mapping[str, str]) -> str | None:
+    """Return which node of the job ended first, and how, where the job script ends the others for that; else None."""
+    try:
+        words = Path(environ[JOB_END]).read_text(encoding="utf-8", errors="replace").strip()
+    except (KeyError, OSError):
+        return None
+    return words or None

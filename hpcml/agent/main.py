@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcml.agent import fence, history
-from hpcml.agent.assignment import Turn, read_element, read_turn
-from hpcml.agent.attempt import carry_out
+from hpcml.agent.assignment import Turn, job_of, read_element, read_turn
 from hpcml.agent.lanes import carry_out_beside, slices_of
 from hpcml.agent.outcome import Ended
 from hpcml.agent.signals import Inbox
+from hpcml.agent.telemetry.control import SamplerHandle
 from hpcml.errors import HpcmlError
+from hpcml.runs.cancellation import is_cancelled
+from hpcml.runs.liveness import ProcessIdentity
+from hpcml.runs.state import EventName
 
 _USAGE = 2
 
@@ -54,9 +57,36 @@ def _run(source: Path, pack: str | None, inbox: Inbox, environ: Mapping[str, str
         turn = read_turn(source, pack, environ)
         if _is_over(turn, environ):
             return Ended(status=0)
-        return carry_out(turn, inbox, environ)
+        return _carry_out(turn, inbox, environ)
     except (HpcmlError, OSError) as error:
         return Ended(status=_complain(error))
+
+
+def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
+    """Run the next attempt of the run of *turn* to its end, and journal everything about it.
+
+    *inbox* holds the signals sent to the agent; *environ* is the environment of the job. A run that was cancelled
+    before it started ends at once. Ended by a signal from outside (on a cluster), the attempt stays unsettled: the
+    scheduler knows why.
+    """
+    hold = fence.enter(turn, environ, inbox)
+    if isinstance(hold, fence.Left):
+        sys.stderr.write(f"hpcml agent: run {turn.run_dir.uid} is left alone: {hold.reason}\n")
+        return Ended(status=hold.status, interrupted=hold.interrupted)
+    journal = turn.open_journal(hold.attempt)
+    started = {
+        **ProcessIdentity.of_this_process().as_details(),
+        "walltime_s": turn.manifest.plan.walltime_s,
+        "node": turn.node,
+        "pack": turn.pack,
+        "start": fence.JobStart.of(turn, environ).start,
+        **job_of(turn, environ),
+    }
+    journal.event(EventName.ATTEMPT_STARTED, started)
+    sampler = None if is_cancelled(turn.run_dir) else SamplerHandle.start(turn, hold.attempt, environ)
+    from hpcml.agent.attempt import carry_out  # noqa: PLC0415 - loaded while the sampler loads what it needs
+
+    return carry_out(turn, hold, inbox, environ, journal, sampler)
 
 
 def _is_over(turn: Turn, environ: Mapping[str, str]) -> bool:

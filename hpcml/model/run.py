@@ -10,7 +10,6 @@ work raises `ConfigError` when the object is made, with one line that names the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -605,6 +604,8 @@ class Run:
         recorded runs stay valid. The seed counts: repeated runs with one seed share a hash, runs with different seeds
         do not.
         """
+        import hashlib  # noqa: PLC0415 - loads OpenSSL: every agent would, and asks for no hash
+
         relevant = {
             key: value
             for key, value in self.settings.items()

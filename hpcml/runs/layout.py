@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,6 +43,8 @@ def new_submission_id(now: datetime) -> str:
 
 
 def _chance() -> str:
+    import secrets  # noqa: PLC0415 - loads OpenSSL: every agent would, and makes no id
+
     return "".join(secrets.choice(_UID_ALPHABET) for _ in range(_CHANCE_DIGITS))
 
 
