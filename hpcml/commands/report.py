@@ -33,7 +33,7 @@ from hpcml.model.state import State
 from hpcml.model.utilization import Attainment
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import IMPORTED, Manifest, read_manifest, read_raw
+from hpcml.runs.manifest import Provenance, read_provenance
 from hpcml.store.database import Database
 from hpcml.store.telemetry import timelines
 
@@ -86,7 +86,8 @@ def gather(store: Database, runs: Sequence[RunRecord], wish: Wish, live: LiveLoo
     comparison, why_not = _compare(store, runs, steps, sampled, wish.comparison, is_live=live is not None)
     checklist = None if comparison is None else checklist_of(store, runs, comparison)
     groups = group_runs(runs, by, comparison)
-    curves = _curves(store, runs, groups, _metrics(runs, wish, comparison, is_live=live is not None), sampled)
+    metrics = _metrics(runs, wish, comparison, is_live=live is not None)
+    curves = _curves(runs, groups, _points(store, runs, metrics, steps), sampled)
     left_out: dict[str, str] = {}
     of_steps = StepCurves(step_s=steps[STEP], communication_s=steps[COMMUNICATION], waiting_s=steps[DATA])
     origins, unknown = _origins(runs)
@@ -183,17 +184,22 @@ def _metrics(
     return list(dict.fromkeys([*filter(None, judged), *loss, *({STEP} & known), *scale]))
 
 
+def _points(
+    store: Database, runs: Sequence[RunRecord], metrics: Sequence[str], known: Mapping[str, _Points]
+) -> dict[str, _Points]:
+    """Return the curves of each of *metrics*, those that are *known* already without a look into the store."""
+    return {name: known[name] if name in known else curves_of(store, runs, name) for name in metrics}
+
+
 def _curves(
-    store: Database,
     runs: Sequence[RunRecord],
     groups: Sequence[ReportGroup],
-    metrics: Sequence[str],
+    curves: Mapping[str, _Points],
     sampled: Mapping[str, Sequence[Timeline]],
 ) -> tuple[GroupCurves, ...]:
     by_uid = {run.uid: run for run in runs}
     found = []
-    for metric in metrics:
-        points = curves_of(store, runs, metric)
+    for metric, points in curves.items():
         energy = {uid: energy_at(of, sampled[uid]) for uid, of in points.items() if uid in sampled}
         for at, group in enumerate(groups):
             members = [by_uid[uid] for level in group.levels for uid in level.uids]
@@ -206,8 +212,8 @@ def _curves(
                 level.name: _bands([(by_uid[uid].seed, own[uid], known.get(uid)) for uid in level.counted])
                 for level in group.levels
             }
-            curves = Curves(metric=metric, runs=members, points=own)
-            found.append(GroupCurves(group=at, curves=curves, bands=bands, energy_kj=known))
+            of_group = Curves(metric=metric, runs=members, points=own)
+            found.append(GroupCurves(group=at, curves=of_group, bands=bands, energy_kj=known))
     return tuple(found)
 
 
@@ -237,11 +243,10 @@ def _origins(runs: Sequence[RunRecord]) -> tuple[tuple[Origin, ...], dict[str, i
     counted: Counter[tuple[tuple[str, ...], str, str, str | None, bool | None]] = Counter()
     unknown: Counter[str] = Counter()
     for run in runs:
-        manifest = _manifest(run)
-        if isinstance(manifest, str):
-            unknown[manifest] += 1
+        origin = _provenance(run)
+        if isinstance(origin, str):
+            unknown[origin] += 1
             continue
-        origin = manifest.provenance
         words = (tuple(origin.command_line), origin.cwd, origin.hpcml_version, origin.git_commit, origin.git_dirty)
         counted[words] += 1
     origins = [
@@ -258,15 +263,13 @@ def _origins(runs: Sequence[RunRecord]) -> tuple[tuple[Origin, ...], dict[str, i
     return tuple(origins), dict(unknown)
 
 
-def _manifest(run: RunRecord) -> Manifest | str:
+def _provenance(run: RunRecord) -> Provenance | str:
     """Return the run's own record of where it came from, or why there is none."""
     path = RunDir(Path(run.path)).manifest
     if not path.is_file():
         return "their directories are not on this machine"
     try:
-        if read_raw(path).get("format") == IMPORTED:
-            return "another tool ran them, and they were imported"
-        return read_manifest(path)
+        return read_provenance(path) or "another tool ran them, and they were imported"
     except HpcmlError:
         return "their run.json cannot be read by this hpcml"
 

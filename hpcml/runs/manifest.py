@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,15 +193,41 @@ def read_raw(path: Path) -> dict[str, Any]:
     return _object(path, lambda: read_whole(path))
 
 
+def read_provenance(path: Path) -> Provenance | None:
+    """Return where the run of *path* comes from, without a look at the rest; None: another tool ran it.
+
+    Raises `HpcmlError` and `ConfigError` as `read_manifest` does.
+    """
+    raw = read_raw(path)
+    if raw.get("format") == IMPORTED:
+        return None
+    _must_be_ours(path, raw)
+    with _naming(path):
+        provenance = decode(Provenance, raw.get("provenance"))
+    assert isinstance(provenance, Provenance)
+    return provenance
+
+
 def _decoded(path: Path, raw: dict[str, Any]) -> Manifest:
-    if raw.get("format") != FORMAT:
-        raise HpcmlError(f"{path} has format {raw.get('format')!r}; this hpcml reads format {FORMAT}")
-    try:
+    _must_be_ours(path, raw)
+    with _naming(path):
         manifest = decode(Manifest, raw)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
     assert isinstance(manifest, Manifest)
     return manifest
+
+
+def _must_be_ours(path: Path, raw: dict[str, Any]) -> None:
+    if raw.get("format") != FORMAT:
+        raise HpcmlError(f"{path} has format {raw.get('format')!r}; this hpcml reads format {FORMAT}")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Put *path* in front of a value that is not valid."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _object(path: Path, content: Callable[[], str | bytes]) -> dict[str, Any]:

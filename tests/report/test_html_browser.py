@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from playwright.sync_api import Browser
 from rendered import report_page
 
 from tests.report.browsing import Open
@@ -174,18 +179,77 @@ def test_two_hundred_runs_are_drawn(opened: Open) -> None:
     assert report.heard == []
 
 
-def test_of_a_long_table_the_first_rows_are_laid_out_and_the_others_on_demand(opened: Open) -> None:
-    many = publication(seeds=400, points=2, timelines={}, scaling=None, attainment=None, comparison=comparison())
-    report = opened(report_page(many), drawn=False)
+@pytest.fixture(scope="module")
+def long() -> str:
+    return report_page(
+        publication(seeds=400, points=2, timelines={}, scaling=None, attainment=None, comparison=comparison())
+    )
+
+
+def test_of_a_long_table_the_first_rows_are_laid_out_and_the_others_on_demand(opened: Open, long: str) -> None:
+    report = opened(long, drawn=False)
     table = report.page.locator(".scroll:not(.further) table", has=report.page.locator("caption", has_text="All 1200"))
     assert "in all: " in table.locator("caption").inner_text()
-    shown = "rows => rows.filter(row => row.checkVisibility()).length"
 
-    assert table.locator("tbody tr").evaluate_all(shown) == 500
+    assert table.locator("tbody tr").count() == 500
     heading = table.locator("th[aria-sort] button", has_text="seed")
     heading.click()
     heading.click()
     seeds = table.locator("tbody tr:first-child td").all_inner_texts()
     assert "399" in seeds  # of all rows, not of those that are shown
-    report.page.get_by_role("button", name="Show all 1200 rows").click()
-    assert table.locator("tbody tr").evaluate_all(shown) == 1200
+    bar = report.page.locator(".rows", has_text="1200 rows; the first 500 are shown.")
+    bar.get_by_role("button", name="Show 500 more").click()
+    assert table.locator("tbody tr").count() == 1000
+    report.page.get_by_role("button", name="Show all").last.click()
+    assert table.locator("tbody tr").count() == 1200
+    assert table.locator("tbody th").last.evaluate("cell => cell.scope") == "row"
+
+
+def test_rows_are_chosen_by_what_their_columns_say(opened: Open, long: str) -> None:
+    report = opened(long, drawn=False)
+    table = report.page.locator(".scroll:not(.further) table", has=report.page.locator("caption", has_text="All 1200"))
+    choice = report.page.get_by_role("searchbox", name="Rows").last
+
+    choice.fill("tf32 seed 7, seed 399")  # no row of seed 70
+    assert report.page.get_by_text("4 of 1200 rows match.").is_visible()
+    found = [row.split("\t") for row in table.locator("tbody tr").all_inner_texts()]
+    assert sorted(seed for row in found for seed in row if seed in ("7", "399")) == ["399", "399", "399", "7"]
+    choice.fill("no run is called this")
+    assert report.page.get_by_text("0 of 1200 rows match.").is_visible()
+    choice.fill("")
+    assert table.locator("tbody tr").count() == 500
+
+
+def test_without_scripts_a_long_table_says_that_there_are_more_rows(long: str) -> None:
+    assert "The first 500 of 1200 rows; a script shows the others." in long
+    assert len(re.findall(r'<th scope="row"[^>]*>20261121-', long)) == 500 + 1  # one that does not count
+
+
+def test_what_the_rows_of_a_long_table_say_is_no_markup_either(opened: Open) -> None:
+    runs = [replace(each, name=HOSTILE) for each in runs_of(seeds=300)]
+    report = opened(report_page(publication(seeds=300, points=2, runs=runs, timelines={})), drawn=False)
+
+    report.page.get_by_role("button", name="Show all").last.click()
+
+    assert report.count("tbody tr") > 900
+    assert report.heard == []
+    assert report.count("td img, td script") == 0
+
+
+def test_a_browser_that_cannot_unpack_the_drawings_says_so_and_shows_the_numbers(
+    browser: Browser, brief: str, tmp_path: Path
+) -> None:
+    (tmp_path / "report.html").write_text(brief, encoding="utf-8")
+    context = browser.new_context()
+    context.add_init_script("delete window.DecompressionStream")
+    page = context.new_page()
+    heard: list[str] = []
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("html[data-charts]", state="attached")
+
+    assert heard == []
+    assert page.get_by_text("this browser is older than").first.is_visible()
+    assert page.locator(".drawing").count() == 0
+    assert page.locator("figure table").first.is_visible()
+    context.close()

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import math
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,16 @@ from markupsafe import Markup
 
 from hpcml.codec import Json
 from hpcml.report.charts import drawn_text
-from hpcml.report.document import Chart, Document, Entry, LevelStyle, Part, Section, TableColumn
+from hpcml.report.document import Chart, Document, Entry, LevelStyle, Part, Section, Table, TableColumn
 from hpcml.report.text import safe
 
 _BEGINNING = b"<!doctype html>\n<!-- hpcml report -->"
 _DIGITS = 6  # of a number that is drawn: more than a screen can show
 _LONG = 24  # characters, from which on a cell has a line of a card for itself
+_LAID_OUT = (
+    500  # rows of a longer table; its other rows are values that a script makes rows of, when they are asked for
+)
+_FILTERED = 30  # rows, from which on a table can be searched
 _SIGNS = {"good": "✓", "bad": "▼", "doubt": "?", "plain": "·"}
 
 _DASHES: Mapping[str, str] = {
@@ -42,7 +47,7 @@ def is_report_page(head: bytes) -> bool:
 
 
 def as_page(document: Document) -> str:
-    """Return the whole file; it contains plotly.js where there is a chart.
+    """Return the whole file; it contains plotly.js, deflated, where there is a chart.
 
     A Content-Security-Policy in it lets nothing be loaded and no script run but these. Every name that a run brought
     along is escaped, in the text as well as in the charts.
@@ -89,13 +94,16 @@ def _rendered(document: Document, *, plotly: str, script: str, live: Following |
         policy=_policy(filter(None, (plotly, script)), may_ask=live is not None),
         live=live,
         css=Markup(_file("report.css")),  # noqa: S704 - our own file
-        plotly=Markup(plotly),  # noqa: S704 - plotly's own file
+        plotly=Markup(_packed(plotly)) if plotly else "",  # noqa: S704 - base64
         script=Markup(script),  # noqa: S704 - our own file
         numbered=_numbering(),
         beside=_beside,
         kind_of=lambda part: type(part).__name__,
         figure=_figure,
         attributes=_attributes,
+        laid_out=_LAID_OUT,
+        filtered=_FILTERED,
+        values=_values,
         swatch=lambda level: _swatch(document.styles[level]),
         signs=_SIGNS,
     )
@@ -105,6 +113,11 @@ def _plotly() -> str:
     # from its file: the package itself is not needed, and takes its time. A parser turns every line's end into one
     # character before the text is hashed, and so does this reading
     return (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def _packed(text: str) -> str:
+    """Return *text* in a third of its length: in base64, as zlib deflates it; charts.js unpacks it."""
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
 
 
 def _file(name: str) -> str:
@@ -125,7 +138,7 @@ def _groups(values: Sequence[object], name: str) -> list[tuple[object, list[obje
 
 
 def _attributes(entry: Entry, column: TableColumn) -> Markup:
-    """Return the attributes of a cell: none of a plain word, since a report of 10,000 runs has 150,000 cells.
+    """Return the attributes of a cell: none of a plain word.
 
     A number that is written as it is sorted needs no order besides.
     """
@@ -133,9 +146,40 @@ def _attributes(entry: Entry, column: TableColumn) -> Markup:
     classes += ["number"] if column.is_number else []
     classes += ["long"] if len(entry.text) > _LONG else []
     told = Markup(' class="{}"').format(" ".join(classes)) if classes else Markup("")
-    if entry.order is None or (column.is_number and entry.text == f"{entry.order:g}"):
-        return told
-    return told + Markup(' data-order="{}"').format(entry.order)
+    order = _order(entry, column)
+    return told if order is None else told + Markup(' data-order="{}"').format(order)
+
+
+def _order(entry: Entry, column: TableColumn) -> float | None:
+    """Return what sorts the cell; None: its text does, as a number where the column is one of numbers."""
+    if entry.order is None or not column.is_number:
+        return entry.order
+    try:
+        return None if float(entry.text) == entry.order else entry.order
+    except ValueError:
+        return entry.order
+
+
+def _values(table: Table) -> Markup:
+    """Return all cells of *table* as JSON for tables.js: for each column its different cells, and which each row has.
+
+    A cell is its text, or a list of its text, its order and its tone.
+    """
+    columns = []
+    for at, column in enumerate(table.columns):
+        known: dict[Entry, int] = {}
+        places = [known.setdefault(row[at], len(known)) for row in table.rows]
+        in_order = len(known) == len(places)  # all are different: the places would only count
+        columns.append({"cells": [_cell(entry, column) for entry in known], "at": None if in_order else places})
+    return _json(columns)
+
+
+def _cell(entry: Entry, column: TableColumn) -> Json:
+    order = _order(entry, column)
+    text = safe(entry.text)
+    if order is None and entry.tone == "plain":
+        return text
+    return [text, order if order is not None and math.isfinite(order) else None, entry.tone]
 
 
 def _beside(parts: Sequence[Part]) -> list[tuple[bool, list[Part]]]:
@@ -180,6 +224,10 @@ def _figure(chart: Chart) -> Markup:
         "layout": _brief(dict(chart.layout)),
         "levels": list(chart.levels),
     }
+    return _json(value)
+
+
+def _json(value: object) -> Markup:
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)  # ASCII alone: U+2028 is an escape in it
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -33,20 +33,31 @@ function keepOrder(region, old) {
   if (table.tHead.rows[0].cells[at].getAttribute("aria-sort") !== wanted) sort(table, at);
 }
 
+function keepRows(region, old) {
+  const [table, before] = [region, old].map((each) => each.querySelector("table"));
+  const bar = barOf(table);
+  const { text, most } = rowsOf(before);
+  if (bar === null || (!text && most === LAID_OUT)) return;
+  rowsOf(table).most = most;
+  bar.querySelector("input").value = text ?? "";
+  choose(table, text ?? "");
+  fit(region);
+}
+
 const stops = (part) => [...part.querySelectorAll("a, button, input, summary")];
 
 function takeOver(part, old) {
   const focused = stops(old).indexOf(document.activeElement);
-  const isWhole = new Map();
+  const rows = new Map();
   const drawn = new Map([...charts].filter(([drawing]) => old.contains(drawing)));
   for (const [details, before] of pairs(part, old, "details", (each) => each.closest("figure")?.dataset.name)) details.open = before.open;
   for (const [region, before] of pairs(part, old, ".scroll:not(.further)", captionOf)) {
     keepOrder(region, before);
-    isWhole.set(region, !before.querySelector("table").classList.contains("brief"));
+    rows.set(region, before);
   }
   old.before(part);
   findTables(part);
-  for (const [region, was] of isWhole) if (was && region.querySelector("table.brief")) showAll(region);
+  for (const [region, before] of rows) keepRows(region, before);
   findCharts(part);
   for (const [figure, before] of pairs(part, old, "figure.chart", (each) => each.dataset.name)) {
     goesOn(charts.get(figure.querySelector(".drawing")), drawn.get(before.querySelector(".drawing")));

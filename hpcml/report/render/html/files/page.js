@@ -28,4 +28,4 @@ window.addEventListener("afterprint", () => {
 
 nameTheme();
 findTables();
-findCharts();
+unpackPlotly().then(() => findCharts());

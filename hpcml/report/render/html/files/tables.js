@@ -2,8 +2,73 @@
 // each other, each with the first column; on a phone each row becomes a card.
 
 const CARDS_REM = 34; // below this width
-const MANY_ROWS = 500; // as report.css has it
+const LONG = 24; // characters of a cell with a line of a card for itself; this and the next as page.py has them
+const LAID_OUT = 500; // rows at once: more take seconds
 const compared = new Intl.Collator(undefined, { numeric: true });
+
+// ---- rows ----------------------------------------------------------------------------------------------------------
+// The rows of a table are kept in the order in which they are sorted. Those of a long one are values, and become
+// elements where they are laid out; those of a short one are the elements of the page.
+
+const keptRows = new WeakMap(); // by table: its rows, those that are chosen, how many of them are laid out
+
+function rowsOf(table) {
+  if (!keptRows.has(table)) {
+    const values = barOf(table)?.querySelector("script");
+    const rows = values ? fromValues(JSON.parse(values.textContent)) : [...table.tBodies[0].rows].map((row) => ({ row }));
+    keptRows.set(table, { rows, chosen: rows, most: LAID_OUT });
+  }
+  return keptRows.get(table);
+}
+
+function barOf(table) {
+  let next = table.closest(".scroll").nextElementSibling;
+  while (next?.classList.contains("further")) next = next.nextElementSibling;
+  return next?.classList.contains("rows") ? next : null;
+}
+
+function fromValues(columns) {
+  const length = Math.max(...columns.map((column) => (column.at ?? column.cells).length));
+  return Array.from({ length }, (_, place) => ({ cells: columns.map((column) => column.cells[column.at === null ? place : column.at[place]]) }));
+}
+
+const textOf = (each, at) => (each.cells ? (typeof each.cells[at] === "string" ? each.cells[at] : each.cells[at][0]) : each.row.cells[at].textContent);
+
+// A number that is written as it is sorted has no order besides.
+function orderOf(each, at, isNumber) {
+  const text = textOf(each, at);
+  const order = each.cells ? (typeof each.cells[at] === "string" ? undefined : each.cells[at][1] ?? undefined) : each.row.cells[at].dataset.order;
+  const value = Number(order === undefined && isNumber && text !== "" ? text : order);
+  return Number.isNaN(value) ? null : value;
+}
+
+function elementOf(table, each) {
+  if (each.row) return each.row;
+  const headings = table.tHead.rows[0].cells;
+  const row = document.createElement("tr");
+  for (const [at, cell] of each.cells.entries()) {
+    const element = row.appendChild(document.createElement(at === 0 ? "th" : "td"));
+    if (at === 0) element.scope = "row";
+    const [text, , tone] = typeof cell === "string" ? [cell, null, "plain"] : cell;
+    element.textContent = text;
+    if (tone !== "plain") element.classList.add(tone);
+    if (headings[at].classList.contains("number")) element.classList.add("number");
+    if (text.length > LONG) element.classList.add("long");
+  }
+  return row;
+}
+
+function layOut(table) {
+  const { rows, chosen, most } = rowsOf(table);
+  table.tBodies[0].replaceChildren(...chosen.slice(0, most).map((each) => elementOf(table, each)));
+  delete table.dataset.labelled;
+  const bar = barOf(table);
+  if (bar === null) return;
+  const laidOut = Math.min(most, chosen.length);
+  const found = chosen.length === rows.length ? `${rows.length} rows` : `${chosen.length} of ${rows.length} rows match`;
+  bar.querySelector("p").textContent = laidOut < chosen.length ? `${found}; the first ${laidOut} are shown.` : `${found}.`;
+  for (const button of bar.querySelectorAll("button")) button.hidden = laidOut === chosen.length;
+}
 
 function sort(table, at) {
   const headings = table.tHead.rows[0].cells;
@@ -11,21 +76,53 @@ function sort(table, at) {
   for (const other of headings) other.setAttribute("aria-sort", "none");
   headings[at].setAttribute("aria-sort", direction);
   const sign = direction === "ascending" ? 1 : -1;
-  const body = table.tBodies[0];
-  const keyed = [...body.rows].map((row) => {
-    const cell = row.cells[at];
-    const order = cell.dataset.order;
-    const isNumber = order === undefined && cell.classList.contains("number") && cell.textContent !== "";
-    const value = Number(isNumber ? cell.textContent : order); // a number that is written as it is sorted has no order
-    return { row, order: Number.isNaN(value) ? null : value, text: cell.textContent };
-  });
+  const isNumber = headings[at].classList.contains("number");
+  const of = rowsOf(table);
+  const keyed = of.rows.map((each) => ({ each, order: orderOf(each, at, isNumber), text: textOf(each, at) }));
   keyed.sort((a, b) => {
     if (!a.text || !b.text) return (a.text ? 0 : 1) - (b.text ? 0 : 1); // what is not known stays below
     if (a.order !== null && b.order !== null) return sign * (a.order - b.order);
     return sign * compared.compare(a.text, b.text);
   });
-  body.append(...keyed.map((each) => each.row));
+  of.rows = keyed.map(({ each }) => each);
+  choose(table, of.text ?? "");
 }
+
+// The same words as beside a chart: phrases apart by commas, here of the columns with their headings: "seed 1, failed".
+function choose(table, text) {
+  const of = rowsOf(table);
+  const phrases = phrasesOf(text);
+  const names = [...table.tHead.rows[0].cells].map((heading) => heading.textContent.trim());
+  const said = (each) => (each.said ??= names.map((name, at) => `${name} ${textOf(each, at)}`).join(" ").toLowerCase().replaceAll(",", ""));
+  of.text = text;
+  of.chosen = phrases.length === 0 ? of.rows : of.rows.filter((each) => phrases.some((phrase) => phrase.test(said(each))));
+  layOut(table);
+}
+
+function findRows(region) {
+  const table = region.querySelector("table");
+  const bar = barOf(table);
+  if (bar === null) return;
+  const input = document.createElement("input");
+  input.type = "search";
+  input.placeholder = "all; or: seed 0, failed";
+  input.autocomplete = "off";
+  input.addEventListener("input", () => { choose(table, input.value); fit(region); });
+  const label = document.createElement("label");
+  label.append("Rows ", input);
+  const more = (text, count) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = text;
+    button.addEventListener("click", () => { rowsOf(table).most += count; layOut(table); fit(region); });
+    return button;
+  };
+  bar.prepend(label);
+  if (bar.dataset.rows > LAID_OUT) bar.append(more(`Show ${LAID_OUT} more`, LAID_OUT), more("Show all", Infinity));
+  layOut(table);
+}
+
+// ---- width ---------------------------------------------------------------------------------------------------------
 
 function whole(region) {
   region.classList.remove("cards", "breaks", "narrow");
@@ -98,8 +195,7 @@ function cut(region, table) {
 
 // A word that is wider than its column may be makes room for itself; it is neither broken nor written over the next one.
 function makeRoom(table) {
-  const cells = [...table.querySelectorAll(table.classList.contains("brief") ? "thead th, tbody tr:nth-child(-n + 500) > *" : "th, td")];
-  for (const cell of cells.filter((each) => each.scrollWidth > each.clientWidth)) cell.classList.add("whole");
+  for (const cell of [...table.querySelectorAll("th, td")].filter((each) => each.scrollWidth > each.clientWidth)) cell.classList.add("whole");
 }
 
 function fit(region) {
@@ -138,26 +234,6 @@ function pressed(region, at) {
   [region, ...further(region)][place]?.querySelector(`th[data-at="${at}"] button`)?.focus();
 }
 
-// Of a long table the first rows are laid out, and the others when they are asked for: it takes seconds.
-function shorten(region) {
-  const table = region.querySelector("table");
-  const rows = table.tBodies[0].rows.length;
-  if (rows <= MANY_ROWS) return;
-  table.classList.add("brief");
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "all";
-  button.textContent = `Show all ${rows} rows`;
-  button.addEventListener("click", () => showAll(region));
-  region.append(button);
-}
-
-function showAll(region) {
-  region.querySelector("table").classList.remove("brief");
-  region.querySelector("button.all")?.remove();
-  fit(region);
-}
-
 const regions = (scope = document) => scope.querySelectorAll(".scroll:not(.further)");
 
 function findTables(scope = document) {
@@ -166,7 +242,7 @@ function findTables(scope = document) {
       heading.dataset.at = at;
       heading.querySelector("button").addEventListener("click", () => pressed(region, at));
     });
-    shorten(region);
+    findRows(region);
     const details = region.closest("details");
     if (details === null) fit(region);
     else details.addEventListener("toggle", () => details.open && fit(region));
