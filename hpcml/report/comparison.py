@@ -73,7 +73,7 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
     whole_runs = walls(cell)
     found = [f"{row.level}: {sentence(comparison, cell, row)}" for row in cell.rows if row.verdict != "reference"]
     parts: list[Part] = [Remarks(lines=found, tones=["conclusion"] * len(found))] if found else []
-    parts.append(short_table(quantities, cell.rows, keeps_empty=True, is_dense=True))
+    parts.append(short_table(quantities, cell.rows, is_dense=True))
     parts += [intervals] if explain else []
     parts += [below] if below is not None else []
     parts.append(_remarks(comparison, cell, most=None if explain else _MOST_REMARKS))
