@@ -19,6 +19,7 @@ import pytest
 from hpcml.commands.watch.server import FIRST_PORT
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.cli.watching_pages import PATIENCE_S, Served, watching
+from tests.cluster.postgres.server import missing, running
 from tests.store.building import Journal, make_run_dir
 
 UID = "20260528-202640-aaaaaaaa"
@@ -178,3 +179,28 @@ def test_what_cannot_be_watched_is_one_line_and_nothing_is_served(user: Hpcml, w
 
     assert (done.returncode, done.stdout) == (2, "")
     assert said in said_in_one_line(done)
+
+
+@pytest.mark.skipif(missing() is not None and os.environ.get("CI") != "true", reason=str(missing()))
+def test_a_store_that_went_away_is_told_on_the_page_which_stays_until_it_is_back(user: Hpcml) -> None:
+    with running() as server:
+        server.sql("CREATE DATABASE watched")
+        of_postgres = Hpcml(environ={**user.environ, "HPCML_STORE": server.url("watched")}, cwd=user.cwd)
+        with watching(of_postgres, "looks", "--port", "0", "--interval", "500ms") as served:
+            assert "val_accuracy" in ask(served.link)[1]
+
+            server.stop()
+            assert "val_accuracy" in once(served.link, "cannot be used")
+
+            server.start()
+            once(served.link, "val_accuracy", but_not="cannot be used")
+            assert served.end(signal.SIGINT) == 0
+
+
+def once(link: str, text: str, *, but_not: str = "") -> str:
+    """Return the first page that has *text*, without *but_not*."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while text not in (page := ask(link, f"{urlsplit(link).path}now")[1]) or (but_not and but_not in page):
+        assert time.monotonic() < give_up_at, page
+        time.sleep(0.2)
+    return page

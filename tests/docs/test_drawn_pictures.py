@@ -12,9 +12,10 @@ from pathlib import Path
 
 import click
 import pytest
-from pages import DOCS, ROOT, all_pages
+from pages import DOCS, ROOT, all_pages, files_of
 
 from hpcml.cli.main import cli
+from tests.cli.command_line import Hpcml
 
 sys.path.insert(0, str(DOCS))
 try:
@@ -54,14 +55,29 @@ def test_a_drawn_terminal_shows_the_commands_of_the_script(name: str) -> None:
         assert re.sub(r"\s", "", f"$ hpcml {words}") in re.sub(r"\s", "", drawn), words
 
 
-@pytest.mark.parametrize("words", sorted({words for shown in SHOWN.values() for words in shown}))
+def commands(*, of_run: bool) -> list[str]:
+    shown = sorted({words for of in SHOWN.values() for words in of})
+    return [words for words in shown if words.startswith("run ") is of_run]
+
+
+@pytest.mark.parametrize("words", commands(of_run=False))
 def test_the_commands_that_are_shown_exist_with_their_options(words: str) -> None:
-    typed = shlex.split(words.partition(" -- ")[0])
-    command = cli.get_command(click.Context(cli), typed[0])
+    name, *typed = shlex.split(words)
+    command = cli.get_command(click.Context(cli), name)
 
     assert command is not None
     known = {option for parameter in command.params for option in parameter.opts}
-    assert [word for word in typed[1:] if word.startswith("-") and word not in known] == []
+    assert [word for word in typed if word.startswith("-") and word not in known] == []
+
+
+@pytest.mark.parametrize("words", commands(of_run=True))
+def test_the_runs_that_are_shown_would_be_submitted(words: str, hpcml_environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(files_of("pictures.md")["train.py"], encoding="utf-8")
+    typed = shlex.split(words)
+
+    done = Hpcml(environ=hpcml_environ, cwd=tmp_path)(typed[0], "-n", *typed[1:])
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_line_that_is_written_again_replaces_the_earlier_one() -> None:

@@ -20,7 +20,7 @@ from hpcml.commands.top.live_runs import RunTop
 from hpcml.commands.watch.server import Page, Shelf, serving
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.live import RunNow
-from hpcml.model.publication import LiveLook
+from hpcml.model.publication import LiveLook, Publication
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -30,7 +30,7 @@ from hpcml.report.status import why_words
 from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
 
-_SHARE = 4.0  # so many times longer than a look takes is waited before the next
+_SHARE = 4.0  # so many times longer than a look computes is waited before the next, and as long as it took in all
 _SHOWN = 50  # running runs whose files are read, and as many that wait
 
 
@@ -60,9 +60,10 @@ def watch(asked: Watch, *, port: int | None, ready: Callable[[str], None]) -> No
             while True:
                 shelf.asked.wait()
                 shelf.asked.clear()
-                began = time.monotonic()
+                began, computed = time.monotonic(), time.thread_time()
                 shelf.page = watched.page()
-                time.sleep(max(asked.interval_s, _SHARE * (time.monotonic() - began)))
+                took_s, own_s = time.monotonic() - began, time.thread_time() - computed
+                time.sleep(max(asked.interval_s, took_s, _SHARE * own_s))  # of a store that was locked: no minute more
 
 
 @contextmanager
@@ -97,6 +98,8 @@ class WatchedExperiment:
     _schedulers: SchedulersAsked = field(init=False)
     _tops: dict[str, RunTop] = field(default_factory=dict)  # by uid
     _seen: _Seen | None = None
+    _publication: Publication | None = None
+    _problem: str | None = None  # of the latest look, which is told on the page
     _page: Page | None = None
     _count: int = 0
 
@@ -107,16 +110,21 @@ class WatchedExperiment:
     def page(self) -> Page:
         """Return the page as things stand; the very same one where nothing has changed.
 
-        An error after the first look is told on the page, which stays as it was.
+        An error after the first look is told on the page, which stays as it was: a store that does not answer, a run
+        directory that went away while it was read.
         """
         try:
             seen = self._look()
-        except HpcmlError as error:
-            if self._seen is None:
+            if self._page is None or seen != self._seen or self._problem is not None:
+                self._publication = gather(self.store, seen.runs, self.asked.wish, seen.live)
+                self._seen, self._problem = seen, None
+                self._page = self._made(self._publication)
+        except (HpcmlError, OSError) as error:
+            if self._page is None or self._publication is None:
                 raise
-            seen = self._seen._replace(live=replace(self._seen.live, problems=[str(error)]))
-        if self._page is None or seen != self._seen:
-            self._seen, self._page = seen, self._made(seen)
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self._page = self._made(_with_problem(self._publication, self._problem))
         return self._page
 
     def _look(self) -> _Seen:
@@ -146,8 +154,8 @@ class WatchedExperiment:
         standings = with_waits(standing_of(self.store, records), self.asked.places)
         return [_waits(one.record, why_words(one.record, one.known)) for one in standings]
 
-    def _made(self, seen: _Seen) -> Page:
-        document = publication_document(gather(self.store, seen.runs, self.asked.wish, seen.live))
+    def _made(self, publication: Publication) -> Page:
+        document = publication_document(publication)
         self._count += 1
         version = str(self._count)
         return Page(
@@ -155,6 +163,11 @@ class WatchedExperiment:
             whole=as_live_page(document, period_s=self.asked.interval_s, version=version).encode(),
             news=as_news(document, period_s=self.asked.interval_s, version=version).encode(),
         )
+
+
+def _with_problem(publication: Publication, problem: str) -> Publication:
+    live = publication.live
+    return publication if live is None else replace(publication, live=replace(live, problems=[problem]))
 
 
 def _waits(record: RunRecord, why: str) -> RunNow:

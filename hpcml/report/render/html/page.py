@@ -11,6 +11,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from operator import attrgetter
 
@@ -53,7 +54,7 @@ def as_page(document: Document) -> str:
     along is escaped, in the text as well as in the charts.
     """
     has_charts = any(_charts(section) for section in document.sections)
-    return _rendered(document, plotly=_plotly() if has_charts else "", script=_script())
+    return _rendered(document, plotly=_plotly() if has_charts else None, script=_script())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +76,10 @@ def as_live_page(document: Document, *, period_s: float, version: str) -> str:
 
 def as_news(document: Document, *, period_s: float, version: str) -> str:
     """Return the page without its scripts, which the page that is open takes what changed out of."""
-    return _rendered(document, plotly="", script="", live=Following(period_s=period_s, version=version))
+    return _rendered(document, plotly=None, script="", live=Following(period_s=period_s, version=version))
 
 
-def _rendered(document: Document, *, plotly: str, script: str, live: Following | None = None) -> str:
+def _rendered(document: Document, *, plotly: _Packed | None, script: str, live: Following | None = None) -> str:
     # what a name could do is known to be nothing in HTML; what it could hide from a reader is spelt out
     environment = Environment(
         loader=PackageLoader("hpcml.report.render.html", "files"),
@@ -91,10 +92,12 @@ def _rendered(document: Document, *, plotly: str, script: str, live: Following |
     return environment.get_template("report.html").render(
         document=document,
         version=document.made_by,
-        policy=_policy(filter(None, (plotly, script)), may_ask=live is not None),
+        policy=_policy(
+            [*([plotly.sha256] if plotly else []), *([_sha256(script)] if script else [])], may_ask=live is not None
+        ),
         live=live,
         css=Markup(_file("report.css")),  # noqa: S704 - our own file
-        plotly=Markup(_packed(plotly)) if plotly else "",  # noqa: S704 - base64
+        plotly=Markup(plotly.text) if plotly else "",  # noqa: S704 - base64
         script=Markup(script),  # noqa: S704 - our own file
         numbered=_numbering(),
         beside=_beside,
@@ -109,15 +112,24 @@ def _rendered(document: Document, *, plotly: str, script: str, live: Following |
     )
 
 
-def _plotly() -> str:
-    # from its file: the package itself is not needed, and takes its time. A parser turns every line's end into one
-    # character before the text is hashed, and so does this reading
-    return (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Packed:
+    """A script in base64, as zlib deflates it, a third as long; charts.js unpacks it. `sha256` is its digest."""
+
+    text: str
+    sha256: str
 
 
-def _packed(text: str) -> str:
-    """Return *text* in a third of its length: in base64, as zlib deflates it; charts.js unpacks it."""
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+@cache  # a page that follows its runs is made again and again, and this takes longer than all the rest
+def _plotly() -> _Packed:
+    # from its file: the package itself is not needed, and takes its time
+    text = (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    return _Packed(text=base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii"), sha256=_sha256(text))
+
+
+def _sha256(script: str) -> str:
+    """Return the digest of *script* as a policy names it; a parser makes every end of a line one character, as here."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
 def _file(name: str) -> str:
@@ -188,14 +200,13 @@ def _beside(parts: Sequence[Part]) -> list[tuple[bool, list[Part]]]:
     return [(is_small, list(those)) for is_small, those in grouped]
 
 
-def _policy(scripts: Iterator[str], *, may_ask: bool) -> str:
-    """Return the page's Content-Security-Policy: these very scripts may run, nothing is loaded from anywhere.
+def _policy(digests: Sequence[str], *, may_ask: bool) -> str:
+    """Return the page's Content-Security-Policy: the scripts with these SHA-256 may run, nothing is loaded.
 
     A page that *may_ask* may ask its own server alone. Styles are allowed inline, since plotly sets them; images are
     what it makes of a chart for saving it.
     """
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
+    allowed = " ".join(f"'sha256-{one}'" for one in digests) or "'none'"
     own = "connect-src 'self'; " if may_ask else ""
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
