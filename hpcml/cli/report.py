@@ -67,7 +67,7 @@ def report(
     file = out or (_DEFAULT if form is None else publish.STDOUT)
     publish.write_report(chosen.render(publication_document(found)), file, sys.stdout, is_ours=chosen.is_ours)
     if file != publish.STDOUT:
-        say(f"a report of {len(found.runs)} runs is in {file}", err=True)
+        say(f"a report of {len(found.runs)} run{'s'[: len(found.runs) != 1]} is in {file}", err=True)
 
 
 def _command_line(argv: list[str]) -> list[str]:

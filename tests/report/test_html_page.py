@@ -244,3 +244,10 @@ def test_two_hundred_runs_of_a_thousand_points_stay_below_eight_megabytes() -> N
     assert len(many.runs) == 200
     size = len(text.encode())
     assert size < 8_000_000
+
+
+def test_sections_alone_are_landmarks_since_the_headings_below_them_may_be_alike(page: Page) -> None:
+    named = [attributes for attributes in page.attributes("section") if "aria-labelledby" in attributes]
+
+    assert len(named) == len(page.attributes("h2"))
+    assert len(page.attributes("section")) > len(named)
