@@ -41,6 +41,7 @@ from hpcml.runs.files import open_regular, parse_json
 from hpcml.runs.layout import RunDir, home_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FILE, make_folder, read
+from hpcml.runs.rest import wake
 from hpcml.runs.state import EventName, RunFold, Told, read_fold
 from hpcml_client.journal import JournalWriter
 
@@ -245,6 +246,8 @@ class _Gate:
     def tell_left(self, left: Left) -> None:
         """Journal that this job leaves the run, in the attempt that was to be its own."""
         told = read_fold(self.turn.run_dir)
+        if told.state.is_final:
+            wake(self.turn.run_dir)
         directory, uid = str(self.turn.run_dir.journals), self.turn.manifest.uid
         with JournalWriter.open(directory, run=uid, attempt=told.attempt, writer="left") as journal:
             journal.event(EventName.LEFT, {"reason": left.reason, "status": left.status, **asdict(self.ours)})

@@ -22,6 +22,7 @@ from hpcml.agent.telemetry.control import SamplerHandle
 from hpcml.errors import HpcmlError
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.liveness import ProcessIdentity
+from hpcml.runs.rest import wake_if_over
 from hpcml.runs.state import EventName
 
 _USAGE = 2
@@ -73,6 +74,8 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     if isinstance(hold, fence.Left):
         sys.stderr.write(f"hpcml agent: run {turn.run_dir.uid} is left alone: {hold.reason}\n")
         return Ended(status=hold.status, interrupted=hold.interrupted)
+    if turn.node == 0:
+        wake_if_over(turn.run_dir)
     journal = turn.open_journal(hold.attempt)
     started = {
         **ProcessIdentity.of_this_process().as_details(),

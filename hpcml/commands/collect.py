@@ -20,7 +20,7 @@ from hpcml.errors import ConfigError, StoreError
 from hpcml.model.records import Known, RunRecord
 from hpcml.paths import Places
 from hpcml.runs.private import check_lone, claim_home, make_home
-from hpcml.store import origin
+from hpcml.store import origin, rests
 from hpcml.store.database import Database
 from hpcml.store.news import IngestReport, find_news
 from hpcml.store.opening import has_room, open_store, place_of
@@ -129,13 +129,15 @@ def collect(
     if store.is_shared:
         origin.mark(places.runs)
     roots = external_runs.roots(places)
-    news = find_news(store, *roots, is_anew=is_anew)
+    news = find_news(store, *roots, is_anew=is_anew, is_brief=True)
     report = news.report
     if news.changed:
         # Imported here: reading run directories loads half of hpcml, and most answers find nothing to read.
         from hpcml.store.ingest import read_news  # noqa: PLC0415
 
         report = read_news(store, news, *roots, is_anew=is_anew)
+    if news.seen:
+        rests.keep(store, news.seen, news.now)
     if not is_silent:
         tell_left_out(report.problems)
     unfinished = open_runs(store, places.runs)  # what others have in the store is theirs to find out

@@ -29,6 +29,7 @@ from hpcml.runs.journal import Event, Header, read_journal
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import IMPORTED, read_raw
 from hpcml.runs.private import make_folder, write_file
+from hpcml.runs.rest import wake
 from hpcml.store.loading import clock_zeros
 
 _WRITER = "agent"  # whose word on beginning and end of an attempt counts
@@ -114,6 +115,7 @@ def _bring_in(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str], re
     report.remarks.update(dict.fromkeys(ours.remarks, 1))
     if is_dry:
         return
+    wake(run_dir)
     _copy(artifacts, run_dir)
     if news:
         _add_journal(run_dir, ours, news)

@@ -21,6 +21,7 @@ from hpcml.paths import Places
 from hpcml.runs.atomic import forgotten_drafts
 from hpcml.runs.layout import run_paths
 from hpcml.schedulers.registry import BACKENDS
+from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
 from hpcml.store.news import IngestReport
@@ -59,10 +60,11 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     claim(places)
     recovered = recover.recover(places, backends)
     queues = recover.start_queues_again(backends)
-    folders = list(_entries(places))
-    cleared = _clear(places, folders)
-    beside_scripts = [(folder, names) for folder, names in folders if folder != str(places.home)]
     with opened(places) as store:
+        clearing = rests.clearing_below(store, places.runs, began := time.time())
+        folders = list(_entries(places, clearing))
+        cleared = _clear(places, folders)
+        beside_scripts = [(folder, names) for folder, names in folders if folder != str(places.home)]
         removed = finish_removals(places, store)
         waiting = Waiting(store=store, places=places, backends=backends, interval_s=interval_s)
         asked = waiting.asked()
@@ -70,6 +72,8 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         retried, _ = retry_all(waiting, to_retry(store, places))
         looked = _look(places, backends, store)
         cleared += _clear_files_of_jobs(beside_scripts, store, time.time())
+        if clearing.due:
+            rests.cleared(store, clearing.due, began)
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [_counted(recovered.finished, "finished"), _counted(recovered.removed, "never began and removed")]
     lines += [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
@@ -140,14 +144,14 @@ def _clear_files_of_jobs(folders: Sequence[_Entries], store: Database, now: floa
     return count
 
 
-def _entries(places: Places) -> Iterator[_Entries]:
+def _entries(places: Places, clearing: rests.Clearing) -> Iterator[_Entries]:
     """Yield the folders in which processes and jobs write beside what is there, each listed once.
 
-    As texts: there are several for each run.
+    As texts: there are several for each run. Those of runs at rest are looked at once a day.
     """
     folders = [places.home, places.runs, places.submissions, *places.submissions.glob("*/")]
     yield from ((str(folder), names) for folder in folders if (names := _names_in(str(folder))))
-    for path in run_paths(str(places.runs)):
+    for path in run_paths(str(places.runs)) if clearing.is_whole else clearing.paths:
         names = _names_in(path)
         yield path, names
         if "retries" in names:

@@ -15,6 +15,7 @@ from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.journal import USER
 from hpcml.runs.layout import RunDir
+from hpcml.runs.rest import wake
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_run
 from hpcml.store.query import get_run
@@ -108,6 +109,8 @@ def _writable(record: RunRecord) -> RunDir:
 
 
 def _tell(store: Database, record: RunRecord, run_dir: RunDir, events: Sequence[_Told]) -> None:
+    if record.state.is_final:
+        wake(run_dir)
     # Attempt 0, whichever is on: this belongs to none, and must not begin one.
     journal = JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=0, writer=USER)
     try:

@@ -252,22 +252,27 @@ def find_run_dirs(root: Path, *, depth: int = 2) -> Iterator[RunDir]:
 
 def run_paths(folder: str, *, depth: int = 2) -> Iterator[str]:
     """Yield the paths of the same runs as texts: for each run before each answer, where a `Path` would cost most."""
-    if _is_run(folder):
+    if is_run(folder):
         yield folder
+    elif depth > 1:
+        for inner in folders_in(folder):
+            yield from run_paths(inner, depth=depth - 1)
     elif depth > 0:
-        try:
-            with os.scandir(folder) as entries:
-                names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
-        except OSError:
-            return  # gone, or not for us to see
-        if depth > 1:
-            for name in names:
-                yield from run_paths(f"{folder}/{name}", depth=depth - 1)
-        else:
-            yield from filter(_is_run, (f"{folder}/{name}" for name in names))
+        yield from filter(is_run, folders_in(folder))
 
 
-def _is_run(folder: str) -> bool:
+def folders_in(folder: str) -> list[str]:
+    """Return the paths of the folders in *folder* in which runs may lie, sorted; [] where it is gone or not ours."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+    except OSError:
+        return []
+    return [f"{folder}/{name}" for name in names]
+
+
+def is_run(folder: str) -> bool:
+    """Tell whether *folder* is a run directory: it has a run.json, or journals without one."""
     try:
         os.lstat(f"{folder}/run.json")
     except PermissionError:

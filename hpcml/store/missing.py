@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import func, select
 
+from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.loading import is_below
 from hpcml.store.pieces import chunked
@@ -77,5 +79,11 @@ def without_directory(store: Database, roots: Sequence[Path]) -> list[str]:
     tells of them and `hpcml rm` forgets them. Nothing is changed here. Uids are in order.
     """
     there = [root for root in roots if root.is_dir()]
-    found = _paths_below(store, there) if there else []
+    if not there:
+        return []
+    query = select(RUN.c.uid, RUN.c.path).where(is_below(*there)).order_by(RUN.c.uid)
+    with store.reading() as connection:
+        kept = rests.kept_below(connection, there, time.time())
+        unchanged = [folder for folder in kept.folders.values() if folder.is_unchanged]
+        found = connection.execute(query.where(kept.awake(unchanged))).all()
     return [uid for uid, path in found if not os.path.lexists(f"{path}/run.json")]

@@ -7,9 +7,10 @@ Sizes of journals are compared with the store's cursors, and the size and time o
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +18,14 @@ from sqlalchemy import ColumnElement, Connection, select
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.journal import read_piece, unread
-from hpcml.runs.layout import RunDir, run_paths
+from hpcml.runs.layout import RunDir, folders_in, is_run, run_paths
+from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.journals import find_header, sizes_in
 from hpcml.store.loading import is_below
 from hpcml.store.parse import storable
+from hpcml.store.pieces import chunked
+from hpcml.store.rests import Folder, Seen
 from hpcml.store.schema import JOURNAL, RUN, SAMPLER
 
 
@@ -58,6 +62,17 @@ class _Known(NamedTuple):  # and no dataclass: one is made for every run before 
     stamp: str
     offsets: dict[str, int]  # journal file -> bytes read
     sampled: Mapping[str, int] | None  # the same of the telemetry; None: that was read after the run's end
+    id: int
+    is_resting: bool
+    state: str
+    is_settled: bool
+    t_end: float | None
+
+    def may_rest(self, path: str, now: float) -> bool:
+        """Whether the run in *path* has come to rest, if nothing is new of it; *now* is in unix seconds."""
+        return self.sampled is None and rests.may_rest(
+            path, self.uid, now, state=self.state, is_settled=self.is_settled, t_end=self.t_end
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,26 +81,126 @@ class News:
 
     changed: Sequence[RunDir]
     report: IngestReport
+    seen: Sequence[Seen] = ()  # what is worth to be kept of runs at rest (`rests.keep`)
+    now: float = 0.0  # when it was looked at, unix seconds
 
 
-def find_news(store: Database, *roots: Path, is_anew: bool = False) -> News:
+def find_news(store: Database, *roots: Path, is_anew: bool = False, is_brief: bool = False) -> News:
     """Look at all run directories below *roots*; nothing is written, and no unchanged file opened.
 
-    With *is_anew* all are changed. A run that lies below several of *roots* is looked at once.
+    With *is_anew* all are changed. With *is_brief* runs at rest (`hpcml.store.rests`) are counted, not looked at. A run
+    that lies below several of *roots* is looked at once.
     """
+    now = time.time()
+    absolute = [root.absolute() for root in roots]
     with store.reading() as connection:
-        known = _known_runs(connection, is_below(*(root.absolute() for root in roots)))
-    problems: list[str] = []
-    runs, changed = 0, []
-    for path in _each_once(roots):
-        try:
-            if is_anew or _has_news(path, known.get(_key(path)), problems):
-                changed.append(RunDir(Path(path)))
+        kept = rests.kept_below(connection, absolute, now) if is_brief and not is_anew else rests.NOTHING_KEPT
+        skipped = {path: folder for path, folder in kept.folders.items() if not folder.is_due}
+        which = is_below(*absolute)
+        known = _known_runs(connection, which & kept.awake([*skipped.values()]) if skipped else which)
+        if woken := sorted({uid for folder in skipped.values() for uid in folder.woken}):
+            for chunk in chunked(woken):
+                known |= _known_runs(connection, which & RUN.c.uid.in_(chunk))
+        look = _Look(known=known, kept=kept.folders, skipped=skipped, is_anew=is_anew, is_brief=is_brief, now=now)
+        for root in roots:
+            look.go_through(connection, str(root))
+    report = IngestReport(runs=look.runs, problems=tuple(look.problems))
+    seen = [one for one in look.seen if rests.worth_keeping(one, kept.folders.get(one.path), now)]
+    return News(changed=look.changed, report=report, seen=seen, now=now)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Look:
+    """A look at run directories, and what it has found so far."""
+
+    known: Mapping[str, _Known]
+    kept: Mapping[str, Folder]  # in which runs rest
+    skipped: Mapping[str, Folder]  # those of them whose runs at rest are not looked at
+    is_anew: bool
+    is_brief: bool
+    now: float
+    runs: int = 0
+    changed: list[RunDir] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    _paths: set[str] = field(default_factory=set)
+    _awake: dict[str, list[str]] | None = None
+
+    def go_through(self, connection: Connection, root: str) -> None:
+        """Look at the runs below *root*, which may be a run itself."""
+        if not self.is_brief or self.is_anew or is_run(root):
+            for path in run_paths(root):
+                self._at(path)
+            return
+        home = rests.home_of(Path(root))
+        for folder in folders_in(root):
+            skipped = self.skipped.get(_key(folder))
+            if skipped is not None:
+                self._at_others(connection, folder, skipped, home)
+            elif is_run(folder):
+                self._at(folder)
             else:
-                runs += 1
+                self._at_all(connection, folder, home)
+
+    def _at_all(self, connection: Connection, folder: str, home: str) -> None:
+        seen = Seen(path=_key(folder), home=home, changed_ns=rests.changed_ns(folder), is_whole=True)
+        gone = rests.names_resting(connection, self.kept[seen.path]) if seen.path in self.kept else {}
+        for path in folders_in(folder):
+            gone.pop(path.rpartition("/")[2], None)
+            self._at(path, seen)
+        seen.wakened += gone.values()
+        self.seen.append(seen)
+
+    def _at_others(self, connection: Connection, folder: str, skipped: Folder, home: str) -> None:
+        """Look at those runs in *folder* that are not at rest."""
+        seen = Seen(path=skipped.path, home=home, changed_ns=rests.changed_ns(folder))
+        if seen.changed_ns == skipped.changed_ns:
+            if self._awake is None:
+                self._awake = rests.by_folder(self.known)
+            names = self._awake.get(skipped.path, [])
+            self.runs += skipped.resting - sum(self.known[f"{skipped.path}/{name}"].is_resting for name in names)
+            for name in sorted(names):
+                if is_run(path := f"{folder}/{name}"):
+                    self._at(path, seen)
+        else:
+            resting = rests.names_resting(connection, skipped)
+            for path in folders_in(folder):
+                name = path.rpartition("/")[2]
+                if resting.pop(name, None) is not None and name not in skipped.woken:
+                    self.runs += 1
+                else:
+                    self._at(path, seen)
+            seen.wakened += resting.values()
+        self.seen.append(seen)
+
+    def _at(self, path: str, seen: Seen | None = None) -> None:
+        """Look at the run in *path*, if it is one."""
+        if seen is not None and not is_run(path):
+            seen.is_known = False  # it may become a run without a change of its folder
+            return
+        if path in self._paths:
+            return
+        self._paths.add(path)
+        known = self.known.get(_key(path))
+        already = len(self.problems)
+        try:
+            has_news = self.is_anew or _has_news(path, known, self.problems)
         except HpcmlError as error:
-            problems.append(str(error))
-    return News(changed=changed, report=IngestReport(runs=runs, problems=tuple(problems)))
+            has_news = False
+            self.problems.append(str(error))
+        else:
+            if has_news:
+                self.changed.append(RunDir(Path(path)))
+            else:
+                self.runs += 1
+        if seen is None:
+            return
+        if known is None:
+            seen.is_known = False
+        elif len(self.problems) > already:
+            seen.wakened += [known.id] if known.is_resting else []
+        elif not has_news and not known.is_resting and known.may_rest(path, self.now):
+            seen.resting.append(known.id)
 
 
 def is_unchanged(store: Database, run_dir: RunDir) -> IngestReport | None:
@@ -98,15 +213,6 @@ def is_unchanged(store: Database, run_dir: RunDir) -> IngestReport | None:
 
 
 # Paths are texts here: making a `Path` of each would take most of the time of a look at ten thousand runs.
-
-
-def _each_once(roots: Sequence[Path]) -> Iterator[str]:
-    seen: set[str] = set()
-    for root in roots:
-        for path in run_paths(str(root)):
-            if path not in seen:
-                seen.add(path)
-                yield path
 
 
 def _key(path: str) -> str:
@@ -161,18 +267,20 @@ def _has_more(folder: str, uid: str, offsets: Mapping[str, int], problems: list[
 
 
 def _known_runs(connection: Connection, which: ColumnElement[bool]) -> dict[str, _Known]:
+    told = (RUN.c.id, RUN.c.resting_in, RUN.c.state, RUN.c.is_settled, RUN.c.t_end)
     columns = (RUN.c.path, RUN.c.uid, RUN.c.manifest_stamp, RUN.c.is_sampled, JOURNAL.c.file, JOURNAL.c.byte_offset)
-    query = select(*columns).outerjoin(JOURNAL, JOURNAL.c.run_id == RUN.c.id)
+    query = select(*columns, *told).outerjoin(JOURNAL, JOURNAL.c.run_id == RUN.c.id)
     sampled = _telemetry_offsets(connection, which)
     known: dict[str, _Known] = {}
     cursor = connection.execute(query.where(which)).cursor
     assert cursor is not None
-    for at, uid, stamp, is_sampled, file, byte_offset in iter(
+    for at, uid, stamp, is_sampled, file, byte_offset, run_id, resting_in, *ended in iter(
         cursor.fetchone, None
     ):  # the driver's tuples: a quarter of the time
         of_run = known.get(at)
         if of_run is None:
-            known[at] = of_run = _Known(uid, stamp, {}, None if is_sampled else sampled.get(at, {}))
+            offsets = None if is_sampled else sampled.get(at, {})
+            known[at] = of_run = _Known(uid, stamp, {}, offsets, run_id, resting_in is not None, *ended)
         if file is not None:
             of_run.offsets[file] = byte_offset
     return known

@@ -38,7 +38,7 @@ from hpcml.model.query_results import TelemetrySpan
 from hpcml.model.records import Usage, Work
 
 APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
-REVISION = "0008"  # the newest of migrations/versions
+REVISION = "0009"  # the newest of migrations/versions
 
 METADATA = MetaData(
     naming_convention={
@@ -99,6 +99,23 @@ RUN = Table(
     Column("clock_ms", BigInteger, nullable=False),
     # what its samplers wrote was read after its end: nothing more comes, and nobody looks for it
     Column("is_sampled", Boolean, nullable=False, server_default=false()),
+    # it is at rest (rests.py), in this row of `folder`; NULL: its directory is looked at before each answer
+    Column("resting_in", Integer, index=True),
+)
+
+# A folder of run directories in which runs are at rest (rests.py).
+FOLDER = Table(
+    "folder",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("path", Text, nullable=False),
+    Column("home", Text, nullable=False),  # as in `run`; "": none that is known
+    Column(
+        "changed_ns", BigInteger, nullable=False
+    ),  # while this is its ctime, it holds runs of the store alone; 0: none
+    Column("looked_at", Float, nullable=False),  # when all of its runs were looked at last
+    Column("cleared_at", Float, nullable=False),  # when unfinished files were looked for in all of them
+    UniqueConstraint("path", "home"),
 )
 
 # What runs have alike, kept once: all settings of one config group (settings.py).

@@ -32,7 +32,7 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest, Plan, Provenance, write_manifest
 from hpcml.runs.private import make_home
 from hpcml.store.database import Database
-from hpcml.store.schema import BUCKET, DEVICE, RUN_SETTINGS, RUN_USAGE, RUN_WORK, SAMPLER, SETTING, SETTINGS
+from hpcml.store.schema import BUCKET, DEVICE, FOLDER, RUN_SETTINGS, RUN_USAGE, RUN_WORK, SAMPLER, SETTING, SETTINGS
 from hpcml.store.views import drop_views
 
 T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
@@ -177,7 +177,9 @@ def take_back_to_0004(connection: Connection) -> None:
     connection.exec_driver_sql(f"CREATE TABLE run_param AS {PARAMS}")
     for table in (RUN_SETTINGS, SETTING, SETTINGS):
         connection.execute(DropTable(table))
-    for table in (BUCKET, DEVICE, SAMPLER, RUN_USAGE, RUN_WORK):
+    for table in (BUCKET, DEVICE, SAMPLER, RUN_USAGE, RUN_WORK, FOLDER):
         connection.execute(DropTable(table))
+    connection.exec_driver_sql("DROP INDEX ix_run_resting_in")
+    connection.exec_driver_sql("ALTER TABLE run DROP COLUMN resting_in")
     connection.exec_driver_sql("ALTER TABLE run DROP COLUMN is_sampled")
     connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0004'")

@@ -1,0 +1,217 @@
+"""Which runs are at rest (`hpcml.runs.rest`), kept in the store so that an answer looks at none of them.
+
+Runs rest in the folder that holds their directories, ``<root>/<experiment>``: a row of table ``folder``, which says too
+up to which change of the folder all that lies in it was known, so that not even its names are listed anew. Nothing is
+kept of a folder with few runs at rest: looking at those takes no time. All of it is forgotten and made again without
+harm; a run that is read anew (`hpcml.store.rows.ensure_run`) is at rest no more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, update
+
+from hpcml.model.state import State
+from hpcml.runs import rest
+from hpcml.store.database import Database
+from hpcml.store.loading import is_below
+from hpcml.store.locks import hold_folders
+from hpcml.store.origin import mark_of
+from hpcml.store.parse import storable
+from hpcml.store.pieces import numbers
+from hpcml.store.schema import FOLDER, RUN
+
+LEAST = 100  # runs that must have come to rest in a folder before it is worth writing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """A folder of run directories, as the store has it."""
+
+    id: int
+    path: str
+    changed_ns: int
+    cleared_at: float
+    resting: int  # so many runs rest in it
+    is_due: bool  # all of its runs are to be looked at again
+    woken: frozenset[str]  # names of runs that somebody goes on with
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether it holds the directories that it held, all of them of runs that the store has."""
+        return self.changed_ns != 0 and changed_ns(self.path) == self.changed_ns
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """A folder of run directories as a look found it, to be kept (`keep`)."""
+
+    path: str
+    home: str
+    changed_ns: int  # its ctime before it was listed
+    is_whole: bool = False  # all of its runs were looked at
+    is_known: bool = True  # all that it holds are runs that the store has
+    resting: list[int] = field(default_factory=list)  # ids of runs that came to rest
+    wakened: list[int] = field(default_factory=list)  # ids of runs that are at rest no more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The folders in which runs rest: those that were asked for by path, and the ids of all others."""
+
+    folders: Mapping[str, Folder]
+    elsewhere: Sequence[int]
+
+    def awake(self, but: Sequence[Folder]) -> ColumnElement[bool]:
+        """Return the condition that a run does not rest in one of the folders *but*, each of which is one of these."""
+        passed = {folder.id for folder in but}
+        others = [*self.elsewhere, *(folder.id for folder in self.folders.values() if folder.id not in passed)]
+        nowhere = RUN.c.resting_in.is_(None)  # alone, it is answered by the index
+        return or_(nowhere, RUN.c.resting_in.in_(others)) if others else nowhere
+
+
+NOTHING_KEPT = Kept(folders={}, elsewhere=())
+
+
+def kept_below(connection: Connection, roots: Sequence[Path], now: float) -> Kept:
+    """Return the folders below *roots* (absolute) in which runs rest; *now* is in unix seconds."""
+    count = func.count()
+    counts = select(RUN.c.resting_in, count).where(RUN.c.resting_in.is_not(None)).group_by(RUN.c.resting_in)
+    resting = {int(at): int(many) for at, many in connection.execute(counts)}
+    if not resting:
+        return NOTHING_KEPT
+    homes = {storable(str(root)): home_of(root) for root in roots}
+    found = {}
+    for at, path, home, changed_ns, looked_at, cleared_at in connection.execute(select(FOLDER)):
+        if at not in resting or homes.get(path.rpartition("/")[0]) != home:
+            continue
+        woken = rest.woken_in(path)
+        found[path] = Folder(
+            id=at,
+            path=path,
+            changed_ns=changed_ns,
+            cleared_at=cleared_at,
+            resting=resting[at],
+            is_due=woken is None or not 0 <= now - looked_at < rest.LOOK_EVERY_S,
+            woken=woken or frozenset(),
+        )
+    return Kept(folders=found, elsewhere=sorted(resting.keys() - {folder.id for folder in found.values()}))
+
+
+def home_of(root: Path) -> str:
+    """Return what `Seen.home` is of a folder in *root*."""
+    return mark_of(root) or ""
+
+
+def names_resting(connection: Connection, folder: Folder) -> dict[str, int]:
+    """Return the ids of the runs that rest in *folder*, by the names of their directories, which are their uids."""
+    query = select(RUN.c.uid, RUN.c.id).where(RUN.c.resting_in == folder.id)
+    return {uid: int(at) for uid, at in connection.execute(query)}
+
+
+def may_rest(path: str, uid: str, now: float, *, state: str, is_settled: bool, t_end: float | None) -> bool:
+    """Tell whether the run *uid* in *path*, of which nothing is new, has ended and long been quiet."""
+    if not (is_settled and State(state).is_final) or (t_end is not None and not t_end < now - rest.QUIET_S):
+        return False
+    return path.rpartition("/")[2] == uid and rest.is_quiet(path, now, was_end_seen=t_end is not None)
+
+
+def worth_keeping(seen: Seen, known: Folder | None, now: float) -> bool:
+    """Tell whether *seen* says so much that the store does not have that it is worth a transaction."""
+    if known is None or len(seen.resting) >= LEAST or seen.wakened:
+        return len(seen.resting) >= LEAST or bool(seen.wakened)
+    return seen.is_whole or (seen.changed_ns != known.changed_ns and _listed_ns(seen, now) not in (0, known.changed_ns))
+
+
+def keep(store: Database, seen: Sequence[Seen], now: float) -> None:
+    """Write down the folders *seen* at *now* (unix seconds), and which runs rest in them."""
+    with store.writing() as connection, connection.begin():
+        hold_folders(connection)
+        for folder in seen:
+            at = _ensure(connection, folder, now)
+            for ids, to in ((folder.resting, at), (folder.wakened, None)):
+                for chunk in numbers(ids):
+                    _set(connection, RUN.c.id.in_(chunk), to)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clearing:
+    """In which runs unfinished files are to be looked for: in *paths*, or in all that there are, and then `cleared`."""
+
+    paths: Sequence[str]
+    due: Sequence[Folder]
+    is_whole: bool
+
+
+def clearing_below(store: Database, root: Path, now: float) -> Clearing:
+    """Return in which runs below *root* unfinished files are to be looked for at *now*: once a day in all."""
+    with store.reading() as connection:
+        kept = kept_below(connection, [root.absolute()], now)
+        folders = list(kept.folders.values())
+        due = [folder for folder in folders if not 0 <= now - folder.cleared_at < rest.LOOK_EVERY_S]
+        if due or not folders:
+            return Clearing(paths=(), due=due, is_whole=True)
+        query = select(RUN.c.path).where(kept.awake(folders), is_below(root.absolute())).order_by(RUN.c.path)
+        return Clearing(paths=list(connection.execute(query).scalars()), due=(), is_whole=False)
+
+
+def cleared(store: Database, folders: Sequence[Folder], now: float) -> None:
+    """Write down that unfinished files were looked for in all runs of *folders*, and remove marks of no use."""
+    for folder in folders:
+        rest.clear_marks(folder.path, now)
+    with store.writing() as connection, connection.begin():
+        hold_folders(connection)
+        for chunk in numbers([folder.id for folder in folders]):
+            connection.execute(update(FOLDER).where(FOLDER.c.id.in_(chunk)).values(cleared_at=now))
+
+
+def _ensure(connection: Connection, folder: Seen, now: float) -> int:
+    which = (FOLDER.c.path == folder.path) & (FOLDER.c.home == folder.home)
+    told = {"changed_ns": _listed_ns(folder, now), **({"looked_at": now} if folder.is_whole else {})}
+    known = connection.execute(select(FOLDER.c.id).where(which)).scalar_one_or_none()
+    if known is not None:
+        connection.execute(update(FOLDER).where(FOLDER.c.id == known).values(**told))
+        return int(known)
+    new = insert(FOLDER).values(path=folder.path, home=folder.home, cleared_at=0.0, **{"looked_at": 0.0, **told})
+    key = connection.execute(new).inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def _set(connection: Connection, which: ColumnElement[bool], to: int | None) -> None:
+    """Set where runs rest, but for those that another process writes at this moment, or has found at work."""
+    final = [state.value for state in State if state.is_final]
+    locked = select(RUN.c.id).where(which, RUN.c.state.in_(final), RUN.c.is_settled)
+    ids = list(connection.execute(locked.with_for_update(skip_locked=True)).scalars())
+    for chunk in numbers(ids):
+        connection.execute(update(RUN).where(RUN.c.id.in_(chunk)).values(resting_in=to))
+
+
+def _listed_ns(folder: Seen, now: float) -> int:
+    """Return the time of the folder if what it holds is known up to it for certain, else 0.
+
+    Not of a folder that changed lately: its time may be the same after one more change.
+    """
+    return folder.changed_ns if folder.is_known and folder.changed_ns / 1e9 < now - rest.QUIET_S else 0
+
+
+def changed_ns(path: str) -> int:
+    """Return when the folder *path* was changed last, which nobody can set; -1 where it is not there."""
+    try:
+        return os.stat(path).st_ctime_ns  # noqa: PTH116 - before each answer
+    except OSError:
+        return -1
+
+
+def by_folder(paths: Mapping[str, object]) -> dict[str, list[str]]:
+    """Return the names of *paths* by the folder that they are in."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        found[folder].append(name)
+    return found
