@@ -23,7 +23,7 @@ from hpcml.store.loading import is_below
 from hpcml.store.locks import hold_folders
 from hpcml.store.origin import mark_of
 from hpcml.store.parse import storable
-from hpcml.store.pieces import numbers
+from hpcml.store.pieces import within
 from hpcml.store.schema import FOLDER, RUN
 
 LEAST = 100  # runs that must have come to rest in a folder before it is worth writing
@@ -135,8 +135,8 @@ def keep(store: Database, seen: Sequence[Seen], now: float) -> None:
         for folder in seen:
             at = _ensure(connection, folder, now)
             for ids, to in ((folder.resting, at), (folder.wakened, None)):
-                for chunk in numbers(ids):
-                    _set(connection, RUN.c.id.in_(chunk), to)
+                for chunk in within(RUN.c.id, ids):
+                    _set(connection, chunk, to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +166,8 @@ def cleared(store: Database, folders: Sequence[Folder], now: float) -> None:
         rest.clear_marks(folder.path, now)
     with store.writing() as connection, connection.begin():
         hold_folders(connection)
-        for chunk in numbers([folder.id for folder in folders]):
-            connection.execute(update(FOLDER).where(FOLDER.c.id.in_(chunk)).values(cleared_at=now))
+        for chunk in within(FOLDER.c.id, [folder.id for folder in folders]):
+            connection.execute(update(FOLDER).where(chunk).values(cleared_at=now))
 
 
 def _ensure(connection: Connection, folder: Seen, now: float) -> int:
@@ -188,8 +188,8 @@ def _set(connection: Connection, which: ColumnElement[bool], to: int | None) -> 
     final = [state.value for state in State if state.is_final]
     locked = select(RUN.c.id).where(which, RUN.c.state.in_(final), RUN.c.is_settled)
     ids = list(connection.execute(locked.with_for_update(skip_locked=True)).scalars())
-    for chunk in numbers(ids):
-        connection.execute(update(RUN).where(RUN.c.id.in_(chunk)).values(resting_in=to))
+    for chunk in within(RUN.c.id, ids):
+        connection.execute(update(RUN).where(chunk).values(resting_in=to))
 
 
 def _listed_ns(folder: Seen, now: float) -> int:
