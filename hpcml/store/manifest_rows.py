@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import marshal
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,8 +52,10 @@ def describe(run_dir: RunDir) -> Description:
     stamp = manifest_stamp(str(run_dir.path))  # before reading: a change in between is found the next time
     raw = read_raw(run_dir.manifest)
     try:
-        if raw.get("format") == FORMAT:  # other tools' settings are what they are
-            check_type(Manifest, raw, where="")
+        is_ours = raw.get("format") == FORMAT  # other tools' settings are what they are
+        groups = _groups(raw)
+        if is_ours:
+            check_type(Manifest, _without(raw, groups), where="")
         run, provenance, uid = raw["run"], raw.get("provenance") or {}, _uid(str(raw["uid"]))
         submitted_at = _text(provenance.get("submitted_at"))
         epoch_ms = _epoch_ms(submitted_at)
@@ -74,13 +78,45 @@ def describe(run_dir: RunDir) -> Description:
         }
         columns = {key: storable(value) if isinstance(value, str) else value for key, value in columns.items()}
         tags = [storable(str(tag)) for tag in run.get("tags") or ()]
-        params = {storable(key): _as_json(value) for key, value in flatten(run).items()}
+        params: dict[str, str] = {}
+        for key, value in run.items():
+            if key in groups:
+                params |= _of_group(key, groups[key], is_ours=is_ours)
+            else:
+                params |= _as_params({key: value})
     except KeyError as error:
         raise HpcmlError(f"{run_dir.manifest} lacks {error.args[0]!r}") from error
     except (ConfigError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise HpcmlError(f"{run_dir.manifest} is no run.json of hpcml: {error}") from error
     facts = _software(raw.get("plan"), provenance)
     return Description(uid=uid, epoch_ms=epoch_ms, columns=columns, params=params, tags=tags, facts=facts)
+
+
+def _groups(raw: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the config groups of run.json, each in a form that is the same for the same values of the same types."""
+    run = raw.get("run")
+    if not isinstance(run, dict):
+        return {}
+    return {key: marshal.dumps(value, 2) for key, value in run.items() if isinstance(value, dict)}
+
+
+def _without(raw: Mapping[str, Any], groups: Mapping[str, object]) -> Mapping[str, Any]:
+    if not groups:
+        return raw
+    return {**raw, "run": {key: value for key, value in raw["run"].items() if key not in groups}}
+
+
+@functools.lru_cache(maxsize=1000)  # of a thousand runs most groups are alike
+def _of_group(key: str, content: bytes, *, is_ours: bool) -> Mapping[str, str]:
+    """Return the settings of the config group *key*; raise `ConfigError` for a value of a type that is not its."""
+    value = marshal.loads(content)  # noqa: S302 - our own, made a moment ago
+    if is_ours:
+        check_type(Manifest, {"run": {key: value}}, where="")
+    return _as_params({key: value})
+
+
+def _as_params(run: Mapping[str, Any]) -> dict[str, str]:
+    return {storable(key): _as_json(value) for key, value in flatten(dict(run)).items()}
 
 
 def _software(plan: object, provenance: Mapping[str, Any]) -> dict[str, str]:

@@ -3,6 +3,7 @@ from zlib import crc32
 
 import pytest
 
+from hpcml.runs import journal
 from hpcml.runs.journal import Metrics, parse_chunk, read_journal, read_piece, unread
 
 HEADER = b'{"hpcml":1,"journal":"j","run":"r","attempt":0,"writer":"rank0","host":"h","pid":1,"t0":1.5}\n'
@@ -124,3 +125,46 @@ def test_a_hole_is_one_bad_line_however_it_is_read(tmp_path: Path) -> None:
     chunk = read_journal(path)
     assert [record.seq for record in chunk.records] == [0, 2]
     assert (chunk.bad_lines, chunk.end) == (1, path.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'"i":1,"v":{"a":0.1,"b":-0.0,"c":1e-320,"d":123456789012345678901234567890,"e":1E5}',
+        b'"i":1,"v":{"a":"nan","b":"inf","c":"-inf","d":1,"e":-0}',
+        b'"i":1,"v":{"a":NaN,"b":Infinity,"c":-Infinity}',
+        b'"i":9223372036854775807,"v":{"a":1.0}',
+        b'"i":9223372036854775808,"v":{"a":1.0}',
+        b'"i":18446744073709551616,"v":{"a":1.0}',
+        b'"i":-9223372036854775809,"v":{"a":1.0}',
+        b'"i":1.5,"v":{"a":1.0}',
+        b'"i":true,"v":{"a":1.0}',
+        b'"i":"1","v":{"a":1.0}',
+        b'"i":1,"v":{"a":1.0,"a":2.0}',
+        b'"i":1,"v":{"\\ud800":1.0,"\\u00e4":2.0,"\xc3\xa4\xc3\xb6":3.0}',
+        b'"i":1,"v":{"\xff":1.0}',
+        b'"i":1,"v":{"a":1e999}',
+        b'"i":1,"v":{"a":' + b"9" * 400 + b"}",
+        b'"i":1,"v":{"a":[1.0]}',
+        b'"i":1,"v":{"a":null}',
+        b'"i":1,"v":[1.0]',
+        b'"i":1,"v":{},"counted":true',
+        b'"i":1,"v":{"a":1.0},"k":"e","n":"x","d":{"big":123456789012345678901234567890}',
+        b'"i":1,"v":{"a":1.0},"hpcml":1',
+        b'"i":1,"v":{"a":1.0},}',
+        b'"i":1 , "v" : {"a":1.0} ',
+    ],
+)
+@pytest.mark.parametrize("number", [b"1", b"18446744073709551616", b"-9223372036854775809", b"1.5", b'"1"', b"null"])
+def test_a_line_of_metrics_says_the_same_whichever_library_reads_it(
+    body: bytes, number: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("orjson")
+    lines = [b'{"s":' + number + b',"t":' + number + b',"k":"m",' + body + b"}"]
+    lines += [summed(lines[0] + b"\n")[:-1], lines[0].replace(b'"k":"m"', b'"k": "m"')]
+    data = HEADER + b"\n".join(lines) + b"\n"
+
+    quickly = parse_chunk(data, offset=0)
+    monkeypatch.setattr(journal, "quick_loads", None)
+
+    assert repr(parse_chunk(data, offset=0)) == repr(quickly)
