@@ -41,7 +41,7 @@ OWNERS: dict[str, set[str]] = {
     "tensorboard": {"interop/tensorboard_export.py"},
     "prometheus_client": {"interop/openmetrics_export.py"},
     "rocrate": {"interop/crate_export.py"},
-    "orjson": {"runs/journal.py"},
+    "orjson": {"store/parse.py"},
     "pyarrow": {"interop/parquet_export.py"},
     "torch": set(),
     "tensorflow": set(),

@@ -20,12 +20,6 @@ from zlib import crc32
 from hpcml.errors import HpcmlError
 from hpcml.runs.files import open_regular, parse_json
 
-quick_loads: Callable[[bytes], Any] | None
-try:
-    from orjson import loads as quick_loads  # the extra "fast"
-except ImportError:
-    quick_loads = None
-
 FORMAT = 1
 USER = "user"  # the writer of what people say of a run, which changes nothing of how it went
 CLOSED = "closed"  # the event that ends a journal whose header promises it
@@ -36,6 +30,7 @@ _LONGEST_LINE = 64 << 20  # bytes: the longest that a program has written had so
 _DEEPEST = 64  # brackets in a line, above which its nesting is looked at; a writer stops at 16 levels
 _FARTHEST_S = 3e10  # a thousand years: two such times make one that calendars can write
 _MOST_ATTEMPTS = 2**31
+Loads = Callable[[bytes], Any]
 _IS_METRICS = b'"k":"m"'  # in an event it may stand, too
 _FLOATS = {float}
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -93,7 +88,7 @@ class Chunk:
     end: int
 
 
-def parse_chunk(data: bytes, *, offset: int, journal: str | None = None) -> Chunk:
+def parse_chunk(data: bytes, *, offset: int, journal: str | None = None, quickly: Loads | None = None) -> Chunk:
     """Decode the complete lines of *data*, which begins at byte *offset* of the journal with the id *journal*.
 
     A last line without its newline is left for the next call. A line that is no valid record (torn by a crash, zeroed
@@ -101,6 +96,8 @@ def parse_chunk(data: bytes, *, offset: int, journal: str | None = None) -> Chun
     repeat its header. To follow a growing file, read on from `Chunk.end`:
 
         chunk = parse_chunk(file.read(), offset=chunk.end, journal=header.journal)
+
+    *quickly* decodes JSON faster than the standard library, and raises `ValueError` for what it does not take.
     """
     end = data.rfind(b"\n") + 1
     header: Header | None = None
@@ -108,7 +105,7 @@ def parse_chunk(data: bytes, *, offset: int, journal: str | None = None) -> Chun
     bad_lines = 0
     lines = data[:end].split(b"\n")[:-1]
     for line in lines:
-        parsed = _parse_line(line)
+        parsed = _parse_line(line, quickly)
         if parsed is None:
             bad_lines += bool(line)  # an empty line is how a writer steps over its own torn one
         elif isinstance(parsed, Header):
@@ -246,12 +243,12 @@ def read_journal(path: Path) -> Chunk:
         at = chunk.end
 
 
-def parse_piece(piece: Piece, *, offset: int, journal: str | None = None) -> Chunk:
+def parse_piece(piece: Piece, *, offset: int, journal: str | None = None, quickly: Loads | None = None) -> Chunk:
     """Decode the complete lines of *piece*, which was read for byte *offset*; see `parse_chunk`.
 
     A line with a hole in it that was passed over counts as a bad one.
     """
-    chunk = parse_chunk(piece.data, offset=piece.at, journal=journal)
+    chunk = parse_chunk(piece.data, offset=piece.at, journal=journal, quickly=quickly)
     if piece.at == offset:
         return chunk
     return replace(chunk, lines=chunk.lines + 1, bad_lines=chunk.bad_lines + 1)
@@ -265,10 +262,10 @@ def events(chunks: Sequence[Chunk], name: str) -> Iterator[Event]:
                 yield record
 
 
-def _parse_line(line: bytes) -> Header | Metrics | Event | None:
-    if quick_loads is not None and _IS_METRICS in line:  # nearly all lines of long journals
+def _parse_line(line: bytes, quickly: Loads | None) -> Header | Metrics | Event | None:
+    if quickly is not None and _IS_METRICS in line:  # nearly all lines of long journals
         try:
-            raw = quick_loads(line)
+            raw = quickly(line)
             # a float for an integer that 64 bits cannot hold
             if raw["k"] == "m" and "hpcml" not in raw and type(raw["i"]) is int and type(raw["s"]) is int:
                 return None if _is_damaged(line, raw) else _metrics(raw)

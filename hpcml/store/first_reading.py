@@ -20,6 +20,7 @@ from sqlalchemy import Connection, Table, func, insert, select
 from hpcml.errors import HpcmlError
 from hpcml.runs.journal import Header, parse_chunk, parse_piece, read_piece, unread
 from hpcml.runs.layout import RunDir
+from hpcml.store import parse
 from hpcml.store.curves import EMPTY, Points, Precedence, Tally, extend, merge
 from hpcml.store.facts import Happening, JournalStart
 from hpcml.store.journals import Cursor, find_header, sizes_in
@@ -168,7 +169,7 @@ def _read_journal(path: Path, described: Description, most_bytes: int) -> _Journ
     header = first if first is not None and first.run == described.uid else find_header(path, described.uid)
     if isinstance(header, str):
         return header
-    chunk = parse_piece(piece, offset=0, journal=storable(header.journal))
+    chunk = parse_piece(piece, offset=0, journal=storable(header.journal), quickly=parse.quickly)
     stretch = take_in(chunk.records, t0=header.t0, epoch_ms=described.epoch_ms)
     bad_lines = chunk.bad_lines + stretch.bad_lines
     return _Journal(file=path.name, header=header, end=chunk.end, bad_lines=bad_lines, stretch=stretch)

@@ -20,7 +20,7 @@ from hpcml.errors import HpcmlError, StoreError
 from hpcml.runs.journal import Chunk, parse_piece, read_piece, unread
 from hpcml.runs.layout import RunDir
 from hpcml.store import journals as cursor_rows
-from hpcml.store import rows, telemetry
+from hpcml.store import parse, rows, telemetry
 from hpcml.store.curves import EMPTY, Points, Precedence, Tally, extend, merge
 from hpcml.store.database import Database
 from hpcml.store.first_reading import read_first
@@ -172,7 +172,7 @@ def _ingest_batch(
                 report += IngestReport(problems=(header,))
                 continue
             cursor, is_any_added = cursor_rows.add_journal(connection, run_id, file, header), True
-        chunk = parse_piece(piece, offset=offset, journal=cursor.uid)
+        chunk = parse_piece(piece, offset=offset, journal=cursor.uid, quickly=parse.quickly)
         stretch = take_in(chunk.records, t0=cursor.t0, epoch_ms=described.epoch_ms)
         touched.add(stretch.points, rows.write_stretch(connection, run_id, cursor, stretch))
         report += _move_on(connection, cursor, chunk, stretch)

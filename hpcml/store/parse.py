@@ -7,8 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcml.runs.journal import Event, Metrics
+from hpcml.runs.journal import Event, Loads, Metrics
 from hpcml.runs.state import moment_ms
+
+quickly: Loads | None
+try:
+    from orjson import loads as quickly  # the extra "fast"
+except ImportError:
+    quickly = None
 
 _INTEGERS = 2**63  # SQLite's and PostgreSQL's largest, plus one
 
