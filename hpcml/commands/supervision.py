@@ -16,7 +16,7 @@ from hpcml.runs import dependency
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.dependency import Outlook
 from hpcml.runs.journal import Chunk, Event, events, read_journal
-from hpcml.runs.layout import RunDir
+from hpcml.runs.layout import RunDir, is_by_rank
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.state import EventName, RunFold
 from hpcml.schedulers.contract import Ticket
@@ -112,7 +112,8 @@ def _last(chunks: Sequence[Chunk], name: str) -> Event | None:
 
 def last_start(run_dir: RunDir) -> Event | None:
     """Return the event with which the last attempt began, as its agent wrote it; None where no attempt has begun."""
-    return _last([read_journal(path) for path in run_dir.journal_files()], EventName.ATTEMPT_STARTED)
+    agents = [path for path in run_dir.journal_files() if not is_by_rank(path)]  # of ranks they may be large
+    return _last([read_journal(path) for path in agents], EventName.ATTEMPT_STARTED)
 
 
 def is_being_requeued(told: RunFold) -> bool:

@@ -41,7 +41,7 @@ _INSERT_FACT = "INSERT INTO run_fact (run_id, key, value) VALUES (?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Journal:
+class Journal:
     """All that one journal of a run says."""
 
     file: str
@@ -66,6 +66,7 @@ class _Journal:
 
     @property
     def start(self) -> JournalStart:
+        """Who wrote it and since when."""
         header = self.header
         return JournalStart(file=self.file, writer=storable(header.writer), attempt=header.attempt, t0=header.t0)
 
@@ -76,7 +77,7 @@ class _FirstReading:
 
     run_dir: RunDir
     described: Description
-    journals: Sequence[_Journal]
+    journals: Sequence[Journal]
     problems: Sequence[str]
     size: int  # bytes of journals
     has_telemetry: bool
@@ -143,8 +144,8 @@ def _read(run_dir: RunDir, most_bytes: int) -> _FirstReading | None:
         return None
     journals, problems = [], []
     for file in sizes:
-        found = _read_journal(run_dir.journals / file, described, most_bytes)
-        if isinstance(found, _Journal):
+        found = read_journal(run_dir.journals / file, described, most_bytes)
+        if isinstance(found, Journal):
             journals.append(found)
         elif found is not None:
             problems.append(found)
@@ -159,7 +160,7 @@ def _read(run_dir: RunDir, most_bytes: int) -> _FirstReading | None:
     )
 
 
-def _read_journal(path: Path, described: Description, most_bytes: int) -> _Journal | str | None:
+def read_journal(path: Path, described: Description, most_bytes: int) -> Journal | str | None:
     """Return what the journal says, or one line about why it is left out; None where no line is complete yet."""
     piece = read_piece(path, 0, most_bytes)
     if not piece.is_news:
@@ -172,7 +173,7 @@ def _read_journal(path: Path, described: Description, most_bytes: int) -> _Journ
     chunk = parse_piece(piece, offset=0, journal=storable(header.journal), quickly=parse.quickly)
     stretch = take_in(chunk.records, t0=header.t0, epoch_ms=described.epoch_ms)
     bad_lines = chunk.bad_lines + stretch.bad_lines
-    return _Journal(file=path.name, header=header, end=chunk.end, bad_lines=bad_lines, stretch=stretch)
+    return Journal(file=path.name, header=header, end=chunk.end, bad_lines=bad_lines, stretch=stretch)
 
 
 def _report_of(reading: _FirstReading) -> IngestReport:
@@ -250,9 +251,9 @@ class _NewRows:
         for metric, series in curves.items():
             self.of[SUMMARY].append(_summary_row(run_id, self.metric_ids[metric], series))
 
-    def _add_journal(self, run_id: int, journal: _Journal, rank: int) -> None:
+    def _add_journal(self, run_id: int, journal: Journal, rank: int) -> None:
         journal_id, stretch = next(self.journal_ids), journal.stretch
-        self.of[JOURNAL].append({"id": journal_id, "run_id": run_id, "rank": rank, **_journal_row(journal)})
+        self.of[JOURNAL].append({"id": journal_id, "run_id": run_id, "rank": rank, **journal_row(journal)})
         self.events.extend((journal_id, at, run_id, *event) for at, event in enumerate(stretch.events))
         for metric, of_metric in stretch.points.items():
             series_id = next(self.series_ids)
@@ -278,7 +279,8 @@ def _metric_ids(connection: Connection, readings: Sequence[_FirstReading]) -> di
     return known
 
 
-def _journal_row(journal: _Journal) -> dict[str, Any]:
+def journal_row(journal: Journal) -> dict[str, Any]:
+    """Return the row of *journal* but for its run and its rank."""
     cursor, header = journal.cursor, journal.header
     told = {name: getattr(cursor, name) for name in ("uid", "t0", "byte_offset", "events", "records", "next_seq")}
     who = {"writer": storable(header.writer), "attempt": header.attempt, "host": storable(header.host)}

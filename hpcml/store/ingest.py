@@ -25,6 +25,7 @@ from hpcml.store.curves import EMPTY, Points, Precedence, Tally, extend, merge
 from hpcml.store.database import Database
 from hpcml.store.first_reading import read_first
 from hpcml.store.journals import find_header, is_replaced, sizes_in
+from hpcml.store.later_reading import read_later
 from hpcml.store.loading import load_points
 from hpcml.store.locks import hold_run, is_server
 from hpcml.store.manifest_rows import Description, describe
@@ -67,9 +68,10 @@ def ingest_runs(store: Database, run_dirs: Sequence[RunDir]) -> IngestReport:
 
     As `ingest_run` of each, and with one connection for all. Raises `StoreError` where the store itself fails.
     """
-    report = IngestReport()
     with store.writing() as connection:
-        for run_dir in run_dirs:
+        later = read_later(connection, run_dirs)
+        report = later.report
+        for run_dir in later.left:
             report += _report_of(connection, run_dir, _Reading())
     return report
 
@@ -101,6 +103,9 @@ def read_news(
         if not is_anew and not is_server(connection):  # where others write at the same time, each run is locked
             first = read_first(connection, left, batch_bytes=batch_bytes)
             report, left = report + first.report, first.left
+        if not is_anew:
+            later = read_later(connection, left)
+            report, left = report + later.report, later.left
         for run_dir in left:
             report += _report_of(connection, run_dir, reading)
     return report

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Table, delete, insert, select, update
+from sqlalchemy import Connection, Insert, Table, bindparam, delete, insert, select, update
 
 from hpcml.model.records import Usage, Work
 from hpcml.model.state import State
@@ -21,7 +21,7 @@ from hpcml.store.journals import Cursor
 from hpcml.store.locks import WRITE, hold_names, hold_run, is_server
 from hpcml.store.manifest_rows import Description
 from hpcml.store.parse import Stretch, storable
-from hpcml.store.pieces import chunked
+from hpcml.store.pieces import chunked, within
 from hpcml.store.schema import (
     EVENT,
     JOURNAL,
@@ -197,38 +197,59 @@ def _storable_fields(found: Usage | Work) -> dict[str, Any]:
 
 
 def refold(connection: Connection, run_id: int, described: Description) -> None:
-    """Write the run's state, facts, tags, notes and usage, computed anew from run.json and all of its events.
+    """Write the run's state, facts, tags, notes and usage anew, as `refold_all` does."""
+    refold_all(connection, {run_id: described})
+
+
+def refold_all(connection: Connection, runs: Mapping[int, Description]) -> dict[int, Folded]:
+    """Write the state, facts, tags, notes and usage of *runs*, computed anew from run.json and all of their events.
 
     Called whenever events were added or run.json changed; the order in which things were read makes no difference.
-    The caller holds the lock of the run.
+    *runs* is by row id, and the caller holds the locks of all. Return what was written.
     """
-    columns = (JOURNAL.c.id, JOURNAL.c.file, JOURNAL.c.writer, JOURNAL.c.attempt, JOURNAL.c.t0)
-    journals = {
-        at: JournalStart(file=file, writer=writer, attempt=attempt, t0=t0)
-        for at, file, writer, attempt, t0 in connection.execute(select(*columns).where(JOURNAL.c.run_id == run_id))
+    happenings: dict[int, list[Happening]] = {run_id: [] for run_id in runs}
+    journals: dict[int, dict[int, JournalStart]] = {run_id: {} for run_id in runs}
+    columns = (JOURNAL.c.run_id, JOURNAL.c.id, JOURNAL.c.file, JOURNAL.c.writer, JOURNAL.c.attempt, JOURNAL.c.t0)
+    events = select(EVENT.c.run_id, EVENT.c.journal_id, EVENT.c.ordinal, EVENT.c.t_ms, EVENT.c.name, EVENT.c.details)
+    events = events.where(EVENT.c.name.in_(sorted(TELLING)))
+    for chunk in within(JOURNAL.c.run_id, list(runs)):
+        for run_id, at, file, writer, attempt, t0 in connection.execute(select(*columns).where(chunk)):
+            journals[run_id][at] = JournalStart(file=file, writer=writer, attempt=attempt, t0=t0)
+    for chunk in within(EVENT.c.run_id, list(runs)):
+        for run_id, at, ordinal, t_ms, name, details in connection.execute(events.where(chunk)):
+            happenings[run_id].append(
+                Happening(
+                    journal=journals[run_id][at],
+                    ordinal=ordinal,
+                    at=(runs[run_id].epoch_ms + t_ms) / 1000,
+                    name=name,
+                    details=json.loads(details),
+                )
+            )
+    new = {at: folded(runs[at], list(journals[at].values()), happenings[at]) for at in runs}
+    _write_folded(connection, new)
+    return new
+
+
+def _write_folded(connection: Connection, new: Mapping[int, Folded]) -> None:
+    """Write rows of runs, by row id, in place of those that are there."""
+    values: list[dict[str, Any]] = [{"at": run_id, **of.columns} for run_id, of in new.items()]
+    if values:
+        connection.execute(update(RUN).where(RUN.c.id == bindparam("at")), values)
+    of_table: dict[Table, list[dict[str, Any]]] = {
+        table: [] for table in (RUN_FACT, RUN_TAG, RUN_NOTE, RUN_USAGE, RUN_WORK)
     }
-    events = select(EVENT.c.journal_id, EVENT.c.ordinal, EVENT.c.t_ms, EVENT.c.name, EVENT.c.details)
-    happenings = [
-        Happening(
-            journal=journals[at],
-            ordinal=ordinal,
-            at=(described.epoch_ms + t_ms) / 1000,
-            name=name,
-            details=json.loads(details),
-        )
-        for at, ordinal, t_ms, name, details in connection.execute(
-            events.where(EVENT.c.run_id == run_id, EVENT.c.name.in_(sorted(TELLING)))
-        )
-    ]
-    new = folded(described, list(journals.values()), happenings)
-    connection.execute(update(RUN).where(RUN.c.id == run_id).values(**new.columns))
-    facts: list[dict[str, Any]] = [{"key": key, "value": value} for key, value in new.facts.items()]
-    lists = {table: [{**row, "position": at} for at, row in enumerate(found)] for table, found in new.lists.items()}
-    measured = {table: [dict(new.measured[table])] if table in new.measured else [] for table in (RUN_USAGE, RUN_WORK)}
-    for table, found in {RUN_FACT: facts, **lists, **measured}.items():
-        connection.execute(delete(table).where(table.c.run_id == run_id))
-        if found:
-            connection.execute(insert(table), [{**row, "run_id": run_id} for row in found])
+    for run_id, of in new.items():
+        of_table[RUN_FACT] += ({"run_id": run_id, "key": key, "value": value} for key, value in of.facts.items())
+        for table, found in of.lists.items():
+            of_table[table] += ({**row, "run_id": run_id, "position": at} for at, row in enumerate(found))
+        for table, measured in of.measured.items():
+            of_table[table].append({**measured, "run_id": run_id})
+    for table, rows in of_table.items():
+        for chunk in within(table.c.run_id, list(new)):
+            connection.execute(delete(table).where(chunk))
+        if rows:
+            connection.execute(insert(table), rows)
 
 
 def _carbon(described: Description) -> Carbon | None:

@@ -1,0 +1,114 @@
+"""A few new events in each of many runs that the store knows: read in together, and stored as one by one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from sqlalchemy import event
+
+from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
+from hpcml.store.database import Database
+from hpcml.store.ingest import ingest_all, ingest_run, ingest_runs
+from hpcml.store.opening import open_store
+from hpcml.store.query import find_runs, get_run
+from tests.store.building import T0, Journal, contents, make_run_dir
+
+MANY = 40
+
+
+def many_runs(runs: Path) -> list[RunDir]:
+    run_dirs = [make_run_dir(runs, f"20260528-202640-{number:06d}", seed=number % 3) for number in range(MANY)]
+    for run_dir in run_dirs:
+        agent = Journal(run_dir, writer="agent", t0=T0 + 60)
+        agent.event("attempt_started", pid=1, create_time=T0, hostname="node7", walltime_s=None)
+        agent.event("facts", gpu_model="H100")
+        rank = Journal(run_dir, t0=T0 + 61)
+        for step in range(3):
+            rank.metrics(step, loss=1 / (step + 1))
+    return run_dirs
+
+
+def end(run_dir: RunDir) -> Journal:
+    journal = Journal(run_dir, writer="collect", t0=T0 + 900)
+    journal.event("ended_by_scheduler", state="TIMEOUT", raw="TIMEOUT", reason="time limit", cause="time-limit")
+    journal.event("noted", text="ä", author="ada")
+    journal.event("tagged", tag="late")
+    return journal
+
+
+def one_by_one(tmp_path: Path, run_dirs: list[RunDir]) -> dict[str, list[tuple[object, ...]]]:
+    store = open_store(str(tmp_path / "fresh.db"))
+    for run_dir in run_dirs:
+        ingest_run(store, run_dir)
+    found = contents(store)
+    store.close()
+    return found
+
+
+def without(found: dict[str, list[tuple[object, ...]]], run_dir: RunDir) -> dict[str, list[tuple[object, ...]]]:
+    return {
+        table: [row for row in rows if not any(str(cell).startswith(run_dir.uid) for cell in row)]
+        for table, rows in found.items()
+    }
+
+
+def test_ends_of_many_runs_are_stored_as_if_each_was_read_alone(store: Database, runs: Path, tmp_path: Path) -> None:
+    run_dirs = many_runs(runs)
+    ingest_all(store, runs)
+    for run_dir in run_dirs:
+        end(run_dir)
+
+    report = ingest_runs(store, run_dirs)
+
+    assert (report.runs, report.new_points, report.bad_lines, report.problems) == (MANY, 0, 0, ())
+    assert {run.state for run in find_runs(store)} == {State.TIMEOUT}
+    assert contents(store) == one_by_one(tmp_path, run_dirs)
+    assert ingest_all(store, runs).runs == MANY
+
+
+def test_all_that_is_more_than_a_few_events_is_read_too(store: Database, runs: Path, tmp_path: Path) -> None:
+    run_dirs = many_runs(runs)
+    ingest_all(store, runs)
+    for run_dir in run_dirs:
+        end(run_dir)
+    Journal(run_dirs[0], attempt=2, t0=T0 + 950).metrics(7, loss=0.1)  # a curve
+    grown = next(run_dirs[1].journals.glob("*agent*"))
+    with grown.open("a") as file:  # an older journal goes on
+        file.write('{"k":"e","s":2,"t":9.0,"n":"facts","d":{"cores":8}}\n')
+    (run_dirs[2].journals / "9-foreign.jsonl").write_text("nobody knows\n")
+    Journal(run_dirs[3], writer="node0", folder="telemetry").event("closed")
+    end(run_dirs[4]).write('{"torn\n')
+    (run_dirs[5].journals / next(run_dirs[5].journals.glob("*rank0*")).name).unlink()
+    run_dirs[6].manifest.write_text(run_dirs[6].manifest.read_text() + " ")
+    shutil.copytree(run_dirs[7].path, run_dirs[7].path.with_name("copy"))
+    run_dirs[8].manifest.write_text("{")
+
+    report = ingest_all(store, runs)
+
+    assert (report.runs, report.new_points, report.bad_lines) == (MANY - 1, 1, 1)
+    assert len(report.problems) == 3
+    shutil.rmtree(run_dirs[7].path.with_name("copy"))
+    assert get_run(store, run_dirs[8].uid).state is State.RUNNING
+    shutil.rmtree(run_dirs[8].path)
+    kept = [run_dir for run_dir in run_dirs if run_dir is not run_dirs[8]]
+    assert without(contents(store), run_dirs[8]) == one_by_one(tmp_path, kept)
+
+
+def test_many_runs_take_as_many_statements_as_a_few(store: Database, runs: Path) -> None:
+    run_dirs = many_runs(runs)
+    ingest_all(store, runs)
+    for run_dir in run_dirs:
+        end(run_dir)
+    statements: list[str] = []
+    with store.writing() as connection:
+        engine = connection.engine
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    ingest_runs(store, run_dirs)
+
+    assert len([one for one in statements if "advisory" not in one]) < MANY
