@@ -12,6 +12,7 @@ import os
 import stat
 from contextlib import suppress
 
+from hpcml.errors import HpcmlError
 from hpcml.runs.layout import RunDir
 from hpcml.runs.state import read_fold
 
@@ -40,8 +41,12 @@ def wake(run_dir: RunDir) -> None:
 
 
 def wake_if_over(run_dir: RunDir) -> None:
-    """Leave the mark of *run_dir* if its journals say that it has ended; raises `HpcmlError` as `read_fold` does."""
-    if read_fold(run_dir).state.is_final:
+    """Leave the mark of *run_dir* if its journals say that it has ended, or cannot be read."""
+    try:
+        is_over = read_fold(run_dir).state.is_final
+    except HpcmlError:
+        is_over = True  # for all that can be told
+    if is_over:
         wake(run_dir)
 
 
