@@ -13,7 +13,6 @@ from image_runs import Recorded
 from numeric_runs import ROOT, config_of, run_all, run_interrupted
 
 from hpcml_train.precision.formats import name_precision
-from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.train.framework_scripts import run_script
 
 pytestmark = [
@@ -190,37 +189,3 @@ def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(tmp_path: P
     assert after.events["resumed"]["step"] == before.metrics[-1].step < STEPS
     assert before.series("loss") + after.series("loss") == whole.series("loss")
     assert after.events["final"] == whole.events["final"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["precision=bf16"], "beta_2=0.999 is 1 in BF16: choose amp_bf16"),
-        (["precision=tf32"], "precision=tf32 is refused on this CPU"),
-        (["strategy=pipeline", "strategy.processes_per_node=2"], "strategy=pipeline is nothing of tensorflow"),
-        (["model.options.generate=5"], "model.options.generate=5 with data=fibonacci must be at most 0"),
-    ],
-)
-def test_what_the_twin_does_not_do_is_refused_before_anything_starts(
-    tmp_path: Path, hpcml_environ: dict[str, str], words: list[str], says: str
-) -> None:
-    hpcml = Hpcml(hpcml_environ, tmp_path)
-
-    done = hpcml("run", "model=lstm", "model.framework=tensorflow", *words)
-
-    assert done.returncode == 2
-    assert says in said_in_one_line(done)
-    assert hpcml.runs() == []
-
-
-def test_a_run_is_planned_started_and_recorded(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
-    hpcml = Hpcml(hpcml_environ, tmp_path)
-    small = ["model.options.context=16", "model.options.width=32", "training.steps=2", "training.batch_size=4"]
-    says = ["model.options.prompt='The '", "model.options.generate=3"]
-
-    done = hpcml("run", "model=lstm_text", "model.framework=tensorflow", "precision=amp_bf16", *small, *says)
-
-    assert done.returncode == 0, done.stderr
-    (run,) = hpcml.runs()
-    assert (run["state"], run["precision_effective"]) == ("COMPLETED", "amp_bf16")
-    assert run["metrics"]["val_loss"]["n"] == 1

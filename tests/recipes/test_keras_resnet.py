@@ -14,7 +14,6 @@ from image_runs import Recorded
 from numeric_runs import ROOT, config_of, run_all, run_interrupted
 
 from hpcml_train.precision.formats import name_precision
-from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.train.framework_scripts import run_script
 
 pytestmark = [
@@ -240,40 +239,3 @@ def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(tmp_path: P
     assert after.events["resumed"]["step"] == before.metrics[-1].step < STEPS
     assert before.series("loss") + after.series("loss") == whole.series("loss")
     assert after.events["final"] == whole.events["final"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["precision=fp64"], "layout=nchw with model.framework=tensorflow, precision=fp64, device=cpu must be nhwc"),
-        (["precision=fp16"], "precision=fp16 is refused on this CPU: TensorFlow's CPU kernels"),
-        (
-            ["strategy=central_storage", "strategy.devices=2"],
-            "strategy=central_storage is refused by the recipe resnet",
-        ),
-        (["strategy=fsdp", "strategy.processes_per_node=2"], "strategy=fsdp is nothing of tensorflow"),
-    ],
-)
-def test_what_the_twin_does_not_do_is_refused_before_anything_starts(
-    tmp_path: Path, hpcml_environ: dict[str, str], words: list[str], says: str
-) -> None:
-    hpcml = Hpcml(hpcml_environ, tmp_path)
-
-    done = hpcml("run", "model=resnet18", "model.framework=tensorflow", *words)
-
-    assert done.returncode == 2
-    assert says in said_in_one_line(done)
-    assert hpcml.runs() == []
-
-
-def test_a_run_is_planned_started_and_recorded(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
-    hpcml = Hpcml(hpcml_environ, tmp_path)
-    small = [f"model.options.{name}={value}" for name, value in SMALL.items()]
-    words = ["precision=amp_bf16", "layout=nhwc", "training.steps=2", "training.batch_size=4"]
-
-    done = hpcml("run", "model=resnet18", "model.framework=tensorflow", *small, *words)
-
-    assert done.returncode == 0, done.stderr
-    (run,) = hpcml.runs()
-    assert (run["state"], run["precision_effective"]) == ("COMPLETED", "amp_bf16")
-    assert run["metrics"]["loss"]["n"] == 2

@@ -13,7 +13,6 @@ from image_runs import Recorded
 from numeric_runs import ROOT, config_of, run_all, run_interrupted
 
 from hpcml_train.precision.formats import name_precision
-from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.train.framework_scripts import run_script
 
 pytestmark = [
@@ -252,48 +251,3 @@ def test_a_trained_decoder_continues_a_text(folder: Path, tmp_path: Path, module
     assert (drawn_text["temperature"], drawn_text["prompt"]) == (1.5, "12 squared ")
     assert len(drawn_text["text"].encode()) >= 40  # bytes that are no UTF-8 are three each
     assert "generated" not in runs["silent"].events
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["model.framework=tensorflow", "precision=bf16"], "beta_2=0.999 is 1 in BF16: choose amp_bf16"),
-        (
-            ["model.framework=tensorflow", "strategy=fsdp", "strategy.processes_per_node=2"],
-            "strategy=fsdp is nothing of tensorflow: choose single or cpu_threads",
-        ),
-        (
-            [
-                *("model.framework=tensorflow", "strategy=central_storage", "strategy.devices=2"),
-                "model.options.dropout=0.1",
-            ],
-            "model.options.dropout=0.1 with strategy=central_storage must be at most 0: Keras cannot draw",
-        ),
-        (["model=bert_base", "model.options.generate=5"], "model.options.generate=5 with model.options.kind=encoder"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_starts(
-    tmp_path: Path, hpcml_environ: dict[str, str], words: list[str], says: str
-) -> None:
-    hpcml = Hpcml(hpcml_environ, tmp_path)
-
-    done = hpcml("run", "model=transformer_tiny", *words)
-
-    assert done.returncode == 2
-    assert says in said_in_one_line(done)
-    assert hpcml.runs() == []
-
-
-def test_a_run_is_planned_started_and_recorded(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
-    hpcml = Hpcml(hpcml_environ, tmp_path)
-    small = [f"model.options.{name}={value}" for name, value in SMALL.items()]
-    says = ["model.options.prompt='The '", "model.options.generate=3", "training.steps=2", "precision=amp_bf16"]
-
-    done = hpcml("run", "model=transformer_tiny", "model.framework=tensorflow", *small, *says)
-
-    assert done.returncode == 0, done.stderr
-    (run,) = hpcml.runs()
-    assert (run["state"], run["precision_effective"]) == ("COMPLETED", "amp_bf16")
-    assert run["metrics"]["val_loss"]["n"] == 1
-    shown = hpcml("show", str(run["uid"]), "--all")
-    assert "The " in shown.stdout

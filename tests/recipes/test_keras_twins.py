@@ -1,0 +1,95 @@
+"""Keras twins of recipes from the command line: planned, started and recorded, or refused before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import Hpcml, said_in_one_line
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
+]
+PIPELINE = ["strategy=pipeline", "strategy.processes_per_node=2"]
+FSDP = ["strategy=fsdp", "strategy.processes_per_node=2"]
+CENTRAL = ["strategy=central_storage", "strategy.devices=2"]
+IN_FP64 = "layout=nchw with model.framework=tensorflow, precision=fp64, device=cpu must be nhwc"
+IN_BF16 = "beta_2=0.999 is 1 in BF16: choose amp_bf16"
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "says"),
+    [
+        ("lstm", ["precision=bf16"], IN_BF16),
+        ("lstm", ["precision=tf32"], "precision=tf32 is refused on this CPU"),
+        ("lstm", PIPELINE, "strategy=pipeline is nothing of tensorflow"),
+        ("lstm", ["model.options.generate=5"], "model.options.generate=5 with data=fibonacci must be at most 0"),
+        ("resnet18", ["precision=fp64"], IN_FP64),
+        ("resnet18", ["precision=fp16"], "precision=fp16 is refused on this CPU: TensorFlow's CPU kernels"),
+        ("resnet18", CENTRAL, "strategy=central_storage is refused by the recipe resnet"),
+        ("resnet18", FSDP, "strategy=fsdp is nothing of tensorflow"),
+        ("unet", ["precision=bf16"], IN_BF16),
+        ("unet", ["precision=fp64"], IN_FP64),
+        ("unet", PIPELINE, "strategy=pipeline is refused by the recipe unet"),
+        ("transformer_tiny", ["precision=bf16"], IN_BF16),
+        ("transformer_tiny", FSDP, "strategy=fsdp is nothing of tensorflow: choose single or cpu_threads"),
+        (
+            "transformer_tiny",
+            [*CENTRAL, "model.options.dropout=0.1"],
+            "model.options.dropout=0.1 with strategy=central_storage must be at most 0: Keras cannot draw",
+        ),
+        ("bert_base", ["model.options.generate=5"], "model.options.generate=5 with model.options.kind=encoder"),
+    ],
+)
+def test_what_a_twin_does_not_do_is_refused_before_anything_starts(
+    tmp_path: Path, hpcml_environ: dict[str, str], model: str, words: list[str], says: str
+) -> None:
+    hpcml = Hpcml(hpcml_environ, tmp_path)
+
+    done = hpcml("run", f"model={model}", "model.framework=tensorflow", *words)
+
+    assert done.returncode == 2
+    assert says in said_in_one_line(done)
+    assert hpcml.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "metric"),
+    [
+        ("lstm_text", {"context": 16, "width": 32, "prompt": "'The '", "generate": 3}, "val_loss"),
+        ("resnet18", {"classes": 10, "image_size": 32}, "loss"),
+        ("unet", {"width": 4, "image_size": 32, "pictures": 20}, "val_mean_iou"),
+        (
+            "transformer_tiny",
+            {
+                "layers": 2,
+                "width": 32,
+                "heads": 2,
+                "feed_forward": 64,
+                "context": 32,
+                "validation_windows": 8,
+                "prompt": "'The '",
+                "generate": 3,
+            },
+            "val_loss",
+        ),
+    ],
+)
+def test_a_run_is_planned_started_and_recorded(
+    tmp_path: Path, hpcml_environ: dict[str, str], model: str, options: dict[str, object], metric: str
+) -> None:
+    hpcml = Hpcml(hpcml_environ, tmp_path)
+    small = [f"model.options.{name}={value}" for name, value in options.items()]
+    words = ["precision=amp_bf16", "training.steps=2", "training.batch_size=4"]
+    words += ["layout=nhwc"] if "image_size" in options else []
+
+    done = hpcml("run", f"model={model}", "model.framework=tensorflow", *small, *words)
+
+    assert done.returncode == 0, done.stderr
+    (run,) = hpcml.runs()
+    assert (run["state"], run["precision_effective"]) == ("COMPLETED", "amp_bf16")
+    assert run["metrics"][metric]["n"] >= 1
+    if "prompt" in options:
+        assert "The " in hpcml("show", str(run["uid"]), "--all").stdout
