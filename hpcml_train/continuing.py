@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Protocol
 
 import numpy as np
 
@@ -21,25 +21,38 @@ def check_prompt(prompt: str, count: int, *, reads_text: bool) -> None:
         )
 
 
-def continue_text(
-    next_byte: Callable[[Array], Array],
-    prompt: str,
-    count: int,
-    *,
-    context: int,
-    temperature: float,
-    seed: int,
-) -> Dict[str, object]:
-    """Return the details of an event ``generated``: *prompt* and the *count* bytes that follow it, as text.
+class Asked(Protocol):
+    """Which text is to be continued, and how: options of a model."""
 
-    *next_byte* takes the last bytes, at most *context* of them (1 x n, int64), and returns a number for each byte that
-    may be next (a log-likelihood, up to a constant); what it returns beyond the 256 bytes is left out. *temperature* 0
-    takes the likeliest, else one is drawn after dividing by it, with *seed*. What is no UTF-8 is shown as U+FFFD.
+    @property
+    def prompt(self) -> str:
+        """The text."""
+
+    @property
+    def generate(self) -> int:
+        """The number of bytes that are to follow; 0: none."""
+
+    @property
+    def context(self) -> int:
+        """The number of bytes that the network looks at."""
+
+    @property
+    def temperature(self) -> float:
+        """By what log-likelihoods are divided before a byte is drawn; 0: the likeliest is taken."""
+
+
+def continue_text(next_byte: Callable[[Array], Array], asked: Asked, *, seed: int) -> Dict[str, Dict[str, object]]:
+    """Return the event ``generated`` with its details: the prompt and the bytes that follow it, as text.
+
+    *next_byte* takes the last bytes, at most as many as the context has (1 x n, int64), and returns a number for each
+    byte that may be next (a log-likelihood, up to a constant); what it returns beyond the 256 bytes is left out. *seed*
+    is that of the draws. What is no UTF-8 is shown as U+FFFD.
     """
+    prompt, context, temperature = asked.prompt, asked.context, asked.temperature
     given = list(prompt.encode())
     draws = np.random.RandomState(seed)  # whose numbers NumPy has promised not to change
     said = list(given)
-    for _ in range(count):
+    for _ in range(asked.generate):
         likely = np.asarray(next_byte(np.array([said[-context:]], np.int64)), np.float64).reshape(-1)[:BYTES]
         if temperature == 0:
             said.append(int(likely.argmax()))
@@ -47,4 +60,4 @@ def continue_text(
             shares = np.exp((likely - likely.max()) / temperature)
             said.append(int(draws.choice(BYTES, p=shares / shares.sum())))
     text = bytes(said[len(given) :]).decode("utf-8", "replace")
-    return {"prompt": prompt, "text": text, "temperature": temperature}
+    return {"generated": {"prompt": prompt, "text": text, "temperature": temperature}}

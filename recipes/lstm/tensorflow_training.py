@@ -68,15 +68,7 @@ class Continuation(Recipe):
         shape = self._shape
         if not shape.generate:
             return {}
-        said = continue_with(
-            model,
-            shape.prompt,
-            shape.generate,
-            context=shape.context,
-            temperature=shape.temperature,
-            seed=self._seed,
-        )
-        return {"generated": said}
+        return continue_with(model, shape, seed=self._seed)
 
     def _cross_entropy(self, logits: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
         begin = self._sequences.first_guess - 1

@@ -79,15 +79,7 @@ class Continuation(Recipe):
         network = NextToken(shape, BYTES).to(dtype)
         network.load_state_dict({name: weight.detach().cpu().to(dtype) for name, weight in weights.items()})
         network.eval()
-        said = continue_text(
-            functools.partial(last_logits, network),
-            shape.prompt,
-            shape.generate,
-            context=shape.context,
-            temperature=shape.temperature,
-            seed=self._seed,
-        )
-        return {"generated": said}
+        return continue_text(functools.partial(last_logits, network), shape, seed=self._seed)
 
     def _cross_entropy(self, logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         begin = self._sequences.first_guess - 1

@@ -64,15 +64,7 @@ class LanguageModelling(Recipe):
             padded = np.pad(tokens, [(0, 0), (0, shape.context - tokens.shape[1])]).astype(np.int32)
             return np.asarray(say(padded)[tokens.shape[1] - 1])
 
-        said = continue_text(
-            next_byte,
-            shape.prompt,
-            shape.generate,
-            context=shape.context,
-            temperature=shape.temperature,
-            seed=self._seed,
-        )
-        return {"generated": said}
+        return continue_text(next_byte, shape, seed=self._seed)
 
     def _judge(self, weights: Weights, *batch: jax.Array) -> tuple[jax.Array, jax.Array]:
         *inputs, labels = batch

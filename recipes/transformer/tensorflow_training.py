@@ -57,15 +57,7 @@ class LanguageModelling(Recipe):
         shape = self._shape
         if not shape.generate:
             return {}
-        said = continue_with(
-            lambda tokens, training: model((tokens,), training=training),
-            shape.prompt,
-            shape.generate,
-            context=shape.context,
-            temperature=shape.temperature,
-            seed=self._seed,
-        )
-        return {"generated": said}
+        return continue_with(lambda tokens, training: model((tokens,), training=training), shape, seed=self._seed)
 
 
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:

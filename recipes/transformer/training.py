@@ -103,15 +103,7 @@ class LanguageModelling(Recipe):
         known = {name: weight.detach().cpu().to(dtype) for name, weight in weights.items()}
         network.load_state_dict({"head.weight": known["embedding.tokens.weight"], **known})
         network.eval()
-        said = continue_text(
-            functools.partial(last_logits, network),
-            shape.prompt,
-            shape.generate,
-            context=shape.context,
-            temperature=shape.temperature,
-            seed=self._seed,
-        )
-        return {"generated": said}
+        return continue_text(functools.partial(last_logits, network), shape, seed=self._seed)
 
     def _validation(self) -> Iterator[Batch]:
         for starts in torch.split(self._windows.validation_starts, max(1, _EVALUATION_TOKENS // self._shape.context)):
