@@ -120,12 +120,17 @@ def _new_journals(run_dir: RunDir, known: _Known | None) -> list[Journal]:
 
 def _write(connection: Connection, new: Mapping[int, Sequence[Journal]], runs: Mapping[int, Description]) -> None:
     rows = [{"run_id": at, "rank": 0, **journal_row(journal)} for at, journals in new.items() for journal in journals]
-    adding = insert(JOURNAL).returning(JOURNAL.c.id, sort_by_parameter_order=True)
-    ids = list(connection.execute(adding, rows).scalars())
-    together = [(at, journal) for at, journals in new.items() for journal in journals]
+    connection.execute(insert(JOURNAL), rows)
+    columns = (JOURNAL.c.run_id, JOURNAL.c.file, JOURNAL.c.id)
+    ids = {  # looked up: SQLite before 3.35, as RHEL 9 has it, knows no RETURNING
+        (run_id, file): int(journal_id)
+        for piece in within(JOURNAL.c.run_id, list(new))
+        for run_id, file, journal_id in connection.execute(select(*columns).where(piece))
+    }
     events: list[EventRow] = [
-        (journal_id, ordinal, run_id, *event)
-        for journal_id, (run_id, journal) in zip(ids, together, strict=True)
+        (ids[run_id, journal.file], ordinal, run_id, *event)
+        for run_id, journals in new.items()
+        for journal in journals
         for ordinal, event in enumerate(journal.stretch.events)
     ]
     if events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
@@ -102,13 +102,16 @@ def test_many_runs_take_as_many_statements_as_a_few(store: Database, runs: Path)
     for run_dir in run_dirs:
         end(run_dir)
     statements: list[str] = []
-    with store.writing() as connection:
-        engine = connection.engine
 
-    @event.listens_for(engine, "before_cursor_execute")
-    def _note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         statements.append(statement)
 
-    ingest_runs(store, run_dirs)
+    event.listen(Engine, "before_cursor_execute", note)  # a store makes an engine for each time that it is written
+    try:
+        ingest_runs(store, run_dirs)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
 
-    assert len([one for one in statements if "advisory" not in one]) < MANY
+    assert 0 < len([one for one in statements if "advisory" not in one]) < MANY
+    if not store.is_shared:  # SQLite before 3.35, as RHEL 8 and 9 have it, knows none
+        assert [one for one in statements if "RETURNING" in one] == []
