@@ -125,12 +125,13 @@ class _Look:
     seen: list[Seen] = field(default_factory=list)
     _paths: set[str] = field(default_factory=set)
     _awake: dict[str, list[str]] | None = None
+    _resting: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
     def go_through(self, connection: Connection, root: str) -> None:
         """Look at the runs below *root*, which may be a run itself."""
         if not self.is_brief or self.is_anew or is_run(root):
             for path in run_paths(root):
-                self._at(path)
+                self._at_alone(connection, path)
             return
         home = rests.home_of(Path(root))
         for folder in folders_in(root):
@@ -138,7 +139,7 @@ class _Look:
             if skipped is not None:
                 self._at_others(connection, folder, skipped, home)
             elif is_run(folder):
-                self._at(folder)
+                self._at_alone(connection, folder)
             else:
                 self._at_all(connection, folder, home)
 
@@ -172,6 +173,20 @@ class _Look:
                     self._at(path, seen)
             seen.wakened += resting.values()
         self.seen.append(seen)
+
+    def _at_alone(self, connection: Connection, path: str) -> None:
+        """Look at the run in *path*, unless it is at rest: it is counted in its folder, which lies below another root.
+
+        So it is where ``hpcml ingest`` was given an experiment, or a run, and then the folder around it.
+        """
+        folder, _, name = _key(path).rpartition("/")
+        skipped = self.skipped.get(folder)
+        if skipped is not None and name not in skipped.woken:
+            if folder not in self._resting:
+                self._resting[folder] = rests.names_resting(connection, skipped)
+            if name in self._resting[folder]:
+                return
+        self._at(path)
 
     def _at(self, path: str, seen: Seen | None = None) -> None:
         """Look at the run in *path*, if it is one."""

@@ -98,7 +98,7 @@ def kept_below(connection: Connection, roots: Sequence[Path], now: float) -> Kep
             cleared_at=cleared_at,
             resting=resting[at],
             is_due=woken is None or not 0 <= now - looked_at < rest.LOOK_EVERY_S,
-            woken=woken or frozenset(),
+            woken=frozenset(map(storable, woken or ())),
         )
     return Kept(folders=found, elsewhere=sorted(resting.keys() - {folder.id for folder in found.values()}))
 
@@ -115,8 +115,15 @@ def names_resting(connection: Connection, folder: Folder) -> dict[str, int]:
 
 
 def may_rest(path: str, uid: str, now: float, *, state: str, is_settled: bool, t_end: float | None) -> bool:
-    """Tell whether the run *uid* in *path*, of which nothing is new, has ended and long been quiet."""
-    if not (is_settled and State(state).is_final) or (t_end is not None and not t_end < now - rest.QUIET_S):
+    """Tell whether the run *uid* in *path*, of which nothing is new, has ended and long been quiet.
+
+    False for a path that the store cannot keep as it is: nobody would find the marks there.
+    """
+    if (
+        storable(path) != path
+        or not (is_settled and State(state).is_final)
+        or (t_end is not None and not t_end < now - rest.QUIET_S)
+    ):
         return False
     return path.rpartition("/")[2] == uid and rest.is_quiet(path, now, was_end_seen=t_end is not None)
 

@@ -210,6 +210,43 @@ def test_a_folder_that_becomes_a_run_later_is_seen(store: Database, runs: Path, 
     assert look(store, runs).runs == MANY + 1 == len(ended) + 1
 
 
+@pytest.mark.usefixtures("patience")
+def test_a_run_below_two_folders_that_were_given_rests_all_the_same(
+    store: Database, runs: Path, ended: list[RunDir]
+) -> None:
+    to_rest(store, runs)
+    roots = (runs, runs / "default", ended[2].path)
+
+    found = [find_news(store, *roots, is_brief=True) for _ in range(2)]
+
+    assert [(one.changed, one.report) for one in found] == [([], IngestReport(runs=MANY))] * 2
+    rest.wake(ended[2])
+    Journal(ended[2], attempt=2, t0=T0 + 900).metrics(0, loss=1.0)
+    again = find_news(store, *roots, is_brief=True)
+    assert ([one.uid for one in again.changed], again.report.runs) == ([UIDS[2]], MANY - 1)
+
+
+@pytest.mark.usefixtures("patience")
+def test_a_mark_of_any_name_is_no_trouble(store: Database, runs: Path, ended: list[RunDir]) -> None:
+    to_rest(store, runs)
+    rest.wake(RunDir(ended[0].path.with_name(os.fsdecode(b"r\xe9union"))))
+
+    assert look(store, runs) == IngestReport(runs=MANY)
+
+
+@pytest.mark.usefixtures("patience")
+def test_a_folder_whose_name_no_store_can_keep_is_looked_at(store: Database, runs: Path, ended: list[RunDir]) -> None:
+    folder = runs / os.fsdecode(b"r\xe9union")
+    ended[0].path.parent.rename(folder)
+    ingest_all(store, runs)
+    look(store, runs)
+    woken = RunDir(folder / UIDS[0])
+    rest.wake(woken)
+    Journal(woken, attempt=2, t0=T0 + 900).metrics(0, loss=1.0)
+
+    assert look(store, runs).new_points == 1
+
+
 @pytest.mark.usefixtures("patience", "ended")
 def test_a_store_without_rests_gives_the_same(store: Database, runs: Path, tmp_path: Path) -> None:
     to_rest(store, runs)
