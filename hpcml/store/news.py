@@ -212,9 +212,9 @@ class _Look:
             return
         if known is None:
             seen.is_known = False
-        elif len(self.problems) > already:
+        elif has_news or len(self.problems) > already:  # if it cannot be read, each answer is to say so
             seen.wakened += [known.id] if known.is_resting else []
-        elif not has_news and not known.is_resting and known.may_rest(path, self.now):
+        elif not known.is_resting and known.may_rest(path, self.now):
             seen.resting.append(known.id)
 
 

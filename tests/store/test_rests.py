@@ -198,6 +198,24 @@ def test_a_run_that_cannot_be_read_is_named_in_every_answer(store: Database, run
 
 
 @pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_run_at_rest_that_can_no_longer_be_read_is_named_from_then_on(
+    store: Database, runs: Path, ended: list[RunDir], monkeypatch: pytest.MonkeyPatch, *, is_gone: bool
+) -> None:
+    to_rest(store, runs)
+    if is_gone:
+        ended[2].manifest.unlink()
+    else:
+        ended[2].manifest.write_text("{")
+    tomorrow = time.time() + rest.LOOK_EVERY_S + 1
+    monkeypatch.setattr(news.time, "time", lambda: tomorrow)
+
+    reports = [look(store, runs) for _ in range(3)]
+
+    assert [(report.runs, len(report.problems)) for report in reports] == [(MANY - 1, 1)] * 3
+
+
+@pytest.mark.usefixtures("patience")
 def test_a_folder_that_becomes_a_run_later_is_seen(store: Database, runs: Path, ended: list[RunDir]) -> None:
     to_rest(store, runs)
     later = runs / "default" / "20260528-202640-later"
