@@ -137,7 +137,10 @@ def collect(
 
         report = read_news(store, news, *roots, is_anew=is_anew)
     if news.seen:
-        rests.keep(store, news.seen, news.now)
+        try:
+            rests.keep(store, news.seen, news.now)
+        except StoreError as error:  # it saves the next look, and no answer depends on it
+            log.info("which runs are at rest was not written down: %s", error)
     if not is_silent:
         tell_left_out(report.problems)
     unfinished = open_runs(store, places.runs)  # what others have in the store is theirs to find out

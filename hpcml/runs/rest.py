@@ -31,7 +31,8 @@ def wake(run_dir: RunDir) -> None:
     beside, name = os.path.split(os.path.abspath(run_dir.path))  # noqa: PTH100 - no link is followed
     with suppress(OSError):
         with suppress(FileExistsError):
-            os.mkdir(f"{beside}/{_WOKEN}", stat.S_IMODE(os.stat(beside).st_mode))  # noqa: PTH102, PTH116
+            os.mkdir(f"{beside}/{_WOKEN}", 0o700)  # noqa: PTH102
+            os.chmod(f"{beside}/{_WOKEN}", stat.S_IMODE(os.stat(beside).st_mode))  # noqa: PTH101, PTH116 - no umask
         flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(f"{beside}/{_WOKEN}/{name}", flags, 0o600)
         try:

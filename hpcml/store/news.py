@@ -105,7 +105,7 @@ def find_news(store: Database, *roots: Path, is_anew: bool = False, is_brief: bo
         for root in roots:
             look.go_through(connection, str(root))
     report = IngestReport(runs=look.runs, problems=tuple(look.problems))
-    seen = [one for one in look.seen if rests.worth_keeping(one, kept.folders.get(one.path), now)]
+    seen = rests.worth_keeping(look.seen, kept.folders, now)
     return News(changed=look.changed, report=report, seen=seen, now=now)
 
 

@@ -26,7 +26,7 @@ from hpcml.store.parse import storable
 from hpcml.store.pieces import within
 from hpcml.store.schema import FOLDER, RUN
 
-LEAST = 100  # runs that must have come to rest in a folder before it is worth writing
+LEAST = 100  # runs that must have come to rest before it is worth writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +128,20 @@ def may_rest(path: str, uid: str, now: float, *, state: str, is_settled: bool, t
     return path.rpartition("/")[2] == uid and rest.is_quiet(path, now, was_end_seen=t_end is not None)
 
 
-def worth_keeping(seen: Seen, known: Folder | None, now: float) -> bool:
-    """Tell whether *seen* says so much that the store does not have that it is worth a transaction."""
-    if known is None or len(seen.resting) >= LEAST or seen.wakened:
-        return len(seen.resting) >= LEAST or bool(seen.wakened)
-    return seen.is_whole or (seen.changed_ns != known.changed_ns and _listed_ns(seen, now) not in (0, known.changed_ns))
+def worth_keeping(every: Sequence[Seen], kept: Mapping[str, Folder], now: float) -> list[Seen]:
+    """Return those of *every* folder of a look that say what the store does not have, and is worth a write."""
+    are_many = sum(len(seen.resting) for seen in every) >= LEAST
+
+    def is_worth(seen: Seen) -> bool:
+        if seen.wakened or (are_many and seen.resting):
+            return True
+        known = kept.get(seen.path)
+        if known is None:
+            return False
+        is_changed = seen.changed_ns != known.changed_ns
+        return seen.is_whole or (is_changed and _listed_ns(seen, now) not in (0, known.changed_ns))
+
+    return [seen for seen in every if is_worth(seen)]
 
 
 def keep(store: Database, seen: Sequence[Seen], now: float) -> None:

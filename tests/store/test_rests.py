@@ -75,6 +75,23 @@ def look(store: Database, runs: Path) -> IngestReport:
     return report
 
 
+@pytest.mark.usefixtures("patience")
+def test_runs_of_many_small_experiments_rest_as_those_of_a_large_one_do(
+    store: Database, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rests, "LEAST", 3)
+    for number in range(3):
+        run_dir = make_run_dir(runs, UIDS[number], experiment=f"small{number}")
+        agent = Journal(run_dir, writer="agent", t0=T0 + 60)
+        agent.event("attempt_started", pid=1, create_time=T0, hostname="node7", walltime_s=None)
+        agent.event("attempt_ended", 9.0, state="COMPLETED", exit_code=0, signal=None, reason=None, wall_s=8.5)
+    look(store, runs)  # reads them
+
+    found = find_news(store, runs, is_brief=True)
+
+    assert [len(seen.resting) for seen in found.seen] == [1, 1, 1]
+
+
 def resting(store: Database) -> set[str]:
     with store.reading() as connection:
         return set(connection.execute(select(RUN.c.uid).where(RUN.c.resting_in.is_not(None))).scalars())
