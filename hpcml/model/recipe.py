@@ -8,6 +8,7 @@ multiple of another setting). `check`, `check_requirements` and `check_modules` 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
@@ -66,9 +67,16 @@ class Option:
             return f"must be {self.type}"
         if self.choices and value not in self.choices:
             return f"choose {', '.join(self.choices)}"
-        if isinstance(value, int | float) and self.min is not None and value < self.min:
+        if isinstance(value, str):
+            return None if _is_text(value) else "must be text in UTF-8"
+        return self._of_number(value) if isinstance(value, int | float) else None
+
+    def _of_number(self, value: float) -> str | None:
+        if math.isnan(value):
+            return "must be a number"
+        if self.min is not None and value < self.min:
             return f"must be at least {self.min:g}"
-        if isinstance(value, int | float) and self.max is not None and value > self.max:
+        if self.max is not None and value > self.max:
             return f"must be at most {self.max:g}"
         return None
 
@@ -409,5 +417,10 @@ def _either(wanted: object) -> str:
 
 
 def _typed(value: object) -> str:
-    """Return *value* as one would type it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """Return *value* as one would type it; an empty text, which could not be seen, as two quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value) or "''"
+
+
+def _is_text(value: str) -> bool:
+    """Return whether *value* has none of the halves that Python makes of bytes which are no UTF-8."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)

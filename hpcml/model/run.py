@@ -179,13 +179,14 @@ class Training:
     checkpoint_every: int | None = None  # steps between checkpoints; None: only when the run is asked to leave
     deterministic: bool = True  # same seed, threads and software: same numbers, bit for bit
     accumulate: int = 1  # gradient accumulation: parts of each process's share of a batch; less memory, same batch
-    compile: bool = False  # torch.compile; refused for other frameworks; refused for other frameworks
+    compile: bool = False  # torch.compile; refused for other frameworks
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "eval_every", "checkpoint_every", "accumulate"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"training.{name}={value} must be at least 1")
-        require(self.learning_rate > 0, f"training.learning_rate={self.learning_rate} must be positive")
+        rate = self.learning_rate
+        require(rate > 0 and math.isfinite(rate), f"training.learning_rate={rate} must be positive and finite")
 
 
 class Goal(Enum):

@@ -59,6 +59,14 @@ help = "neurons"
 min = 1
 max = 9
 
+[options.rate]
+type = "float"
+help = "a number"
+
+[options.words]
+type = "str"
+help = "a text"
+
 [options.sizes]
 type = "int[]"
 help = "sizes"
@@ -106,7 +114,10 @@ def test_what_a_recipe_can_do_is_let_through(nets: Recipe) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"widht": 3}, r"model.options=widht is not in the recipe .*: choose bias or kind or sizes or width"),
+        (
+            {"widht": 3},
+            r"model.options=widht is not in the recipe .*: choose bias or kind or rate or sizes or width or words",
+        ),
         ({"width": 0}, r"model.options.width=0 must be at least 1"),
         ({"width": 10}, r"model.options.width=10 must be at most 9"),
         ({"width": 1.5}, r"model.options.width=1.5 must be int"),
@@ -114,6 +125,8 @@ def test_what_a_recipe_can_do_is_let_through(nets: Recipe) -> None:
         ({"sizes": 3}, r"model.options.sizes=3 must be a list that is not empty"),
         ({"sizes": [1, 0]}, r"model.options.sizes=\[1, 0\] must be at least 1"),
         ({"kind": "c"}, r"model.options.kind='c' choose a, b"),
+        ({"words": b"a\xff".decode(errors="surrogateescape")}, r"model.options.words='a.udcff' must be text in UTF-8"),
+        ({"rate": float("nan")}, r"model.options.rate=nan must be a number"),
         ({"bias": 1}, r"model.options.bias=1 must be bool"),
     ],
 )

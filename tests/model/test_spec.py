@@ -87,6 +87,7 @@ def test_where_it_was_typed_does_not_change_the_hash(
         (["experiment='a b'"], "experiment='a b'"),
         (["training.steps=0"], "training.steps=0"),
         (["training.learning_rate=-1"], "training.learning_rate=-1"),
+        (["training.learning_rate=inf"], "training.learning_rate=inf"),
         (["data.holdout=1.5"], "data.holdout=1.5"),
         (["data=mnist"], "data.path"),
         (["strategy=ddp"], "two processes or more"),

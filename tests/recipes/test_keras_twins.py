@@ -26,6 +26,7 @@ IN_BF16 = "beta_2=0.999 is 1 in BF16: choose amp_bf16"
         ("lstm", ["precision=tf32"], "precision=tf32 is refused on this CPU"),
         ("lstm", PIPELINE, "strategy=pipeline is nothing of tensorflow"),
         ("lstm", ["model.options.generate=5"], "model.options.generate=5 with data=fibonacci must be at most 0"),
+        ("lstm_text", ["model.options.generate=5"], "prompt='' must be at most 0: there is nothing"),
         ("resnet18", ["precision=fp64"], IN_FP64),
         ("resnet18", ["precision=fp16"], "precision=fp16 is refused on this CPU: TensorFlow's CPU kernels"),
         ("resnet18", CENTRAL, "strategy=central_storage is refused by the recipe resnet"),
@@ -40,6 +41,7 @@ IN_BF16 = "beta_2=0.999 is 1 in BF16: choose amp_bf16"
             [*CENTRAL, "model.options.dropout=0.1"],
             "model.options.dropout=0.1 with strategy=central_storage must be at most 0: Keras cannot draw",
         ),
+        ("transformer_tiny", ["model.options.generate=5"], "prompt='' must be at most 0: there is nothing to continue"),
         ("bert_base", ["model.options.generate=5"], "model.options.generate=5 with model.options.kind=encoder"),
     ],
 )
