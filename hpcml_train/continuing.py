@@ -47,6 +47,8 @@ def continue_text(next_byte: Callable[[Array], Array], asked: Asked, *, seed: in
     *next_byte* takes the last bytes, at most as many as the context has (1 x n, int64), and returns a number for each
     byte that may be next (a log-likelihood, up to a constant); what it returns beyond the 256 bytes is left out. *seed*
     is that of the draws. What is no UTF-8 is shown as U+FFFD.
+    Where the numbers are nan or infinite, as from weights that overflowed in the last step, the text ends, and a
+    ``reason`` says so: the run has trained, and its results are not lost for that.
     """
     prompt, context, temperature = asked.prompt, asked.context, asked.temperature
     given = list(prompt.encode())
@@ -54,10 +56,17 @@ def continue_text(next_byte: Callable[[Array], Array], asked: Asked, *, seed: in
     said = list(given)
     for _ in range(asked.generate):
         likely = np.asarray(next_byte(np.array([said[-context:]], np.int64)), np.float64).reshape(-1)[:BYTES]
+        if not np.isfinite(likely.max()):
+            break
         if temperature == 0:
             said.append(int(likely.argmax()))
         else:
-            shares = np.exp((likely - likely.max()) / temperature)
+            with np.errstate(over="ignore"):  # of a temperature near 0: what is not the likeliest has no share
+                shares = np.exp((likely - likely.max()) / temperature)
             said.append(int(draws.choice(BYTES, p=shares / shares.sum())))
-    text = bytes(said[len(given) :]).decode("utf-8", "replace")
-    return {"generated": {"prompt": prompt, "text": text, "temperature": temperature}}
+    follow = said[len(given) :]
+    text = bytes(follow).decode("utf-8", "replace")
+    told: Dict[str, object] = {"prompt": prompt, "text": text, "temperature": temperature}
+    if len(follow) < asked.generate:
+        told["reason"] = f"the network's answer was nan or infinite after {len(follow)} of {asked.generate} bytes"
+    return {"generated": told}

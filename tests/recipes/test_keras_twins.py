@@ -42,6 +42,7 @@ IN_BF16 = "beta_2=0.999 is 1 in BF16: choose amp_bf16"
             "model.options.dropout=0.1 with strategy=central_storage must be at most 0: Keras cannot draw",
         ),
         ("transformer_tiny", ["model.options.generate=5"], "prompt='' must be at most 0: there is nothing to continue"),
+        ("transformer_tiny", ["model.options.prompt=Hi"], "generate=0 must be '': nothing continues it: set"),
         ("bert_base", ["model.options.generate=5"], "model.options.generate=5 with model.options.kind=encoder"),
     ],
 )
