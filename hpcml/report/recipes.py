@@ -9,6 +9,7 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.recipe import ListedRecipe, Option, PrecisionOutcome, Recipe
+from hpcml.model.run import Model
 from hpcml.report.render.data import json_text
 from hpcml.report.render.rows import value_csv, value_json, value_markdown, value_table
 from hpcml.report.text import safe
@@ -109,7 +110,7 @@ def _words(item: ListedRecipe) -> dict[str, str]:
         "recipe": recipe.name,
         "summary": recipe.summary,
         "folder": str(item.folder),
-        "models": ", ".join(f"{model.name} ({model.framework})" for model in item.models) or "none chooses it",
+        "models": ", ".join(_with_framework(model, recipe) for model in item.models) or "none chooses it",
         "frameworks": ", ".join(recipe.frameworks),
         "strategies": ", ".join(recipe.strategies),
         "data": ", ".join(recipe.data) or "any",
@@ -120,6 +121,11 @@ def _words(item: ListedRecipe) -> dict[str, str]:
         "refuses": "; ".join(f"{name}: {reason}" for name, reason in recipe.refused.items()),
         "requires": "; ".join(map(str, recipe.requires)),
     }
+
+
+def _with_framework(model: Model, recipe: Recipe) -> str:
+    """Return the model's name and framework, which is only where it begins if the recipe has several."""
+    return f"{model.name} ({model.framework}{' by default' if len(recipe.frameworks) > 1 else ''})"
 
 
 def _needs(recipe: Recipe) -> Iterator[str]:

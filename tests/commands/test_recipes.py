@@ -10,6 +10,7 @@ from hpcml.commands.recipes import CPU_AND_GPUS, find_device, list_recipes, outc
 from hpcml.errors import ConfigError
 from hpcml.model.precision import CAPABILITIES, Numerics, PrecisionName
 from hpcml.paths import resource_dir
+from hpcml.report.recipes import recipe_markdown
 
 
 def test_every_shipped_recipe_is_listed_and_some_model_chooses_it(tmp_path: Path) -> None:
@@ -36,6 +37,17 @@ def test_one_recipe_is_found_by_name_or_those_that_are_there_are_named(tmp_path:
     assert found.folder == resource_dir("recipes") / "image_classification"
     with pytest.raises(ConfigError, match=r"there is no recipe nope: choose .*image_classification"):
         list_recipes(tmp_path, "nope")
+
+
+@pytest.mark.parametrize(
+    ("name", "models"), [("lstm", "lstm (torch by default), lstm_text (torch by default)"), ("lu", "lu (torch)")]
+)
+def test_the_framework_of_a_model_is_called_a_default_where_others_can_be_chosen(
+    tmp_path: Path, name: str, models: str
+) -> None:
+    (found,) = list_recipes(tmp_path, name)
+
+    assert f"| models | {models} |" in recipe_markdown(found)
 
 
 def test_a_folder_of_the_users_with_a_shipped_name_is_refused(tmp_path: Path) -> None:

@@ -26,9 +26,7 @@ from hpcml.report.text import safe
 _BEGINNING = b"<!doctype html>\n<!-- hpcml report -->"
 _DIGITS = 6  # of a number that is drawn: more than a screen can show
 _LONG = 24  # characters, from which on a cell has a line of a card for itself
-_LAID_OUT = (
-    500  # rows of a longer table; its other rows are values that a script makes rows of, when they are asked for
-)
+_LAID_OUT = 500  # rows of a longer table; the others are values, of which a script makes rows when they are asked for
 _FILTERED = 30  # rows, from which on a table can be searched
 _SIGNS = {"good": "✓", "bad": "▼", "doubt": "?", "plain": "·"}
 
