@@ -33,7 +33,8 @@ def so_far(live: LiveLook, n_runs: int) -> Iterator[Part]:
     """Yield which of *n_runs* runs have not ended, and what may be made of a verdict before they have."""
     left = live.n_running + live.n_waiting
     if left == 0:
-        yield Paragraph(text=f"All {n_runs} runs have ended: this page changes no more.")
+        ended = "The run has" if n_runs == 1 else f"All {n_runs} runs have"
+        yield Paragraph(text=f"{ended} ended: this page changes no more.")
     elif live.is_planned:
         yield Paragraph(
             text=f"{left} of {n_runs} runs have not ended. The looks at them are planned: a verdict changes at a "

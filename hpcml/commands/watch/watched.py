@@ -115,6 +115,8 @@ class WatchedExperiment:
         """
         try:
             seen = self._look()
+            if any(run.state.is_final for run in seen.live.running):  # it ended meanwhile, which the store has not read
+                seen = self._look()
             if self._page is None or seen != self._seen or self._problem is not None:
                 self._publication = gather(self.store, seen.runs, self.asked.wish, seen.live)
                 self._seen, self._problem = seen, None
