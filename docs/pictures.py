@@ -275,6 +275,15 @@ def _wrapped(line: str) -> list[str]:
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
 
+# True once runs go and their processors are measured, which is scrolled to; at once, since the page is made anew.
+_SHOW_WHAT_GOES = """() => {
+    const sections = [...document.querySelectorAll('section')];
+    const now = sections.find(each => each.querySelector('h2')?.textContent === 'Right now');
+    const isThere = ['RUNNING', 'cores busy'].every(word => now?.innerText.includes(word));
+    if (isThere) now.scrollIntoView();
+    return isThere;
+}"""
+
 
 def draw_report(desk: Desk) -> None:
     """Draw the first screen of a report of three precisions."""
@@ -298,10 +307,7 @@ def draw_watch(desk: Desk) -> None:
         with _going(desk, f"{watch} --port 0") as served, _browser() as page:
             page.goto(next(line for line in served.stdout or () if line.startswith("http")).strip())
             page.wait_for_selector("html[data-charts]", state="attached")
-            page.locator("h2", has_text="Right now").scroll_into_view_if_needed()
-            page.wait_for_timeout(3000)
-            page.evaluate("""() => [...document.querySelectorAll('h2')]
-                .find(each => each.textContent === 'Right now').scrollIntoView()""")
+            page.wait_for_function(_SHOW_WHAT_GOES)
             _take(page, desk.out / "watch.png")
         desk.type("cancel --experiment lr --yes")
 
