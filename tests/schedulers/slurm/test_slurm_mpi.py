@@ -70,7 +70,7 @@ def test_ranks_that_are_warned_leave_at_a_checkpoint_and_the_run_goes_on(hpcml: 
     hpcml.account.run(["scancel", "--signal=USR1", "--batch", run["job_id"]], cwd=hpcml.project)
 
     (again,) = hpcml.until(lambda runs: runs[0]["attempt"] == 1 and runs[0]["state"] == "RUNNING")
-    hpcml("cancel", again["uid"])
+    assert hpcml("cancel", again["uid"], "-y").returncode == 0
     first = [end for end in events(again, "attempt_ended") if end["attempt"] == 0]
     assert [(end["state"], end["checkpointed"]) for end in first] == [("TIMEOUT", True)] * 2
 
