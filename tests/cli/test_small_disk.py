@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cli.command_line import Hpcml, program
@@ -79,6 +82,13 @@ def the_run(hpcml: Hpcml) -> dict[str, Any]:
     return run
 
 
+def fill_up(hpcml: Hpcml) -> None:
+    (run_dir,) = hpcml.home.glob("runs/*/*/")
+    with (run_dir / "fill").open("ab", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
 def make_room(hpcml: Hpcml) -> None:
     for fill in hpcml.home.glob("runs/*/*/fill"):
         fill.unlink()
@@ -131,8 +141,12 @@ def test_an_end_that_there_is_no_room_for_is_written_once_there_is(small: Hpcml)
 
 def test_an_end_that_there_never_was_room_for_is_no_success(small: Hpcml) -> None:
     uid = start_filling(small, whose="agent")
+    (journal,) = small.home.glob("runs/*/*/journal/*-agent.jsonl")
+    agent = json.loads(journal.read_text().splitlines()[1])["d"]["pid"]
     (small.cwd / "may_end").touch()
-    until(lambda: "could not be written" in small("status").stderr)  # its agent is gone, and there is no room to say so
+    until(lambda: not psutil.pid_exists(agent))
+    fill_up(small)  # what its agent and its queue gave back when they went
+    until(lambda: "could not be written" in small("status").stderr)  # there is no room to say that it is gone
     make_room(small)
 
     asked = small("status")
