@@ -41,5 +41,3 @@ def test_of_a_package_the_fields_in_front_of_its_description_count(
     monkeypatch.syspath_prepend(str(tmp_path))
 
     assert {name: version for name, version in packages().items() if before.get(name) != version} == found
-    (own,) = list(metadata.distributions(path=[str(tmp_path)]))
-    assert ({own.name: own.version} if own.name else {}) == found
