@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hpcml_client.journal import JournalWriter
 from tests.cli.command_line import Hpcml, program
 
 WAITS = program("import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)")
@@ -116,6 +117,21 @@ def test_a_dependency_that_cannot_come_true_ends_the_run_with_the_reason(hpcml: 
     )  # fmt: skip
     until(hpcml, bad, "COMPLETED")
     assert f"run {good} (afterok), which is CANCELLED" in until(hpcml, after_that, "CANCELLED")["reason"]
+
+
+def test_a_run_that_was_ended_while_it_waited_does_not_begin_after_all(hpcml: Hpcml) -> None:
+    (first,) = submit(hpcml, WAITS)
+    (second,) = submit(hpcml, program("pass"), f"resources.dependency=afterok:{first}")
+    (third,) = submit(hpcml, program("pass"), f"resources.dependency=afterok:{first}")
+    with JournalWriter.open(f"{run_of(hpcml, second)['path']}/journal", run=second, writer="collect") as journal:
+        journal.event("ended_by_scheduler", {"state": "CANCELLED", "reason": "never ran", "cause": "dependency"})
+
+    (hpcml.cwd / "go").touch()
+
+    until(hpcml, third, "COMPLETED")
+    time.sleep(2)  # its queue has looked
+    assert run_of(hpcml, second)["state"] == "CANCELLED"
+    assert not list(Path(run_of(hpcml, second)["path"]).glob("journal/*-agent.jsonl"))
 
 
 def test_it_is_retried_once_what_it_waits_for_is_good(hpcml: Hpcml) -> None:

@@ -260,7 +260,7 @@ class _Queue:
                 self._waiting.remove(index)
             for index in list(self._held):
                 job = self._batch.jobs[index]
-                found = Outlook.NEVER if job.is_unwanted else job.outlook()
+                found = Outlook.NEVER if job.is_unwanted or self._is_over(index) else job.outlook()
                 if found is not Outlook.OPEN:
                     self._held.remove(index)
                 if found is Outlook.MET:
@@ -281,6 +281,19 @@ class _Queue:
             self._active.append(_Active(index, None, lambda: _gone(agent)))
         elif again_mark(self._folder, index).exists() or handed.left(self._batch.jobs[index].sources):
             self._waiting.append(index)
+
+    def _is_over(self, index: int) -> bool:
+        """Tell whether the job was ended while it waited: another command saw first that this is in vain, and said so.
+
+        What it waited for may come true later all the same, for it may be retried; the job is then retried, too.
+        """
+        ticket = read_ticket(self._folder)
+        try:
+            told = [read_fold(run_dir_of(Path(source))) for source in self._batch.jobs[index].sources]
+        except HpcmlError:  # of a journal: the run's agent will look, and say so
+            return False
+        ours = () if ticket is None else (ticket.job_id, *ticket.before)  # a retry's end may be that of the job before
+        return all(one.state.is_final and one.job is not None and one.job.job_id in ours for one in told)
 
     def _is_anothers(self, index: int) -> bool:
         """Tell whether the job was cancelled and submitted again after the queue before this one was killed."""
