@@ -92,7 +92,7 @@ def test_the_wheel_holds_no_tests_and_no_documentation(installed: Path) -> None:
 
 def test_the_client_alone_is_file_by_file_what_hpcml_brings(client_alone: Path, installed: Path) -> None:
     alone, brought = (
-        {path.name: path.read_bytes() for path in (site / "hpcml_client").iterdir()}
+        {path.name: path.read_bytes() for path in (site / "hpcml_client").iterdir() if path.is_file()}
         for site in (client_alone, installed)
     )
 
