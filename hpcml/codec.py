@@ -6,6 +6,7 @@ run.json, image records and the flat parameters in the store are written with it
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -198,4 +199,4 @@ def _flatten_into(flat: dict[str, Json], value: Mapping[str, Json], prefix: str)
         if isinstance(item, dict) and item:
             _flatten_into(flat, item, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = item
+            flat[sys.intern(f"{prefix}{key}")] = item  # the keys of thousands of runs are the same

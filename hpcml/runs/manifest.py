@@ -21,6 +21,7 @@ from hpcml.runs.layout import home_of
 from hpcml.runs.private import open_file, read
 
 FORMAT = 1
+_MOST_KNOWN = 1000  # texts of what the runs of a submission have in common
 _MARGIN_S = 60  # before the end of the walltime
 IMPORTED = "imported"  # in place of the format, and of the scheduler: another tool ran it, and hpcml cannot again
 
@@ -159,6 +160,8 @@ def _laid_out(value: Json, known: dict[str, str], *, deep: int = 2, margin: str 
     if not isinstance(value, dict | list):
         return plain
     if plain not in known:
+        if len(known) > _MOST_KNOWN:  # what is each run's own is of no use to the others
+            known.clear()
         known[plain] = json.dumps(value, indent=2)  # a line break inside of a text is written \\n
     return known[plain].replace("\n", f"\n{margin}")
 
