@@ -274,31 +274,45 @@ class StepClock:
     """
 
     def __init__(self, wait: Callable[[], object], *, now: Callable[[], float] = time.perf_counter) -> None:
-        self.data_time_s = 0.0
-        self.step_time_s = 0.0
-        self._wait = wait
-        self._now = now
+        self._data, self._step = _Timed(wait, now), _Timed(wait, now)
 
-    @contextlib.contextmanager
-    def data(self) -> Iterator[None]:
+    @property
+    def data_time_s(self) -> float:
+        """What fetching the last batch took."""
+        return self._data.took_s
+
+    @property
+    def step_time_s(self) -> float:
+        """What the last step took."""
+        return self._step.took_s
+
+    def data(self) -> ContextManager[None]:
         """Time the fetching of a batch until it is on the device, into `data_time_s`; not part of the step's own time.
 
         Evaluation, checkpoints and reports between steps are in neither.
         """
-        self._wait()
-        began = self._now()
-        yield
-        self._wait()
-        self.data_time_s = self._now() - began
+        return self._data
 
-    @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self) -> ContextManager[None]:
         """Time forward pass, backward pass and update, with all their kernels, into `step_time_s`."""
+        return self._step
+
+
+class _Timed:
+    """Times its block, each time that it is entered; no generator, since every step of a training goes through it."""
+
+    def __init__(self, wait: Callable[[], object], now: Callable[[], float]) -> None:
+        self.took_s = 0.0
+        self._wait, self._now = wait, now
+
+    def __enter__(self) -> None:
         self._wait()
-        began = self._now()
-        yield
-        self._wait()
-        self.step_time_s = self._now() - began
+        self._began = self._now()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._wait()
+            self.took_s = self._now() - self._began
 
 
 def batches(draw: Callable[[], Any], join: Callable[[List[Any]], Any], batch_size: int) -> Iterator[Any]:

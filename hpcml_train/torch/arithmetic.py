@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union, cast
+from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union, cast
 
 import torch
 
@@ -143,11 +143,9 @@ class Arithmetic:
         is_cast = x.is_floating_point() and self.precision != OWN
         return x.to(device=self.device, dtype=self.parameter_dtype if is_cast else None)
 
-    @contextlib.contextmanager
-    def context(self) -> Iterator[None]:
+    def context(self) -> ContextManager[None]:
         """Compute in this precision inside the block: the forward pass and the loss."""
-        with self._autocast(), self._products(is_backward=False):  # what autocast asks of oneDNN is no product
-            yield
+        return self._mixed() if self.precision in _AUTOCAST else self._products(is_backward=False)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of *loss*, scaled where this precision scales; also several times before a step."""
@@ -305,23 +303,25 @@ class Arithmetic:
             yield
 
     @contextlib.contextmanager
-    def _autocast(self) -> Iterator[None]:
-        dtype = _AUTOCAST.get(self.precision)
-        if dtype is None:
+    def _mixed(self) -> Iterator[None]:
+        with self._autocast(), self._products(is_backward=False):  # what autocast asks of oneDNN is no product
             yield
-            return
+
+    @contextlib.contextmanager
+    def _autocast(self) -> Iterator[None]:
+        dtype = _AUTOCAST[self.precision]
         with contextlib.ExitStack() as stack:
             if self.device.type == "cpu" and self._has_rnn and not _has_mkldnn(dtype):
                 stack.enter_context(emulation.without_mkldnn())
             stack.enter_context(torch.autocast(self.device.type, dtype=dtype))
             yield
 
-    @contextlib.contextmanager
-    def _products(self, *, is_backward: bool) -> Iterator[None]:
+    def _products(self, *, is_backward: bool) -> ContextManager[None]:
         """Emulate the products of the block, or compute them in FP8, where the precision asks for one of these."""
-        if not self.replaces_products:
-            yield
-            return
+        return self._replaced(is_backward=is_backward) if self.replaces_products else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _replaced(self, *, is_backward: bool) -> Iterator[None]:
         name, of = _EMULATED[self.precision], emulation.Pass(self._forward, self._history, is_backward)
         self._forward.forget()
         how = {"has_rnn": self._has_rnn, "must_see": not is_backward}

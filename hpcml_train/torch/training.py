@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import os
 import pickle
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Optional, Union, cast
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union, cast
 
 import torch
 from torch import nn
@@ -141,7 +141,7 @@ class TorchTraining(loop.Training):
         run, task, team = self.run, self.task, self._team
         if task.compile:
             team.model = cast("nn.Module", torch.compile(team.model))
-        clock = StepClock(functools.partial(_synchronize, team))
+        clock = StepClock(functools.partial(_synchronize, [one for one in team.devices if one.type == "cuda"]))
         self._memories = [PeakMemory(device) for device in dict.fromkeys(team.devices)]  # logical devices are one
         orders = itertools.islice(sample_orders(self._recipe.samples, run, task), done, None)
         window = StepWindow.of_run(run, done)
@@ -155,6 +155,7 @@ class TorchTraining(loop.Training):
                     parts = self._fetch(next(orders))
                 with clock.step():
                     loss = team.learn(self._recipe, self._arithmetic, parts)
+                    del parts  # so that the next ones find their memory warm
                     self._arithmetic.step(self._optimizer)
                 if window is not None:
                     window.after(step)
@@ -310,7 +311,6 @@ def _make_reproducible(task: Task) -> None:
     torch.backends.cudnn.benchmark = False  # kernels chosen by their speed are numbers chosen by chance
 
 
-def _synchronize(team: Team) -> None:
-    for device in team.devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+def _synchronize(gpus: Sequence[torch.device]) -> None:
+    for gpu in gpus:
+        torch.cuda.synchronize(gpu)
