@@ -54,7 +54,7 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml", "hpcml.api"): "`import hpcml` costs an agent nothing",
     ("hpcml.api", "hpcml.commands.compare"): "loads the statistics: a second",
     (
-        "hpcml.agent.main",
+        "hpcml.agent.turns",
         "hpcml.agent.attempt",
     ): "loaded while the sampler, which is another process, loads what it needs",
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.summary"): "as above",
@@ -373,7 +373,7 @@ def test_a_run_on_this_machine_loads_no_statistics_and_nothing_that_other_machin
 
 def test_an_agent_loads_little_before_it_starts_the_sampler() -> None:
     # Each module costs path operations on a shared file system, for which the program waits
-    words = [sys.executable, "-P", "-c", "import json, sys, hpcml.agent.main; print(json.dumps(list(sys.modules)))"]
+    words = [sys.executable, "-P", "-c", "import json, sys, hpcml.agent.turns; print(json.dumps(list(sys.modules)))"]
     loaded = set(json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout))
 
     assert "hpcml.agent.telemetry.control" in loaded

@@ -1,6 +1,6 @@
 """One attempt of one run on one node, from the start of its program to its last word in the journal (`carry_out`).
 
-It is loaded while the attempt's sampler, which hpcml/agent/main starts, loads what it needs. In order: the workload is
+It is loaded while the attempt's sampler, which hpcml/agent/turns starts, loads what it needs. In order: the workload is
 started and watched, the outcome and its cause are judged and written, and a run that stopped at a checkpoint is put
 back into the queue. Trouble of hpcml's own (facts, telemetry, notification) is journalled and never ends the workload.
 """

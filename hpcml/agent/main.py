@@ -1,115 +1,11 @@
 """The agent: the process that the job script starts on each node, which runs and watches the workload.
 
-``python -m hpcml.agent.main PATH`` needs PATH, a run directory or a manifest in it, and nothing else: no Hydra, no
-database, no network. With ``--batch FILE`` it executes the runs that FILE lists for this job's array index, one after
-the other, or side by side on MIG slices (`lanes`). Its exit status is that of the workload, or 2 where the arguments or
-manifests cannot be used.
+``python -m hpcml.agent.main PATH``: `hpcml.agent.turns` says what PATH may be.
 """
 
-from __future__ import annotations
-
-import os
 import sys
-from collections.abc import Mapping
-from pathlib import Path
 
-from hpcml.agent import fence, history
-from hpcml.agent.assignment import Turn, job_of, read_element, read_turn
-from hpcml.agent.lanes import carry_out_beside, slices_of
-from hpcml.agent.outcome import Ended
-from hpcml.agent.signals import Inbox
-from hpcml.agent.telemetry.control import SamplerHandle
-from hpcml.errors import HpcmlError
-from hpcml.runs.cancellation import is_cancelled
-from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.rest import wake_if_over
-from hpcml.runs.state import EventName
-
-_USAGE = 2
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Execute the runs that *arguments* (default: sys.argv) name; return the exit status.
-
-    Of several runs, the first that failed determines the status; one that was put back into the queue is no failure of
-    a shared job. After a signal that asks to end, runs that have not started are left as they are. Arguments or
-    manifests that cannot be used are reported on standard error, with status 2.
-    """
-    words = sys.argv[1:] if arguments is None else arguments
-    inbox = Inbox()
-    with inbox.listening():
-        try:
-            element = read_element(words, os.environ)
-        except HpcmlError as error:
-            return _complain(error)
-        if slices := slices_of(element, os.environ):
-            return carry_out_beside(words, slices, inbox, os.environ)
-        status = 0
-        for source in element.sources:
-            ended = _run(source, element.pack, inbox, os.environ)
-            status = _worse(status, ended, is_alone=element.pack is None)
-            if ended.interrupted or (element.pack is not None and inbox.asks_to_end()):
-                break  # what has not begun stays as it was: the scheduler's word decides
-        return status
-
-
-def _run(source: Path, pack: str | None, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
-    try:
-        turn = read_turn(source, pack, environ)
-        if _is_over(turn, environ):
-            return Ended(status=0)
-        return _carry_out(turn, inbox, environ)
-    except (HpcmlError, OSError) as error:
-        return Ended(status=_complain(error))
-
-
-def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
-    """Run the next attempt of the run of *turn* to its end, and journal everything about it.
-
-    *inbox* holds the signals sent to the agent; *environ* is the environment of the job. A run that was cancelled
-    before it started ends at once. Ended by a signal from outside (on a cluster), the attempt stays unsettled: the
-    scheduler knows why.
-    """
-    hold = fence.enter(turn, environ, inbox)
-    if isinstance(hold, fence.Left):
-        sys.stderr.write(f"hpcml agent: run {turn.run_dir.uid} is left alone: {hold.reason}\n")
-        return Ended(status=hold.status, interrupted=hold.interrupted)
-    if turn.node == 0:
-        wake_if_over(turn.run_dir)
-    journal = turn.open_journal(hold.attempt)
-    started = {
-        **ProcessIdentity.of_this_process().as_details(),
-        "walltime_s": turn.manifest.plan.walltime_s,
-        "node": turn.node,
-        "pack": turn.pack,
-        "start": fence.JobStart.of(turn, environ).start,
-        **job_of(turn, environ),
-    }
-    journal.event(EventName.ATTEMPT_STARTED, started)
-    sampler = None if is_cancelled(turn.run_dir) else SamplerHandle.start(turn, hold.attempt, environ)
-    from hpcml.agent.attempt import carry_out  # noqa: PLC0415 - loaded while the sampler loads what it needs
-
-    return carry_out(turn, hold, inbox, environ, journal, sampler)
-
-
-def _is_over(turn: Turn, environ: Mapping[str, str]) -> bool:
-    """Tell whether a job that was started again has finished this run before; a slow node has its part still to do."""
-    if turn.pack is None or not history.is_over(turn.run_dir, turn.pack, comes_back=turn.is_local):
-        return False
-    return turn.node == 0 or not fence.is_awaited(turn, environ)
-
-
-def _worse(status: int, ended: Ended, *, is_alone: bool) -> int:
-    """Return the exit status after one more run: the first that is no success stands for all that share the job."""
-    if ended.waits and not is_alone:
-        return status  # it goes on by itself, and is no failure of this job
-    return status or ended.status
-
-
-def _complain(error: Exception) -> int:
-    sys.stderr.write(f"hpcml agent: {error}\n")
-    return _USAGE
-
+from hpcml.agent.turns import take_turns
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(take_turns(sys.argv[1:]))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.agent import main as agent_main
+from hpcml.agent.turns import take_turns
 from hpcml.runs.layout import RunDir
 from hpcml.schedulers import requeue
 from tests.agent.node import MakeRun
@@ -57,7 +57,7 @@ def say(manifest: Path, project: Path, word: str) -> None:
 def agent(*words: str) -> tuple[int, str]:
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
-        status = agent_main.main([*words])
+        status = take_turns(words)
     return status, said.getvalue()
 
 
