@@ -53,6 +53,9 @@ OWNERS: dict[str, set[str]] = {
 LATE: dict[tuple[str, str], str] = {
     ("hpcml", "hpcml.api"): "`import hpcml` costs an agent nothing",
     ("hpcml.api", "hpcml.commands.compare"): "loads the statistics: a second",
+    ("hpcml.agent.main", "hpcml.agent.turns"): "after it is known where modules are found: hpcml.agent.bundle",
+    ("hpcml.agent.main", "hpcml.agent.mpi.rank"): "as above",
+    ("hpcml.agent.bundle", "hpcml.runs.atomic"): "what dataclasses write is noted before",
     (
         "hpcml.agent.turns",
         "hpcml.agent.attempt",

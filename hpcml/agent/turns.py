@@ -8,6 +8,7 @@ arguments or manifests cannot be used.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,7 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     sampler = None if is_cancelled(turn.run_dir) else SamplerHandle.start(turn, hold.attempt, environ)
     from hpcml.agent.attempt import carry_out  # noqa: PLC0415 - loaded while the sampler loads what it needs
 
+    gc.enable()  # which hpcml.agent.main had put off until all is loaded
     return carry_out(turn, hold, inbox, environ, journal, sampler)
 
 

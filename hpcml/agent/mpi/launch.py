@@ -200,4 +200,4 @@ def _is_any(name: str, patterns: Sequence[str]) -> bool:
 
 def rank_command(source: str, attempt: int) -> list[str]:
     """Return what each rank is started by: *source* is the run's manifest."""
-    return [sys.executable, "-P", "-m", "hpcml.agent.mpi.rank", source, str(attempt)]
+    return [sys.executable, "-P", "-m", "hpcml.agent.main", "--rank", source, str(attempt)]

@@ -1,13 +1,14 @@
 """One rank of an MPI job: started by the launcher, starts the program and tells the agent of its node how that went.
 
-``python -m hpcml.agent.mpi.rank MANIFEST ATTEMPT``. It gives the program the variables and the log files that an agent
-gives to its ranks, and stays its parent, since the agents do not see how another's child ends. Signals that ask to end
-are passed on; those for checkpoints come from the agents. A program that leaves at a checkpoint (status 75) is a
+``python -m hpcml.agent.main --rank MANIFEST ATTEMPT``. It gives the program the variables and the log files that an
+agent gives to its ranks, and stays its parent, since the agents do not see how another's child ends. Signals that ask
+to end are passed on; those for checkpoints come from the agents. A program that leaves at a checkpoint (status 75) is a
 success to the launcher, which would else kill the others.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -114,11 +115,15 @@ def see_through(started: StartedRank, records: Records, *, count: int, grace_s: 
     return 128 - code if code < 0 else code
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Be the rank that the launcher's variables name; return the program's exit status, or 2 where it is none."""
+def be_rank(words: Sequence[str]) -> int:
+    """Be the rank that the launcher's variables name; return the program's exit status, or 2 where it is none.
+
+    *words* are the manifest and the number of the attempt.
+    """
     for number in _LEFT_TO_AGENTS:
         signal.signal(number, lambda *_: None)  # not ignored: that the program would inherit
-    source, attempt = sys.argv[1:] if words is None else words
+    source, attempt = words
+    gc.enable()  # which hpcml.agent.main had put off until all is loaded
     try:
         turn = read_turn(Path(source), None, os.environ)
     except (HpcmlError, OSError) as error:
@@ -142,7 +147,3 @@ def main(words: Sequence[str] | None = None) -> int:
         records.ended(place.rank, RankEnd(code=_CANNOT_START, at_s=time.time(), host=host, reason=why))
         return _CANNOT_START
     return see_through(started, records, count=count, grace_s=plan.stop_grace_s)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hpcml.agent import bundle
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import is_going_on
 from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
@@ -95,7 +96,7 @@ def submit_points(
         voice = images.Voice(display=reporter.building, warn=reporter.warn)
         jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
         chosen = images.with_images(chosen, environ, project, voice, jobs)
-    for warning in preflight.all_warnings(chosen, places, backends.machine):
+    for warning in [*preflight.all_warnings(chosen, places, backends.machine), *_bundled()]:
         reporter.warn(warning)
     if not chosen:
         return []
@@ -111,6 +112,12 @@ def submit_points(
         still = {id(item) for item in missing}
         chosen = [ready for item, ready in zip(wanted, chosen, strict=True) if id(item) in still]
         return launch(chosen, places, backends, command_line) if chosen else []
+
+
+def _bundled() -> list[str]:
+    """Have the agents start from a bundle; return a warning where they cannot."""
+    why = bundle.refresh()
+    return [] if why is None else [f"agents start more slowly than they could: their bundle cannot be made: {why}"]
 
 
 def _rehearse(chosen: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> None:

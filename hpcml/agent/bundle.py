@@ -1,0 +1,170 @@
+"""Makes the bundle: one file with all modules that an agent loads on a node (`hpcml.agent.main` says what for).
+
+It holds compiled modules of hpcml, of Python's library and of what the sampler needs, as Python would load them, and
+says where the extension modules lie. It lies among Python's own compiled modules, is trusted as they are, and is made
+under their conditions: where their folder can be written to and Python may write them. `refresh` does it before runs
+are submitted; whoever installs hpcml for others calls ``python -m hpcml.agent.bundle`` once.
+
+What a bundle was made of is watched as Python watches what it has compiled, by time and size. A submission looks at
+every file. An agent looks at each file of a checkout, which people edit; of an installed package at its folder, which
+an installer changes by exchanging files. So what somebody edits there by hand is in agents from the next submission on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import marshal
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from hpcml.agent.main import MAGIC, Bundle, place_of_bundle, status_of
+
+_LOADED = (  # by an agent, its sampler and a rank of MPI; what few of them need stays outside
+    "hpcml.agent.turns",
+    "hpcml.agent.attempt",
+    "hpcml.agent.telemetry.sampler",
+    "hpcml.agent.telemetry.summary",
+    "hpcml.agent.mpi.job",
+    "hpcml.agent.mpi.rank",
+)
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_PATIENCE_S = 60.0
+_File = tuple[str, str | None, SourceFileLoader | None]  # file, folder of a package, None: an extension module
+
+
+def refresh() -> str | None:
+    """Make the bundle anew in a Python of its own, where it is absent or older than what it is made of.
+
+    Nothing happens where compiled modules cannot be written, or must not be. Returns why it could not be made, in one
+    line: agents start without it, too.
+    """
+    if sys.dont_write_bytecode or _is_fresh() or not _is_writable():
+        return None
+    words = [sys.executable, "-P", "-m", "hpcml.agent.bundle"]
+    try:
+        subprocess.run(words, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE_S)
+    except subprocess.CalledProcessError as error:
+        said: bytes = error.stderr
+        return (said.decode(errors="replace").strip().splitlines() or [str(error)])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None
+
+
+def make() -> None:
+    """Load what an agent loads, and write it into the bundle; raises `OSError`.
+
+    To be called in a Python that has loaded nothing of hpcml but this module.
+    """
+    written = _noted_while(lambda: [importlib.import_module(name) for name in _LOADED])
+    from hpcml.runs.atomic import replacing  # noqa: PLC0415 - not before what dataclasses write is noted
+
+    files = dict(_files(sys.modules.items()))
+    sources = _statuses(file for file, _, _ in files.values() if not _is_pythons(file))
+    codes: list[bytes] = []
+    end = 0
+
+    def placed(code: CodeType) -> tuple[int, int]:
+        nonlocal end
+        codes.append(marshal.dumps(code))
+        begin, end = end, end + len(codes[-1])
+        return begin, end
+
+    head = {
+        "python": sys.version,
+        "watched": _statuses(_watched(files.values())),
+        "sources": sources,
+        "modules": {
+            name: (file, folder, None if loader is None else placed(_code(loader, name)))
+            for name, (file, folder, loader) in files.items()
+        },
+        "written": {text: placed(code) for text, code in written.items()},
+    }
+    if _statuses(path for path, _ in sources) != sources:
+        return  # somebody is at work on them: the next submission makes it
+    raw = marshal.dumps(head)
+    place = Path(place_of_bundle())
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(place) as draft:
+        draft.write_bytes(b"".join([MAGIC, len(raw).to_bytes(8, "little"), raw, *codes]))
+
+
+def _noted_while(load: Callable[[], object]) -> dict[str, CodeType]:
+    """Return the texts that `dataclasses` writes and compiles during *load*, with what they are compiled to."""
+    noted: dict[str, CodeType] = {}
+
+    def note(text: str, *names: dict[str, Any]) -> None:
+        noted[text] = compile(text, "<string>", "exec", dont_inherit=True)
+        exec(noted[text], *names)  # noqa: S102 - that library's own text
+
+    vars(dataclasses)["exec"] = note  # its own global name, before Python's
+    load()
+    del vars(dataclasses)["exec"]
+    return noted
+
+
+def _files(modules: Iterable[tuple[str, ModuleType]]) -> Iterator[tuple[str, _File]]:
+    """Yield the modules that were loaded from files, by name, but for the one that runs."""
+    for name, module in list(modules):
+        spec = getattr(module, "__spec__", None)  # typing.io has none
+        if spec is None or spec.origin is None or name == "__main__":
+            continue
+        folders = spec.submodule_search_locations
+        if type(spec.loader) is SourceFileLoader:
+            yield name, (spec.origin, None if folders is None else next(iter(folders)), spec.loader)
+        elif type(spec.loader) is ExtensionFileLoader:
+            yield name, (spec.origin, None, None)
+
+
+def _code(loader: SourceFileLoader, name: str) -> CodeType:
+    code = loader.get_code(name)
+    assert isinstance(code, CodeType)  # what was loaded has code
+    return code
+
+
+def _watched(files: Iterable[_File]) -> Iterator[str]:
+    """Yield what an agent looks at: files of a checkout, of an installed package its folders; nothing of Python's."""
+    for file, folder, _ in files:
+        if _is_pythons(file):
+            continue
+        path = Path(file)
+        is_in_package = folder is not None or (path.parent / "__init__.py").exists()
+        yield str(path.parent) if is_in_package and _is_installed(path) else file
+
+
+def _is_installed(path: Path) -> bool:
+    return not _INSTALLED.isdisjoint(path.parts)
+
+
+def _is_pythons(file: str) -> bool:
+    """Tell whether *file* belongs to Python's own library, which changes with its version."""
+    path = Path(file)
+    return path.is_relative_to(Path(os.__file__).parent) and not _is_installed(path)
+
+
+def _statuses(paths: Iterable[str]) -> list[tuple[str, tuple[int, int] | None]]:
+    return [(path, status_of(path)) for path in sorted(set(paths))]
+
+
+def _is_fresh() -> bool:
+    try:
+        bundle = Bundle(Path(place_of_bundle()).read_bytes())
+        return bundle.is_current() and all(status_of(path) == was for path, was in bundle.head["sources"])
+    except (OSError, ValueError, EOFError, TypeError, KeyError):
+        return False
+
+
+def _is_writable() -> bool:
+    folders = Path(place_of_bundle()).parents
+    return os.access(next(folder for folder in folders if folder.exists()), os.W_OK)
+
+
+if __name__ == "__main__":
+    make()

@@ -1,0 +1,184 @@
+"""The bundle from which agents start: it changes nothing but how fast, and is never older than what it was made of."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcml.agent.main import MAGIC
+from tests.agent.node import MakeRun, environ, told
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOK = """
+import json, sys
+from hpcml.agent.main import use_bundle
+use_bundle()
+from hpcml.agent import signals, turns
+from hpcml.runs.manifest import Image
+print(json.dumps({
+    "from": type(turns.__spec__.loader).__name__,
+    "file": turns.__file__,
+    "word": getattr(signals, "WORD", None),
+    "made": repr(Image(path="x")),
+    "written": Image.__init__.__code__.co_filename,
+    "bundled": sum(type(module.__spec__.loader).__name__ == "_Loader" for module in sys.modules.values()
+                   if getattr(module, "__spec__", None)),
+}))
+"""
+Look = Callable[..., dict[str, object]]
+
+
+class Installation:
+    """A copy of hpcml in a folder of its own, with a place of its own for what Python compiles."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for package in ("hpcml", "hpcml_client"):
+            shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        unwanted = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
+        self.environ = {name: value for name, value in os.environ.items() if name not in unwanted}
+        self.environ |= {"PYTHONPATH": str(folder), "PYTHONPYCACHEPREFIX": str(folder.parent / "compiled")}
+
+    def python(self, *words: str, **environ: str) -> str:
+        argv = [sys.executable, "-P", *words]
+        done = subprocess.run(
+            argv, env={**self.environ, **environ}, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def look(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.python("-c", LOOK))
+        return found
+
+    def refresh(self, **environ: str) -> str:
+        return self.python("-c", "from hpcml.agent.bundle import refresh; print(refresh())", **environ).strip()
+
+    @property
+    def bundles(self) -> list[Path]:
+        return sorted(self.folder.parent.rglob("*.bundle"))
+
+    def edit(self, *, by_exchange: bool) -> None:
+        """Have hpcml.agent.signals say a word; *by_exchange* as an installer does it, else as an editor may."""
+        module = self.folder / "hpcml" / "agent" / "signals.py"
+        text = module.read_text() + "\nWORD = 'new'\n"
+        if by_exchange:
+            (module.parent / "draft").write_text(text)
+            (module.parent / "draft").replace(module)
+        else:
+            module.write_text(text)
+
+
+@pytest.fixture(params=["checkout", "site-packages"])
+def installation(request: pytest.FixtureRequest, tmp_path: Path) -> Installation:
+    return Installation(tmp_path / request.param)
+
+
+def test_what_an_agent_loads_is_the_same_from_a_bundle(tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+    before = installation.look()
+    assert installation.refresh() == "None"
+    after = installation.look()
+
+    assert before["from"] == "SourceFileLoader"
+    assert before["bundled"] == 0
+    assert after["from"] == "_Loader"
+    assert isinstance(after["bundled"], int)
+    assert after["bundled"] > 50
+    same = ("file", "made", "written", "word")
+    assert [after[name] for name in same] == [before[name] for name in same]
+
+
+def test_a_bundle_is_made_once_and_anew_where_anything_changed(installation: Installation) -> None:
+    installation.refresh()
+    (bundle,) = installation.bundles
+    made = bundle.stat()
+    installation.refresh()
+    assert bundle.stat().st_ino == made.st_ino
+
+    installation.edit(by_exchange=False)
+    installation.refresh()
+
+    assert bundle.stat().st_ino != made.st_ino
+    assert (installation.look()["from"], installation.look()["word"]) == ("_Loader", "new")
+
+
+def test_an_agent_takes_no_module_that_an_installer_has_exchanged(installation: Installation) -> None:
+    installation.refresh()
+    installation.edit(by_exchange=True)
+
+    assert (installation.look()["from"], installation.look()["word"]) == ("SourceFileLoader", "new")
+
+
+def test_an_agent_takes_no_module_of_a_checkout_that_somebody_has_edited(tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+    installation.refresh()
+    installation.edit(by_exchange=False)
+
+    assert installation.look()["word"] == "new"
+
+
+@pytest.mark.parametrize("damage", [b"", b"something else", MAGIC, MAGIC + (99).to_bytes(8, "little") + b"{"])
+def test_half_a_bundle_is_none(damage: bytes, tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+    installation.refresh()
+    (bundle,) = installation.bundles
+    bundle.write_bytes(damage)
+
+    assert installation.look()["from"] == "SourceFileLoader"
+    installation.refresh()
+    assert installation.look()["from"] == "_Loader"
+
+
+def test_a_bundle_of_another_python_is_none(tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+    installation.refresh()
+    (bundle,) = installation.bundles
+    content = bundle.read_bytes()
+    version = sys.version.encode()
+    assert content.count(version) == 1
+    bundle.write_bytes(content.replace(version, version[:-1] + b"?"))
+
+    assert installation.look()["from"] == "SourceFileLoader"
+
+
+def test_nothing_is_written_where_python_must_not_write_what_it_compiles(tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+
+    assert installation.refresh(PYTHONDONTWRITEBYTECODE="1") == "None"
+
+    assert not installation.bundles
+
+
+def test_why_no_bundle_can_be_made_is_one_line(tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+    module = installation.folder / "hpcml" / "agent" / "attempt.py"
+    module.write_text("raise OSError(28, 'No space left on device')\n")
+
+    assert installation.refresh() == "OSError: [Errno 28] No space left on device"
+    assert not installation.bundles
+
+
+def test_a_run_from_a_bundle_ends_as_one_without(make_run: MakeRun, tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "site-packages")
+    installation.refresh()
+    turns = installation.folder / "hpcml" / "agent" / "turns.py"
+    turns.write_text(
+        "raise SystemExit(9)\n"
+    )  # in place, which an agent takes no notice of: it is the bundle's that runs
+    run_dir = make_run("import sys; print('hello'); sys.exit(3)", "telemetry.interval=100ms")
+
+    words = [sys.executable, "-P", "-m", "hpcml.agent.main", str(run_dir.path)]
+    done = subprocess.run(words, env=environ(**installation.environ), timeout=60, check=False)
+
+    assert done.returncode == 3
+    assert run_dir.stdout(0, 0).read_text() == "hello\n"
+    assert told(run_dir, "attempt_ended")[0]["reason"] == "exit status 3"
+    assert told(run_dir, "telemetry")[0]["samples"] >= 2
