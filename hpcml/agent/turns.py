@@ -19,7 +19,7 @@ from hpcml.agent.assignment import Turn, job_of, read_element, read_turn
 from hpcml.agent.lanes import carry_out_beside, slices_of
 from hpcml.agent.outcome import Ended
 from hpcml.agent.signals import Inbox
-from hpcml.agent.telemetry.control import SamplerHandle
+from hpcml.agent.telemetry.control import SamplerHandle, prepare
 from hpcml.errors import HpcmlError
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.liveness import ProcessIdentity
@@ -45,7 +45,9 @@ def take_turns(words: Sequence[str]) -> int:
         if slices := slices_of(element, os.environ):
             return carry_out_beside(words, slices, inbox, os.environ)
         status = 0
-        for source in element.sources:
+        for number, source in enumerate(element.sources):
+            if number == 1:
+                prepare()
             ended = _run(source, element.pack, inbox, os.environ)
             status = _worse(status, ended, is_alone=element.pack is None)
             if ended.interrupted or (element.pack is not None and inbox.asks_to_end()):
@@ -87,8 +89,13 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     }
     journal.event(EventName.ATTEMPT_STARTED, started)
     sampler = None if is_cancelled(turn.run_dir) else SamplerHandle.start(turn, hold.attempt, environ)
-    from hpcml.agent.attempt import carry_out  # noqa: PLC0415 - loaded while the sampler loads what it needs
-
+    try:
+        from hpcml.agent.attempt import carry_out  # noqa: PLC0415 - loaded while the sampler loads what it needs
+    except OSError:
+        if sampler is not None:
+            sampler.stop()  # other runs of the job may follow, which it would go on to measure
+        journal.close()
+        raise
     gc.enable()  # which hpcml.agent.main had put off until all is loaded
     return carry_out(turn, hold, inbox, environ, journal, sampler)
 

@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,11 +18,14 @@ from tests.agent.node import (
     Requeue,
     agent,
     began,
+    environ,
     start_agent,
     told,
     told_with_attempts,
     wait_for,
 )
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def batch(tmp_path: Path, *elements: list[RunDir]) -> str:
@@ -155,3 +160,22 @@ def test_where_one_node_fails_in_a_run_of_a_shared_job_the_others_end_it_and_the
     assert other["state"] == "FAILED"
     assert re.fullmatch(r"node 0 \(.*\) ended first: .*", other["reason"])
     assert [end["state"] for end in told(follows, "attempt_ended")] == ["COMPLETED"] * 2
+
+
+def test_the_sampler_of_a_run_that_could_not_be_begun_measures_no_other(make_run: MakeRun, tmp_path: Path) -> None:
+    copy = tmp_path / "hpcml"
+    shutil.copytree(ROOT / "hpcml", copy / "hpcml", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "hpcml_client", copy / "hpcml_client")
+    (copy / "hpcml" / "agent" / "attempt.py").write_text("raise OSError(5, 'Input/output error')\n")
+    run_dirs = [make_run("pass", uid="a"), make_run("pass", uid="b")]
+
+    words = [sys.executable, "-P", "-m", "hpcml.agent.main", "--batch", batch(tmp_path, run_dirs)]
+    done = subprocess.run(
+        words, env=environ(PYTHONPATH=str(copy)), capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.count("Input/output error") == 2
+    for run_dir in run_dirs:  # its last word, which it has only where it was asked to end
+        (telemetry,) = run_dir.telemetry.glob("*.jsonl")
+        assert "sampler_ended" in telemetry.read_text()

@@ -70,7 +70,7 @@ os.remove("holder")
 # What a process does, by a word of its command line; the first that is found
 _DOES = {
     "DOUBLED": "program",
-    "hpcml.agent.telemetry": "sampler",
+    "hpcml-sampler": "sampler",
     "hpcml.agent.main": "agent",
     "hpcml.schedulers.local": "queue",
     "hpcml.cli.main": "command",
@@ -144,6 +144,9 @@ def processes_of(home: Path) -> dict[int, str]:
             environ = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
             if mark in environ or any(word.startswith(within) for word in environ):
                 words = Path(f"/proc/{name}/cmdline").read_text(errors="replace")
+                words += "\0" + Path(f"/proc/{name}/comm").read_text(
+                    errors="replace"
+                )  # a sampler is a fork of its agent
                 does = (what for word, what in _DOES.items() if word in words)
                 found[int(name)] = next(does, Path(words.partition("\0")[0]).name)
     return found

@@ -1,33 +1,39 @@
 """The agent's side of the sampler: starts the process, reads what it writes, and sums it up at the end.
 
-The agent never waits longer than two seconds for the sampler, which may hang in the GPU driver.
+The sampler is a fork of the agent, which has loaded most of what it needs: it reads in a fraction of the time that a
+Python of its own would take, while the program waits for its first sample (energy counts from the program's start). It
+is a process because NVML may hang: the agent never waits for it longer than two seconds.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
-import subprocess
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import how
 from hpcml.runs.journal import parse_chunk
 
 if TYPE_CHECKING:
+    from hpcml.agent.telemetry.sampler import Orders
     from hpcml.agent.telemetry.summary import NodeSummary
 
 PATIENCE_S = 2.0  # NVML may take half a minute, and a program that waits for it costs more than a gap in the samples
 _TO_DIE_S = 0.5
 _READ_EVERY_S = 5.0
 _CHUNK_BYTES = 4 << 20
+_STANDARD_ERROR = 2
+_LONGEST_PAUSE_S = 0.05
 _CHOOSE_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPU_DEVICE_ORDINAL")
 
 
@@ -39,7 +45,7 @@ class SamplerHandle:
     seconds; `trouble` has the reason why there are no samples, or no more.
     """
 
-    process: subprocess.Popen[bytes] | None
+    process: _Fork | None
     is_on: bool = True  # else it tells the facts of the GPUs and takes no samples
     trouble: str | None = None  # why there is none, or no more
     _facts: Mapping[str, Any] | None = None  # of the GPUs, told and not yet taken
@@ -61,17 +67,17 @@ class SamplerHandle:
         planned = turn.manifest.plan.environment
         chosen = {**environ, **{name: planned[name] for name in _CHOOSE_GPUS if name in planned}}
         is_on = turn.manifest.run.telemetry.enabled
+        agent = os.getpid()
+
+        def act() -> int:
+            from hpcml.agent.telemetry.sampler import sample  # noqa: PLC0415 - in its own process
+
+            os.environ.clear()
+            os.environ.update({name: value for name, value in chosen.items() if value is not None})
+            return sample(_orders(turn, attempt, agent))
+
         try:
-            return cls(
-                subprocess.Popen(
-                    _argv(turn, attempt),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,  # its complaints, if any, go where the agent's go
-                    env={name: value for name, value in chosen.items() if value is not None},
-                    start_new_session=True,  # signals to the agent's group are not for it
-                ),
-                is_on,
-            )
+            return cls(_Fork.of_this(act), is_on)
         except OSError as error:
             return cls(None, is_on, trouble=f"the sampler cannot start: {error}")
 
@@ -82,9 +88,8 @@ class SamplerHandle:
         """
         until = time.monotonic() + timeout_s
         while self.process is not None and not (self._has_said or self._stopped):
-            assert self.process.stdout is not None
             left_s = max(0.0, until - time.monotonic())
-            if not select.select([self.process.stdout], [], [], left_s)[0] or not self._listen():
+            if not select.select([self.process.said], [], [], left_s)[0] or not self._listen():
                 break
         facts, self._facts = self._facts, None
         return facts or {}
@@ -123,32 +128,23 @@ class SamplerHandle:
         if self.process is None or self._stopped:
             return
         self._stopped = True
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         with suppress(OSError):  # it has ended
-            self.process.stdin.write(b"stop\n")
-            self.process.stdin.flush()
-        try:
-            code = self.process.wait(PATIENCE_S - _TO_DIE_S)
-        except subprocess.TimeoutExpired:
+            os.write(self.process.control, b"stop\n")
+        code = self.process.wait(PATIENCE_S - _TO_DIE_S)
+        if code is None:
             self.trouble = self.trouble or f"the sampler did not answer within {PATIENCE_S:g} s and was killed"
-            self.process.kill()
-            with suppress(subprocess.TimeoutExpired):  # it hangs in the driver, which not even SIGKILL ends
-                self.process.wait(_TO_DIE_S)
-        else:
-            if code != 0:
-                self.trouble = self.trouble or _of_sampler(code)
-        with suppress(OSError):
-            self.process.stdin.close()
-        if not self._has_said and select.select([self.process.stdout], [], [], 0.0)[0]:
+            os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait(_TO_DIE_S)  # in vain where it hangs in the driver, which not even SIGKILL ends
+        elif code != 0:
+            self.trouble = self.trouble or _of_sampler(code)
+        if not self._has_said and select.select([self.process.said], [], [], 0.0)[0]:
             self._listen()
-        self.process.stdout.close()
+        self.process.close()
 
     def _listen(self) -> bool:
         """Take what the sampler says; tell whether it may say more."""
         assert self.process is not None
-        assert self.process.stdout is not None
-        heard = os.read(self.process.stdout.fileno(), 1 << 16)
+        heard = os.read(self.process.said, 1 << 16)
         self._said += heard
         line, newline, _ = self._said.partition(b"\n")
         if newline:
@@ -179,28 +175,99 @@ def _summary_from(begin_s: float) -> NodeSummary:
     return NodeSummary(begin_s)
 
 
-def _argv(turn: Turn, attempt: int) -> Sequence[str]:
+def prepare() -> None:
+    """Load what samplers load, so that those which are started from now on read at once."""
+    from hpcml.agent.telemetry import sampler  # noqa: F401, PLC0415 - the first sampler loads it in its own process
+
+
+def _orders(turn: Turn, attempt: int, agent: int) -> Orders:
+    from hpcml.agent.telemetry.sampler import Orders  # noqa: PLC0415 - as above
+
     plan, telemetry = turn.manifest.plan, turn.manifest.run.telemetry
-    words = [
-        sys.executable,
-        "-P",
-        "-m",
-        "hpcml.agent.telemetry.sampler",
-        str(turn.run_dir.path),
-        "--run",
-        turn.manifest.uid,
-    ]
-    words += ["--attempt", str(attempt), "--node", str(turn.node), "--agent", str(os.getpid())]
-    words += ["--interval-s", str(telemetry.interval_s)]
-    words += ["--gpus", str(plan.gpus_per_node)] if plan.gpus_per_node else []
-    words += [word for name in telemetry.samplers for word in ("--sampler", name)]
-    switches = {
-        "--without-gpus": plan.device != "cuda",
-        "--facts-only": not telemetry.enabled,
-        "--network": telemetry.network,
-        "--pcie": telemetry.pcie,
-    }
-    return [*words, *(word for word, is_on in switches.items() if is_on)]
+    return Orders(
+        run_dir=turn.run_dir.path,
+        run=turn.manifest.uid,
+        attempt=attempt,
+        node=turn.node,
+        agent=agent,
+        interval_s=telemetry.interval_s,
+        gpus=plan.gpus_per_node or None,
+        without_gpus=plan.device != "cuda",
+        facts_only=not telemetry.enabled,
+        network=telemetry.network,
+        pcie=telemetry.pcie,
+        samplers=telemetry.samplers,
+    )
+
+
+@dataclass(slots=True)
+class _Fork:
+    """A fork of this process, which leads a session of its own: signals to our group are not for it."""
+
+    pid: int
+    control: int  # file descriptor: its standard input
+    said: int  # and its standard output
+    code: int | None = None  # exit status, or the negative number of a signal; None while it lives
+
+    @classmethod
+    def of_this(cls, act: Callable[[], int]) -> _Fork:
+        """Start a process that does *act* and ends with what it returns; raise `OSError` where that cannot be."""
+        control, said = os.pipe(), os.pipe()
+        try:
+            pid = os.fork()
+        except OSError:
+            for end in (*control, *said):
+                os.close(end)
+            raise
+        if pid == 0:
+            _be(act, control[0], said[1])
+        os.close(control[0])
+        os.close(said[1])
+        return cls(pid, control[1], said[0])
+
+    def poll(self) -> int | None:
+        """Return how it ended; None: it has not."""
+        if self.code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has waited for it; as subprocess has it
+                pid, status = self.pid, 0
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for its end; None: it has not ended within *timeout_s*."""
+        until, pause_s = time.monotonic() + timeout_s, 0.0005
+        while self.poll() is None and (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(left_s, pause_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return self.code
+
+    def close(self) -> None:
+        os.close(self.control)
+        os.close(self.said)
+
+
+def _be(act: Callable[[], int], control: int, said: int) -> NoReturn:
+    """Be the forked process: nothing of the agent's is held or heard any more, and nothing of it is done at the end."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        os.dup2(control, 0)
+        os.dup2(said, 1)  # its complaints go where the agent's go
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers are enough
+            if int(name) > _STANDARD_ERROR:
+                with suppress(OSError):  # the folder itself
+                    os.close(int(name))
+        gc.enable()
+        code = act()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001 - as at the end of any Python
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
 
 
 def _of_sampler(code: int) -> str:

@@ -1,13 +1,13 @@
-"""The process that samples a node: ``python -P -m hpcml.agent.telemetry.sampler RUN_DIR ...``, started by the agent.
+"""The process that samples a node, forked by the agent: `sample` is all that it does.
 
 It has one thread, and may hang in NVML for as long as it likes: nobody waits for it. On its standard output it says one
 line, once it reads: the file it writes and the facts of the GPUs, as JSON. Any word on its standard input asks for a
-last tick; the end of that input, or of the agent, ends it at once.
+last tick; the end of that input, or of the agent, ends it at once. ``python -P -m hpcml.agent.telemetry.sampler RUN_DIR
+...`` does the same for a process that is no fork of an agent.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
@@ -15,9 +15,9 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,9 @@ UNITS = {
     "_c": "degrees Celsius",
     "_percent": "% of the time, or of the whole",
 }
-_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # prctl(2)
+_NAME = b"hpcml-sampler"  # in `ps -o comm` and `top`; at most 15 characters
+_INPUT, _OUTPUT = 0, 1
 _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # they go to whole jobs
 
 
@@ -94,87 +96,87 @@ class Sampler:
         self.node.tell_changes(values)
 
 
-def main(arguments: list[str] | None = None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a sampler is to do."""
+
+    run_dir: Path
+    run: str  # the run's id
+    attempt: int
+    node: int
+    agent: int  # the process that it ends with
+    interval_s: float = 1.0
+    gpus: int | None = None  # how many the job asked for on this node
+    without_gpus: bool = False
+    facts_only: bool = False
+    network: bool = False
+    pcie: bool = False
+    samplers: Sequence[str] = field(default_factory=list)  # of packages, by name
+
+
+def sample(orders: Orders) -> int:
     """Sample until the agent asks for the end, or ends itself; return the exit status."""
-    options = _options(arguments)
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
-    _end_with(options.agent)
+    _end_with(orders.agent)
     with started(os.environ) as obstacle:
-        found, refused = _gpus(options, obstacle)
+        found, refused = _gpus(orders, obstacle)
         facts = {**gpu_facts(found.gpus if found.is_known else ()), "gpu_mapping": found.source}
         if found.is_known and not obstacle:
             facts |= topology_facts(found.gpus, refused)
         if found.reason:
             facts["gpu_mapping_reason"] = found.reason
         facts = facts if found.gpus or found.reason else {}
-        if options.facts_only:
+        if orders.facts_only:
             _say({"telemetry": None, "facts": facts})
             return 0
         journal = JournalWriter.open(
-            str(RunDir(options.run_dir).telemetry),
-            run=options.run,
-            attempt=options.attempt,
-            writer=f"node{options.node}",
+            str(RunDir(orders.run_dir).telemetry),
+            run=orders.run,
+            attempt=orders.attempt,
+            writer=f"node{orders.node}",
         )
         with journal:
-            host = HostReader(root=options.agent, group=find_job_group(_job_id(os.environ)), network=options.network)
-            node = NodeReader(found=found, host=host, tell=journal.event, traffic=options.pcie, refused=refused)
-            sampler = Sampler(node=node, journal=journal, interval_s=options.interval_s)
+            host = HostReader(root=orders.agent, group=find_job_group(_job_id(os.environ)), network=orders.network)
+            node = NodeReader(found=found, host=host, tell=journal.event, traffic=orders.pcie, refused=refused)
+            sampler = Sampler(node=node, journal=journal, interval_s=orders.interval_s)
             with ExitStack() as opened:
-                if options.sampler:
-                    _add_others(sampler, options, found, opened)
-                sampler.begin({"interval_s": options.interval_s, **facts})
+                if orders.samplers:
+                    _add_others(sampler, orders, found, opened)
+                sampler.begin({"interval_s": orders.interval_s, **facts})
                 _say({"telemetry": journal.path, "facts": facts})
-                sampler.run(sys.stdin.fileno())
+                sampler.run(_INPUT)
             journal.event("sampler_ended", {"ticks": sampler.ticks, "missed_ticks": sampler.missed})
     return 0
 
 
-def _add_others(sampler: Sampler, options: argparse.Namespace, found: FoundGpus, opened: ExitStack) -> None:
+def _add_others(sampler: Sampler, orders: Orders, found: FoundGpus, opened: ExitStack) -> None:
     """Have *sampler* read those of packages too, into a journal of the run of their own."""
     from hpcml.agent.telemetry.others import OtherSamplers, Watched  # noqa: PLC0415 - looks for what is installed
 
     metrics = opened.enter_context(
         JournalWriter.open(
-            str(RunDir(options.run_dir).journals),
-            run=options.run,
-            attempt=options.attempt,
-            writer=f"sampler{options.node}",
+            str(RunDir(orders.run_dir).journals),
+            run=orders.run,
+            attempt=orders.attempt,
+            writer=f"sampler{orders.node}",
         )
     )
     uuids = [gpu.uuid for gpu in found.gpus]
-    watched = Watched(agent_pid=options.agent, node=options.node, gpu_uuids=uuids)
+    watched = Watched(agent_pid=orders.agent, node=orders.node, gpu_uuids=uuids)
     sampler.others, sampler.metrics = OtherSamplers(metrics.event, watched), metrics
-    sampler.others.open(options.sampler)
+    sampler.others.open(orders.samplers)
 
 
-def _gpus(options: argparse.Namespace, obstacle: str | None) -> tuple[FoundGpus, dict[str, str]]:
-    if options.without_gpus:
+def _gpus(orders: Orders, obstacle: str | None) -> tuple[FoundGpus, dict[str, str]]:
+    if orders.without_gpus:
         return FoundGpus(gpus=(), source="the run uses none"), {}
     if obstacle:
         return FoundGpus(gpus=(), source="none shown", reason=obstacle), {"nvml": obstacle}
     refused: dict[str, str] = {}
     shown, hidden = attempt(shown_gpus, "nvml", refused) or ([], [])
     refused |= {f"gpus {number}": why for number, why in enumerate(hidden)}
-    return find_gpus(shown, os.environ, expected=options.gpus), refused
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="hpcml.agent.telemetry.sampler", description=__doc__)
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--run", required=True, help="the run's id")
-    parser.add_argument("--attempt", type=int, required=True)
-    parser.add_argument("--node", type=int, required=True)
-    parser.add_argument("--agent", type=int, required=True, help="the process that it ends with")
-    parser.add_argument("--interval-s", type=float, default=1.0)
-    parser.add_argument("--gpus", type=int, help="how many the job asked for on this node")
-    parser.add_argument("--without-gpus", action="store_true")
-    parser.add_argument("--facts-only", action="store_true")
-    parser.add_argument("--network", action="store_true")
-    parser.add_argument("--pcie", action="store_true")
-    parser.add_argument("--sampler", action="append", help="the name of one that a package adds")
-    return parser.parse_args(arguments)
+    return find_gpus(shown, os.environ, expected=orders.gpus), refused
 
 
 def _job_id(environ: Mapping[str, str]) -> str | None:
@@ -182,16 +184,34 @@ def _job_id(environ: Mapping[str, str]) -> str | None:
 
 
 def _end_with(agent: int) -> None:
-    """Have the kernel kill this process when its parent ends, even while it hangs in a call."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Have the kernel kill this process when its parent ends, even while it hangs in a call; and give it its name."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(_PR_SET_NAME, _NAME)
     if os.getppid() != agent:  # it has ended meanwhile
         sys.exit(0)
 
 
 def _say(words: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
-    sys.stdout.flush()
+    os.write(_OUTPUT, (json.dumps(words) + "\n").encode())
+
+
+def _main() -> int:
+    from argparse import ArgumentParser  # noqa: PLC0415 - of no use to a fork
+
+    parser = ArgumentParser(prog="hpcml.agent.telemetry.sampler", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--run", required=True, help="the run's id")
+    parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--node", type=int, required=True)
+    parser.add_argument("--agent", type=int, required=True, help="the process that it ends with")
+    parser.add_argument("--interval-s", type=float, default=1.0)
+    parser.add_argument("--gpus", type=int, help="how many the job asked for on this node")
+    for switch in ("--without-gpus", "--facts-only", "--network", "--pcie"):
+        parser.add_argument(switch, action="store_true")
+    parser.add_argument("--sampler", action="append", default=[], dest="samplers", help="one that a package adds")
+    return sample(Orders(**vars(parser.parse_args())))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_main())
