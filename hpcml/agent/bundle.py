@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import marshal
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -63,7 +65,7 @@ def make() -> None:
 
     To be called in a Python that has loaded nothing of hpcml but this module.
     """
-    written = _noted_while(lambda: [importlib.import_module(name) for name in _LOADED])
+    noted = _noted_while(lambda: [importlib.import_module(name) for name in _LOADED])
     from hpcml.runs.atomic import replacing  # noqa: PLC0415 - not before what dataclasses write is noted
 
     files = dict(_files(sys.modules.items()))
@@ -71,9 +73,9 @@ def make() -> None:
     codes: list[bytes] = []
     end = 0
 
-    def placed(code: CodeType) -> tuple[int, int]:
+    def placed(what: Any) -> tuple[int, int]:  # noqa: ANN401 - as marshal
         nonlocal end
-        codes.append(marshal.dumps(code))
+        codes.append(marshal.dumps(what))
         begin, end = end, end + len(codes[-1])
         return begin, end
 
@@ -85,7 +87,9 @@ def make() -> None:
             name: (file, folder, None if loader is None else placed(_code(loader, name)))
             for name, (file, folder, loader) in files.items()
         },
-        "written": {text: placed(code) for text, code in written.items()},
+        "written": {text: placed(code) for text, code in noted.written.items()},
+        "patterns": {of: placed(compiled) for of, compiled in noted.patterns.items()},
+        "absent": {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None},
     }
     if _statuses(path for path, _ in sources) != sources:
         return  # somebody is at work on them: the next submission makes it
@@ -96,18 +100,60 @@ def make() -> None:
         draft.write_bytes(b"".join([MAGIC, len(raw).to_bytes(8, "little"), raw, *codes]))
 
 
-def _noted_while(load: Callable[[], object]) -> dict[str, CodeType]:
-    """Return the texts that `dataclasses` writes and compiles during *load*, with what they are compiled to."""
-    noted: dict[str, CodeType] = {}
+class _Noted:
+    """What was compiled while modules were loaded."""
 
-    def note(text: str, *names: dict[str, Any]) -> None:
-        noted[text] = compile(text, "<string>", "exec", dont_inherit=True)
-        exec(noted[text], *names)  # noqa: S102 - that library's own text
+    def __init__(self, compiler: Any) -> None:  # noqa: ANN401 - re._compiler, which has no types
+        self._compiler, self._compile, self._sre = compiler, compiler.compile, vars(compiler)["_sre"]
+        self.written: dict[str, CodeType] = {}
+        self.patterns: dict[tuple[str | bytes, int], tuple[Any, ...]] = {}
 
-    vars(dataclasses)["exec"] = note  # its own global name, before Python's
+    def execute(self, text: str, *names: dict[str, Any]) -> None:
+        """Do what ``exec`` does, for `dataclasses`."""
+        self.written[text] = compile(text, "<string>", "exec", dont_inherit=True)
+        exec(self.written[text], *names)  # noqa: S102 - that library's own text
+
+    def compile(self, pattern: str | bytes, flags: int = 0) -> Any:  # noqa: ANN401 - a re.Pattern
+        """Do what ``re._compiler.compile`` does."""
+        asked = (pattern, int(flags))
+
+        class Noting:
+            def __getattr__(inner, name: str) -> Any:  # noqa: ANN401, N805 - re's own module in C
+                return getattr(self._sre, name)
+
+            def compile(inner, pattern: str | bytes, *compiled: Any) -> Any:  # noqa: ANN401, N805 - as above
+                self.patterns[asked] = tuple(_plain(what) for what in compiled)
+                return self._sre.compile(pattern, *compiled)
+
+        vars(self._compiler)["_sre"] = Noting()
+        try:
+            return self._compile(pattern, flags)
+        finally:
+            vars(self._compiler)["_sre"] = self._sre
+
+
+def _noted_while(load: Callable[[], object]) -> _Noted:
+    """Return what is compiled during *load*, and the patterns of what was loaded before."""
+    compiler = importlib.import_module("re._compiler")
+    before = [(pattern, flags) for _, pattern, flags in getattr(re, "_cache", ())]
+    noted = _Noted(compiler)
+    own = compiler.compile
+    vars(dataclasses)["exec"] = noted.execute  # its own global name, before Python's
+    vars(compiler)["compile"] = noted.compile
+    re.purge()
+    for pattern, flags in before:
+        re.compile(pattern, flags)
     load()
+    vars(compiler)["compile"] = own
     del vars(dataclasses)["exec"]
     return noted
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - as marshal
+    """Return *value* without the named numbers of `re`, which marshal does not know."""
+    if isinstance(value, list):
+        return [int(word) for word in value]
+    return int(value) if isinstance(value, int) else value
 
 
 def _files(modules: Iterable[tuple[str, ModuleType]]) -> Iterator[tuple[str, _File]]:

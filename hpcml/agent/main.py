@@ -12,11 +12,16 @@ import marshal
 import os
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
-from importlib.util import cache_from_source, spec_from_file_location
+from importlib.util import LazyLoader, cache_from_source, spec_from_file_location
 from types import CodeType, ModuleType
+
+TYPE_CHECKING = False  # not typing's own, which is not loaded yet
+if TYPE_CHECKING:
+    from typing import Any
 
 MAGIC = b"hpcml bundle 1\n"
 RANK = "--rank"  # the words after it are those of hpcml.agent.mpi.rank
+_WHEN_USED = frozenset({"inspect"})  # which dataclasses imports, and uses for a class that has no docstring alone
 
 
 class Bundle:
@@ -25,7 +30,9 @@ class Bundle:
     The file is MAGIC, the length of the head in 8 bytes, the head, and all codes, marshalled. The head is a dict:
     ``python`` is sys.version; ``watched`` are pairs of a path and what `status_of` said of it; ``modules`` has by name
     the file, the folder of a package or None, and from where to where the code lies, None for an extension module;
-    ``written`` has the same for the texts that `dataclasses` writes and compiles for each class.
+    ``written`` has the same for the texts that `dataclasses` writes and compiles for each class, and ``patterns`` for
+    what regular expressions, by text and flags, are compiled to. Both compilations are more than half of the time that
+    it takes to load what an agent needs. ``absent`` are modules of Python's library that this Python has not.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -42,24 +49,35 @@ class Bundle:
         return self.head["python"] == sys.version and all(status_of(path) == was for path, was in self.head["watched"])
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        """Return where the module *name* is from; None: it is not in the bundle."""
+        """Return where the module *name* is from; None: it is not in the bundle.
+
+        Raises `ModuleNotFoundError` for a module of Python's library that is nowhere.
+        """
         if name not in self.head["modules"]:
+            if name in self.head["absent"]:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             return None
         file, folder, place = self.head["modules"][name]
-        loader = ExtensionFileLoader(name, file) if place is None else _Loader(self, name, file, place)
+        loader: Any = ExtensionFileLoader(name, file) if place is None else _Loader(self, name, file, place)
+        if name in _WHEN_USED:
+            loader = LazyLoader(loader)
         return spec_from_file_location(
             name, file, loader=loader, submodule_search_locations=None if folder is None else [folder]
         )
 
-    def code(self, place: tuple[int, int]) -> CodeType:
-        """Return the code that lies at *place*."""
-        code: CodeType = marshal.loads(self._codes[place[0] : place[1]])  # noqa: S302 - as above
-        return code
+    def at(self, place: tuple[int, int]) -> "Any":  # noqa: ANN401 - code, or what a pattern is compiled to
+        """Return what lies at *place*."""
+        return marshal.loads(self._codes[place[0] : place[1]])  # noqa: S302 - as above
+
+    def compiled(self, pattern: str | bytes, flags: int, compiler: ModuleType) -> "Any":  # noqa: ANN401 - a re.Pattern
+        """Return what *compiler*, which is re._compiler, makes of *pattern*, or None where that is not known."""
+        place = self.head["patterns"].get((pattern, flags))
+        return None if place is None else compiler._sre.compile(pattern, *self.at(place))  # noqa: SLF001 - as that does
 
     def execute(self, text: str, *names: dict[str, object]) -> None:
         """Do what ``exec`` does with a *text* of `dataclasses`, which is compiled already or, where it is new, now."""
         place = self.head["written"].get(text)
-        exec(text if place is None else self.code(place), *names)  # noqa: S102 - that library's own text
+        exec(text if place is None else self.at(place), *names)  # noqa: S102 - that library's own text
 
 
 class _Loader(SourceFileLoader):
@@ -70,12 +88,21 @@ class _Loader(SourceFileLoader):
         self._bundle, self._place = bundle, place
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
-        return self._bundle.code(self._place)
+        code: CodeType = self._bundle.at(self._place)
+        return code
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        if self.name == "dataclasses":  # the compilation of methods is more than half of the time that a class takes
+        if self.name == "dataclasses":
             vars(module)["exec"] = self._bundle.execute  # a global name of its own, before Python's
+        elif self.name == "re._compiler":
+            compile_anew = module.compile
+
+            def compile_once(pattern: "Any", flags: int = 0) -> "Any":  # noqa: ANN401 - as that does
+                known = self._bundle.compiled(pattern, flags, module)
+                return compile_anew(pattern, flags) if known is None else known
+
+            vars(module)["compile"] = compile_once
 
 
 def place_of_bundle() -> str:

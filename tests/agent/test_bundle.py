@@ -17,19 +17,30 @@ from tests.agent.node import MakeRun, environ, told
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK = """
-import json, sys
+import sys
 from hpcml.agent.main import use_bundle
 use_bundle()
+import json, re
 from hpcml.agent import signals, turns
 from hpcml.runs.manifest import Image
+patterns = [value for module in list(sys.modules.values()) for value in list(vars(module).values())
+            if isinstance(value, re.Pattern)]
+loaders = {name: type(getattr(module, "__loader__", None)).__name__ for name, module in sys.modules.items()}
+bundled = [name for name, loader in loaders.items() if loader == "_Loader"]
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "Bundle"]
+for name in [name for name in sys.modules if name.partition(".")[0] == "re"]:
+    del sys.modules[name]
+import re as anew
 print(json.dumps({
     "from": type(turns.__spec__.loader).__name__,
     "file": turns.__file__,
     "word": getattr(signals, "WORD", None),
     "made": repr(Image(path="x")),
     "written": Image.__init__.__code__.co_filename,
-    "bundled": sum(type(module.__spec__.loader).__name__ == "_Loader" for module in sys.modules.values()
-                   if getattr(module, "__spec__", None)),
+    "bundled": len(bundled),
+    "re": "re._compiler" in bundled,
+    "patterns": len(patterns),
+    "other patterns": [each.pattern for each in patterns if anew.compile(each.pattern, each.flags) != each],
 }))
 """
 Look = Callable[..., dict[str, object]]
@@ -92,7 +103,10 @@ def test_what_an_agent_loads_is_the_same_from_a_bundle(tmp_path: Path) -> None:
     assert after["from"] == "_Loader"
     assert isinstance(after["bundled"], int)
     assert after["bundled"] > 50
-    same = ("file", "made", "written", "word")
+    assert after["re"]
+    assert isinstance(after["patterns"], int)
+    assert after["patterns"] > 40
+    same = ("file", "made", "written", "word", "other patterns")
     assert [after[name] for name in same] == [before[name] for name in same]
 
 

@@ -41,6 +41,8 @@ _NAME = re.compile(rb'("(?:[^"\\]|\\.)*"):')
 
 @dataclass(slots=True)
 class _Followed:
+    """A source of metrics, with what reads it."""
+
     source: Source
     reader: Reader
     is_over: bool = False

@@ -25,6 +25,8 @@ _HOST_TOTALS = ("cpu_s", "read_", "written_", "package", "net_", "ib_")
 
 @dataclass(slots=True)
 class _Mean:
+    """The mean of values that come one by one."""
+
     total: float = 0.0
     count: int = 0
 
