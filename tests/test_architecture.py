@@ -62,6 +62,7 @@ LATE: dict[tuple[str, str], str] = {
     ): "loaded while the sampler, which is another process, loads what it needs",
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.summary"): "as above",
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.sampler"): "in the sampler's own process",
+    ("hpcml.agent.attempt", "hpcml.agent.ending"): "loaded once the program runs, which would wait for it",
     ("hpcml.agent.attempt", "hpcml.agent.mpi.job"): "for ranks that MPI starts alone",
     (
         "hpcml.agent.telemetry.sampler",

@@ -1,48 +1,43 @@
 """One attempt of one run on one node, from the start of its program to its last word in the journal (`carry_out`).
 
 It is loaded while the attempt's sampler, which hpcml/agent/turns starts, loads what it needs. In order: the workload is
-started and watched, the outcome and its cause are judged and written, and a run that stopped at a checkpoint is put
-back into the queue. Trouble of hpcml's own (facts, telemetry, notification) is journalled and never ends the workload.
+started and watched, and its end is settled (`hpcml.agent.ending`). Trouble of hpcml's own (facts, telemetry) is
+journalled and never ends the workload.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 
-from hpcml.agent import failure, history, host, notify, requeue, staging
+from hpcml.agent import host, staging
 from hpcml.agent.assignment import Turn, job_of
-from hpcml.agent.failure import read_kills
 from hpcml.agent.fence import Hold
+from hpcml.agent.memory_kills import out_of_memory, read_kills
 from hpcml.agent.metrics.follow import WRITER, MetricsFollower
 from hpcml.agent.metrics.printed import FoundMetrics
-from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Ended, Outcome
-from hpcml.agent.ranks import JOB_END, REQUEUE, provide_client, ranks_of
-from hpcml.agent.signals import ENDING, Inbox
+from hpcml.agent.outcome import Ended, Outcome
+from hpcml.agent.ranks import JOB_END, provide_client, ranks_of
+from hpcml.agent.signals import Inbox
 from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
 from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
+from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.agent.time_limit import time_limit_of
-from hpcml.errors import HpcmlError
 from hpcml.model.metric_sources import is_path
-from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
 from hpcml.runs.cancellation import is_cancelled, unmark
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Plan
 from hpcml.runs.state import EventName
-from hpcml_client.journal import JournalWriter, file_name_of
+from hpcml_client.journal import JournalWriter
 
-_REQUEUE_KILLS_WITHIN_S = 60.0
 _READS_WITHIN_S = 10.0  # files of metrics, once the program has ended: as `staging` has it, of the time that is left
-
-Tell = Callable[..., None]
 
 
 def carry_out(
@@ -68,123 +63,30 @@ def carry_out(
         if hold.superseded:
             # We were taken for dead: the run, its state and its place in the queue are the later attempt's.
             reason = f"attempt {hold.attempt + 1} has taken the run over"
-            _tell_end(tell, EventName.ATTEMPT_INTERRUPTED, replace(outcome, state=State.CANCELLED, reason=reason))
+            tell_end(tell, EventName.ATTEMPT_INTERRUPTED, replace(outcome, state=State.CANCELLED, reason=reason))
             journal.close()
             return Ended(status=1, interrupted=outcome.interrupted)
         if is_cancelled(turn.run_dir) and (outcome.state is State.FAILED or outcome.checkpointed):
             # It was killed, or left, because somebody wanted that.
             outcome = replace(outcome, state=State.CANCELLED, reason="cancelled")
     if outcome.interrupted and not turn.is_local and not is_cancelled(turn.run_dir):
-        _tell_end(tell, EventName.ATTEMPT_INTERRUPTED, outcome)
+        tell_end(tell, EventName.ATTEMPT_INTERRUPTED, outcome)
         journal.close()
         return Ended(status=outcome.exit_status, interrupted=True)
-    ended = _settle(turn, hold.attempt, outcome, inbox, environ, journal)
+    ended = _settling()(turn, hold.attempt, outcome, inbox, environ, journal)
     if turn.node == 0:
         unmark(turn.run_dir)  # obeyed: whoever submits job.sh again wants it to run
     return replace(ended, interrupted=outcome.interrupted)
 
 
-def _tell_end(tell: Tell, event: str, outcome: Outcome, **more: object) -> None:
-    """Journal *event* with the outcome as its details; *more* is added to them."""
-    tell(
-        event,
-        state=outcome.state.value,
-        exit_code=outcome.exit_code,
-        signal=outcome.signal,
-        reason=outcome.reason,
-        wall_s=outcome.wall_s,
-        checkpointed=outcome.checkpointed,
-        **more,
-    )
+def _settling() -> Callable[..., Ended]:
+    from hpcml.agent.ending import settle  # noqa: PLC0415 - loaded once the program runs
+
+    return settle
 
 
 def _cancelled() -> Outcome:
     return Outcome(state=State.CANCELLED, exit_code=None, signal=None, reason="cancelled before it started", wall_s=0.0)
-
-
-def _settle(
-    turn: Turn, attempt: int, outcome: Outcome, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter
-) -> Ended:
-    """Journal the end that this agent has seen with its cause, requeue the run or notify the webhook.
-
-    Only node 0's agent requeues and notifies. The end is written before the queue is asked, since the scheduler may
-    kill this process at any moment after that.
-    """
-    obstacle = requeue.obstacle(turn, attempt, outcome, environ) if outcome.checkpointed else None
-    outcome = replace(outcome, reason=_whole_reason(turn, outcome, obstacle))
-    cause = None
-    with _Unharmed(journal.event)("journals of the ranks"):
-        if outcome.state is State.COMPLETED and outcome.reason is None:
-            outcome = replace(outcome, reason=history.cut_short(turn.run_dir, attempt, file_name_of(gethostname())))
-    with _Unharmed(journal.event)("cause"):
-        cause = failure.cause_of(outcome, turn, attempt)
-        outcome = failure.explained(outcome, turn, attempt)
-    _tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDED, outcome, cause=cause)
-    if turn.node != 0:
-        journal.close()
-        # With another status srun would kill node 0's agent, which puts the run back into the queue.
-        return Ended(status=0 if outcome.checkpointed else outcome.exit_status)
-    requeued = None
-    if outcome.checkpointed and obstacle is None:
-        journal.close()
-        journal = turn.open_journal(attempt + 1)
-        requeued = requeue.put_back(turn, environ[REQUEUE], inbox, journal)
-    if requeued is None or requeued.problem is not None:
-        if turn.manifest.run.schedule.notify is not Notify.never:
-            journal.sync()  # closing does it too, but the webhook may take its time
-        with _Unharmed(journal.event)("notification"):
-            notify.tell_of_end(
-                turn,
-                outcome.state,
-                reason=requeued.problem if requeued else outcome.reason,
-                cause=cause,
-                wall_s=outcome.wall_s,
-                tell=lambda name, **details: journal.event(name, details),
-            )
-        journal.close()
-        return Ended(status=outcome.exit_status)
-    journal.close()
-    if requeued.is_same_job and not turn.is_local:
-        _wait_to_be_killed(inbox)
-    return Ended(status=LEFT_AT_CHECKPOINT, waits=True)
-
-
-def _wait_to_be_killed(inbox: Inbox) -> None:
-    """Wait for Slurm, which ends a job that it puts back; to end first would look like an end of its own."""
-    until = time.monotonic() + _REQUEUE_KILLS_WITHIN_S
-    while not inbox.asks_to_end() and (left_s := until - time.monotonic()) > 0:
-        if any(number in ENDING for number in inbox.wait(left_s)):
-            return
-
-
-def _whole_reason(turn: Turn, outcome: Outcome, obstacle: str | None) -> str | None:
-    """Return the reason of the end; for a timeout also what keeps the run from going on, or its last checkpoint."""
-    if outcome.checkpointed and obstacle is not None and outcome.state is State.TIMEOUT:
-        return f"{outcome.reason}; {obstacle}; hpcml retry goes on from there"
-    if outcome.state is not State.TIMEOUT or outcome.checkpointed:
-        return outcome.reason
-    try:
-        found = history.last_checkpoint(turn.run_dir)
-    except (HpcmlError, OSError, ValueError):  # the end must be told, whatever the journals of the ranks are like
-        return outcome.reason
-    return f"{outcome.reason}; its last checkpoint is {found}" if found else outcome.reason
-
-
-class _Unharmed:
-    """Keeps our own trouble away from the workload: it is journalled, once for each kind, and life goes on."""
-
-    def __init__(self, event: Callable[[str, Mapping[str, object]], None]) -> None:
-        self._event = event
-        self._told: set[str] = set()
-
-    @contextmanager
-    def __call__(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, the workload must not die of it
-            if what not in self._told:
-                self._told.add(what)
-                self._event("agent_trouble", {"what": what, "error": repr(error)})
 
 
 def _image_facts(plan: Plan, run_dir: RunDir) -> dict[str, str]:
@@ -219,7 +121,7 @@ def _work(
 
     The sampler is ended in every case. Errors of telemetry are journalled as "agent_trouble".
     """
-    unharmed = _Unharmed(journal.event)
+    unharmed = Unharmed(journal.event)
     try:
         provide_client(turn.run_dir)
         if (prevented := staging.make_ready(turn, hold, inbox)) is not None:
@@ -251,7 +153,7 @@ def _supervise(
 ) -> Outcome:
     """Start the ranks and watch them to their end, reading metrics from the output of the first rank meanwhile."""
     manifest, plan = turn.manifest, turn.manifest.plan
-    unharmed = _Unharmed(journal.event)
+    unharmed = Unharmed(journal.event)
     part = None
     if plan.mpi is not None:
         from hpcml.agent.mpi.job import part_of  # noqa: PLC0415 - for ranks that MPI starts alone
@@ -262,6 +164,8 @@ def _supervise(
 
     def follow() -> None:
         hold.beat()
+        with unharmed("what the end needs"):
+            _settling()
         with unharmed("metrics from what is printed"):
             found.pick()
         with unharmed("telemetry"):
@@ -272,7 +176,7 @@ def _supervise(
 
     def tell_beforehand(outcome: Outcome) -> None:
         if not turn.is_local:  # PBS kills ten seconds later, which may be within the program's grace
-            _tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDING, outcome)
+            tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDING, outcome)
             journal.sync()
 
     job_id = job_of(turn, environ)["job_id"]
@@ -313,7 +217,7 @@ def _supervise(
     if part is not None:
         with unharmed("word to the other nodes"):
             part.tell_others(outcome)
-    return failure.out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
+    return out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
 
 
 def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter) -> FoundMetrics:

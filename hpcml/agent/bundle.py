@@ -31,6 +31,7 @@ from hpcml.agent.main import MAGIC, Bundle, place_of_bundle, status_of
 _LOADED = (  # by an agent, its sampler and a rank of MPI; what few of them need stays outside
     "hpcml.agent.turns",
     "hpcml.agent.attempt",
+    "hpcml.agent.ending",
     "hpcml.agent.telemetry.sampler",
     "hpcml.agent.telemetry.summary",
     "hpcml.agent.mpi.job",

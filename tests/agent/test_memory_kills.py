@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.agent.failure import MemoryKills, read_kills
+from hpcml.agent.memory_kills import MemoryKills, read_kills
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
 V2 = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"

@@ -1,0 +1,93 @@
+"""The end of an attempt (`settle`): its cause is judged, the end is journalled, and the run goes on or is told of.
+
+It is loaded while the program runs: nobody waits for it then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from socket import gethostname
+
+from hpcml.agent import failure, history, notify, requeue
+from hpcml.agent.assignment import Turn
+from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Ended, Outcome
+from hpcml.agent.ranks import REQUEUE
+from hpcml.agent.signals import ENDING, Inbox
+from hpcml.agent.telling import Unharmed, tell_end
+from hpcml.errors import HpcmlError
+from hpcml.model.run import Notify
+from hpcml.model.state import State
+from hpcml.runs.state import EventName
+from hpcml_client.journal import JournalWriter, file_name_of
+
+_REQUEUE_KILLS_WITHIN_S = 60.0
+
+
+def settle(
+    turn: Turn, attempt: int, outcome: Outcome, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter
+) -> Ended:
+    """Journal the end that this agent has seen with its cause, requeue the run or notify the webhook.
+
+    Only node 0's agent requeues and notifies. The end is written before the queue is asked, since the scheduler may
+    kill this process at any moment after that.
+    """
+    obstacle = requeue.obstacle(turn, attempt, outcome, environ) if outcome.checkpointed else None
+    outcome = replace(outcome, reason=_whole_reason(turn, outcome, obstacle))
+    cause = None
+    with Unharmed(journal.event)("journals of the ranks"):
+        if outcome.state is State.COMPLETED and outcome.reason is None:
+            outcome = replace(outcome, reason=history.cut_short(turn.run_dir, attempt, file_name_of(gethostname())))
+    with Unharmed(journal.event)("cause"):
+        cause = failure.cause_of(outcome, turn, attempt)
+        outcome = failure.explained(outcome, turn, attempt)
+    tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDED, outcome, cause=cause)
+    if turn.node != 0:
+        journal.close()
+        # With another status srun would kill node 0's agent, which puts the run back into the queue.
+        return Ended(status=0 if outcome.checkpointed else outcome.exit_status)
+    requeued = None
+    if outcome.checkpointed and obstacle is None:
+        journal.close()
+        journal = turn.open_journal(attempt + 1)
+        requeued = requeue.put_back(turn, environ[REQUEUE], inbox, journal)
+    if requeued is None or requeued.problem is not None:
+        if turn.manifest.run.schedule.notify is not Notify.never:
+            journal.sync()  # closing does it too, but the webhook may take its time
+        with Unharmed(journal.event)("notification"):
+            notify.tell_of_end(
+                turn,
+                outcome.state,
+                reason=requeued.problem if requeued else outcome.reason,
+                cause=cause,
+                wall_s=outcome.wall_s,
+                tell=lambda name, **details: journal.event(name, details),
+            )
+        journal.close()
+        return Ended(status=outcome.exit_status)
+    journal.close()
+    if requeued.is_same_job and not turn.is_local:
+        _wait_to_be_killed(inbox)
+    return Ended(status=LEFT_AT_CHECKPOINT, waits=True)
+
+
+def _wait_to_be_killed(inbox: Inbox) -> None:
+    """Wait for Slurm, which ends a job that it puts back; to end first would look like an end of its own."""
+    until = time.monotonic() + _REQUEUE_KILLS_WITHIN_S
+    while not inbox.asks_to_end() and (left_s := until - time.monotonic()) > 0:
+        if any(number in ENDING for number in inbox.wait(left_s)):
+            return
+
+
+def _whole_reason(turn: Turn, outcome: Outcome, obstacle: str | None) -> str | None:
+    """Return the reason of the end; for a timeout also what keeps the run from going on, or its last checkpoint."""
+    if outcome.checkpointed and obstacle is not None and outcome.state is State.TIMEOUT:
+        return f"{outcome.reason}; {obstacle}; hpcml retry goes on from there"
+    if outcome.state is not State.TIMEOUT or outcome.checkpointed:
+        return outcome.reason
+    try:
+        found = history.last_checkpoint(turn.run_dir)
+    except (HpcmlError, OSError, ValueError):  # the end must be told, whatever the journals of the ranks are like
+        return outcome.reason
+    return f"{outcome.reason}; its last checkpoint is {found}" if found else outcome.reason

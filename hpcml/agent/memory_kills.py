@@ -1,0 +1,85 @@
+"""Whether the kernel killed processes for want of memory while a program ran, as the job's control group counts."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpcml.agent.outcome import Outcome
+from hpcml.model.state import State
+
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # the second by a shell or a container, which outlives its program
+_OURS = Path("/proc/self/cgroup")
+_MOUNTS = Path("/sys/fs/cgroup")
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+def out_of_memory(outcome: Outcome, before: MemoryKills, after: MemoryKills) -> Outcome:
+    """Return *outcome* with the state OUT_OF_MEMORY if the kernel killed a process for want of memory in between.
+
+    Slurm uses the same state. *before* and *after* are readings around the workload.
+    """
+    if outcome.state is not State.FAILED or not after.rose_since(before):
+        return outcome
+    # A group that is not the job's alone counts what others did as well: there it takes a rank that was killed.
+    if not after.is_of_job and not any(code in _KILLED for code in outcome.codes):
+        return outcome
+    return replace(outcome, state=State.OUT_OF_MEMORY, reason=f"out of memory: {outcome.reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKills:
+    """One reading of the count of OOM kills; *count* None: no control group counts them here."""
+
+    count: int | None
+    is_of_job: bool  # the group holds nothing but this job
+
+    def rose_since(self, before: MemoryKills) -> bool:
+        """Tell whether a process was killed between the two readings; False where nobody counts."""
+        return self.count is not None and before.count is not None and self.count > before.count
+
+
+def read_kills(job_id: str | None, *, ours: Path = _OURS, mounts: Path = _MOUNTS) -> MemoryKills:
+    """Read the count from the memory control group of this process, version 1 or 2 (cgroups(7)).
+
+    The group belongs to the job alone if its name contains *job_id*, as with Slurm and PBS.
+    """
+    try:
+        lines = ours.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    number = (job_id or "").partition(".")[0]  # PBS adds its server, and for arrays an index
+    for group, places in _places(lines, mounts):
+        is_of_job = bool(number) and re.search(rf"(?<!\d){re.escape(number)}(?!\d)", group) is not None
+        for place in places:
+            count = _count(place)
+            if count is not None:
+                return MemoryKills(count=count, is_of_job=is_of_job)
+    return MemoryKills(count=None, is_of_job=False)
+
+
+def _places(lines: Sequence[str], mounts: Path) -> list[tuple[str, list[Path]]]:
+    """Return the groups of /proc/self/cgroup that may count, with the files to try (cgroups(7))."""
+    found = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        inside = group.lstrip("/")
+        if "memory" in controllers.split(","):  # version 1; the mount itself: a container sees its own group there
+            roots = [mounts / "memory" / inside, mounts / "memory"]
+            found.append((group, [root / "memory.oom_control" for root in roots]))
+        elif not controllers:  # version 2, alone or beside version 1; it counts the groups below too
+            roots = [mounts / inside, mounts / "unified" / inside]
+            found.append((group, [root / "memory.events" for root in roots]))
+    return found
+
+
+def _count(file: Path) -> int | None:
+    try:
+        match = _COUNT.search(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if match is None else int(match[1])
