@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 _CPU_INFO = Path("/proc/cpuinfo")
 _CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
@@ -53,7 +51,7 @@ def facts() -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "cpu_model": _cpu_model(),
         "cores": usable_cores(),
-        "memory_mb": psutil.virtual_memory().total // 2**20,
+        "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
         "kernel": platform.release(),
         "python": platform.python_version(),
     }

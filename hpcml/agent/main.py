@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"hpcml bundle 1\n"
 RANK = "--rank"  # the words after it are those of hpcml.agent.mpi.rank
-_WHEN_USED = frozenset({"inspect"})  # which dataclasses imports, and uses for a class that has no docstring alone
+# Modules that others import for what hardly any agent does: they are loaded at their first use. So `inspect` is for
+# dataclasses that have no docstring, `bz2` for archives, `pynvml` for runs with GPUs.
+_WHEN_USED = frozenset({"bz2", "copy", "csv", "inspect", "ipaddress", "locale", "lzma", "pynvml", "random", "tempfile"})
 
 
 class Bundle:

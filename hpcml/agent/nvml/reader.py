@@ -39,17 +39,19 @@ _TRAFFIC: Mapping[int, tuple[str, float]] = {
     139: ("nvlink_rx_mb", 1024),
 }
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # in the order of nvmlValueType_t
-_FOR_EVER = frozenset(
-    {
+_NOT_OF_INSTANCES = "not of a MIG instance (nvml.h)"
+Query = Callable[[float], dict[str, float]]
+
+
+def _refusals() -> tuple[int, ...]:
+    """Return the errors that say no for ever."""
+    return (
         pynvml.NVML_ERROR_INVALID_ARGUMENT,  # a field that this driver does not know yet
         pynvml.NVML_ERROR_NOT_SUPPORTED,
         pynvml.NVML_ERROR_NO_PERMISSION,
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    }
-)
-_NOT_OF_INSTANCES = "not of a MIG instance (nvml.h)"
-Query = Callable[[float], dict[str, float]]
+    )
 
 
 class GpuLostError(Exception):
@@ -126,7 +128,7 @@ class GpuReader:
             if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
                 raise GpuLostError(str(error)) from error
             self.refused[name] = str(error)
-            if error.value in _FOR_EVER:
+            if error.value in _refusals():
                 self._queries.pop(name, None)
             return None
 
@@ -141,7 +143,7 @@ class GpuReader:
                 raise pynvml.NVMLError(found.nvmlReturn)
             else:
                 self.refused[name] = str(pynvml.NVMLError(found.nvmlReturn))
-                if found.nvmlReturn in _FOR_EVER:
+                if found.nvmlReturn in _refusals():
                     del self._fields[found.fieldId]
         self._has_fields = True
         return values

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,7 +119,7 @@ def sample(orders: Orders) -> int:
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
     _end_with(orders.agent)
-    with started(os.environ) as obstacle:
+    with nullcontext() if orders.without_gpus else started(os.environ) as obstacle:
         found, refused = _gpus(orders, obstacle)
         facts = {**gpu_facts(found.gpus if found.is_known else ()), "gpu_mapping": found.source}
         if found.is_known and not obstacle:
