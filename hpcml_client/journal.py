@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
 from zlib import crc32
@@ -275,7 +274,7 @@ class JournalWriter:
     def _header(self, host: str, pid: int) -> bytes:
         header = {
             "hpcml": FORMAT,
-            "journal": uuid.uuid4().hex,
+            "journal": os.urandom(16).hex(),
             "run": self._run,
             "attempt": self._attempt,
             "writer": self._writer,

@@ -36,6 +36,7 @@ _LOADED = (  # by an agent, its sampler and a rank of MPI; what few of them need
     "hpcml.agent.telemetry.summary",
     "hpcml.agent.mpi.job",
     "hpcml.agent.mpi.rank",
+    "encodings.ascii",  # in which /proc is read
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PATIENCE_S = 60.0
