@@ -8,8 +8,9 @@ the kernel. Of other hpcmls, by their Pythons as arguments, the same is measured
 Then a pack of PACKED runs: from the agent's word that a run has ended to the next program's first instruction.
 
 Where strace is installed, the path operations of the agent's process up to the start of the program are counted, in the
-second attempt of a run: system calls that name a file (strace's ``%file``), which a shared parallel file system answers
-one by one. Of them fstat of a file that is open is counted apart, since it names none.
+first attempt of a run (what the first left is removed, and it is made again): system calls that name a file (strace's
+``%file``), which a shared parallel file system answers one by one. Of them fstat of a file that is open is counted
+apart, since it names none.
 
 Take PYTHONDONTWRITEBYTECODE out of the environment: where Python must not write what it compiles, there is no bundle.
 """
@@ -65,6 +66,9 @@ def packed_ms(run_dirs: Sequence[Path]) -> list[float]:
 
 def path_operations(run_dir: Path, trace: Path) -> tuple[int, int]:
     """Return how many path operations the agent's process makes before the program starts, and how many are fstat."""
+    shutil.rmtree(run_dir / "attempts")
+    for path in (*run_dir.glob("journal/*agent.jsonl"), *run_dir.glob("logs/*"), *run_dir.glob("telemetry/*")):
+        path.unlink()
     words = ["strace", "-f", "-e", "trace=%file", "-o", str(trace), "/bin/bash", str(run_dir / "job.sh")]
     subprocess.run(words, check=True, env={**os.environ, "HPCML_RUN_AGAIN": "1"})
     lines = trace.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -95,10 +99,9 @@ def main() -> None:
         counted = dict.fromkeys(pythons, (0, 0))
         if shutil.which("strace"):
             counted = {python: path_operations(runs[python], Path(homes[python]) / "trace") for python in pythons}
-        first = 2 if shutil.which("strace") else 1
         waits: dict[Path, list[tuple[float, float]]] = {python: [] for python in pythons}
         packed: dict[Path, list[float]] = {python: [] for python in pythons}
-        for attempt in range(first, first + REPEAT):
+        for attempt in range(1, REPEAT + 1):
             for python in pythons:
                 waits[python].append(agent_ms(runs[python], attempt))
         for _ in range(3):
