@@ -52,7 +52,10 @@ def open_inside(folder: Path, path: Path) -> BinaryIO:
 def read_whole(path: Path, *, most: int = _MOST_BYTES) -> bytes:
     """Return the content of a regular file of at most *most* bytes; raise `OSError` for any other."""
     with open_regular(path) as file:
-        content = file.read(most + 1)
+        size = os.fstat(file.fileno()).st_size  # a buffer for the most costs more than reading a short file
+        content = file.read(min(size, most) + 1)
+        if size < len(content) <= most:  # it has grown
+            content += file.read(most + 1 - len(content))
     if len(content) > most:
         raise OSError(errno.EFBIG, f"has more than {most >> 20} MiB", str(path))
     return content

@@ -50,7 +50,7 @@ class Header:
     closes: bool = False  # it promises that its last record is the event "closed"
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there is one for each line
+@dataclass(slots=True)  # not frozen: that takes most of the time, and there is one for each line
 class Metrics:
     """The metrics of one step; nan and infinities are floats here (strings in the file).
 
@@ -151,7 +151,8 @@ def read_piece(path: Path, offset: int, limit: int) -> Piece:
 def _read(path: Path, offset: int, limit: int) -> Piece:
     with open_regular(path) as file:
         descriptor = file.fileno()
-        at, data = offset, os.pread(descriptor, limit, offset)
+        left = os.fstat(descriptor).st_size - offset  # a large buffer costs more than a short file
+        at, data = offset, os.pread(descriptor, max(0, min(limit, left)), offset)
         while b"\n" not in data and len(data) < _LONGEST_LINE:
             end = at + len(data)
             begin = _data_behind(descriptor, end)
@@ -266,9 +267,10 @@ def _parse_line(line: bytes, quickly: Loads | None) -> Header | Metrics | Event 
     if quickly is not None and _IS_METRICS in line:  # nearly all lines of long journals
         try:
             raw = quickly(line)
+            step, seq = raw["i"], raw["s"]
             # a float for an integer that 64 bits cannot hold
-            if raw["k"] == "m" and "hpcml" not in raw and type(raw["i"]) is int and type(raw["s"]) is int:
-                return None if _is_damaged(line, raw) else _metrics(raw)
+            if raw["k"] == "m" and "hpcml" not in raw and type(step) is int and type(seq) is int:
+                return None if _is_damaged(line, raw) else _metrics(raw, step, seq)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             pass  # json takes some things that it does not
     return _parse_any_line(line)
@@ -279,12 +281,13 @@ def _is_damaged(line: bytes, raw: Mapping[str, Any]) -> bool:
     return "c" in raw and crc32(line[: line.rfind(_SUM)]) != raw["c"]
 
 
-def _metrics(raw: Mapping[str, Any]) -> Metrics:
-    values = raw["v"]
+def _metrics(raw: Mapping[str, Any], step: int, seq: int) -> Metrics:
+    values, t_s = raw["v"], raw["t"]
     if set(map(type, values.values())) != _FLOATS:
         values = {str(name): _number(value) for name, value in values.items()}
-    seq, t_s, step = int(raw["s"]), _seconds(raw["t"]), int(raw["i"])
-    return Metrics(seq=seq, t_s=t_s, step=step, values=values, is_counted="counted" in raw)
+    if not (type(t_s) is float and -_FARTHEST_S < t_s < _FARTHEST_S):
+        t_s = _seconds(t_s)
+    return Metrics(seq, t_s, step, values, "counted" in raw)
 
 
 def _parse_any_line(line: bytes) -> Header | Metrics | Event | None:
@@ -295,7 +298,7 @@ def _parse_any_line(line: bytes) -> Header | Metrics | Event | None:
         if "hpcml" in raw:
             return _header(raw)
         if raw["k"] == "m":
-            return _metrics(raw)
+            return _metrics(raw, int(raw["i"]), int(raw["s"]))
         if raw["k"] == "e":
             details = {**raw.get("d", {})}  # of a table alone
             return Event(seq=int(raw["s"]), t_s=_seconds(raw["t"]), name=str(raw["n"]), details=details)

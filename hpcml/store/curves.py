@@ -9,13 +9,20 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 from hpcml.model.records import MetricSummary
 
-Points = Mapping[int, tuple[int, float]]  # step -> (t_ms, value)
+
+class Columns(NamedTuple):
+    """The points of a series in columns of one length; steps ascend, each once. Values may be nan or infinite."""
+
+    steps: Sequence[int] = ()
+    times_ms: Sequence[int] = ()
+    values: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,21 +56,27 @@ class Precedence:
         return cls(attempt, (int(writer == "agent"), 0), t0, file)
 
 
-def merge(series: Iterable[tuple[Precedence, Points]]) -> dict[int, tuple[int, float]]:
-    """Return one point for each step, sorted by step.
+def merge(series: Sequence[tuple[Precedence, Columns]]) -> Columns:
+    """Return one point for each step.
 
-    Points are step -> (milliseconds, value); where several series have a step, the point of the one that ranks highest
-    is taken whole, its time included.
+    Where several series have a step, the point of the one that ranks highest is taken whole, its time included.
 
     >>> early = Precedence.of(attempt=0, writer="rank0", t0=0.0, file="a")
     >>> late = Precedence.of(attempt=1, writer="rank0", t0=9.0, file="b")
-    >>> merge([(late, {2: (90, 0.5)}), (early, {1: (10, 0.7), 2: (20, 0.6)})])
-    {1: (10, 0.7), 2: (90, 0.5)}
+    >>> merge([(late, Columns([2], [90], [0.5])), (early, Columns([1, 2], [10, 20], [0.7, 0.6]))])
+    Columns(steps=(1, 2), times_ms=(10, 90), values=(0.7, 0.5))
     """
-    merged: dict[int, tuple[int, float]] = {}
-    for _, points in sorted(series, key=operator.itemgetter(0)):
-        merged.update(points)
-    return dict(sorted(merged.items()))
+    if len(series) == 1:  # one writer, and one attempt
+        return series[0][1]
+    return in_order(zip(*points, strict=True) for _, points in sorted(series, key=operator.itemgetter(0)))
+
+
+def in_order(parts: Iterable[Iterable[tuple[int, int, float]]]) -> Columns:
+    """Return the points (step, milliseconds, value) of *parts* by step; of one that is there twice, the last."""
+    found: dict[int, tuple[int, int, float]] = {}
+    for part in parts:
+        found.update((point[0], point) for point in part)
+    return Columns(*zip(*(found[step] for step in sorted(found)), strict=True)) if found else Columns()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +136,10 @@ def extend(tally: Tally, steps: Sequence[int], values: Sequence[float]) -> Tally
     """
     if not steps:
         return tally
-    pairs = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
     last = values[-1] if math.isfinite(values[-1]) else None
-    n, n_nonfinite = tally.n + len(steps), tally.n_nonfinite + len(steps) - len(pairs)
-    if not pairs:
+    known, finite = _finite(steps, values)
+    n, n_nonfinite = tally.n + len(steps), tally.n_nonfinite + len(steps) - len(finite)
+    if not finite:
         return Tally(
             n=n,
             n_nonfinite=n_nonfinite,
@@ -139,7 +152,6 @@ def extend(tally: Tally, steps: Sequence[int], values: Sequence[float]) -> Tally
             max_step=tally.max_step,
             total=tally.total,
         )
-    finite = [value for _, value in pairs]
     low, high = min(finite), max(finite)
     lower = tally.min is None or low < tally.min
     higher = tally.max is None or high > tally.max
@@ -150,8 +162,18 @@ def extend(tally: Tally, steps: Sequence[int], values: Sequence[float]) -> Tally
         last=last,
         last_step=steps[-1],
         min=low if lower else tally.min,
-        min_step=pairs[finite.index(low)][0] if lower else tally.min_step,
+        min_step=known[finite.index(low)] if lower else tally.min_step,
         max=high if higher else tally.max,
-        max_step=pairs[finite.index(high)][0] if higher else tally.max_step,
+        max_step=known[finite.index(high)] if higher else tally.max_step,
         total=reduce(operator.add, finite, tally.total),  # from left to right: sum() may compensate, and then differs
     )
+
+
+def _finite(steps: Sequence[int], values: Sequence[float]) -> tuple[Sequence[int], Sequence[float]]:
+    """Return the finite ones of *values*, with their steps."""
+    if len(steps) != len(values):
+        raise ValueError(f"{len(steps)} steps have {len(values)} values")
+    if math.isfinite(sum(values)):  # nearly always; no sum with nan or an infinity is
+        return steps, values
+    pairs = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
+    return [step for step, _ in pairs], [value for _, value in pairs]

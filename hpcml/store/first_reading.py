@@ -21,13 +21,13 @@ from hpcml.errors import HpcmlError
 from hpcml.runs.journal import Header, parse_chunk, parse_piece, read_piece, unread
 from hpcml.runs.layout import RunDir
 from hpcml.store import parse
-from hpcml.store.curves import EMPTY, Points, Precedence, Tally, extend, merge
+from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, merge
 from hpcml.store.facts import Happening, JournalStart
 from hpcml.store.journals import Cursor, find_header, sizes_in
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport
 from hpcml.store.parse import Stretch, storable, take_in
-from hpcml.store.rows import TELLING, EventRow, PointRow, add_metrics, folded, insert_events, write_points
+from hpcml.store.rows import TELLING, EventRow, add_metrics, folded, insert_events, write_points
 from hpcml.store.schema import JOURNAL, METRIC, RUN, RUN_NOTE, RUN_TAG, RUN_USAGE, RUN_WORK, SERIES, SUMMARY
 from hpcml.store.settings import write_settings
 
@@ -180,7 +180,7 @@ def _report_of(reading: _FirstReading) -> IngestReport:
     journals = reading.journals
     return IngestReport(
         runs=0 if reading.has_telemetry else 1,  # else it is counted when that is read
-        new_points=sum(len(points) for journal in journals for points in journal.stretch.points.values()),
+        new_points=sum(journal.stretch.n_points for journal in journals),
         bad_lines=sum(journal.bad_lines for journal in journals),
         lost_records=sum(journal.cursor.lost_records for journal in journals),
         problems=() if reading.has_telemetry else tuple(dict.fromkeys(reading.problems)),
@@ -226,7 +226,7 @@ class _NewRows:
     params: dict[int, Mapping[str, str]] = field(default_factory=dict)
     facts: list[tuple[int, str, str]] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
-    points: list[PointRow] = field(default_factory=list)
+    points: list[tuple[int, Columns]] = field(default_factory=list)
 
     def add(self, reading: _FirstReading) -> None:
         """Add all rows of a run."""
@@ -241,13 +241,13 @@ class _NewRows:
             self.of[table] += ({**values, "run_id": run_id, "position": at} for at, values in enumerate(found))
         for table, values in new.measured.items():
             self.of[table].append({**values, "run_id": run_id})
-        curves: defaultdict[str, list[tuple[Precedence, Points]]] = defaultdict(list)
+        curves: defaultdict[str, list[tuple[Precedence, Columns]]] = defaultdict(list)
         ordered = sorted(reading.journals, key=lambda journal: journal.start.precedence)
         ranks = {journal.file: rank for rank, journal in enumerate(ordered)}
         for journal in reading.journals:
             self._add_journal(run_id, journal, ranks[journal.file])
-            for metric, points in journal.stretch.points.items():
-                curves[metric].append((journal.start.precedence, points))
+            for metric, columns in journal.stretch.points.items():
+                curves[metric].append((journal.start.precedence, columns))
         for metric, series in curves.items():
             self.of[SUMMARY].append(_summary_row(run_id, self.metric_ids[metric], series))
 
@@ -255,14 +255,11 @@ class _NewRows:
         journal_id, stretch = next(self.journal_ids), journal.stretch
         self.of[JOURNAL].append({"id": journal_id, "run_id": run_id, "rank": rank, **journal_row(journal)})
         self.events.extend((journal_id, at, run_id, *event) for at, event in enumerate(stretch.events))
-        for metric, of_metric in stretch.points.items():
+        for metric, columns in stretch.points.items():
             series_id = next(self.series_ids)
             keys = {"id": series_id, "run_id": run_id, "journal_id": journal_id}
             self.of[SERIES].append({**keys, "metric_id": self.metric_ids[metric]})
-            self.points.extend(
-                (series_id, step, t_ms, value if value == value else None)  # noqa: PLR0124 - false for nan alone
-                for step, (t_ms, value) in of_metric.items()
-            )
+            self.points.append((series_id, columns))
 
 
 def _free_ids(connection: Connection, table: Table) -> Iterator[int]:
@@ -288,9 +285,9 @@ def journal_row(journal: Journal) -> dict[str, Any]:
     return {"file": journal.file, **told, **who, **missing}
 
 
-def _summary_row(run_id: int, metric_id: int, series: Sequence[tuple[Precedence, Points]]) -> dict[str, Any]:
+def _summary_row(run_id: int, metric_id: int, series: Sequence[tuple[Precedence, Columns]]) -> dict[str, Any]:
     curve = merge(series)
-    tally = extend(EMPTY, list(curve), [value for _, value in curve.values()])
+    tally = extend(EMPTY, curve.steps, curve.values)
     return {"run_id": run_id, "metric_id": metric_id, **{name: getattr(tally, name) for name in _TALLY}}
 
 

@@ -21,7 +21,7 @@ from hpcml.runs.journal import Chunk, parse_piece, read_piece, unread
 from hpcml.runs.layout import RunDir
 from hpcml.store import journals as cursor_rows
 from hpcml.store import parse, rows, telemetry
-from hpcml.store.curves import EMPTY, Points, Precedence, Tally, extend, merge
+from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, merge
 from hpcml.store.database import Database
 from hpcml.store.first_reading import read_first
 from hpcml.store.journals import find_header, is_replaced, sizes_in
@@ -195,8 +195,7 @@ def _ingest_batch(
 def _move_on(connection: Connection, cursor: cursor_rows.Cursor, chunk: Chunk, stretch: Stretch) -> IngestReport:
     bad_lines = chunk.bad_lines + stretch.bad_lines
     lost = cursor_rows.move_cursor(connection, cursor, to=chunk.end, stretch=stretch, bad_lines=bad_lines)
-    new_points = sum(map(len, stretch.points.values()))
-    return IngestReport(new_points=new_points, bad_lines=bad_lines, lost_records=lost)
+    return IngestReport(new_points=stretch.n_points, bad_lines=bad_lines, lost_records=lost)
 
 
 def takes_over(now: Path, before: Path, uid: str, roots: Sequence[Path]) -> bool:
@@ -230,13 +229,13 @@ def _exists(path: Path) -> bool:
     return True
 
 
-class Touched(dict[str, dict[int, Points]]):
+class Touched(dict[str, dict[int, Columns]]):
     """The new points of a transaction: metric -> series id -> points.
 
     `write_summaries` takes it, to see which summaries need a new look.
     """
 
-    def add(self, points: Mapping[str, Points], series_ids: Mapping[str, int]) -> None:
+    def add(self, points: Mapping[str, Columns], series_ids: Mapping[str, int]) -> None:
         """Add the points that one journal brought; *series_ids* by metric."""
         for name, of_metric in points.items():
             self.setdefault(name, {})[series_ids[name]] = of_metric
@@ -278,7 +277,7 @@ def write_summaries(
             tally, new = EMPTY, _read_curve(connection, run_id, ids[name])
         else:
             continue
-        tally = extend(tally, list(new), [value for _, value in new.values()])
+        tally = extend(tally, new.steps, new.values)
         rows.append({"run_id": run_id, "metric_id": ids[name], **asdict(tally)})
     for chunk in chunked([ids[name] for name in names]):
         connection.execute(delete(SUMMARY).where(SUMMARY.c.run_id == run_id, SUMMARY.c.metric_id.in_(chunk)))
@@ -286,12 +285,12 @@ def write_summaries(
         connection.execute(insert(SUMMARY), rows)
 
 
-def _continuation(tally: Tally, by_series: Mapping[int, Points]) -> Points | None:
-    """Return the new points by step if one series has them all and they lie behind the *tally*; else None."""
+def _continuation(tally: Tally, by_series: Mapping[int, Columns]) -> Columns | None:
+    """Return the new points if one series has them all and they lie behind the *tally*; else None."""
     if len(by_series) != 1:
         return None
-    new = dict(sorted(next(iter(by_series.values())).items()))
-    return new if tally.last_step is None or next(iter(new)) > tally.last_step else None
+    (new,) = by_series.values()
+    return new if tally.last_step is None or new.steps[0] > tally.last_step else None
 
 
 def _ids(connection: Connection, run_id: int) -> dict[str, int]:
@@ -308,7 +307,7 @@ def _tallies(connection: Connection, run_id: int) -> dict[str, Tally]:
     }
 
 
-def _read_curve(connection: Connection, run_id: int, metric_id: int) -> Points:
+def _read_curve(connection: Connection, run_id: int, metric_id: int) -> Columns:
     query = (
         select(SERIES.c.id, JOURNAL.c.attempt, JOURNAL.c.writer, JOURNAL.c.t0, JOURNAL.c.file)
         .join(JOURNAL, JOURNAL.c.id == SERIES.c.journal_id)
@@ -317,6 +316,8 @@ def _read_curve(connection: Connection, run_id: int, metric_id: int) -> Points:
     series = connection.execute(query).all()
     points = load_points(connection, [row.id for row in series])
     return merge(
-        (Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), points[series_id])
-        for series_id, attempt, writer, t0, file in series
+        [
+            (Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), points.get(series_id, Columns()))
+            for series_id, attempt, writer, t0, file in series
+        ]
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from hpcml.model.records import Curve, MetricSummary, Note, RunRecord, Usage, Work
 from hpcml.model.state import State
-from hpcml.store.curves import Points, Precedence, mean_of, merge
+from hpcml.store.curves import Columns, Precedence, mean_of, merge
 from hpcml.store.database import Database
 from hpcml.store.origin import mark_of
 from hpcml.store.parse import storable
@@ -59,9 +59,8 @@ COLUMNS = (
 _SUMMARIZED = (
     *("n", "n_nonfinite", "first", "last", "last_step", "min", "min_step", "max", "max_step", "total"),
 )  # of a metric, in the order of `_load_summaries`
-_Columns = tuple[Sequence[int], Sequence[int], Sequence[float]]  # steps, milliseconds, values
 _TOGETHER = 10_000  # runs: what they are made of takes as much memory as they do
-_NO_POINTS: _Columns = ((), (), ())
+_NO_POINTS = Columns()
 RunRow = Row[*tuple[Any, ...]]
 
 
@@ -137,42 +136,27 @@ def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dic
     curves: dict[str, Curve] = {}
     for chunk in chunked(uids):
         series = connection.execute(which.where(RUN.c.uid.in_(chunk))).all()
-        columns = dict(_columns_of_points(connection, [row.id for row in series]))
+        columns = load_points(connection, [row.id for row in series])
         by_run: defaultdict[tuple[str, int], list[RunRow]] = defaultdict(list)
         for row in series:
             by_run[row.uid, row.clock_ms].append(row)
         for (uid, clock_ms), of_run in by_run.items():
-            if len(of_run) == 1:  # one writer, and one attempt
-                steps, times_ms, values = columns.get(of_run[0].id, _NO_POINTS)
-            else:
-                steps, times_ms, values = _merged(of_run, columns)
+            steps, times_ms, values = merge(
+                [
+                    (Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), columns.get(at, _NO_POINTS))
+                    for at, _, _, attempt, writer, t0, file in of_run
+                ]
+            )
             curves[uid] = Curve(steps, [(t_ms - clock_ms) / 1000 for t_ms in times_ms], values)
     return curves
 
 
-def _merged(series: Sequence[RunRow], columns: Mapping[int, _Columns]) -> _Columns:
-    ranked: list[tuple[Precedence, Points]] = []
-    for at, _, _, attempt, writer, t0, file in series:
-        steps, times_ms, values = columns.get(at, _NO_POINTS)
-        points = dict(zip(steps, zip(times_ms, values, strict=True), strict=True))
-        ranked.append((Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), points))
-    merged = merge(ranked)
-    return list(merged), [t_ms for t_ms, _ in merged.values()], [value for _, value in merged.values()]
+def load_points(connection: Connection, series_ids: Sequence[int]) -> dict[int, Columns]:
+    """Return the points of each series that has any, nan where NULL; times count from the run's epoch."""
+    return dict(_columns_of_points(connection, series_ids))
 
 
-def load_points(connection: Connection, series_ids: Sequence[int]) -> dict[int, dict[int, tuple[int, float]]]:
-    """Return the points of each series as step -> (milliseconds since the run's epoch, value).
-
-    By step, nan where NULL. A series without points is absent from the dict until it is asked for: then it is empty.
-    """
-    points: defaultdict[int, dict[int, tuple[int, float]]] = defaultdict(dict)
-    for series_id, (steps, times_ms, values) in _columns_of_points(connection, series_ids):
-        points[series_id] = dict(zip(steps, zip(times_ms, values, strict=True), strict=True))
-    return points
-
-
-def _columns_of_points(connection: Connection, series_ids: Sequence[int]) -> Iterator[tuple[int, _Columns]]:
-    """Yield each series that has points, with its steps, which ascend, their milliseconds and values (nan for NULL)."""
+def _columns_of_points(connection: Connection, series_ids: Sequence[int]) -> Iterator[tuple[int, Columns]]:
     query = select(POINT).order_by(POINT.c.series_id, POINT.c.step)
     for among in within(POINT.c.series_id, series_ids):
         cursor = connection.execute(query.where(among)).cursor
@@ -182,7 +166,7 @@ def _columns_of_points(connection: Connection, series_ids: Sequence[int]) -> Ite
             _, steps, times_ms, values = zip(*of_series, strict=True)
             if None in values:
                 values = tuple(math.nan if value is None else value for value in values)
-            yield series_id, (steps, times_ms, values)
+            yield series_id, Columns(steps, times_ms, values)
 
 
 def _load_facts(connection: Connection, ids: Sequence[int]) -> defaultdict[int, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Many ids in statements, which have room for so many variables only."""
+"""Many ids, and many rows, in statements, which have room for so many variables only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Text, literal
+from sqlalchemy import Column, ColumnElement, Connection, Text, literal
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -49,3 +49,20 @@ def chunked(items: Sequence[T], size: int = _MAX_VARIABLES) -> Iterator[Sequence
     """
     for at in range(0, len(items), size):
         yield items[at : at + size]
+
+
+def insert_rows(connection: Connection, into: str, values: Sequence[object], width: int, *, over: str = "") -> None:
+    """Insert rows of *width* columns *into* an SQLite table, whose values follow each other in *values*.
+
+    *into* names the table and its columns, *over* is what is done with rows that are there already (ON CONFLICT). Many
+    rows in one statement take half the time of a statement for each of them.
+    """
+    row = f"({', '.join('?' * width)})"
+    size = _MAX_VARIABLES // width * width
+    whole = len(values) // size * size
+    if whole:
+        many = f"INSERT INTO {into} VALUES {', '.join([row] * (size // width))} {over}"  # noqa: S608 - our own
+        connection.exec_driver_sql(many, [tuple(values[at : at + size]) for at in range(0, whole, size)])
+    if rest := tuple(values[whole:]):
+        few = f"INSERT INTO {into} VALUES {', '.join([row] * (len(rest) // width))} {over}"  # noqa: S608 - our own
+        connection.exec_driver_sql(few, rest)

@@ -7,21 +7,24 @@ on a PostgreSQL server (PostgreSQL manual, "Populating a Database"). `forget_run
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Connection, Insert, Table, bindparam, delete, insert, select, update
 
 from hpcml.model.records import Usage, Work
 from hpcml.model.state import State
+from hpcml.store.curves import Columns
 from hpcml.store.database import Database
 from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, fold, fold_notes, fold_tags
 from hpcml.store.journals import Cursor
 from hpcml.store.locks import WRITE, hold_names, hold_run, is_server
 from hpcml.store.manifest_rows import Description
 from hpcml.store.parse import Stretch, storable
-from hpcml.store.pieces import chunked, within
+from hpcml.store.pieces import chunked, insert_rows, within
 from hpcml.store.schema import (
     EVENT,
     JOURNAL,
@@ -96,13 +99,7 @@ def write_stretch(connection: Connection, run_id: int, cursor: Cursor, stretch: 
     if not stretch.points:
         return {}
     series_ids = _ensure_series(connection, run_id, cursor.id, stretch.points)
-    points = [
-        (series_ids[name], step, t_ms, value if value == value else None)  # noqa: PLR0124 - false for nan alone
-        for name, of_metric in stretch.points.items()
-        for step, (t_ms, value) in of_metric.items()
-    ]
-    if points:
-        write_points(connection, points)
+    write_points(connection, [(series_ids[name], columns) for name, columns in stretch.points.items()])
     return series_ids
 
 
@@ -262,17 +259,18 @@ def _carbon(described: Description) -> Carbon | None:
 
 
 EventRow = tuple[int, int, int, int, str, str]  # journal_id, ordinal, run_id, t_ms, name, details
-PointRow = tuple[int, int, int, float | None]  # series_id, step, t_ms, value
+_PointRow = tuple[int, int, int, float | None]  # series_id, step, t_ms, value
 
-# As text and tuples: several times faster than insert() with dicts.
-_INSERT_EVENT = "INSERT INTO event (journal_id, ordinal, run_id, t_ms, name, details) VALUES (?, ?, ?, ?, ?, ?)"
+_EVENT = "event (journal_id, ordinal, run_id, t_ms, name, details)"
+_EVENT_WIDTH = 6
+_POINT = "point (series_id, step, t_ms, value)"
+_POINT_WIDTH = 4
 _OVER = "ON CONFLICT (series_id, step) DO UPDATE SET t_ms = excluded.t_ms, value = excluded.value"
-_UPSERT_POINT = f"INSERT INTO point (series_id, step, t_ms, value) VALUES (?, ?, ?, ?) {_OVER}"  # noqa: S608
 
 _INSERT_METRIC = "INSERT INTO metric (name) VALUES (?)"
 _ADD_METRICS = "INSERT INTO metric (name) SELECT unnest(%s::text[]) ON CONFLICT DO NOTHING"
 
-_COPY_EVENT = "COPY event (journal_id, ordinal, run_id, t_ms, name, details) FROM STDIN (FORMAT BINARY)"
+_COPY_EVENT = f"COPY {_EVENT} FROM STDIN (FORMAT BINARY)"
 _EVENT_TYPES = ("int4", "int4", "int4", "int8", "text", "text")
 _COPY_POINT = "COPY {} (series_id, step, t_ms, value) FROM STDIN (FORMAT BINARY)"
 _POINT_TYPES = ("int4", "int8", "int8", "float8")
@@ -307,18 +305,21 @@ def insert_events(connection: Connection, events: Sequence[EventRow]) -> None:
     if is_server(connection):
         _copy(connection, _COPY_EVENT, _EVENT_TYPES, events)
     else:
-        connection.exec_driver_sql(_INSERT_EVENT, list(events))
+        insert_rows(connection, _EVENT, list(chain.from_iterable(events)), _EVENT_WIDTH)
 
 
-def write_points(connection: Connection, points: Sequence[PointRow]) -> None:
-    """Add points, replacing those of the same series and step; *points* names no series and step twice.
+def write_points(connection: Connection, series: Sequence[tuple[int, Columns]]) -> None:
+    """Add the points of *series*, by id, replacing those of the same series and step; none is there twice.
 
     A COPY cannot replace rows: on a server, points of a series that repeats steps go through a temporary table. COPY is
     used where it can be: it is PostgreSQL's fastest way in ("Populating a Database" in its manual).
     """
     if not is_server(connection):
-        connection.exec_driver_sql(_UPSERT_POINT, list(points))
+        insert_rows(connection, _POINT, _in_rows(series), _POINT_WIDTH, over=_OVER)
         return
+    points: list[_PointRow] = [
+        (at, *point) for at, of in series for point in zip(of.steps, of.times_ms, _storable_values(of), strict=True)
+    ]
     first: dict[int, int] = {}
     for series_id, step, *_ in points:
         first[series_id] = min(step, first.get(series_id, step))
@@ -331,6 +332,25 @@ def write_points(connection: Connection, points: Sequence[PointRow]) -> None:
         again = (point for point in points if point[0] in repeating)
         _copy(connection, _COPY_POINT.format("new_point"), _POINT_TYPES, again)
         connection.exec_driver_sql(_FROM_STAGE)
+
+
+def _in_rows(series: Sequence[tuple[int, Columns]]) -> list[Any]:
+    """Return the values of table ``point``, one row after the other."""
+    rows: list[Any] = [None] * (_POINT_WIDTH * sum(len(columns.steps) for _, columns in series))
+    begin = 0
+    for series_id, columns in series:
+        n = len(columns.steps)
+        end = begin + _POINT_WIDTH * n
+        for place, column in enumerate(([series_id] * n, columns.steps, columns.times_ms, _storable_values(columns))):
+            rows[begin + place : end : _POINT_WIDTH] = column
+        begin = end
+    return rows
+
+
+def _storable_values(columns: Columns) -> Sequence[float | None]:
+    if math.isfinite(sum(columns.values)):  # nearly always; no sum with nan is
+        return columns.values
+    return [None if math.isnan(value) else value for value in columns.values]
 
 
 def _copy(connection: Connection, statement: str, types: Sequence[str], rows: Iterable[tuple[object, ...]]) -> None:

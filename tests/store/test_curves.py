@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcml.store.curves import EMPTY, Precedence, extend, merge
+from hpcml.store.curves import EMPTY, Columns, Precedence, extend, merge
 
 VALUES = st.lists(st.floats(), max_size=30)
 
@@ -52,6 +52,6 @@ def test_each_step_has_one_point_of_whoever_counts_most() -> None:
     first = Precedence.of(attempt=1, writer="rank0", t0=0.0, file="a")
     second = Precedence.of(attempt=2, writer="rank0", t0=9.0, file="b")
 
-    merged = merge([(second, {3: (90, 0.3), 2: (80, 0.2)}), (first, {1: (10, 1.0), 2: (20, 2.0)})])
+    merged = merge([(second, Columns([2, 3], [80, 90], [0.2, 0.3])), (first, Columns([1, 2], [10, 20], [1.0, 2.0]))])
 
-    assert list(merged.items()) == [(1, (10, 1.0)), (2, (80, 0.2)), (3, (90, 0.3))]
+    assert merged == ((1, 2, 3), (10, 80, 90), (1.0, 0.2, 0.3))
