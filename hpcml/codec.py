@@ -114,19 +114,30 @@ def check_type(kind: Any, value: Json, *, where: str, is_deep: bool = True) -> N
 
     Keys that a class does not know, or that are missing, are passed over, and so are names that an enum lacks.
     """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
+    alternatives, plain, _ = _plain(kind)
+    if alternatives:
         if value is not None:
-            check_type(_fitting(arguments, value), value, where=where, is_deep=is_deep)
+            check_type(_fitting(alternatives, value), value, where=where, is_deep=is_deep)
         return
-    plain = list if origin in (list, tuple) else dict if origin is dict or is_dataclass(kind) else kind
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        plain = str
     if plain in _KINDS:
         _check_plain(plain, value, where)
     if is_deep and plain in (list, dict):
         for inner, item, place in _parts(kind, value, where):
             check_type(inner, item, where=place)
+
+
+@functools.cache
+def _plain(kind: Any) -> tuple[tuple[Any, ...], Any, frozenset[type]]:  # noqa: ANN401
+    """Return of a type its alternatives, if it is a union; else what JSON has for it; and what needs no second look."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        some = [each for each in arguments if each is not type(None)]
+        certain = _plain(some[0])[2] | {type(None)} if len(some) == 1 else frozenset({type(None)})
+        return arguments, None, certain
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return (), str, frozenset({str})
+    plain = list if origin in (list, tuple) else dict if origin is dict or is_dataclass(kind) else kind
+    return (), plain, frozenset({plain} if plain in (str, float, bool) else ())
 
 
 def _check_plain(plain: Any, value: Json, where: str) -> None:  # noqa: ANN401
@@ -139,14 +150,19 @@ def _check_plain(plain: Any, value: Json, where: str) -> None:  # noqa: ANN401
 
 
 def _parts(kind: Any, value: Json, where: str) -> Iterator[tuple[Any, Json, str]]:  # noqa: ANN401
-    """Yield what is in a list, a table or a class: its type, its value and its place."""
+    """Yield what is in a list, a table or a class and needs a look: its type, its value and its place."""
     if is_dataclass(kind):
         hints, _ = _shape(cast("Any", kind))
-        yield from ((hints[key], value[key], f"{where}.{key}".lstrip(".")) for key in hints.keys() & value.keys())
-    elif isinstance(value, dict):
-        yield from ((get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items())
-    else:
-        yield from ((get_args(kind)[0], item, f"{where}[{at}]") for at, item in enumerate(value))
+        for key, item in value.items():
+            if key in hints and type(item) not in _plain(hints[key])[2]:
+                yield hints[key], item, f"{where}.{key}".lstrip(".")
+        return
+    inner = get_args(kind)[1 if isinstance(value, dict) else 0]
+    certain = _plain(inner)[2]
+    places = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in places:
+        if type(item) not in certain:
+            yield inner, item, f"{where}.{key}" if isinstance(value, dict) else f"{where}[{key}]"
 
 
 def _fitting(kinds: Sequence[Any], value: Json) -> Any:  # noqa: ANN401

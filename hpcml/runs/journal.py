@@ -104,14 +104,19 @@ def parse_chunk(data: bytes, *, offset: int, journal: str | None = None, quickly
     records: list[Metrics | Event] = []
     bad_lines = 0
     lines = data[:end].split(b"\n")[:-1]
+    first: bytes | None = None
     for line in lines:
+        if line == first:
+            continue  # the header again
         parsed = _parse_line(line, quickly)
         if parsed is None:
             bad_lines += bool(line)  # an empty line is how a writer steps over its own torn one
         elif isinstance(parsed, Header):
             if offset == 0 and header is None:
                 header, journal = parsed, journal or parsed.journal
-            bad_lines += journal is not None and parsed.journal != journal
+            is_foreign = journal is not None and parsed.journal != journal
+            bad_lines += is_foreign
+            first = first if is_foreign else line
         else:
             records.append(parsed)
     return Chunk(header=header, records=records, lines=len(lines), bad_lines=bad_lines, end=offset + end)

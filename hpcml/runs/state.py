@@ -170,14 +170,18 @@ class Told:
         is_helper = re.fullmatch(r"agent\d+", self.writer) is not None
         return is_helper and self.state in (State.RUNNING, State.COMPLETED)
 
-    @property
-    def weight(self) -> tuple[object, ...]:
-        """The sort key that selects the deciding event of an attempt: the largest wins.
+    def outweighs(self, other: Told) -> bool:
+        """Whether this event rather than *other* decides an attempt.
 
-        First the kind of event (`DECISIVE`); of several agents' outcomes, the earliest that is no success. Ties are
-        broken by the content of the events, never by the order in which they were read.
+        First the kind of event (`DECISIVE`) counts; of several agents' outcomes, the earliest that is no success. Ties
+        are broken by the content of the events, never by the order in which they were read.
         """
-        return (DECISIVE[self.name], self.state is not State.COMPLETED, -self.at_ms, *self._words)
+        mine, others = self._weight, other._weight
+        return mine > others if mine != others else self._words > other._words
+
+    @property
+    def _weight(self) -> tuple[int, bool, int]:
+        return (DECISIVE[self.name], self.state is not State.COMPLETED, -self.at_ms)
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -227,12 +231,12 @@ class AttemptFold:
     @property
     def submissions(self) -> list[Told]:
         """The events by which the attempt was queued, by time."""
-        return sorted(self._submissions, key=_ORDER)
+        return _ordered(self._submissions)
 
     @property
     def starts(self) -> list[Told]:
         """The events by which the agents of its nodes started, by time."""
-        return sorted(self._starts, key=_ORDER)
+        return _ordered(self._starts)
 
     @property
     def unended(self) -> list[Told]:
@@ -284,7 +288,7 @@ class AttemptFold:
     @property
     def checkpoint_steps(self) -> list[int]:
         """The steps of its checkpoints, in the order in which they were reported."""
-        steps = (told.details.get("step") for told in sorted(self._checkpoints, key=_ORDER))
+        steps = (told.details.get("step") for told in _ordered(self._checkpoints))
         return [step for step in steps if isinstance(step, int)]
 
     @property
@@ -341,6 +345,8 @@ class RunFold:
     """
 
     _attempts: dict[int, AttemptFold] = field(default_factory=dict)
+    _deciding: AttemptFold | None = None
+    _is_known: bool = True  # whether `_deciding` is up to date
 
     @classmethod
     def of(cls, events: Iterable[Told]) -> RunFold:
@@ -362,6 +368,7 @@ class RunFold:
         self.begin(told.attempt, told.writer)
         if told.name in DECISIVE or told.name in _ALSO_KEPT:
             self._attempts[told.attempt].take(told)
+            self._is_known = False
 
     def __iter__(self) -> Iterator[AttemptFold]:
         """Yield the attempts by number."""
@@ -380,8 +387,11 @@ class RunFold:
     @property
     def deciding(self) -> AttemptFold | None:
         """The attempt that determines the state; None while no attempt has a decisive event."""
-        decided = (one for one in self._attempts.values() if one.decision is not None and not one.is_void)
-        return max(decided, key=operator.attrgetter("number"), default=None)
+        if not self._is_known:
+            decided = (one for one in self._attempts.values() if one.decision is not None and not one.is_void)
+            self._deciding = max(decided, key=operator.attrgetter("number"), default=None)
+            self._is_known = True
+        return self._deciding
 
     @property
     def decision(self) -> Told | None:
@@ -465,7 +475,11 @@ def read_fold(run_dir: RunDir) -> RunFold:
 
 
 def _weightier(known: Told | None, told: Told) -> Told:
-    return told if known is None or told.weight > known.weight else known
+    return told if known is None or told.outweighs(known) else known
+
+
+def _ordered(found: list[Told]) -> list[Told]:
+    return sorted(found, key=_ORDER) if len(found) > 1 else list(found)  # the key takes time, and most are alone
 
 
 def _identity(told: Told) -> tuple[str, int | None]:

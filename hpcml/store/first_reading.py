@@ -7,15 +7,15 @@ runs that the store knows, long ones, telemetry, and stores on a server, where o
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import count
+from itertools import chain, count
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, func, insert, select
+from sqlalchemy import Connection, Table, func, select
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.journal import Header, parse_chunk, parse_piece, read_piece, unread
@@ -27,17 +27,15 @@ from hpcml.store.journals import Cursor, find_header, sizes_in
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport
 from hpcml.store.parse import Stretch, storable, take_in
+from hpcml.store.pieces import insert_rows
 from hpcml.store.rows import TELLING, EventRow, add_metrics, folded, insert_events, write_points
 from hpcml.store.schema import JOURNAL, METRIC, RUN, RUN_NOTE, RUN_TAG, RUN_USAGE, RUN_WORK, SERIES, SUMMARY
-from hpcml.store.settings import write_settings
+from hpcml.store.settings import Groups, write_settings
 
 _MOST_RUNS = 250  # in one transaction: a quarter of a second during which nobody else can write
 _LONG_BYTES = 1 << 20  # of journals: their points take the time, and not the run
 
 _TALLY = tuple(each.name for each in fields(Tally))
-
-# As text and tuples: several times faster than insert() with dicts.
-_INSERT_FACT = "INSERT INTO run_fact (run_id, key, value) VALUES (?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +116,10 @@ def read_first(connection: Connection, run_dirs: Iterable[RunDir], *, batch_byte
 def _groups(run_dirs: Iterable[RunDir], batch_bytes: int, done: FirstReadings) -> Iterator[list[_FirstReading]]:
     group: list[_FirstReading] = []
     size = 0
+    homes: dict[Path, str | None] = {}
     for run_dir in run_dirs:
         try:
-            reading = _read(run_dir, min(batch_bytes, _LONG_BYTES))
+            reading = _read(run_dir, min(batch_bytes, _LONG_BYTES), homes)
         except HpcmlError as error:
             done.report += IngestReport(problems=(str(error),))
             continue
@@ -136,20 +135,20 @@ def _groups(run_dirs: Iterable[RunDir], batch_bytes: int, done: FirstReadings) -
         yield group
 
 
-def _read(run_dir: RunDir, most_bytes: int) -> _FirstReading | None:
+def _read(run_dir: RunDir, most_bytes: int, homes: dict[Path, str | None]) -> _FirstReading | None:
     """Read the run's files; None where its journals are longer than *most_bytes*."""
-    described = describe(run_dir)
-    sizes = sizes_in(str(run_dir.journals))
+    described, folder = describe(run_dir, homes), run_dir.journals
+    sizes = sizes_in(str(folder))
     if (size := sum(sizes.values())) > most_bytes:
         return None
     journals, problems = [], []
     for file in sizes:
-        found = read_journal(run_dir.journals / file, described, most_bytes)
+        found = read_journal(folder / file, described, most_bytes)
         if isinstance(found, Journal):
             journals.append(found)
         elif found is not None:
             problems.append(found)
-    has_telemetry = bool(sizes_in(str(run_dir.telemetry)))
+    has_telemetry = bool(sizes_in(f"{run_dir.path}/telemetry"))
     return _FirstReading(
         run_dir=run_dir,
         described=described,
@@ -204,10 +203,11 @@ def _write(connection: Connection, readings: Sequence[_FirstReading]) -> None:
         new.add(reading)
     for table in (RUN, JOURNAL, SERIES, SUMMARY, RUN_TAG, RUN_NOTE, RUN_USAGE, RUN_WORK):
         if found := new.of[table]:
-            connection.execute(insert(table), found)
-    write_settings(connection, new.params)
-    if new.facts:
-        connection.exec_driver_sql(_INSERT_FACT, new.facts)
+            columns = tuple(found[0])
+            values = chain.from_iterable(map(itemgetter(*columns), found))
+            insert_rows(connection, f"{table.name} ({', '.join(columns)})", list(values), len(columns))
+    write_settings(connection, new.settings)
+    insert_rows(connection, "run_fact (run_id, key, value)", list(chain.from_iterable(new.facts)), 3)
     if new.events:
         insert_events(connection, new.events)
     if new.points:
@@ -223,7 +223,7 @@ class _NewRows:
     journal_ids: Iterator[int]
     series_ids: Iterator[int]
     of: defaultdict[Table, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    params: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    settings: dict[int, Groups] = field(default_factory=dict)
     facts: list[tuple[int, str, str]] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     points: list[tuple[int, Columns]] = field(default_factory=list)
@@ -231,23 +231,24 @@ class _NewRows:
     def add(self, reading: _FirstReading) -> None:
         """Add all rows of a run."""
         run_id, described = next(self.run_ids), reading.described
-        new = folded(described, [journal.start for journal in reading.journals], list(_happenings(reading)))
+        starts = [journal.start for journal in reading.journals]
+        new = folded(described, starts, list(_happenings(reading, starts)))
         about = {"uid": described.uid, **described.columns, **new.columns}
         is_sampled = new.is_over and not reading.has_telemetry
         self.of[RUN].append({"id": run_id, **about, "is_sampled": is_sampled})
-        self.params[run_id] = described.params
+        self.settings[run_id] = described.settings
         self.facts.extend((run_id, key, value) for key, value in new.facts.items())
         for table, found in new.lists.items():
             self.of[table] += ({**values, "run_id": run_id, "position": at} for at, values in enumerate(found))
         for table, values in new.measured.items():
             self.of[table].append({**values, "run_id": run_id})
         curves: defaultdict[str, list[tuple[Precedence, Columns]]] = defaultdict(list)
-        ordered = sorted(reading.journals, key=lambda journal: journal.start.precedence)
-        ranks = {journal.file: rank for rank, journal in enumerate(ordered)}
-        for journal in reading.journals:
+        precedences = [start.precedence for start in starts]
+        ranks = {precedence.file: rank for rank, precedence in enumerate(sorted(precedences))}
+        for journal, precedence in zip(reading.journals, precedences, strict=True):
             self._add_journal(run_id, journal, ranks[journal.file])
             for metric, columns in journal.stretch.points.items():
-                curves[metric].append((journal.start.precedence, columns))
+                curves[metric].append((precedence, columns))
         for metric, series in curves.items():
             self.of[SUMMARY].append(_summary_row(run_id, self.metric_ids[metric], series))
 
@@ -291,11 +292,12 @@ def _summary_row(run_id: int, metric_id: int, series: Sequence[tuple[Precedence,
     return {"run_id": run_id, "metric_id": metric_id, **{name: getattr(tally, name) for name in _TALLY}}
 
 
-def _happenings(reading: _FirstReading) -> Iterator[Happening]:
+def _happenings(reading: _FirstReading, starts: Sequence[JournalStart]) -> Iterator[Happening]:
     """Yield the events that say something of the run, as they will stand in the store."""
     epoch_ms = reading.described.epoch_ms
-    for journal in reading.journals:
-        for ordinal, (t_ms, name, details) in enumerate(journal.stretch.events):
+    for journal, start in zip(reading.journals, starts, strict=True):
+        details = journal.stretch.details
+        for ordinal, (t_ms, name, _) in enumerate(journal.stretch.events):
             if name in TELLING:
                 at = (epoch_ms + t_ms) / 1000
-                yield Happening(journal=journal.start, ordinal=ordinal, at=at, name=name, details=json.loads(details))
+                yield Happening(journal=start, ordinal=ordinal, at=at, name=name, details=details[ordinal])

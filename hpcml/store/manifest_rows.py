@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from hpcml.codec import check_type, flatten
@@ -35,21 +35,30 @@ _UNPROVEN = "unproven"  # stands for the numerics of a program that may have com
 class Description:
     """A run as run.json describes it, before anything is known of its execution.
 
-    `params` are the settings of the run, flattened to dotted keys, with JSON texts as values; `facts` is what only
+    `settings` are those of the run by config group, flattened to dotted keys, with JSON texts as values, sorted by key;
+    a setting outside of groups is a group of its own. Runs that have a group alike may share it. `facts` is what only
     run.json knows of the software. All texts are `storable`.
     """
 
     uid: str
     epoch_ms: int  # the submission: where the store counts this run's milliseconds from
     columns: Mapping[str, Any]  # of the table `run`
-    params: Mapping[str, str]  # "model.name" -> JSON
+    settings: Mapping[str, Mapping[str, str]]  # "model" -> "model.name" -> JSON
     tags: Sequence[str]
     facts: Mapping[str, str]  # code, packages: digests
 
+    def setting(self, key: str) -> str | None:
+        """Return the setting *key* as JSON; None where the run has none."""
+        return self.settings.get(key.partition(".")[0], {}).get(key)
 
-def describe(run_dir: RunDir) -> Description:
-    """Return the content of run.json; raises `HpcmlError` where it is damaged or lacks what the store needs."""
+
+def describe(run_dir: RunDir, homes: dict[Path, str | None] | None = None) -> Description:
+    """Return the content of run.json; raises `HpcmlError` where it is damaged or lacks what the store needs.
+
+    *homes* keeps the marks of folders for the next runs, where many are described at once: an empty dict at first.
+    """
     stamp = manifest_stamp(str(run_dir.path))  # before reading: a change in between is found the next time
+    path = run_dir.path if run_dir.path.is_absolute() else run_dir.path.absolute()
     raw = read_raw(run_dir.manifest)
     try:
         is_ours = raw.get("format") == FORMAT  # other tools' settings are what they are
@@ -60,9 +69,9 @@ def describe(run_dir: RunDir) -> Description:
         submitted_at = _text(provenance.get("submitted_at"))
         epoch_ms = _epoch_ms(submitted_at)
         columns = {
-            "path": str(run_dir.path.absolute()),
+            "path": str(path),
             "manifest_stamp": stamp,
-            "home": home_of(run_dir.path.absolute()),
+            "home": _home(path, {} if homes is None else homes),
             "experiment": str(run["experiment"]),
             "name": _text(run.get("name")),
             "spec_hash": str(raw["spec_hash"]),
@@ -78,18 +87,28 @@ def describe(run_dir: RunDir) -> Description:
         }
         columns = {key: storable(value) if isinstance(value, str) else value for key, value in columns.items()}
         tags = [storable(str(tag)) for tag in run.get("tags") or ()]
-        params: dict[str, str] = {}
-        for key, value in run.items():
-            if key in groups:
-                params |= _of_group(key, groups[key], is_ours=is_ours)
-            else:
-                params |= _as_params({key: value})
+        settings = _settings(run, groups, is_ours=is_ours)
     except KeyError as error:
         raise HpcmlError(f"{run_dir.manifest} lacks {error.args[0]!r}") from error
     except (ConfigError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise HpcmlError(f"{run_dir.manifest} is no run.json of hpcml: {error}") from error
     facts = _software(raw.get("plan"), provenance)
-    return Description(uid=uid, epoch_ms=epoch_ms, columns=columns, params=params, tags=tags, facts=facts)
+    return Description(uid=uid, epoch_ms=epoch_ms, columns=columns, settings=settings, tags=tags, facts=facts)
+
+
+def _home(path: Path, homes: dict[Path, str | None]) -> str | None:
+    if (folder := path.parent) not in homes:
+        homes[folder] = home_of(path)
+    return homes[folder]
+
+
+def _settings(run: Mapping[str, Any], groups: Mapping[str, bytes], *, is_ours: bool) -> dict[str, Mapping[str, str]]:
+    settings: dict[str, Mapping[str, str]] = {}
+    for key, value in run.items():
+        texts = _of_group(key, groups[key], is_ours=is_ours) if key in groups else _as_params({key: value})
+        name = storable(key).partition(".")[0]
+        settings[name] = dict(sorted({**settings[name], **texts}.items())) if name in settings else texts
+    return settings
 
 
 def _groups(raw: Mapping[str, Any]) -> dict[str, bytes]:
@@ -116,7 +135,7 @@ def _of_group(key: str, content: bytes, *, is_ours: bool) -> Mapping[str, str]:
 
 
 def _as_params(run: Mapping[str, Any]) -> dict[str, str]:
-    return {storable(key): _as_json(value) for key, value in flatten(dict(run)).items()}
+    return {storable(key): as_json(value) for key, value in sorted(flatten(dict(run)).items())}
 
 
 def _software(plan: object, provenance: Mapping[str, Any]) -> dict[str, str]:
@@ -134,7 +153,8 @@ def _software(plan: object, provenance: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def _as_json(value: object) -> str:
+def as_json(value: object) -> str:
+    """Return ``json.dumps(value)``."""
     if type(value) is int:  # most settings are, or are texts; the encoder's start costs more than they do
         return repr(value)
     return encode_basestring_ascii(value) if type(value) is str else json.dumps(value)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpcml.runs.journal import Event, Loads, Metrics
 from hpcml.runs.state import moment_ms
@@ -32,6 +32,7 @@ class Stretch:
     """
 
     events: Sequence[tuple[int, str, str]]  # t_ms, name, details as JSON
+    details: Sequence[Mapping[str, Any]]  # of each event
     points: Mapping[str, Columns]  # by metric
     records: int  # that were taken in
     last_seq: int | None  # the number of the last of them
@@ -52,6 +53,7 @@ def take_in(records: Iterable[Metrics | Event], *, t0: float, epoch_ms: int) -> 
     """
     base_ms = t0 * 1000 - epoch_ms
     events: list[tuple[int, str, str]] = []
+    details: list[Mapping[str, Any]] = []
     alike: dict[tuple[str, ...], _Alike] = {}
     taken = bad_lines = 0
     last_seq: int | None = None
@@ -62,6 +64,7 @@ def take_in(records: Iterable[Metrics | Event], *, t0: float, epoch_ms: int) -> 
             continue
         if isinstance(record, Event):
             events.append((moment_ms(t0, record.t_s) - epoch_ms, storable(record.name), json.dumps(record.details)))
+            details.append(record.details)
         elif -_INTEGERS <= record.step < _INTEGERS:
             names = tuple(record.values)
             if (found := alike.get(names)) is None:
@@ -74,7 +77,14 @@ def take_in(records: Iterable[Metrics | Event], *, t0: float, epoch_ms: int) -> 
             bad_lines += 1
             continue
         taken, last_seq = taken + 1, record.seq
-    return Stretch(events=events, points=_by_metric(alike), records=taken, last_seq=last_seq, bad_lines=bad_lines)
+    return Stretch(
+        events=events,
+        details=details,
+        points=_by_metric(alike),
+        records=taken,
+        last_seq=last_seq,
+        bad_lines=bad_lines,
+    )
 
 
 class _Alike(NamedTuple):

@@ -22,7 +22,7 @@ from hpcml.store.database import Database
 from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, fold, fold_notes, fold_tags
 from hpcml.store.journals import Cursor
 from hpcml.store.locks import WRITE, hold_names, hold_run, is_server
-from hpcml.store.manifest_rows import Description
+from hpcml.store.manifest_rows import Description, as_json
 from hpcml.store.parse import Stretch, storable
 from hpcml.store.pieces import chunked, insert_rows, within
 from hpcml.store.schema import (
@@ -71,7 +71,7 @@ def ensure_run(connection: Connection, described: Description) -> tuple[int, boo
         connection.execute(update(RUN).where(RUN.c.id == run_id).values(**described.columns))
         if known.epoch_ms != described.epoch_ms:
             forget_journals(connection, run_id)  # their times count from the old one
-    replace_settings(connection, run_id, described.params)
+    replace_settings(connection, run_id, described.settings)
     return run_id, True
 
 
@@ -162,7 +162,7 @@ def folded(described: Description, journals: Sequence[JournalStart], happenings:
         journals,
         happenings,
         requested=described.columns["precision"],
-        is_observed=described.params.get("precision.observe") == json.dumps("always"),
+        is_observed=described.setting("precision.observe") == json.dumps("always"),
     )
     plain = ("is_settled", "exit_code", "attempt", "array_index", "is_shared", "t_start", "t_end", "wall_s")
     columns = {name: getattr(known, name) for name in plain}
@@ -183,7 +183,7 @@ def folded(described: Description, journals: Sequence[JournalStart], happenings:
     return Folded(
         columns=columns,
         is_over=known.state.is_final and known.is_settled,
-        facts={storable(key): json.dumps(value) for key, value in {**known.facts, **described.facts}.items()},
+        facts={storable(key): as_json(value) for key, value in {**known.facts, **described.facts}.items()},
         lists={RUN_TAG: tags, RUN_NOTE: notes},
         measured={table: _storable_fields(found) for table, found in measured.items() if found is not None},
     )
@@ -252,7 +252,7 @@ def _write_folded(connection: Connection, new: Mapping[int, Folded]) -> None:
 def _carbon(described: Description) -> Carbon | None:
     """Return the CO2 of the cluster's electricity from the run's configuration; None where it is not configured."""
     factor, source = (
-        json.loads(described.params.get(f"cluster.{key}", "null")) for key in ("co2_g_per_kwh", "co2_source")
+        json.loads(described.setting(f"cluster.{key}") or "null") for key in ("co2_g_per_kwh", "co2_source")
     )
     is_known = isinstance(factor, int | float) and not isinstance(factor, bool) and source is not None
     return Carbon(g_per_kwh=float(factor), source=str(source)) if is_known else None
