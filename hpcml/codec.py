@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
@@ -83,7 +83,7 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
         return decode(_fitting(arguments, value), value, where=where)
     check_type(kind, value, where=where, is_deep=False)
     if origin in (list, tuple):
-        return origin(decode(arguments[0], item, where=f"{where}[{at}]") for at, item in enumerate(value))
+        return origin(_decode_items(arguments[0], value, where))
     if origin is dict:
         return {key: decode(arguments[1], item, where=f"{where}.{key}") for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -96,6 +96,12 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
     if kind is float and isinstance(value, int):
         return float(value)  # JSON writes 1.0 as 1 in some tools
     return value
+
+
+def _decode_items(kind: Any, items: Sequence[Json], where: str) -> Iterable[Any]:  # noqa: ANN401
+    if kind is str and set(map(type, items)) == {str}:  # thousands of ids, of which nothing is to be made
+        return items
+    return (decode(kind, item, where=f"{where}[{at}]") for at, item in enumerate(items))
 
 
 _KINDS: Mapping[Any, tuple[tuple[type, ...], str]] = {

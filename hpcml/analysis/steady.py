@@ -18,11 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special  # not scipy.stats: it takes a second to import
 
 from hpcml.model.records import Curve, Point
 
 _AT_ONCE = 1_000_000  # step times
+_Rows = npt.NDArray[np.float64]  # a row for each curve; of some functions one number each
+_Flags = npt.NDArray[np.bool_]
 MIN_STEPS = 8  # fewer in the window say nothing about a steady state
 _EXPLAINED = 0.80  # of the variance of the logarithms, by two modes: of a uniform distribution halves explain 75 %
 _APART = 1.25  # the means of two modes, at least
@@ -70,11 +73,13 @@ def common_window(curves: Iterable[Sequence[Point]]) -> Window | None:
     A curve too short to have a last half is left out of the choice; None: no curve has one, or they have too few steps
     in common to tell a steady state.
     """
-    found = [(curve, window) for curve in curves if (window := find_window(curve)) is not None]
+    every = (_measured(curve)[0] for curve in curves)
+    found = [steps for steps in every if len(steps) - len(steps) // 2 >= MIN_STEPS]
     if not found:
         return None
-    common = Window(from_step=max(w.from_step for _, w in found), to_step=min(w.to_step for _, w in found))
-    return common if all(len(_inside(curve, common)) >= MIN_STEPS for curve, _ in found) else None
+    from_step, to_step = max(steps[len(steps) // 2] for steps in found), min(steps[-1] for steps in found)
+    are_enough = all(bisect_right(steps, to_step) - bisect_left(steps, from_step) >= MIN_STEPS for steps in found)
+    return Window(from_step=from_step, to_step=to_step) if are_enough else None
 
 
 def steady_state(curve: Sequence[Point], window: Window | None = None) -> SteadyState | None:
@@ -104,32 +109,50 @@ def steady_states(curves: Mapping[str, Sequence[Point]], window: Window | None =
 
 
 def _states(timed: Mapping[str, tuple[Window, Sequence[float]]]) -> dict[str, SteadyState]:
-    ordered = {uid: sorted(values) for uid, (_, values) in timed.items()}
-    bimodal = _with_modes(ordered)
-    return {
-        uid: SteadyState(
-            median_s=_twentieth(ordered[uid], 10),
-            mean_s=statistics.fmean(values),
-            change=_change(values),
-            has_modes=uid in bimodal,
-            p5_s=_twentieth(ordered[uid], 1),
-            p95_s=_twentieth(ordered[uid], 19),
-            n=len(values),
-            window=window,
-        )
-        for uid, (window, values) in timed.items()
-    }
+    by_length: defaultdict[int, list[str]] = defaultdict(list)
+    for uid, (_, values) in timed.items():
+        by_length[len(values)].append(uid)
+    found: dict[str, SteadyState] = {}
+    for n, uids in by_length.items():
+        rows: _Rows = np.array([timed[uid][1] for uid in uids], dtype=float)
+        ordered: _Rows = np.sort(rows, axis=1)
+        with np.errstate(over="ignore"):
+            p5, median, p95 = (_twentieth(ordered, at).tolist() for at in (1, 10, 19))
+            changes = (_median(rows[:, -(n // 3) :]) / _median(rows[:, : n // 3]) - 1).tolist()
+        means = [math.fsum(row) / n for row in rows.tolist()]
+        states = zip(uids, median, means, changes, _with_modes(ordered).tolist(), p5, p95, strict=True)
+        found |= {
+            uid: SteadyState(
+                median_s=median_s,
+                mean_s=mean_s,
+                change=change,
+                has_modes=is_bimodal,
+                p5_s=p5_s,
+                p95_s=p95_s,
+                n=n,
+                window=timed[uid][0],
+            )
+            for uid, median_s, mean_s, change, is_bimodal, p5_s, p95_s in states
+        }
+    return found
 
 
-def _change(values: Sequence[float]) -> float:
-    third = len(values) // 3
-    return statistics.median(values[-third:]) / statistics.median(values[:third]) - 1
+def _median(rows: _Rows) -> _Rows:
+    """Return what `statistics.median` gives of each row, to the bit."""
+    ordered: _Rows = np.sort(rows, axis=1)
+    half = ordered.shape[1] // 2
+    upper: _Rows = ordered[:, half]
+    if ordered.shape[1] % 2:
+        return upper
+    middle: _Rows = (ordered[:, half - 1] + upper) / 2
+    return middle
 
 
-def _twentieth(ordered: Sequence[float], at: int) -> float:
-    """Return ``statistics.quantiles(ordered, n=20, method="inclusive")[at - 1]``, to the bit, without the other 18."""
-    below, part = divmod(at * (len(ordered) - 1), 20)
-    return (ordered[below] * (20 - part) + ordered[below + 1] * part) / 20
+def _twentieth(ordered: _Rows, at: int) -> _Rows:
+    """Return ``statistics.quantiles(row, n=20, method="inclusive")[at - 1]`` of each row, to the bit."""
+    below, part = divmod(at * (ordered.shape[1] - 1), 20)
+    found: _Rows = (ordered[:, below] * (20 - part) + ordered[:, below + 1] * part) / 20
+    return found
 
 
 def has_modes(values: Sequence[float]) -> bool:
@@ -141,29 +164,27 @@ def has_modes(values: Sequence[float]) -> bool:
     >>> has_modes([1.0, 1.1, 3.0] * 20), has_modes([1.0, 1.1, 1.2] * 20)
     (True, False)
     """
-    return bool(_with_modes({"": sorted(values)}))
+    return bool(_with_modes(np.array([sorted(values)], dtype=float))[0])
 
 
-def _with_modes(ordered: Mapping[str, Sequence[float]]) -> set[str]:
-    """Return which of these sorted lists of values `has_modes`: lists of one length together, as rows of a matrix."""
-    by_length: defaultdict[int, list[str]] = defaultdict(list)
-    for uid, values in ordered.items():
-        if len(values) >= MIN_STEPS and values[-1] > _APART * values[0]:  # no means are further apart than values
-            by_length[len(values)].append(uid)
-    found: set[str] = set()
-    for n, uids in by_length.items():
-        logs = np.log(np.array([ordered[uid] for uid in uids]))
-        variance = np.var(logs, axis=1)
-        k = np.arange(1, n)
-        sums = np.cumsum(logs, axis=1)
-        apart = (sums[:, -1:] - sums[:, :-1]) / (n - k) - sums[:, :-1] / k
-        best = np.argmax(k * (n - k) * apart**2, axis=1)
-        widest = apart[np.arange(len(uids)), best]
-        explained = (best + 1) * (n - best - 1) / n**2 * widest**2
-        is_large = np.minimum(best + 1, n - best - 1) / n >= _SELDOM
-        has = (variance >= 1e-18) & (explained > _EXPLAINED * variance) & (widest > math.log(_APART)) & is_large
-        found.update(uid for uid, is_so in zip(uids, has, strict=True) if is_so)
-    return found
+def _with_modes(ordered: _Rows) -> _Flags:
+    """Tell of each row, sorted values, whether it `has_modes`."""
+    has = np.zeros(len(ordered), dtype=bool)
+    n = ordered.shape[1]
+    if n < MIN_STEPS:
+        return has
+    wide = np.flatnonzero(ordered[:, -1] > _APART * ordered[:, 0])  # no means are further apart than values
+    logs = np.log(ordered[wide])
+    variance = np.var(logs, axis=1)
+    k = np.arange(1, n)
+    sums = np.cumsum(logs, axis=1)
+    apart = (sums[:, -1:] - sums[:, :-1]) / (n - k) - sums[:, :-1] / k
+    best = np.argmax(k * (n - k) * apart**2, axis=1)
+    widest = apart[np.arange(len(wide)), best]
+    explained = (best + 1) * (n - best - 1) / n**2 * widest**2
+    is_large = np.minimum(best + 1, n - best - 1) / n >= _SELDOM
+    has[wide] = (variance >= 1e-18) & (explained > _EXPLAINED * variance) & (widest > math.log(_APART)) & is_large
+    return has
 
 
 def find_drift(changes: Sequence[float]) -> float | None:
@@ -191,7 +212,9 @@ def _inside(curve: Sequence[Point], window: Window) -> Sequence[float]:
 
 def _measured(curve: Sequence[Point]) -> tuple[Sequence[int], Sequence[float]]:
     """Return the steps of *curve* that took some time, ascending, and the times."""
-    if isinstance(curve, Curve) and all(0 < value < math.inf for value in curve.values):
-        return curve.steps, curve.values
+    if isinstance(curve, Curve):
+        values = curve.values
+        if not values or (min(values) > 0 and math.isfinite(sum(values))):  # no sum with nan is
+            return curve.steps, values
     points = sorted((point for point in curve if 0 < point.value < math.inf), key=lambda point: point.step)
     return [point.step for point in points], [point.value for point in points]

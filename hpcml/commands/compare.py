@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpcml.analysis.compare.cells import Curves
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
+from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.analysis.compare.looks import glances_of
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import answering, collect
@@ -92,7 +93,9 @@ def compare_selected(
     *over_steps*; timelines that were not given (None) only for a target.
     """
     curves = dict(steps)
-    has_target = request.target is not None or any(run.params.get("objective.target") is not None for run in runs)
+    has_target = request.target is not None or any(
+        run.params.get("objective.target") is not None for run in with_distinct_settings(runs)
+    )
     if runs and (has_target or over_steps):
         judged = find_yardstick(runs, request.metric, request.goal).metric
         curves[judged] = curves_of(store, runs, judged)
@@ -164,7 +167,7 @@ def _why_not(plan: LookPlan, request: ComparisonRequest, *, n_studies: int, n_ot
 
 def _homes(runs: Sequence[RunRecord]) -> list[tuple[Path, str]]:
     """Return the homes and experiments of *runs*; runs that lie elsewhere have none."""
-    paths = {Path(path) for path in {os.path.dirname(run.path) for run in runs if run.path}}  # noqa: PTH120 - of many
+    paths = {Path(path) for path in {run.path.rpartition("/")[0] or "/" for run in runs if run.path}}
     return sorted((path.parent.parent, path.name) for path in paths if path.parent.name == "runs")
 
 
@@ -189,17 +192,18 @@ def _remember(comparison: Comparison, runs: Sequence[RunRecord]) -> None:
                 return
 
 
-def step_curves(store: Database, runs: Sequence[RunRecord]) -> dict[str, Curves]:
+def step_curves(store: Database, runs: Sequence[RunRecord], *, is_timed: bool = False) -> dict[str, Curves]:
     """Return what *runs* reported of each step: by metric, then by uid.
 
-    The metrics are the time of a step, the wait for input, and the communication, all in seconds.
+    The metrics are the time of a step, the wait for input, and the communication, all in seconds. When a step was
+    made is left out unless *is_timed*.
     """
-    return {name: curves_of(store, runs, name) for name in (STEP, DATA, COMMUNICATION)}
+    return {name: curves_of(store, runs, name, is_timed=is_timed) for name in (STEP, DATA, COMMUNICATION)}
 
 
-def curves_of(store: Database, runs: Sequence[RunRecord], metric: str) -> dict[str, Curve]:
-    """Return the curves of *metric* by uid; runs that never reported it are left out."""
-    return query.curves(store, [run.uid for run in runs if metric in run.metrics], metric)
+def curves_of(store: Database, runs: Sequence[RunRecord], metric: str, *, is_timed: bool = True) -> dict[str, Curve]:
+    """Return the curves of *metric* by uid, with times if *is_timed*; runs that never reported it are left out."""
+    return query.curves(store, [run.uid for run in runs if metric in run.metrics], metric, is_timed=is_timed)
 
 
 def with_packages(runs: Sequence[RunRecord]) -> list[RunRecord]:

@@ -82,7 +82,7 @@ def gather(store: Database, runs: Sequence[RunRecord], wish: Wish, live: LiveLoo
     by = wish.comparison.factor
     known = [run.uid for run in runs if run.usage is not None or (live is not None and run.state is State.RUNNING)]
     sampled = {uid: timelines(store, uid) for uid in known}
-    steps = step_curves(store, runs)
+    steps = step_curves(store, runs, is_timed=True)
     comparison, why_not = _compare(store, runs, steps, sampled, wish.comparison, is_live=live is not None)
     checklist = None if comparison is None else checklist_of(store, runs, comparison)
     groups = group_runs(runs, by, comparison)

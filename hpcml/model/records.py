@@ -1,4 +1,4 @@
-"""Recorded runs as frozen values: what the experiment store returns and what all analyses and reports are made from.
+"""Recorded runs as values: what the experiment store returns and what all analyses and reports are made from.
 
 `RunRecord` is one run with the summaries of its metrics (`MetricSummary`), what it used (`Usage`) and what it computed
 (`Work`). A measured value that is not known is None, never 0 or nan. hpcml/store/queries makes these from the database.
@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,11 +48,11 @@ class Known:
     used: JobUsage | None = None  # of a job that has ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there are some for each run
 class MetricSummary:
     """One metric's curve in a few numbers, over its finite values; a number is None where no value is finite.
 
-    `n` counts all recorded values, `n_nonfinite` those of them that are nan or infinite.
+    `n` counts all recorded values, `n_nonfinite` those of them that are nan or infinite. Nobody may change it.
     """
 
     name: str
@@ -99,6 +100,19 @@ class Curve(Sequence[Point]):
 
     def __iter__(self) -> Iterator[Point]:
         return map(Point, self.steps, self.times_s, self.values)
+
+    @classmethod
+    def untimed(cls, steps: Iterable[int], values: Iterable[float], times: dict[int, array[float]]) -> Curve:
+        """Return a curve of whose times nobody asked: they are nan.
+
+        *times* keeps those for the next curves of the same length, an empty dict at first.
+        """
+        curve = cls(steps, (), values)
+        n = len(curve.steps)
+        if n not in times:
+            times[n] = array("d", [math.nan]) * n
+        curve.times_s = times[n]
+        return curve
 
     @overload
     def __getitem__(self, at: int) -> Point: ...
@@ -177,9 +191,9 @@ class Work:
     peak_reserved_mb: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time
 class RunRecord:
-    """One run in the experiment store, as it was when it was read.
+    """One run in the experiment store, as it was when it was read; nobody may change it.
 
     Fields for measured values are None until the value is known; `t_start` and `t_end` are unix seconds, None for a run
     that has not started or not ended.

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Connection,
-    Row,
     Select,
     Table,
+    Text,
     and_,
+    cast,
     func,
     or_,
     select,
@@ -33,7 +35,7 @@ from hpcml.store.curves import Columns, Precedence, mean_of, merge
 from hpcml.store.database import Database
 from hpcml.store.origin import mark_of
 from hpcml.store.parse import storable
-from hpcml.store.pieces import chunked, within
+from hpcml.store.pieces import among, chunked, within
 from hpcml.store.schema import (
     JOURNAL,
     METRIC,
@@ -59,9 +61,15 @@ COLUMNS = (
 _SUMMARIZED = (
     *("n", "n_nonfinite", "first", "last", "last_step", "min", "min_step", "max", "max_step", "total"),
 )  # of a metric, in the order of `_load_summaries`
+_DECODER = json.JSONDecoder()
+_AT_ONCE = 20_000  # points
 _TOGETHER = 10_000  # runs: what they are made of takes as much memory as they do
 _NO_POINTS = Columns()
-RunRow = Row[*tuple[Any, ...]]
+_STATES = {state.value: state for state in State}
+_YES_OR_NO = frozenset(name for name in COLUMNS if isinstance(RUN.c[name].type, Boolean))
+_SHARED = frozenset(name for name in COLUMNS if isinstance(RUN.c[name].type, Text)) - {"uid", "path", "job_id"}
+RunRow = Sequence[Any]
+T = TypeVar("T")
 
 
 def select_runs() -> Select[*tuple[Any, ...]]:
@@ -82,8 +90,10 @@ def load_runs(
     """
     records: list[RunRecord] = []
     for piece in chunked(ids, _TOGETHER):
-        (among,) = within(RUN.c.id, piece)
-        rows = {row[0]: row for row in connection.execute(select_runs().where(among))}
+        (chosen,) = within(RUN.c.id, piece)
+        cursor = connection.execute(select_runs().where(chosen)).cursor
+        assert cursor is not None
+        rows = {row[0]: row for row in cursor.fetchall()}  # the driver's tuples: a third of the time
         records += load_records(connection, [rows[run_id] for run_id in piece], settings=settings)
     return records
 
@@ -97,32 +107,51 @@ def load_records(
     facts, tags, notes and usage. Settings and facts are decoded JSON, metrics are their summaries by name. `usage` and
     `work` are None for a run without a measurement; bad lines and lost records are summed over its journals.
     """
-    ids = [row[0] for row in rows]
+    if not rows:
+        return []
+    ids, *columns = zip(*rows, strict=True)
     every = ids if settings is None else []
-    params, facts = load_settings(connection, ids, settings), _load_facts(connection, every)
-    tags, metrics = _load_tags(connection, every), _load_summaries(connection, ids)
-    notes, missing = _load_notes(connection, every), _load_missing(connection, ids)
-    usage, work = _load_rows(connection, RUN_USAGE, every), _load_rows(connection, RUN_WORK, every)
-    state_at, states = COLUMNS.index("state"), {state.value: state for state in State}
-    names = [*COLUMNS, "tags", "notes", "bad_lines", "lost_records", "params", "facts", "metrics", "usage", "work"]
-    records = []
-    seen: dict[Any, Any] = {}  # most texts are those of other runs: kept once
-    for run_id, *values in rows:
-        columns = [seen.setdefault(value, value) if type(value) is str else value for value in values]
-        columns[state_at] = states[columns[state_at]]
-        told = (tuple(tags.get(run_id, ())), tuple(notes[run_id]), *missing[run_id])
-        found = (params[run_id], facts[run_id], metrics[run_id])
-        used, done = usage.get(run_id), work.get(run_id)
-        measured = (Usage(**used) if used is not None else None, Work(**done) if done is not None else None)
-        records.append(RunRecord(**dict(zip(names, (*columns, *told, *found, *measured), strict=True))))
-    return records
+    found = {
+        **{name: _column(name, values) for name, values in zip(COLUMNS, columns, strict=True)},
+        "tags": _of_runs(ids, _load_tags(connection, every), ()),
+        "notes": _of_runs(ids, _load_notes(connection, every), ()),
+        "params": _of_runs(ids, load_settings(connection, ids, settings), _NOTHING),
+        "facts": _of_runs(ids, _load_facts(connection, every), _NOTHING),
+        "metrics": _of_runs(ids, _load_summaries(connection, ids), _NOTHING),
+        "usage": _of_runs(ids, _load_rows(connection, RUN_USAGE, Usage, every), None),
+        "work": _of_runs(ids, _load_rows(connection, RUN_WORK, Work, every), None),
+    }
+    missing = _load_missing(connection, ids)
+    for at, name in enumerate(("bad_lines", "lost_records")):
+        found[name] = [missing.get(run_id, (0, 0))[at] for run_id in ids]
+    return [RunRecord(**dict(zip(found, values, strict=True))) for values in zip(*found.values(), strict=True)]
 
 
-def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dict[str, Curve]:
+_NOTHING: Mapping[str, Any] = {}  # shared, as all settings and facts that are alike
+
+
+def _of_runs(ids: Sequence[int], found: Mapping[int, T], nothing: T) -> list[T]:
+    return [found.get(run_id, nothing) for run_id in ids] if found else [nothing] * len(ids)
+
+
+def _column(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the *values* of a column of table ``run`` as records have them; texts that are alike are kept once."""
+    if name == "state":
+        return list(map(_STATES.__getitem__, values))
+    if name in _YES_OR_NO:
+        return [None if value is None else bool(value) for value in values]
+    if name not in _SHARED:
+        return values
+    known = {value: value for value in values}
+    return list(map(known.__getitem__, values))
+
+
+def load_curves(connection: Connection, uids: Sequence[str], metric: str, *, is_timed: bool = True) -> dict[str, Curve]:
     """Return each run's curve of *metric*, merged over writers and attempts, by step; a run without one is absent.
 
-    Times are seconds since the start of the run; before its clock begins they are negative. A step that is nan in the
-    journal has nan as its value. *uids* that are unknown are absent, too.
+    Times are seconds since the start of the run; before its clock begins they are negative. They are nan, and not
+    read, unless *is_timed*. A step that is nan in the journal has nan as its value. *uids* that are unknown are absent,
+    too.
     """
     which = (
         select(
@@ -134,121 +163,163 @@ def load_curves(connection: Connection, uids: Sequence[str], metric: str) -> dic
         .where(METRIC.c.name == metric)
     )
     curves: dict[str, Curve] = {}
-    for chunk in chunked(uids):
-        series = connection.execute(which.where(RUN.c.uid.in_(chunk))).all()
-        columns = load_points(connection, [row.id for row in series])
-        by_run: defaultdict[tuple[str, int], list[RunRow]] = defaultdict(list)
-        for row in series:
-            by_run[row.uid, row.clock_ms].append(row)
-        for (uid, clock_ms), of_run in by_run.items():
-            steps, times_ms, values = merge(
-                [
-                    (Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), columns.get(at, _NO_POINTS))
-                    for at, _, _, attempt, writer, t0, file in of_run
-                ]
-            )
-            curves[uid] = Curve(steps, [(t_ms - clock_ms) / 1000 for t_ms in times_ms], values)
+    untimed: dict[int, array[float]] = {}
+    for piece in chunked(uids, _TOGETHER):
+        (chosen,) = among(RUN.c.uid, piece)
+        by_run: defaultdict[tuple[str, int], list[tuple[Any, ...]]] = defaultdict(list)
+        cursor = connection.execute(which.where(chosen)).cursor
+        assert cursor is not None
+        for row in cursor.fetchall():
+            by_run[row[1:3]].append(row)
+        columns = load_points(connection, [row[0] for of in by_run.values() for row in of], is_timed=is_timed)
+        for (uid, clock_ms), series in by_run.items():
+            steps, times_ms, values = _of_writers(series, columns)
+            if is_timed:
+                curves[uid] = Curve(steps, [(t_ms - clock_ms) / 1000 for t_ms in times_ms], values)
+            else:
+                curves[uid] = Curve.untimed(steps, values, untimed)
     return curves
 
 
-def load_points(connection: Connection, series_ids: Sequence[int]) -> dict[int, Columns]:
-    """Return the points of each series that has any, nan where NULL; times count from the run's epoch."""
-    return dict(_columns_of_points(connection, series_ids))
+def _of_writers(series: Sequence[tuple[Any, ...]], columns: Mapping[int, Columns]) -> Columns:
+    if len(series) == 1:
+        return columns.get(series[0][0], _NO_POINTS)
+    ranked = []
+    for at, _, _, attempt, writer, t0, file in series:
+        of = columns.get(at, _NO_POINTS)
+        of = of._replace(times_ms=of.times_ms or of.steps)  # where no times were read, merging takes any
+        ranked.append((Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), of))
+    return merge(ranked)
 
 
-def _columns_of_points(connection: Connection, series_ids: Sequence[int]) -> Iterator[tuple[int, Columns]]:
-    query = select(POINT).order_by(POINT.c.series_id, POINT.c.step)
-    for among in within(POINT.c.series_id, series_ids):
-        cursor = connection.execute(query.where(among)).cursor
+def load_points(connection: Connection, series_ids: Sequence[int], *, is_timed: bool = True) -> dict[int, Columns]:
+    """Return the points of each series that has any, nan where NULL; times count from the run's epoch.
+
+    Times are not read, and absent, unless *is_timed*.
+    """
+    found: dict[int, tuple[array[int], array[int], array[float]]] = {}
+    columns = [POINT.c.series_id, POINT.c.step, POINT.c.value, *([POINT.c.t_ms] if is_timed else [])]
+    query = select(*columns).order_by(POINT.c.series_id, POINT.c.step)
+    for piece in within(POINT.c.series_id, series_ids):
+        cursor = connection.execute(query.where(piece)).cursor
         assert cursor is not None
-        rows = iter(cursor.fetchone, None)  # the driver's tuples: a third of the time
-        for series_id, of_series in groupby(rows, key=itemgetter(0)):
-            _, steps, times_ms, values = zip(*of_series, strict=True)
+        while rows := cursor.fetchmany(_AT_ONCE):  # the driver's tuples: a third of the time
+            ids, steps, values, *timed = zip(*rows, strict=True)
             if None in values:
                 values = tuple(math.nan if value is None else value for value in values)
-            yield series_id, Columns(steps, times_ms, values)
+            begin = 0
+            while begin < len(ids):
+                at = ids[begin]
+                end = bisect_right(ids, at, begin)
+                if at not in found:
+                    found[at] = (array("q"), array("q"), array("d"))
+                of = found[at]
+                of[0].extend(steps[begin:end])
+                of[2].extend(values[begin:end])
+                for times_ms in timed:
+                    of[1].extend(times_ms[begin:end])
+                begin = end
+    return {at: Columns(*of) for at, of in found.items()}
 
 
-def _load_facts(connection: Connection, ids: Sequence[int]) -> defaultdict[int, dict[str, Any]]:
+def _load_facts(connection: Connection, ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:
     """Return the decoded facts of each run; runs with the same facts have the same object, which nobody may change."""
-    found: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     table = RUN_FACT
-    query = select(table.c.run_id, table.c.key, table.c.value).order_by(table.c.run_id, table.c.key)
-    shared: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    told = (
+        cast(func.length(table.c.key), Text) + ":" + table.c.key + table.c.value
+    )  # one text for each run: most are alike
+    query = select(table.c.run_id, func.aggregate_strings(told, ",")).group_by(table.c.run_id)
+    found: dict[int, Mapping[str, Any]] = {}
+    read: dict[str, Mapping[str, Any]] = {}
+    shared: dict[str, Mapping[str, Any]] = {}
     keys: dict[str, str] = {}
-    for among in within(table.c.run_id, ids):
-        cursor = connection.execute(query.where(among)).cursor
-        assert cursor is not None
-        rows = iter(cursor.fetchone, None)  # the driver's tuples: a third of the time
-        for run_id, of_run in groupby(rows, key=itemgetter(0)):
-            texts = tuple(map(itemgetter(1, 2), of_run))
-            if texts not in shared:
-                shared[texts] = {keys.setdefault(key, key): json.loads(value) for key, value in texts}
-            found[run_id] = shared[texts]
+    for piece in within(table.c.run_id, ids):
+        for run_id, text in connection.execute(query.where(piece)).cursor.fetchall():
+            if text not in read:
+                facts = dict(sorted(_facts_in(text, keys)))
+                read[text] = shared.setdefault(repr(facts), facts)  # a server tells them in any order
+            found[run_id] = read[text]
     return found
 
 
-def _load_tags(connection: Connection, ids: Sequence[int]) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {run_id: [] for run_id in ids}
+def _facts_in(text: str, keys: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    at = 0
+    while at < len(text):
+        begin = text.index(":", at) + 1
+        end = begin + int(text[at : begin - 1])
+        key = text[begin:end]
+        value, at = _DECODER.raw_decode(text, end)
+        at += 1  # the comma
+        yield keys.setdefault(key, key), value
+
+
+def _load_tags(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[str, ...]]:
+    found: defaultdict[int, list[str]] = defaultdict(list)
     query = select(RUN_TAG.c.run_id, RUN_TAG.c.tag).order_by(RUN_TAG.c.run_id, RUN_TAG.c.position)
-    for among in within(RUN_TAG.c.run_id, ids):
-        for run_id, tag in connection.execute(query.where(among)):
+    for piece in within(RUN_TAG.c.run_id, ids):
+        for run_id, tag in connection.execute(query.where(piece)):
             found[run_id].append(tag)
-    return found
+    return {run_id: tuple(of) for run_id, of in found.items()}
 
 
-def _load_notes(connection: Connection, ids: Sequence[int]) -> defaultdict[int, list[Note]]:
+def _load_notes(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Note, ...]]:
     found: defaultdict[int, list[Note]] = defaultdict(list)
     columns = (RUN_NOTE.c.run_id, RUN_NOTE.c.at, RUN_NOTE.c.author, RUN_NOTE.c.text)
     query = select(*columns).order_by(RUN_NOTE.c.run_id, RUN_NOTE.c.position)
-    for among in within(RUN_NOTE.c.run_id, ids):
-        for run_id, at, author, text in connection.execute(query.where(among)):
+    for piece in within(RUN_NOTE.c.run_id, ids):
+        for run_id, at, author, text in connection.execute(query.where(piece)):
             found[run_id].append(Note(at=at, author=author, text=text))
-    return found
+    return {run_id: tuple(of) for run_id, of in found.items()}
 
 
-def _load_missing(connection: Connection, ids: Sequence[int]) -> defaultdict[int, tuple[int, int]]:
+def _load_missing(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Return how many lines of each run's journals were unreadable, and how many records are not there."""
-    found: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    found: dict[int, tuple[int, int]] = {}
     sums = (func.sum(JOURNAL.c.bad_lines), func.sum(JOURNAL.c.lost_records))
     query = (
         select(JOURNAL.c.run_id, *sums)
         .where((JOURNAL.c.bad_lines > 0) | (JOURNAL.c.lost_records > 0))
         .group_by(JOURNAL.c.run_id)
     )
-    for among in within(JOURNAL.c.run_id, ids):
-        for run_id, bad_lines, lost_records in connection.execute(query.where(among)):
+    for piece in within(JOURNAL.c.run_id, ids):
+        for run_id, bad_lines, lost_records in connection.execute(query.where(piece)):
             found[run_id] = (int(bad_lines), int(lost_records))
     return found
 
 
-def _load_rows(connection: Connection, table: Table, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Return the row of *table* for each run, by column name; a run without a row is absent."""
+def _load_rows(connection: Connection, table: Table, kind: type[T], ids: Sequence[int]) -> dict[int, T]:
+    """Return the row of *table* for each run as an instance of *kind*; a run without a row is absent."""
     columns = [column for column in table.c if column.name != "run_id"]
     names = [column.name for column in columns]
     return {
-        run_id: dict(zip(names, values, strict=True))
-        for among in within(table.c.run_id, ids)
-        for run_id, *values in connection.execute(select(table.c.run_id, *columns).where(among))
+        run_id: kind(**dict(zip(names, values, strict=True)))
+        for piece in within(table.c.run_id, ids)
+        for run_id, *values in connection.execute(select(table.c.run_id, *columns).where(piece))
     }
 
 
-def _load_summaries(connection: Connection, ids: Sequence[int]) -> defaultdict[int, dict[str, MetricSummary]]:
+def _load_summaries(connection: Connection, ids: Sequence[int]) -> dict[int, dict[str, MetricSummary]]:
     found: defaultdict[int, dict[str, MetricSummary]] = defaultdict(dict)
-    columns = [SUMMARY.c[name] for name in _SUMMARIZED]
-    query = (
-        select(SUMMARY.c.run_id, METRIC.c.name, *columns)
-        .join(METRIC, METRIC.c.id == SUMMARY.c.metric_id)
-        .order_by(SUMMARY.c.run_id, METRIC.c.name)
-    )
-    names: dict[str, str] = {}
-    for among in within(SUMMARY.c.run_id, ids):
-        cursor = connection.execute(query.where(among)).cursor
+    names = {at: name for at, name in connection.execute(select(METRIC.c.id, METRIC.c.name))}  # noqa: C416 - rows are no pairs to mypy
+    query = select(SUMMARY.c.run_id, SUMMARY.c.metric_id, *(SUMMARY.c[name] for name in _SUMMARIZED))
+    for piece in within(SUMMARY.c.run_id, ids):
+        cursor = connection.execute(query.where(piece)).cursor
         assert cursor is not None
-        for run_id, word, n, n_nonfinite, first, last, last_step, low, low_step, high, high_step, total in iter(
-            cursor.fetchone, None
-        ):
-            name = names.setdefault(word, word)
+        for (
+            run_id,
+            metric_id,
+            n,
+            n_nonfinite,
+            first,
+            last,
+            last_step,
+            low,
+            low_step,
+            high,
+            high_step,
+            total,
+        ) in cursor.fetchall():
+            name = names[metric_id]
             found[run_id][name] = MetricSummary(
                 name=name,
                 n=n,
@@ -262,7 +333,10 @@ def _load_summaries(connection: Connection, ids: Sequence[int]) -> defaultdict[i
                 max_step=high_step,
                 mean=mean_of(total, n - n_nonfinite),
             )
-    return found
+    return {
+        run_id: of if (by_name := sorted(of)) == list(of) else {name: of[name] for name in by_name}
+        for run_id, of in found.items()
+    }
 
 
 def is_below(*roots: Path) -> ColumnElement[bool]:

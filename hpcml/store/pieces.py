@@ -23,8 +23,15 @@ class _Numbers(FunctionElement[int]):
     inherit_cache = True
 
 
+class _Texts(FunctionElement[str]):
+    """The same of texts."""
+
+    inherit_cache = True
+
+
 @compiles(_Numbers, "sqlite")
-def _in_sqlite(element: _Numbers, compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own
+@compiles(_Texts, "sqlite")
+def _in_sqlite(element: _Numbers | _Texts, compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's
     return f"(SELECT value FROM json_each({compiler.process(element.clauses, **options)}))"  # noqa: S608 - a variable
 
 
@@ -34,11 +41,21 @@ def _in_postgres(element: _Numbers, compiler: SQLCompiler, **options: Any) -> st
     return f"(SELECT CAST({texts} AS integer))"
 
 
+@compiles(_Texts, "postgresql")
+def _texts_in_postgres(element: _Texts, compiler: SQLCompiler, **options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's
+    return f"(SELECT json_array_elements_text(CAST({compiler.process(element.clauses, **options)} AS json)))"
+
+
 def within(column: Column[Any], ids: Sequence[int]) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions that *column* is one of *ids*, in pieces for one statement each."""
-    for at in range(0, len(ids), _MAX_NUMBERS):
-        among = json.dumps(list(ids[at : at + _MAX_NUMBERS]))
-        yield column.op("IN", is_comparison=True)(_Numbers(literal(among, Text)))
+    for piece in chunked(ids, _MAX_NUMBERS):
+        yield column.op("IN", is_comparison=True)(_Numbers(literal(json.dumps(list(piece)), Text)))
+
+
+def among(column: Column[Any], texts: Sequence[str]) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions that *column* is one of *texts*, in pieces for one statement each."""
+    for piece in chunked(texts, _MAX_NUMBERS):
+        yield column.op("IN", is_comparison=True)(_Texts(literal(json.dumps(list(piece)), Text)))
 
 
 def chunked(items: Sequence[T], size: int = _MAX_VARIABLES) -> Iterator[Sequence[T]]:

@@ -215,14 +215,15 @@ def curve(store: Database, uid: str, metric: str) -> Curve:
         return load_curves(connection, [uid], metric).get(uid, Curve())
 
 
-def curves(store: Database, uids: Sequence[str], metric: str) -> dict[str, Curve]:
+def curves(store: Database, uids: Sequence[str], metric: str, *, is_timed: bool = True) -> dict[str, Curve]:
     """Return the curves of *uids* in that order; a run that is unknown or has none has an empty one.
 
-    Times are seconds since the start of each run. A uid that is named twice is looked up once.
+    Times are seconds since the start of each run, or nan unless *is_timed*. A uid that is named twice is looked up
+    once.
     """
     with store.reading() as connection:
-        found = load_curves(connection, list(dict.fromkeys(uids)), metric)
-        return {uid: found.get(uid) or Curve() for uid in uids}
+        found = load_curves(connection, list(dict.fromkeys(uids)), metric, is_timed=is_timed)
+        return {uid: found[uid] if uid in found else Curve() for uid in uids}
 
 
 def events(store: Database, uid: str) -> list[StoredEvent]:

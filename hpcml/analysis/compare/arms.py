@@ -130,7 +130,7 @@ def metric_value(run: RunRecord, metric: str) -> float | None:
 
 def has_nonfinite_loss(run: RunRecord) -> bool:
     """Whether any loss of *run* was nan or infinite at any step."""
-    return any(summary.n_nonfinite > 0 for name, summary in run.metrics.items() if _LOSS.search(name))
+    return any(summary.n_nonfinite > 0 and _LOSS.search(name) for name, summary in run.metrics.items())
 
 
 def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hpcml.analysis.compare.arms import Arm, excluded, sort_runs
 from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells
-from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference
+from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference, with_distinct_settings
 from hpcml.analysis.compare.fairness import Differences, clock_remarks, find_allowed, find_differences, order_remarks
 from hpcml.analysis.compare.grid import find_resolution, find_scale, find_worst
 from hpcml.analysis.compare.looks import PlannedRows, about, exploratory, seen_arm
@@ -142,15 +142,16 @@ def _look_at_all(
 
 def _look_at(factor: Factor, group: CellRuns, metric: str, *, has_target: bool) -> JudgedCell:
     by_level: dict[str, list[RunRecord]] = {}
-    for run in group.runs:
-        by_level.setdefault(factor.level(run), []).append(run)
+    for run, level in zip(group.runs, factor.levels(group.runs), strict=True):
+        by_level.setdefault(level, []).append(run)
     by_precision = factor.group == "precision"
     arms = {
         level: sort_runs(level, by_level[level], metric, by_precision=by_precision)
         for level in sorted(by_level, key=factor.sort_key)
     }
     counted = [run for arm in arms.values() for run in arm.ok]
-    may_stop_early = has_target or any(run.params.get("objective.target") is not None for run in counted)
+    distinct = with_distinct_settings(counted)
+    may_stop_early = has_target or any(run.params.get("objective.target") is not None for run in distinct)
     differences = find_differences(factor, counted, group.mixed, metric=metric, may_stop_early=may_stop_early)
     return JudgedCell(group=group, arms=arms, differences=differences)
 
@@ -349,7 +350,7 @@ def _remarks(case: _Case, reference: str) -> Iterator[str]:
 
 def _device(runs: Sequence[RunRecord]) -> str | None:
     devices = set()
-    for run in runs:
+    for run in {id(run.facts): run for run in runs}.values():
         kind = run.facts.get("device")
         model = run.facts.get("cpu_model" if kind == "cpu" else "gpu_model")
         devices.add(" ".join(str(part) for part in (kind, f"({model})" if model else None) if part))
@@ -358,6 +359,7 @@ def _device(runs: Sequence[RunRecord]) -> str | None:
 
 def _batch_size(runs: Sequence[RunRecord]) -> int | None:
     key = "training.batch_size"
-    sizes = {None if says_nothing(run.params, key) else run.params.get(key) for run in runs}
+    distinct = with_distinct_settings(runs)
+    sizes = {None if says_nothing(run.params, key) else run.params.get(key) for run in distinct}
     size = sizes.pop() if len(sizes) == 1 else None
     return size if isinstance(size, int) else None

@@ -16,6 +16,7 @@ from hpcml.analysis.steady import SteadyState, Window
 from hpcml.analysis.utilization.limits import Signs, find_limits
 from hpcml.analysis.utilization.rates import Rate, attained, samples_per_step
 from hpcml.model.comparison import Cost, Load
+from hpcml.model.hardware import GpuModel
 from hpcml.model.precision import PrecisionName
 from hpcml.model.records import Point, RunRecord, Usage
 
@@ -94,10 +95,10 @@ def _per_sample_j(arm: Arm) -> BySeed:
 
 
 def _energy_per_sample_j(run: RunRecord) -> float | None:
-    samples = trained_samples(run)
-    if run.usage is None or run.usage.energy_j is None or not samples:
+    if run.usage is None or run.usage.energy_j is None:
         return None
-    return run.usage.energy_j / samples
+    samples = trained_samples(run)
+    return run.usage.energy_j / samples if samples else None
 
 
 def _energy_kj(run: RunRecord) -> float | None:
@@ -124,7 +125,8 @@ _Curves = Mapping[str, Sequence[Point]]
 
 def find_rates(arm: Arm, steady: Mapping[str, SteadyState]) -> dict[str, Rate]:
     """Return the rate of each run of *arm* that has a steady state, by uid."""
-    return {run.uid: attained(run, steady[run.uid]) for run in arm.ok if run.uid in steady}
+    models: dict[int, GpuModel | None] = {}
+    return {run.uid: attained(run, steady[run.uid], models) for run in arm.ok if run.uid in steady}
 
 
 def load(
@@ -143,16 +145,18 @@ def load(
     """
     peaks = {(rate.peak_tflops, rate.peak_basis) for rate in rates.values()}
     peak_tflops, peak_basis = peaks.pop() if len(peaks) == 1 else (None, None)
+    measured = [run for run in arm.ok if run.usage is not None]
+    counted = [run for run in arm.ok if run.uid in rates and rates[run.uid].achieved_tflops is not None]
 
     def usage(read: Callable[[Usage], float | None]) -> float | None:
-        return median_of(by_seed(arm.ok, lambda run: None if run.usage is None else read(run.usage)))
+        return median_of(by_seed(measured, lambda run: None if run.usage is None else read(run.usage)))
 
     def rate(read: Callable[[Rate], float | None]) -> float | None:
-        return median_of(by_seed(arm.ok, lambda run: read(rates[run.uid]) if run.uid in rates else None))
+        return median_of(by_seed(counted, lambda run: read(rates[run.uid])))
 
     def share(of: _Curves, *, is_inside: bool) -> float | None:
         shares = by_seed(
-            arm.ok,
+            [run for run in arm.ok if run.uid in of] if of else (),
             lambda run: _share(of.get(run.uid, ()), steps.get(run.uid, ()), steady.get(run.uid), is_inside=is_inside),
         )
         return median_of(shares)

@@ -85,6 +85,17 @@ class Factor:
             return " x ".join(part.level(run) for part in self.parts)
         return _precision(run) if self.group == "precision" else show(setting_of(run, self.key))
 
+    def levels(self, runs: Sequence[RunRecord]) -> list[str]:
+        """Return the level of each of *runs*; those that share their settings have it looked up once."""
+        known: dict[tuple[int, str, str], str] = {}
+        found = []
+        for run in runs:
+            alike = (id(run.params), run.precision, run.numerics)
+            if alike not in known:
+                known[alike] = self.level(run)
+            found.append(known[alike])
+        return found
+
     def sort_key(self, level: str) -> tuple[Any, ...]:
         """Return a sort key: precisions in hpcml's own order, numbers by size (2 before 10), words by letter."""
         name = level.partition(" ")[0]
@@ -165,7 +176,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 def find_levels(factor: Factor, runs: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return the levels of *runs*, sorted; raises `ComparisonError` where there is only one."""
-    levels = tuple(sorted({factor.level(run) for run in runs}, key=factor.sort_key))
+    levels = tuple(sorted(set(factor.levels(runs)), key=factor.sort_key))
     if len(levels) == 1:
         alike = f"{_all(runs)} {factor.name}={levels[0]}: nothing to compare"
         if differ := _differing(runs):

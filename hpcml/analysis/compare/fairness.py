@@ -79,8 +79,11 @@ def find_differences(
     """
     forbidding: list[Discrepancy] = []
     noted: list[Discrepancy] = []
+    distinct = _Distinct(
+        settings=with_distinct_settings(runs), facts=list({id(run.facts): run for run in runs}.values())
+    )
     for key, kind, read in _questions(settings_of(runs) if settings is None else settings, metric):
-        discrepancy = _discrepancy(factor, key, kind, read, runs)
+        discrepancy = _discrepancy(factor, key, kind, read, runs, distinct)
         if discrepancy is None:
             continue
         if key in _NOTED_FACTS or (key == LAST_STEP and may_stop_early):
@@ -200,10 +203,23 @@ def _yes(value: bool | None) -> str | None:  # noqa: FBT001 - the answer itself
     return None if value is None else "yes" if value else "no"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Distinct:
+    """Of runs, one for each content of the settings and each seed, and one for each content of the facts."""
+
+    settings: Sequence[RunRecord]
+    facts: Sequence[RunRecord]
+
+
 def _discrepancy(
-    factor: Factor, key: str, kind: Literal["setting", "fact"], read: _Read, runs: Sequence[RunRecord]
+    factor: Factor,
+    key: str,
+    kind: Literal["setting", "fact"],
+    read: _Read,
+    runs: Sequence[RunRecord],
+    distinct: _Distinct,
 ) -> Discrepancy | None:
-    asked = with_distinct_settings(runs) if kind == "setting" else _with_distinct_facts(runs, key)
+    asked = distinct.settings if kind == "setting" else runs if key in _ELSEWHERE else distinct.facts
     if key == factor.key or are_alike(list(map(read, asked))):
         return None
     levels: dict[str, list[str]] = defaultdict(list)
@@ -219,11 +235,6 @@ def _discrepancy(
         for value, of in sorted(levels.items(), key=lambda item: (-len(item[1]), item[0]))
     )
     return Discrepancy(key=key, kind=kind, occurrences=occurrences)
-
-
-def _with_distinct_facts(runs: Sequence[RunRecord], key: str) -> Sequence[RunRecord]:
-    """Return a run for each content of the facts, where *key* is one of those that are looked up there alone."""
-    return runs if key in _ELSEWHERE else list({id(run.facts): run for run in runs}.values())
 
 
 def _differs_within_a_level(factor: Factor, read: _Read, runs: Sequence[RunRecord]) -> bool:

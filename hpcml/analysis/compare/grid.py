@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Literal
 
 from hpcml.analysis.compare.arms import metric_value
-from hpcml.analysis.compare.factor import show
+from hpcml.analysis.compare.factor import show, with_distinct_settings
 from hpcml.errors import ComparisonError
 from hpcml.model.records import RunRecord
 
@@ -142,7 +142,7 @@ def _guess(values: Sequence[float]) -> float | None:
 def _agreed(
     runs: Sequence[RunRecord], metric: str, key: str, read: Callable[[object], float | str | None]
 ) -> float | str | None:
-    own = [run for run in runs if run.params.get("objective.metric") == metric]
+    own = [run for run in with_distinct_settings(runs) if run.params.get("objective.metric") == metric]
     values = {read(run.params.get(f"objective.{key}")) for run in own}
     if len(values) > 1:
         shown = ", ".join(sorted(map(show, values)))

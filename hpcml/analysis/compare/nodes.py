@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
 from hpcml.analysis import statistics
@@ -77,7 +77,9 @@ def ratio_over_places(over: Sequence[Placed], under: Sequence[Placed]) -> Placed
     """Return the values *over* divided by those *under* with the 95 % interval; None where one is not positive."""
     if not over or not under or min(run.value for run in (*over, *under)) <= 0:
         return None
-    above, below = ([replace(run, value=math.log(run.value)) for run in each] for each in (over, under))
+    above, below = (
+        [Placed(seed=run.seed, place=run.place, value=math.log(run.value)) for run in each] for each in (over, under)
+    )
     found = difference_over_places(above, below)
     if found.contrast is None:
         return _by_seeds(over, under, shared=found.shared)

@@ -108,7 +108,7 @@ def find_target(runs: Sequence[RunRecord], metric: str, wanted: float | None) ->
             raise ComparisonError(f"target={wanted} must be a number")
         return Target(value=float(wanted), source="command line")
     own = [run for run in runs if run.params.get("objective.metric") == metric]
-    values = {run.params.get("objective.target") for run in own}
+    values = {run.params.get("objective.target") for run in with_distinct_settings(own)}
     if len(values) > 1:
         raise ComparisonError(_disagreement(own, "target"))
     value = next(iter(values), None)
@@ -122,7 +122,7 @@ def _margin_of(run: RunRecord, metric: str) -> float | None:
 
 
 def _agreed(runs: Sequence[RunRecord], word: str) -> str:
-    values = {run.params.get(f"objective.{word}") for run in runs}
+    values = {run.params.get(f"objective.{word}") for run in with_distinct_settings(runs)}
     if len(values) > 1:
         raise ComparisonError(_disagreement(runs, word))
     value = next(iter(values))

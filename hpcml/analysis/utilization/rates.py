@@ -30,11 +30,12 @@ class Rate:
     why_no_mfu: str | None
 
 
-def attained(run: RunRecord, steady: SteadyState) -> Rate:
+def attained(run: RunRecord, steady: SteadyState, models: dict[int, hardware.GpuModel | None] | None = None) -> Rate:
     """Return the rate of *run* in its *steady* state.
 
     The peak is that of the precision that was measured, never of the one that was asked for; an emulated run has none,
-    since its arithmetic is not done by the units of that precision.
+    since its arithmetic is not done by the units of that precision. *models* keeps the GPUs of facts that runs share,
+    by the identity of the facts, for the next runs: an empty dict at first.
     """
     work, step_s = run.work, steady.median_s
     devices = work.devices if work is not None and work.devices else None
@@ -42,7 +43,10 @@ def attained(run: RunRecord, steady: SteadyState) -> Rate:
     achieved = None
     if work is not None and work.model_flops is not None and devices is not None:
         achieved = work.model_flops / devices / step_s / 1e12
-    model = hardware.gpu_of(run.facts) if run.facts.get("device") != "cpu" else None
+    models = {} if models is None else models
+    if id(run.facts) not in models:
+        models[id(run.facts)] = hardware.gpu_of(run.facts) if run.facts.get("device") != "cpu" else None
+    model = models[id(run.facts)]
     precision = _measured_precision(run)
     peak = model.peak(precision) if model is not None and precision is not None else None
     return Rate(
