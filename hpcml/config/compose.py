@@ -35,6 +35,7 @@ from omegaconf.errors import OmegaConfBaseException
 from hpcml.codec import decode_alike
 from hpcml.config.command_line import Words, arrange, in_one_line, in_quotes, kinds_by_key
 from hpcml.config.misplaced import of_flag
+from hpcml.config.once import composing_once
 from hpcml.config.program import Program
 from hpcml.config.spelling import readable
 from hpcml.config.sweep.points import (
@@ -144,7 +145,10 @@ def _run_hydra(words: Words, collect: Callable[[DictConfig], None], scratch: str
     arguments = [*words.flags, "--", *words.overrides]
     _check_flags(arguments)
     try:
-        with _process_state(["hpcml run", *arguments, *_leave_alone(scratch), *_stop_at_sweep(words)]):
+        with (
+            _process_state(["hpcml run", *arguments, *_leave_alone(scratch), *_stop_at_sweep(words)]),
+            composing_once(is_sweep=_asks_for_sweep(words)),
+        ):
             decorate(collect)()
     except SystemExit as ended:  # after --version
         if ended.code not in (None, 0):
@@ -216,9 +220,12 @@ def _leave_alone(scratch: str) -> list[str]:
 
 def _stop_at_sweep(words: Words) -> list[str]:
     """Leave Hydra before it composes point by point; a sweep that another file asks for it does, at its own pace."""
-    asked = any(flag.startswith(("-m", "--m")) for flag in words.flags)
     by_word = any(word.startswith(("hydra.mode=", "study=")) for word in words.overrides)
-    return [_STOP_AT_SWEEP] if asked or by_word else []
+    return [_STOP_AT_SWEEP] if _asks_for_sweep(words) or by_word else []
+
+
+def _asks_for_sweep(words: Words) -> bool:
+    return any(flag.startswith(("-m", "--m")) for flag in words.flags)
 
 
 def _refuse_other_sweepers(settings: Any) -> None:  # noqa: ANN401 - Hydra's own configuration
