@@ -88,6 +88,7 @@ LATE: dict[tuple[str, str], str] = {
         "hpcml.commands.submit.dry_run",
         "hpcml.commands.submit.look_plan",
     ): "loads the statistics, for planned looks alone",
+    ("hpcml.commands.submit.walltimes", "hpcml.commands.estimate"): "loads the statistics",
     ("hpcml.commands.submit.run", "hpcml.commands.submit.look_plan"): "loads the statistics, for planned looks alone",
     ("hpcml.commands.submit.run", "hpcml.commands.submit.looks"): "as above",
     ("hpcml.report.runs", "hpcml.report.render.data"): "loads all kinds of documents, which a table has no use for",

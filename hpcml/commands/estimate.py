@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hpcml.agent import host
@@ -25,8 +24,7 @@ from hpcml.paths import Places
 from hpcml.store import query
 from hpcml.store.conditions import Filter
 from hpcml.store.database import Database
-from hpcml.store.opening import open_store, place_of
-from hpcml.store.sqlite.read_only import ReadOnlyStore
+from hpcml.store.opening import looked_into
 from hpcml.units import parse_walltime_s
 
 _MOST = 300  # of the completed runs of a model on a cluster, the newest: loading them takes a fraction of a second
@@ -50,22 +48,8 @@ def estimate_as_recorded(planned: Sequence[Planned], places: Places, machine: Ma
     The store is neither made, nor upgraded, nor brought up to date: `hpcml run` asks before it submits, and must not
     wait for that. Raises `StoreError` where the store cannot be read so.
     """
-    with _looked_into(places) as store:
+    with looked_into(places.store_url) as store:
         return None if store is None else _asked(store, planned, machine)
-
-
-@contextmanager
-def _looked_into(places: Places) -> Iterator[Database | None]:
-    """Yield the store for reading alone; None where it does not exist yet."""
-    placement = place_of(places.store_url)
-    if placement is not None and not placement.path.exists():
-        yield None
-        return
-    store = open_store(places.store_url) if placement is None else ReadOnlyStore.open(placement)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def _asked(store: Database, planned: Sequence[Planned], machine: Machine) -> Estimate:

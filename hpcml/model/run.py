@@ -14,8 +14,8 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import PurePosixPath
@@ -605,20 +605,44 @@ class Run:
         recorded runs stay valid. The seed counts: repeated runs with one seed share a hash, runs with different seeds
         do not.
         """
-        import hashlib  # noqa: PLC0415 - loads OpenSSL: every agent would, and asks for no hash
+        return _hashed(self, {})
 
+
+def know_hashes(runs: Iterable[Run]) -> None:
+    """Compute the `spec_hash` of all *runs*; parts that are one object in many of them are written out once."""
+    known: _KnownParts = {}
+    for run in runs:
+        run.__dict__.setdefault("spec_hash", _hashed(run, known))  # where the cached property keeps it
+
+
+_KnownParts = dict[int, tuple[object, str]]  # by the id of a part: the part, so that nothing else gets its id, and text
+
+
+def _hashed(run: Run, known: _KnownParts) -> str:
+    import hashlib  # noqa: PLC0415 - loads OpenSSL: every agent would, and asks for no hash
+
+    said = (_identity(name, getattr(run, name), known) for name in sorted(field.name for field in fields(Run)))
+    canonical = f"{{{','.join(filter(None, said))}}}"  # in the order of all keys: names of parts begin no others
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _identity(name: str, part: object, known: _KnownParts) -> str:
+    """Return the members of a JSON object that say what counts of a part of a run; "" where nothing does."""
+    if id(part) not in known or known[id(part)][0] is not part:
         relevant = {
             key: value
-            for key, value in self.settings.items()
+            for key, value in flatten(encode(part), name).items()
             if identifies(key) and not (key in _ADDED_LATER and value == _ADDED_LATER[key])
         }
-        if self.container.kind is ContainerKind.none:  # the rest says nothing then, and runs had no more once
-            name = {"container.name": self.container.name}
-            relevant = {key: value for key, value in relevant.items() if not key.startswith("container.")} | name
-        if self.profile.tool is ProfileTool.none:  # the same
-            relevant = {key: value for key, value in relevant.items() if not key.startswith("profile.")}
-        canonical = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        if isinstance(part, Container) and part.kind is ContainerKind.none:
+            relevant = {"container.name": part.name}  # the rest says nothing then, and runs had no more once
+        if isinstance(part, Profiling) and part.tool is ProfileTool.none:  # the same
+            relevant = {}
+        text = json.dumps(relevant, sort_keys=True, separators=(",", ":"))[1:-1]
+        if not is_dataclass(part):  # a number may be another one's object
+            return text
+        known[id(part)] = (part, text)
+    return known[id(part)][1]
 
 
 @lru_cache(maxsize=10_000)  # of a sweep's runs the keys are the same

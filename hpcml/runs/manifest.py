@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -133,37 +134,54 @@ def stop_and_warn_after_s(walltime_s: int, *, grace_s: int, notice_s: int, is_al
     return stop_after_s, stop_after_s - min(notice_s, stop_after_s // 2)
 
 
-def write_manifest(path: Path, manifest: Manifest, *, known: dict[str, str] | None = None) -> None:
+class LaidOut:
+    """Texts of what the runs of a submission have in common; what is in them must not change meanwhile."""
+
+    def __init__(self) -> None:
+        self.by_line: dict[str, str] = {}
+        self.by_id: dict[tuple[int, str], tuple[object, str]] = {}  # with the object, so that no other one gets its id
+
+
+def write_manifest(path: Path, manifest: Manifest, *, known: LaidOut | None = None) -> None:
     """Create *path*; raise `FileExistsError` where it exists, since a run.json is never overwritten.
 
     *known* is kept from one run of a submission to the next: what these have in common is laid out once.
     """
-    text = _laid_out(encode(manifest), {} if known is None else known)
+    text = _laid_out(manifest, LaidOut() if known is None else known)
     with open_file(path, "x", encoding="utf-8") as file:  # whole later: until then its submission is only planned
         file.write(f"{text}\n")
 
 
-def _laid_out(value: Json, known: dict[str, str], *, deep: int = 2, margin: str = "") -> str:
-    """Return ``json.dumps(value, indent=2)``, of which the standard library takes a millisecond for a run.
+def _laid_out(value: object, known: LaidOut, *, deep: int = 2, margin: str = "") -> str:
+    """Return ``json.dumps(encode(value), indent=2)``, of which the standard library takes a millisecond for a run.
 
-    Laid out by itself are objects in *deep* levels; what is below comes from *known*, by what it is in one line, which
-    the standard library writes in C.
+    Laid out by themselves are the classes in *deep* levels; what is below comes from *known*: by the object, which runs
+    of a sweep share, or by what it is in one line, which the standard library writes in C.
     """
-    if deep and isinstance(value, dict) and value:
+    if deep and is_dataclass(value):
         inner = f"{margin}  "
         parts = (
-            f"{inner}{json.dumps(key)}: {_laid_out(of, known, deep=deep - 1, margin=inner)}"
-            for key, of in value.items()
+            f'{inner}"{field.name}": {_laid_out(getattr(value, field.name), known, deep=deep - 1, margin=inner)}'
+            for field in fields(value)
         )
         return "{\n" + ",\n".join(parts) + f"\n{margin}}}"
+    if value is None or isinstance(value, str | int | float | Enum):
+        return json.dumps(encode(value))
+    key = (id(value), margin)
+    if key not in known.by_id:
+        if len(known.by_id) > _MOST_KNOWN:  # what is each run's own is of no use to the others
+            known.by_id.clear()
+        known.by_id[key] = (value, _by_line(encode(value), known).replace("\n", f"\n{margin}"))
+    return known.by_id[key][1]
+
+
+def _by_line(value: Json, known: LaidOut) -> str:
     plain = json.dumps(value)
-    if not isinstance(value, dict | list):
-        return plain
-    if plain not in known:
-        if len(known) > _MOST_KNOWN:  # what is each run's own is of no use to the others
-            known.clear()
-        known[plain] = json.dumps(value, indent=2)  # a line break inside of a text is written \\n
-    return known[plain].replace("\n", f"\n{margin}")
+    if plain not in known.by_line:
+        if len(known.by_line) > _MOST_KNOWN:
+            known.by_line.clear()
+        known.by_line[plain] = json.dumps(value, indent=2)  # a line break inside of a text is written \\n
+    return known.by_line[plain]
 
 
 def read_manifest(path: Path) -> Manifest:

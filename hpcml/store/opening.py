@@ -6,6 +6,8 @@ Every command begins here.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hpcml.errors import StoreError
@@ -41,6 +43,28 @@ def open_store(url: str, mode: str | None = None) -> Database:
 
         return PostgresStore.open(url)
     return open_file(url, mode)
+
+
+@contextmanager
+def looked_into(url: str) -> Iterator[Database | None]:
+    """Open the store at *url* for reading alone, neither made nor upgraded; None where it does not exist yet.
+
+    Raises `StoreError` where it cannot be read so.
+    """
+    placement = place_of(url)
+    if placement is not None and not placement.path.exists():
+        yield None
+        return
+    if placement is None:
+        store = open_store(url)
+    else:
+        from hpcml.store.sqlite.read_only import ReadOnlyStore  # noqa: PLC0415 - most are one's own
+
+        store = ReadOnlyStore.open(placement)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def open_file(url: str, wanted: str | None) -> SqliteFile:

@@ -1,4 +1,6 @@
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +8,9 @@ import pytest
 
 from hpcml.codec import decode, decode_alike, encode, flatten
 from hpcml.errors import ConfigError
+from hpcml.model.container import ContainerKind
 from hpcml.model.metric_sources import MetricRule
-from hpcml.model.run import Run
+from hpcml.model.run import _ADDED_LATER, ProfileTool, Run, identifies, know_hashes
 from tests.conftest import ComposeOne
 
 
@@ -166,3 +169,36 @@ def test_points_of_a_sweep_share_what_they_have_in_common_and_are_what_each_woul
     changed = dataclasses.replace(together[0], seed=9)
     assert (changed.settings["seed"], together[0].settings["seed"]) == (9, 1)
     assert changed.spec_hash != together[0].spec_hash
+
+
+def hash_of_all_settings(run: Run) -> str:
+    """Return the hash as it was computed before runs shared the texts of their parts."""
+    relevant = {
+        key: value
+        for key, value in flatten(encode(run)).items()
+        if identifies(key) and not (key in _ADDED_LATER and value == _ADDED_LATER[key])
+    }
+    if run.container.kind is ContainerKind.none:
+        name = {"container.name": run.container.name}
+        relevant = {key: value for key, value in relevant.items() if not key.startswith("container.")} | name
+    if run.profile.tool is ProfileTool.none:
+        relevant = {key: value for key, value in relevant.items() if not key.startswith("profile.")}
+    return hashlib.sha256(json.dumps(relevant, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def test_the_hash_is_that_of_all_settings_in_their_order_whatever_runs_share(compose_one: ComposeOne) -> None:
+    words = [
+        ("seed=1",),
+        ("seed=1", "training.learning_rate=0.5"),
+        ("+cluster=karolina", "+container=ngc_pytorch", "resources.walltime=1h"),
+        ("model=lstm",),
+        ("profile=torch",),
+        ("workload.command=true", "+workload.env.A='ü \"b\"'", "name=x"),
+    ]
+    runs = [compose_one(*each) for each in words]
+
+    shared = [dataclasses.replace(run, seed=seed) for run in runs for seed in (0, 1, 2**31)]
+    know_hashes(shared)
+
+    assert [run.spec_hash for run in shared] == [hash_of_all_settings(run) for run in shared]
+    assert [dataclasses.replace(run).spec_hash for run in shared] == [run.spec_hash for run in shared]

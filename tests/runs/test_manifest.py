@@ -8,7 +8,7 @@ from hpcml.codec import encode
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.errors import HpcmlError
 from hpcml.model.precision import CPU
-from hpcml.runs.manifest import FORMAT, Manifest, read_manifest, write_manifest
+from hpcml.runs.manifest import FORMAT, LaidOut, Manifest, read_manifest, write_manifest
 from tests.conftest import ORIGIN, ComposeOne
 
 
@@ -36,7 +36,7 @@ def test_manifests_of_a_sweep_are_laid_out_as_each_alone_would_be(manifest: Mani
     workload = replace(manifest.run.workload, env={"A": 'two\nlines, a "quote" and \\n', "B": "\u2028 {}"})
     odd = replace(manifest.run, workload=workload, tags=["ü", "", "\\n"])
     several = [replace(manifest, run=replace(odd, seed=seed)) for seed in (0, 1, 10)]
-    known: dict[str, str] = {}
+    known = LaidOut()
 
     for at, each in enumerate([*several, manifest]):
         write_manifest(tmp_path / f"{at}.json", each, known=known)

@@ -224,7 +224,8 @@ def tell(run_dir: RunDir, intent: Intent, name: str, **details: object) -> Path 
 
     The event carries *details* and what the intent says of it (`why`, `by`); it belongs to the intent's attempt.
     """
-    wake_if_over(run_dir)
+    if not intent.run_dirs:  # one that this submission makes has not been over for long
+        wake_if_over(run_dir)
     writer = JournalWriter.open(str(run_dir.journals), run=run_dir.uid, attempt=intent.attempt, writer="launch")
     writer.event(name, {**details, **intent.said})
     writer.close(sync=False)  # a sweep has thousands: they are synced together

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from hpcml.commands.submit import code_store
@@ -40,7 +42,7 @@ class KeptCode:
     packages: tuple[Path, ...]  # that programs import; none: the agent's own
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Tree:
     """A copy of code below ``HPCML_HOME/code``, and what a run finds beside it."""
 
@@ -49,6 +51,44 @@ class _Tree:
     empty: list[str] = field(default_factory=list)
     copied: dict[str, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
+    known: dict[str, str | None] = field(default_factory=dict)  # what `inside` has found out
+
+    @property
+    def name(self) -> str:
+        """The name of the folder in a working directory that stands for the user's."""
+        return self.top.name or "project"
+
+    @cached_property
+    def staging(self) -> Staging:
+        """What the working directory of each run is made of, which is the same for all of them."""
+        name = self.name
+        return Staging(
+            code=str(self.kept),
+            project=name,
+            empty=[f"{name}/{path}" for path in self.empty],
+            copied={f"{name}/{path}": source for path, source in self.copied.items()},
+            shared={**{f"{name}/{path}": source for path, source in self.shared.items()}, **beside(self.top)},
+        )
+
+    def inside(self, path: str) -> str | None:
+        """Return where in a run's copy the absolute *path* lies; None where it has none, so that the path stays."""
+        if path not in self.known:
+            self.known[path] = self._looked_up(path)
+        return self.known[path]
+
+    def folder(self, path: str) -> str:
+        """Return the counterpart of the folder *path*, which lies in the tree, below the copy."""
+        return os.path.relpath(os.path.realpath(path), self.top)
+
+    def _looked_up(self, path: str) -> str | None:
+        place = Path(os.path.realpath(Path(path).parent)) / Path(path).name
+        if not place.is_relative_to(self.top):
+            return None
+        inside = place.relative_to(self.top)
+        copy = self.kept / inside
+        is_kept = copy.exists() and Path(os.path.realpath(copy)).is_relative_to(os.path.realpath(self.kept))
+        is_own = any(str(above) in (*self.empty, *self.copied) for above in (inside, *inside.parents))
+        return str(inside) if is_kept or is_own else None
 
 
 def keep_code(places: Places, codes: Mapping[Path, Code]) -> Callable[[Planned, RunDir], KeptCode]:
@@ -75,9 +115,10 @@ class _Keeper:
     trees: dict[tuple[Snapshot, Path], _Tree] = field(default_factory=dict)
     folders: dict[Path, Path] = field(default_factory=dict)
     imports: dict[tuple[str, Path, Path], list[str]] = field(default_factory=dict)
+    is_everything: Callable[[Path], bool] = field(default_factory=lambda: functools.cache(is_everything))
 
     def __call__(self, item: Planned, run_dir: RunDir) -> KeptCode:
-        mode = _mode_of(item)
+        mode = _mode_of(item, self.is_everything)
         if mode is Snapshot.none:
             # hpcml's own folders are not seen inside an image
             return KeptCode(plan=item.plan, code=None, packages=self._packages() if item.wants_image else ())
@@ -135,7 +176,7 @@ def refuse(planned: Sequence[Planned], places: Places) -> None:
 
 def _refuse_untracked(planned: Sequence[Planned]) -> None:
     """Raise `ConfigError` where a command names a file that is here, and that no commit with its changes holds."""
-    checked_out = [i for i in planned if i.run.workload.command is not None and _mode_of(i) is Snapshot.git]
+    checked_out = [i for i in planned if i.run.workload.command is not None and i.run.schedule.snapshot is Snapshot.git]
     named = {(Path(i.plan.cwd), word): None for i in checked_out for word in named_files(i.plan.argv, Path(i.plan.cwd))}
     for cwd, word in named:
         # git says nothing where it knows nothing, and fails for what lies outside of the repository
@@ -172,10 +213,10 @@ def _starting_in(planned: Sequence[Planned], chosen: Callable[[Planned], bool]) 
     return sorted((folder, counts[folder]) for folder, item in first.items() if _mode_of(item) is Snapshot.none)
 
 
-def _mode_of(item: Planned) -> Snapshot:
-    """Return how the code is kept: as asked for, but of a home directory nobody wants a copy."""
+def _mode_of(item: Planned, is_whole: Callable[[Path], bool] = is_everything) -> Snapshot:
+    """Return how the code is kept: as asked for, but of a home directory (*is_whole*) nobody wants a copy."""
     mode = item.run.schedule.snapshot
-    if mode is Snapshot.copy and item.run.workload.command is not None and is_everything(item.code_folder):
+    if mode is Snapshot.copy and item.run.workload.command is not None and is_whole(item.code_folder):
         return Snapshot.none
     return mode
 
@@ -322,23 +363,16 @@ def _moved(plan: Plan, tree: _Tree, run_dir: RunDir) -> Plan:
         for name, value in plan.environment.items()
     }
     environment.setdefault("GIT_CEILING_DIRECTORIES", str(run_dir.work))  # no repository around the home is the code's
-    name = project.name
     return replace(
         _with_command(plan, [_word(word, cwd, tree, run_dir) for word in plan.argv]),
-        cwd=str(project / os.path.relpath(os.path.realpath(cwd), tree.top)),
+        cwd=str(project / tree.folder(plan.cwd)),
         environment=environment,
-        staging=Staging(
-            code=str(tree.kept),
-            project=name,
-            empty=[f"{name}/{path}" for path in tree.empty],
-            copied={f"{name}/{path}": source for path, source in tree.copied.items()},
-            shared={**{f"{name}/{path}": source for path, source in tree.shared.items()}, **beside(tree.top)},
-        ),
+        staging=tree.staging,
     )
 
 
 def _project(tree: _Tree, run_dir: RunDir) -> Path:
-    return run_dir.work / (tree.top.name or "project")
+    return run_dir.work / tree.name
 
 
 def _word(word: str, cwd: Path, tree: _Tree, run_dir: RunDir) -> str:
@@ -354,13 +388,5 @@ def _word(word: str, cwd: Path, tree: _Tree, run_dir: RunDir) -> str:
 
 def _kept(path: str, tree: _Tree, run_dir: RunDir) -> str:
     """Return where the run's copy of the absolute *path* lies; *path* itself where there is none."""
-    if not path.startswith(os.sep):
-        return path
-    place = Path(os.path.realpath(Path(path).parent)) / Path(path).name
-    if not place.is_relative_to(tree.top):
-        return path
-    inside = place.relative_to(tree.top)
-    copy = tree.kept / inside
-    is_kept = copy.exists() and Path(os.path.realpath(copy)).is_relative_to(os.path.realpath(tree.kept))
-    is_own = any(str(above) in (*tree.empty, *tree.copied) for above in (inside, *inside.parents))
-    return str(_project(tree, run_dir) / inside) if is_kept or is_own else path
+    inside = tree.inside(path) if path.startswith(os.sep) else None
+    return path if inside is None else str(_project(tree, run_dir) / inside)

@@ -60,6 +60,8 @@ def resolve_all(planned: Sequence[Planned], places: Places) -> tuple[list[Planne
 
 
 def _waiting(item: Planned, runs: str | None, jobs: str | None) -> Planned:
+    if (item.run.resources.dependency, item.plan.dependency) == (runs, jobs):
+        return item  # as it is: its hash is known by now
     resources = replace(item.run.resources, dependency=runs)
     return replace(item, run=replace(item.run, resources=resources), plan=replace(item.plan, dependency=jobs))
 

@@ -23,7 +23,7 @@ from hpcml.errors import ConfigError
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir, new_submission_id, new_uid
-from hpcml.runs.manifest import FORMAT, Manifest, Plan, Provenance, write_manifest
+from hpcml.runs.manifest import FORMAT, LaidOut, Manifest, Plan, Provenance, write_manifest
 from hpcml.runs.private import FOLDER, make_folder, open_file, write_file
 from hpcml.schedulers.contract import Job, Preview, Ticket
 from hpcml.schedulers.registry import require_programs
@@ -142,7 +142,7 @@ def draft(planned: Sequence[Planned], places: Places, backends: Backends) -> lis
 
     def shown(item: Planned) -> Job:
         run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, next(index)))
-        return _job(item, KeptCode(plan=item.plan, code=None, packages=()), run_dir, origin)
+        return _job(item, KeptCode(plan=item.plan, code=None, packages=()), run_dir, origin, spec_hash="")
 
     packs = [[shown(item) for item in pack] for pack in packing.packs_of(planned)]
     return batches_of(packs, backends, new_submission_id(now))
@@ -211,13 +211,13 @@ def prepare(
             code=None if kept.code is None else str(kept.code),
             overrides=list(item.overrides),
         )
-        job = _job(item, kept, run_dir, its_origin)
+        job = _job(item, kept, run_dir, its_origin, spec_hash=item.run.spec_hash)
         return Prepared(item=item, job=job, kept=kept, code=code)
 
     return [prepared(item) for item in everything]
 
 
-def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance) -> Job:
+def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance, *, spec_hash: str) -> Job:
     plan = kept.plan
     if item.image is not None:
         plan = put_inside(
@@ -226,7 +226,7 @@ def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance) -> 
     manifest = Manifest(
         format=FORMAT,
         uid=run_dir.uid,
-        spec_hash=item.run.spec_hash,
+        spec_hash=spec_hash,
         run=item.run,
         plan=plan,
         provenance=origin,
@@ -237,7 +237,7 @@ def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance) -> 
 def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: OpenIntent) -> None:
     """Write them all, have them on the disk, and say so; on any trouble nothing stays."""
     written: list[RunDir] = []
-    known: dict[str, str] = {}
+    known = LaidOut()
     try:
         for prepared in everything:
             run_dir = prepared.job.run_dir
@@ -265,7 +265,7 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
         raise
 
 
-def _fill(prepared: Prepared, script: str, known: dict[str, str]) -> None:
+def _fill(prepared: Prepared, script: str, known: LaidOut) -> None:
     run_dir, kept = prepared.job.run_dir, prepared.kept
     if prepared.code.diff:
         with open_file(run_dir.git_diff, "xb") as file:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,8 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
 
     They come from the site's profile, file systems, recorded runtimes, packing and the code. A warning stops nothing.
     """
-    found = {text for item in planned for text in warnings(item, places)}
+    kind_of = functools.cache(file_system_of)  # asked once, for thousands of runs in one folder
+    found = {text for item in planned for text in warnings(item, places, kind_of)}
     found |= set(_walltime_warnings(planned, places, machine))
     return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned)))
 
@@ -41,11 +43,11 @@ def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Mach
         yield f"no recorded run was asked whether the walltime will do: {error}"
 
 
-def warnings(item: Planned, places: Places) -> Iterator[str]:
+def warnings(item: Planned, places: Places, kind_of: Callable[[Path], str | None] | None = None) -> Iterator[str]:
     """Yield one line for each thing that looks wrong and may yet be right; none for runs on this machine.
 
     Looked at are the profile's status, queue, account, whole nodes, walltime, and whether HPCML_HOME, the data and the
-    working directory are on a file system that other nodes can see.
+    working directory are on a file system that other nodes can see, which *kind_of* tells (`file_system_of`).
     """
     run = item.run
     site, wanted = run.cluster, run.resources
@@ -66,7 +68,7 @@ def warnings(item: Planned, places: Places) -> Iterator[str]:
         yield f"no resources.walltime: the job gets the default of {site.name}, and cannot stop in time by itself"
     seen = {"HPCML_HOME": places.home, "data.path": run.data.path, "the working directory": item.plan.cwd}
     for what, path in seen.items():
-        kind = None if path is None else file_system_of(Path(path))
+        kind = None if path is None else (kind_of or file_system_of)(Path(path))
         if kind in _OF_ONE_MACHINE:
             yield f"{what} ({path}) is on {kind}, a file system of this machine: do the nodes of {site.name} see it?"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpcml.commands.submit import launch
@@ -34,7 +35,8 @@ def rehearse(planned: Sequence[Planned], places: Places, backends: Backends) -> 
 
     Not asked are runs of this machine, those with ``schedule.preflight=false``, and schedulers that are not here.
     """
-    asked = [item for item in planned if item.run.schedule.preflight and _can_ask(item)]
+    can_ask = functools.cache(_can_ask)
+    asked = [item for item in planned if item.run.schedule.preflight and _is_asked(item, can_ask)]
     if not asked:
         return Rehearsed()
     seen: list[object] = []
@@ -64,10 +66,12 @@ def refuse(rehearsed: Rehearsed) -> None:
         raise SubmissionError(f"{rehearsed.refusals[0]}{others}; nothing was written or queued")
 
 
-def _can_ask(item: Planned) -> bool:
-    scheduler = item.run.cluster.scheduler.name
-    is_known = item.run.resources.account != ACCOUNT_PLACEHOLDER
-    return is_known and backend_of(scheduler).rehearse is not None and None not in find_programs(scheduler).values()
+def _is_asked(item: Planned, can_ask: Callable[[str], bool]) -> bool:
+    return item.run.resources.account != ACCOUNT_PLACEHOLDER and can_ask(item.run.cluster.scheduler.name)
+
+
+def _can_ask(scheduler: str) -> bool:
+    return backend_of(scheduler).rehearse is not None and None not in find_programs(scheduler).values()
 
 
 def _starts(times: Sequence[float], now: float) -> list[str]:

@@ -21,6 +21,7 @@ from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.planned import Planned, are_in_rounds
 from hpcml.images.build import OnProgress
+from hpcml.model.run import know_hashes
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.store.database import Database
@@ -147,6 +148,7 @@ def split_repeats(planned: Sequence[Planned], places: Places) -> tuple[list[Plan
     or is being queued again from a checkpoint; one that failed every time is missing. With ``schedule.repeats=n`` the
     first m repeats count as done where m such runs are recorded. The store is brought up to date before.
     """
+    know_hashes(item.run for item in planned)
     hashes = {id(item): item.run.spec_hash for item in planned}
     with opened(places) as store:
         collect(store, places)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import os
@@ -93,7 +94,8 @@ def plan_all(
         cwd=cwd,
         has_module=has_module,
     )
-    planned = sorted((_plan(point, machine, software) for point in points), key=lambda item: item.run.seed)
+    is_here = functools.cache(lambda scheduler: all(find_programs(scheduler).values()))  # PATH is looked through once
+    planned = sorted((_plan(point, machine, software, is_here) for point in points), key=lambda item: item.run.seed)
     _warn_of_versions(planned, cwd)
     if any(lacks_fuse(item.run) for item in planned):
         log.warning(
@@ -130,7 +132,7 @@ def _warn_of_goals(points: Sequence[Composed]) -> None:
         )
 
 
-def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
+def _plan(point: Composed, machine: Machine, software: Software, is_here: Callable[[str], bool]) -> Planned:
     backend_of(point.run.cluster.scheduler.name)  # refuses one that is not there
     for name in point.run.telemetry.samplers:
         sampler_of(name)  # as above
@@ -147,7 +149,7 @@ def _plan(point: Composed, machine: Machine, software: Software) -> Planned:
     cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
     run = fitted(run, _as_found(run.cluster, machine, device) if local else run.cluster)
     is_inside = run.container.kind is not ContainerKind.none
-    if not _starts_in_this_python(run):
+    if not _starts_in_this_python(run, is_here):
         software = replace(software, has_module=None)
     plan = build_plan(run, device, software.inside if is_inside else software, cpus_per_task=cpus)
     if is_inside:
@@ -172,15 +174,15 @@ def _refuse_unread(run: Run) -> None:
             )
 
 
-def _starts_in_this_python(run: Run) -> bool:
+def _starts_in_this_python(run: Run, is_here: Callable[[str], bool]) -> bool:
     """Tell whether the run will find the same Python modules as this process.
 
     It does not where the job loads modules, runs a prelude or sets PYTHONPATH, or where it is submitted from another
-    machine than this one (no program of the scheduler is here).
+    machine than this one (*is_here*: the programs of the scheduler are on this one).
     """
     site = run.cluster
     adds = bool(site.modules or site.prelude) or "PYTHONPATH" in run.workload.env
-    return not adds and all(find_programs(site.scheduler.name).values())
+    return not adds and is_here(site.scheduler.name)
 
 
 def _as_found(cluster: Cluster, machine: Machine, device: Device) -> Cluster:

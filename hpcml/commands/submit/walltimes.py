@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from hpcml.commands.estimate import estimate_as_recorded
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.planned import Planned
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.planning import Forecast
+from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.store.opening import looked_into
+from hpcml.store.query import find_runs
 from hpcml.units import spell_walltime
 
 
@@ -21,7 +23,11 @@ def warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> It
     `StoreError` where the store cannot be read.
     """
     asking = [item for item in planned if item.plan.stop_after_s is not None]
-    found = estimate_as_recorded(asking, places, machine) if asking else None
+    if not asking or not _has_completed(places):
+        return
+    from hpcml.commands.estimate import estimate_as_recorded  # noqa: PLC0415 - loads the statistics
+
+    found = estimate_as_recorded(asking, places, machine)
     if found is None:
         return
     by_walltime: dict[str, list[tuple[Planned, Forecast]]] = {}
@@ -31,6 +37,12 @@ def warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> It
     for walltime, short in by_walltime.items():
         item, forecast = max(short, key=lambda each: each[1].high_s or 0.0)
         yield f"resources.walltime={walltime} {_words(item, forecast, len(short), len(planned))}"
+
+
+def _has_completed(places: Places) -> bool:
+    """Tell whether any run is recorded to have completed: without one there is nothing to judge by."""
+    with looked_into(places.store_url) as store:
+        return store is not None and bool(find_runs(store, states=[State.COMPLETED], limit=1))
 
 
 def is_too_short(forecast: Forecast) -> bool:
