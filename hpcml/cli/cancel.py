@@ -30,7 +30,6 @@ def cancel(places: Places, /, *, yes: bool, **selection: object) -> int:
     """Stop runs, by id (4 characters of its end are enough if it is unique), name or selection; asks before."""
     from hpcml.cli.terminal import confirm, warn
     from hpcml.commands.cancel import cancel_planned, plan_cancel
-    from hpcml.commands.machine import look_around
     from hpcml.commands.selection import Selection
     from hpcml.commands.submit.backends import Backends
     from hpcml.report.status import open_line
@@ -38,7 +37,7 @@ def cancel(places: Places, /, *, yes: bool, **selection: object) -> int:
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if wanted.is_empty:
         raise click.UsageError("say what is to be stopped: RUN..., --experiment, --state, --where or --submission")
-    backends = Backends(places=places, machine=look_around(os.environ))
+    backends = Backends.here(places, os.environ)
     plan = plan_cancel(places, wanted)
     count = f"{len(plan.wanted)} run{'s' if len(plan.wanted) != 1 else ''}"
     if plan.wanted and not yes:

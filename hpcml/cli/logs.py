@@ -72,10 +72,9 @@ def logs(
 
 
 def _refresh(places: Places) -> None:
-    from hpcml.commands.machine import look_around
     from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s, standings
     from hpcml.commands.submit.backends import Backends
 
-    backends = Backends(places=places, machine=look_around(os.environ))
+    backends = Backends.here(places, os.environ)
     standings(places, Selection(), backends, poll_interval_s(os.environ))

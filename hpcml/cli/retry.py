@@ -40,14 +40,13 @@ def retry(
     """
     from hpcml.cli.terminal import confirm
     from hpcml.commands import retry as operation
-    from hpcml.commands.machine import look_around
     from hpcml.commands.selection import Selection
     from hpcml.commands.submit.backends import Backends
     from hpcml.report.status import left_line, retry_lines
 
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     overrides = {name: value for name, value in (("walltime", walltime), ("mem", mem)) if value is not None}
-    backends = Backends(places=places, machine=look_around(os.environ))
+    backends = Backends.here(places, os.environ)
     if not dry_run:
         operation.finish_interrupted(places, backends)
     found = operation.candidates(places, wanted, cause=cause, overrides=overrides)

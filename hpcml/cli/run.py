@@ -58,7 +58,7 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
     if not points:
         return 0  # Hydra has printed what was asked for
     planned, machine = validate.plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=is_dry, most=most)
-    backends = Backends(places=places, machine=machine)
+    backends = Backends(places=places, machine=lambda: machine)
     if is_dry:
         from hpcml.commands.submit.dry_run import preview_submission
 

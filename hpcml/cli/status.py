@@ -37,7 +37,6 @@ _INTERRUPTED = 130
 @pass_places
 def status(places: Places, /, *, is_watched: bool, form: str | None, **selection: object) -> int:
     """Say where runs stand: those named or selected, or all that have not ended. Schedulers are asked once a minute."""
-    from hpcml.commands.machine import look_around
     from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s, standings
     from hpcml.commands.submit.backends import Backends
@@ -45,7 +44,7 @@ def status(places: Places, /, *, is_watched: bool, form: str | None, **selection
     if is_watched and form is not None:
         raise click.UsageError("--watch is for people: leave out --json, or ask again and again without --watch")
     interval_s = poll_interval_s(os.environ)
-    backends = Backends(places=places, machine=look_around(os.environ))
+    backends = Backends.here(places, os.environ)
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if is_watched:
         return watch_to_the_end(places, wanted, backends, interval_s)

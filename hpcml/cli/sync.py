@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 @pass_places
 def sync(places: Places, is_anew: bool, is_watched: bool) -> int:  # noqa: FBT001 - click's way
     """Finish interrupted submissions, ask the schedulers, retry what schedule.retry allows, read all run folders."""
-    from hpcml.commands.machine import look_around
     from hpcml.commands.status import poll_interval_s
     from hpcml.commands.submit.backends import Backends
     from hpcml.commands.sync import keep_synchronised
 
     interval_s = poll_interval_s(os.environ)
-    backends = Backends(places=places, machine=look_around(os.environ))
+    backends = Backends.here(places, os.environ)
     told: set[str] = set()
     for done in keep_synchronised(places, backends, interval_s, is_anew=is_anew):
         is_first = not told

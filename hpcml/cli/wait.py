@@ -24,7 +24,6 @@ def wait(places: Places, /, timeout: str | None, **selection: object) -> int:
     """Wait until runs have ended: those named or selected, or all that have not. Exit code 0 if all completed."""
     from hpcml.cli.terminal import warn
     from hpcml.commands.collect import opened
-    from hpcml.commands.machine import look_around
     from hpcml.commands.retry import Retried
     from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s
@@ -37,7 +36,7 @@ def wait(places: Places, /, timeout: str | None, **selection: object) -> int:
 
     timeout_s = None if timeout is None else parse_wait_s(timeout, field="--timeout")
     interval_s = poll_interval_s(os.environ)
-    backends = Backends(places=places, machine=look_around(os.environ))
+    backends = Backends.here(places, os.environ)
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     ends: list[State] = []
     try:

@@ -55,7 +55,6 @@ def watch(
     Prints a link that this machine's users alone can open who were told it, and how to open it from elsewhere. Ctrl-C
     ends it; the runs go on.
     """
-    from hpcml.commands.machine import look_around
     from hpcml.commands.report import Wish
     from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s
@@ -70,7 +69,7 @@ def watch(
         places=places,
         selection=Selection(experiment=experiment, where=where),
         wish=Wish(title=title, comparison=request, curves=curves, command_line=_as_report(experiment, where, request)),
-        backends=Backends(places=places, machine=look_around(os.environ)),
+        backends=Backends.here(places, os.environ),
         interval_s=interval_s,
         poll_s=poll_interval_s(os.environ),
     )

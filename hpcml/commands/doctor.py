@@ -151,7 +151,7 @@ def _cluster(places: Places, machine: Machine, name: str, folder: str | None, *,
     for program, place in programs.items():
         yield Check(what=program, verdict="ok" if place else "fail", found=place or "not on PATH")
     if site.scheduler is not SchedulerName.local and all(programs.values()):
-        yield _answer(Backends(places=places, machine=machine), site.scheduler.name)
+        yield _answer(Backends(places=places, machine=lambda: machine), site.scheduler.name)
     yield from _account(site)
     found_of_images = ready_for_images(site, os.environ, network=network)
     yield from (

@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.commands.image_uses import claim_all
 from hpcml.commands.retry_policy import AUTOMATIC, Failure, NoRetry, Retry, decide
 from hpcml.commands.selection import Selection, done_since, select
-from hpcml.commands.submit import dependencies, launch, recover
+from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
-from hpcml.commands.submit.queues import refuse_impossible
 from hpcml.commands.submit.submission_log import manifests_under_way
-from hpcml.commands.submit.workload import with_times
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.cluster import Resources
 from hpcml.model.failure_causes import Cause
@@ -254,12 +251,17 @@ def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | No
 
     Raises `ConfigError` if the site forbids them, or the run still waits for what will never be.
     """
+    # Imported here: loads what plans runs, for the few that are retried.
+    from hpcml.commands.submit.dependencies import resolve  # noqa: PLC0415
+    from hpcml.commands.submit.queues import refuse_impossible  # noqa: PLC0415
+    from hpcml.commands.submit.workload import with_times  # noqa: PLC0415
+
     fields: dict[str, Any] = dict(changes)
     if has_started:  # what it waited for is over, and Slurm refuses to wait for a job that it has forgotten
         fields = {"dependency": None, **fields}
     run, jobs = replace(manifest.run, resources=replace(manifest.run.resources, **fields)), None
     if run.resources.dependency is not None and manifest.plan.dependency is not None:
-        jobs = dependencies.resolve(store, run).jobs  # what it waits for may be another job by now
+        jobs = resolve(store, run).jobs  # what it waits for may be another job by now
     refuse_impossible(run)
     image = manifest.plan.image
     if image is not None and image.path.startswith("/") and not Path(image.path).exists():
@@ -269,6 +271,10 @@ def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | No
 
 def _queue(store: Database, places: Places, backends: Backends, together: Sequence[Candidate]) -> list[Retried]:
     """Write retries down and hand them to their schedulers; what another hpcml has retried meanwhile is left out."""
+    # Imported here: loads what submits runs, images among it, for the few that are retried.
+    from hpcml.commands.image_uses import claim_all  # noqa: PLC0415
+    from hpcml.commands.submit.launch import submit_retries  # noqa: PLC0415
+
     claim(places)
     with deciding_alone(places, log.info):
         under_way = manifests_under_way(places.open_submissions)
@@ -292,7 +298,7 @@ def _queue(store: Database, places: Places, backends: Backends, together: Sequen
             return []
         attempt, why = together[0].record.attempt + 1, why_of(together[0])
         claim_all([job.manifest.plan.image for job in jobs if job.manifest.plan.image is not None], places)
-        tickets = launch.submit_retries(jobs, places, backends, attempt=attempt, why=why)
+        tickets = submit_retries(jobs, places, backends, attempt=attempt, why=why)
         for job in jobs:
             ingest_run(store, job.run_dir)
     return [

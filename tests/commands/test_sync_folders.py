@@ -47,7 +47,7 @@ def test_each_folder_of_a_run_is_listed_once_and_cleared_of_what_dead_processes_
         return really(folder)
 
     monkeypatch.setattr(os, "listdir", note)
-    backends = Backends(places=places, machine=Machine(cores=1, gpus=[]))
+    backends = Backends(places=places, machine=lambda: Machine(cores=1, gpus=[]))
 
     done = synchronise(places, backends, 60.0)
 

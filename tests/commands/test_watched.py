@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands.collect import answering, collect
-from hpcml.commands.machine import look_around
 from hpcml.commands.report import Wish
 from hpcml.commands.selection import Selection
 from hpcml.commands.submit.backends import Backends
@@ -40,7 +39,7 @@ def test_a_run_that_ends_during_a_look_is_not_shown_as_one_that_goes(
         places=places,
         selection=Selection(experiment="looks"),
         wish=Wish(title=None, comparison=ComparisonRequest(), curves=(), command_line=()),
-        backends=Backends(places=places, machine=look_around(os.environ)),
+        backends=Backends.here(places, os.environ),
         interval_s=1.0,
         poll_s=60.0,
     )

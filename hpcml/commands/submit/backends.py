@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from hpcml.commands.machine import Machine
+from hpcml.commands.machine import Machine, look_around
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.paths import Places
 from hpcml.schedulers.contract import Submitter
@@ -24,7 +26,12 @@ class Backends:
     """
 
     places: Places
-    machine: Machine
+    machine: Callable[[], Machine]  # looked at where a job is submitted to it: most commands submit none
+
+    @classmethod
+    def here(cls, places: Places, environ: Mapping[str, str]) -> Backends:
+        """Return those of a process with the variables *environ*, which looks at its machine once at most."""
+        return cls(places=places, machine=cache(lambda: look_around(environ)))
 
     def submitter_for(self, cluster: Cluster) -> Submitter:
         """Return the submitter for the jobs of *cluster*."""
@@ -42,9 +49,13 @@ class Backends:
             submissions=self.places.submissions,
             # Locks on cores and GPUs are this machine's: a home directory may be shared with others.
             lock_dir=Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"hpcml-{os.getuid()}",
-            pool=Pool(cores=self.machine.cores, gpus=[device.uuid for device in self.machine.gpus]),
+            pool=self._pool,
             max_parallel=max_parallel,
         )
+
+    def _pool(self) -> Pool:
+        machine = self.machine()
+        return Pool(cores=machine.cores, gpus=[device.uuid for device in machine.gpus])
 
     def by_name(self, scheduler: str) -> Submitter:
         """Return the submitter for jobs of *scheduler*, slurm or pbs, where no cluster profile is at hand.

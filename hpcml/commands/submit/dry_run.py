@@ -64,5 +64,5 @@ def preview_submission(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
         sources=[*looks, *code.foreseen(planned, places), *lines, *said.notes],
-        warnings=[*notes, *said.refusals, *said.warnings, *preflight.all_warnings(planned, places, backends.machine)],
+        warnings=[*notes, *said.refusals, *said.warnings, *preflight.all_warnings(planned, places, backends.machine())],
     )

@@ -97,7 +97,7 @@ def submit_points(
         voice = images.Voice(display=reporter.building, warn=reporter.warn)
         jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
         chosen = images.with_images(chosen, environ, project, voice, jobs)
-    for warning in [*preflight.all_warnings(chosen, places, backends.machine), *_bundled()]:
+    for warning in [*preflight.all_warnings(chosen, places, backends.machine()), *_bundled()]:
         reporter.warn(warning)
     if not chosen:
         return []

@@ -12,11 +12,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import psutil  # for command lines alone: whether a process lives is runs/liveness's to say
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
@@ -68,7 +66,7 @@ class LocalSubmitter:
 
     submissions: Path
     lock_dir: Path
-    pool: Pool
+    pool: Callable[[], Pool]
     max_parallel: int | None
 
     def script_for(self, job: Job) -> str:
@@ -103,7 +101,7 @@ class LocalSubmitter:
                 LocalBatch(
                     jobs=[_queued(pack) for pack in map(list, batch.packs)],
                     lock_dir=str(self.lock_dir),
-                    pool=self.pool,
+                    pool=self.pool(),
                     max_parallel=self._limit(batch),
                 ),
             )
@@ -156,7 +154,7 @@ class LocalSubmitter:
             try:
                 batch, before = read_batch(folder), read_ticket(folder)
                 make_lock_dir(self.lock_dir)
-                write_batch(folder, replace(batch, lock_dir=str(self.lock_dir), pool=self.pool))
+                write_batch(folder, replace(batch, lock_dir=str(self.lock_dir), pool=self.pool()))
                 started = _start_queue(folder)
             except (OSError, subprocess.SubprocessError, HpcmlError) as error:
                 yield token, str(error)
@@ -223,6 +221,9 @@ def _is_starting_up(folder: Path) -> bool:
 
     Looked at twice: a process may begin another, and end, between two looks at the list of all.
     """
+    # for command lines alone: whether a process lives is runs/liveness's to say
+    import psutil  # noqa: PLC0415 - for queues of which nobody knows whether they began
+
     for pause_s in (0.0, _BETWEEN_LOOKS_S):
         time.sleep(pause_s)
         for process in psutil.process_iter(["cmdline"]):

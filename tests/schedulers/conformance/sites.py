@@ -260,7 +260,7 @@ class SlurmSite(Site):
 def local_site(folder: Path) -> LocalSite:
     pool = Pool(cores=2, gpus=[])
     submitter = LocalSubmitter(
-        submissions=folder / "submissions", lock_dir=folder / "locks", pool=pool, max_parallel=None
+        submissions=folder / "submissions", lock_dir=folder / "locks", pool=lambda: pool, max_parallel=None
     )
     return LocalSite(
         name="local", folder=folder, python=sys.executable, submitter=submitter, conf=PBS_CONF, cluster="local",

@@ -27,7 +27,7 @@ from tests.schedulers.pbs.runs import batch_of, events, output, write_job
 @pytest.fixture
 def submitter(tmp_path: Path) -> LocalSubmitter:
     pool = Pool(cores=2, gpus=[])
-    return LocalSubmitter(submissions=tmp_path / "s", lock_dir=tmp_path / "locks", pool=pool, max_parallel=None)
+    return LocalSubmitter(submissions=tmp_path / "s", lock_dir=tmp_path / "locks", pool=lambda: pool, max_parallel=None)
 
 
 def job_of(submitter: LocalSubmitter, folder: Path, text: str, index: int = 0) -> Job:
@@ -91,7 +91,7 @@ def test_a_start_that_goes_on_though_its_caller_was_killed_is_waited_for(
     folder.mkdir(parents=True)
     (job,) = batch.jobs
     queued = Queued(sources=[str(job.source)], script=str(job.script), need=Need(cores=1, gpus=0))
-    local = LocalBatch(jobs=[queued], lock_dir=str(submitter.lock_dir), pool=submitter.pool, max_parallel=None)
+    local = LocalBatch(jobs=[queued], lock_dir=str(submitter.lock_dir), pool=submitter.pool(), max_parallel=None)
     write_batch(folder, local)
     start = [sys.executable, "-m", "hpcml.schedulers.local.start", str(folder)]
     process = subprocess.Popen(start, start_new_session=True)
@@ -206,7 +206,7 @@ def test_a_queue_inside_of_somebodys_array_job_does_not_confuse_its_agents(
 
 def test_a_killed_agent_frees_its_cores_when_its_program_is_gone_too(tmp_path: Path) -> None:
     submitter = LocalSubmitter(
-        submissions=tmp_path / "s", lock_dir=tmp_path / "locks", pool=Pool(cores=1, gpus=[]), max_parallel=None
+        submissions=tmp_path / "s", lock_dir=tmp_path / "locks", pool=lambda: Pool(cores=1, gpus=[]), max_parallel=None
     )
     killed = job_of(submitter, tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60")
     after = job_of(submitter, tmp_path, f"ps -o stat= -p $(cat {tmp_path}/pid) || echo gone", index=1)
@@ -223,7 +223,9 @@ def test_a_killed_agent_frees_its_cores_when_its_program_is_gone_too(tmp_path: P
 
 
 def test_the_queue_is_a_function_of_its_folder(tmp_path: Path, submitter: LocalSubmitter) -> None:
-    write_batch(tmp_path, LocalBatch(jobs=[], lock_dir=str(tmp_path / "locks"), pool=submitter.pool, max_parallel=None))
+    write_batch(
+        tmp_path, LocalBatch(jobs=[], lock_dir=str(tmp_path / "locks"), pool=submitter.pool(), max_parallel=None)
+    )
 
     drain(str(tmp_path))  # and there is nothing to do
 
@@ -237,7 +239,7 @@ def test_a_queue_whose_notes_are_damaged_starts_what_no_agent_has_begun(
     queued = [Queued(sources=[str(job.source)], script=str(job.script), need=needs) for job in jobs]
     folder = tmp_path / "s" / "batch"
     folder.mkdir(parents=True)
-    batch = LocalBatch(jobs=queued, lock_dir=str(submitter.lock_dir), pool=submitter.pool, max_parallel=None)
+    batch = LocalBatch(jobs=queued, lock_dir=str(submitter.lock_dir), pool=submitter.pool(), max_parallel=None)
     write_batch(folder, batch)
     for index in range(2):
         damage(folder / f"job-{index}.json")

@@ -58,7 +58,9 @@ def leave_killed(home: Path) -> Path:
 
 
 def started_again(home: Path) -> list[tuple[str, str]]:
-    submitter = LocalSubmitter(submissions=home / "submissions", lock_dir=home / "locks", pool=POOL, max_parallel=None)
+    submitter = LocalSubmitter(
+        submissions=home / "submissions", lock_dir=home / "locks", pool=lambda: POOL, max_parallel=None
+    )
     return [(token, str(found)) for token, found in submitter.start_again()]
 
 
