@@ -27,7 +27,7 @@ from hpcml.runs.liveness import ProcessIdentity, pid_here
 from hpcml.runs.private import check
 from hpcml.runs.state import EventName
 from hpcml.schedulers.contract import Ticket
-from hpcml.schedulers.registry import THIS_MACHINE
+from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.missing import runs_below
 from hpcml.store.query import open_runs
 from hpcml.store.scheduler_polls import read_words

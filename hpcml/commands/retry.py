@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.commands.retry_policy import AUTOMATIC, Failure, NoRetry, Retry, decide
+from hpcml.commands.retry_policy import Failure, NoRetry, Retry, decide
+from hpcml.commands.retryable import may_retry, retries_of
 from hpcml.commands.selection import Selection, done_since, select
 from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
@@ -32,7 +33,7 @@ from hpcml.schedulers.contract import Job
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_run
 from hpcml.store.missing import runs_below
-from hpcml.store.query import events, find_runs, get_run
+from hpcml.store.query import events, get_run
 
 log = logging.getLogger(__name__)
 
@@ -134,41 +135,18 @@ def retry(places: Places, backends: Backends, chosen: Sequence[Candidate]) -> It
             yield from _queue(store, places, backends, together)
 
 
-def to_retry(store: Database, places: Places) -> list[RunRecord]:
-    """Return the runs that failed by the cluster's fault and that ``schedule.retry`` allows to be tried once more.
-
-    Only runs of this HPCML_HOME are among them, since nobody else's are ours to submit.
-    """
-    ended = find_runs(store, states=(State.FAILED, State.NODE_FAIL, State.PREEMPTED, State.LOST))
-    failed = [record for record in ended if _may_retry(record)]
-    ours = runs_below(store, places.runs) if failed else {}
-    return [record for record in failed if record.uid in ours]
-
-
 def retry_automatically(store: Database, places: Places, backends: Backends, record: RunRecord) -> Retried | None:
     """Retry *record* if the cluster failed it and ``schedule.retry`` allows one more; None where it does not.
 
     `hpcml sync`, `hpcml wait` and ``hpcml status --watch`` call it for each run that has ended. Raises
     `SubmissionError` where the scheduler refuses.
     """
-    if (
-        record.cause is None
-        or not places.tends(record.path)
-        or not _may_retry(record)
-        or _why_not_at_all(store, record)
-    ):
+    if record.cause is None or not places.tends(record.path) or not may_retry(record) or _why_not_at_all(store, record):
         return None
     candidate = _candidate(store, record, Cause(record.cause), {}, is_wanted=False)
     if candidate.manifest is None:
         return None
     return next(iter(_queue(store, places, backends, [candidate])), None)
-
-
-def _may_retry(record: RunRecord) -> bool:
-    allowed = record.params.get("schedule.retry")
-    if record.cause not in AUTOMATIC or not isinstance(allowed, int) or allowed < 1:
-        return False
-    return _retries(RunDir(Path(record.path))) < allowed
 
 
 def is_going_on(store: Database, record: RunRecord, now: float) -> bool:
@@ -216,7 +194,7 @@ def _candidate(
     that the site forbids turn a retry into none.
     """
     run_dir = RunDir(Path(record.path))
-    count = _retries(run_dir)
+    count = retries_of(run_dir)
     manifest = read_to_execute(run_dir.retry_manifest(count) if count else run_dir.manifest)
     told = _told(store, record)
     failure = Failure(
@@ -335,14 +313,6 @@ def _claim(job: Job, backends: Backends) -> bool:
         return False
     write_file(job.script, script)
     return True
-
-
-def _retries(run_dir: RunDir) -> int:
-    """Return how often the run was tried again."""
-    count = 0
-    while run_dir.retry_manifest(count + 1).exists():
-        count += 1
-    return count
 
 
 def _hosts(told: RunFold) -> list[str]:

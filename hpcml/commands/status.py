@@ -11,16 +11,15 @@ from pathlib import Path
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.recover import start_queues_again
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import marked_at
-from hpcml.runs.layout import RunDir
+from hpcml.runs.layout import RunDir, queues_of
+from hpcml.runs.lock import owners
 from hpcml.schedulers.contract import Answers, Ticket
-from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
-from hpcml.schedulers.registry import THIS_MACHINE, cluster_schedulers
+from hpcml.schedulers.names import THIS_MACHINE, cluster_schedulers
 from hpcml.store import origin
 from hpcml.store.database import Database
 from hpcml.store.scheduler_polls import (
@@ -212,6 +211,19 @@ def standings(
         return found, [*lines, *(f"{line}; what is shown is what was known before" for line in asked.problems)]
 
 
+def start_queues_again(backends: Backends) -> list[str]:
+    """Start each queue of this machine that was killed; return a line for each, and for what cannot be started now.
+
+    Without such a queue, or one at work, this lists one folder.
+    """
+    if not owners(queues_of(backends.places.submissions)):
+        return []
+    # Imported here: loads what submits runs, for queues that are there.
+    from hpcml.commands.submit import recover  # noqa: PLC0415
+
+    return recover.start_queues_again(backends)
+
+
 def look(store: Database, places: Places, selection: Selection, asked: SchedulersAsked) -> list[Standing]:
     """Return the same from a store that is open, after one question to *asked*; for commands that look repeatedly."""
     runs = collect(store, places, asked).runs
@@ -230,7 +242,12 @@ def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
         for one in standings
         if one.record.scheduler == "local" and one.record.state is State.PENDING and one.record.job_id is not None
     }
-    lacking = why_waiting(places.submissions, list(tickets.values())) if tickets else {}
+    if not tickets:
+        return list(standings)
+    # Imported here: loads the queue, for runs that wait in one.
+    from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting  # noqa: PLC0415
+
+    lacking = why_waiting(places.submissions, list(tickets.values()))
     waits = {uid: known_as_waiting(lacking[ticket]) for uid, ticket in tickets.items() if ticket in lacking}
     return [replace(one, known=waits.get(one.record.uid, one.known)) for one in standings]
 

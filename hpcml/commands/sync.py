@@ -11,16 +11,14 @@ from dataclasses import dataclass
 
 from hpcml.commands import external_runs
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.commands.retry import to_retry
-from hpcml.commands.rm import finish_removals
-from hpcml.commands.submit import recover
+from hpcml.commands.retryable import to_retry
+from hpcml.commands.status import SchedulersAsked, start_queues_again
+from hpcml.commands.submit import submission_log
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.code_store import clear_abandoned
-from hpcml.commands.wait import Waiting, retry_all
 from hpcml.paths import Places
 from hpcml.runs.atomic import forgotten_drafts
-from hpcml.runs.layout import run_paths
-from hpcml.schedulers.registry import BACKENDS
+from hpcml.runs.layout import REMOVED, run_paths
 from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
@@ -31,6 +29,7 @@ _WATCH_PERIOD_S = 5.0
 _SHARE = 4.0  # so many times longer than looking takes is slept
 _KEPT_S = 86_400.0  # for which files of a job stay that has ended, as its run says
 _SHOWN = 3  # runs in one line
+_TELLS_JOB = re.compile(r"\.\d+\S*\.")  # the number of a job, in what jobs leave: their scheduler knows it for certain
 _Entries = tuple[str, Sequence[str]]  # a folder, and the names in it
 
 
@@ -58,32 +57,62 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     the store was deleted. What cannot be done now is reported in `warnings`, not raised.
     """
     claim(places)
-    recovered = recover.recover(places, backends)
-    queues = recover.start_queues_again(backends)
+    finished, waiting = _finish_submissions(places, backends)
+    queues = start_queues_again(backends)
     with opened(places) as store:
         clearing = rests.clearing_below(store, places.runs, began := time.time())
         folders = list(_entries(places, clearing))
         cleared = _clear(places, folders)
         beside_scripts = [(folder, names) for folder, names in folders if folder != str(places.home)]
-        removed = finish_removals(places, store)
-        waiting = Waiting(store=store, places=places, backends=backends, interval_s=interval_s)
-        asked = waiting.asked()
+        removed = _finish_removals(places, store)
+        asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
-        retried, _ = retry_all(waiting, to_retry(store, places))
+        retried = _retry(places, backends, store, interval_s)
         looked = _look(places, backends, store)
         cleared += _clear_files_of_jobs(beside_scripts, store, time.time())
         if clearing.due:
             rests.cleared(store, clearing.due, began)
         missing = [_in_words(damage(store)), *_gone(store, places)]
-    lines = [_counted(recovered.finished, "finished"), _counted(recovered.removed, "never began and removed")]
-    lines += [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
+    lines = [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
     return Synchronised(
         report=collected.report,
-        lines=[*filter(None, lines), *queues, *retried, *looked],
-        warnings=[*recovered.waiting, *asked.problems, *filter(None, missing)],
-        waiting=len(recovered.waiting),
+        lines=[*finished, *lines, *queues, *retried, *looked],
+        warnings=[*waiting, *asked.problems, *filter(None, missing)],
+        waiting=len(waiting),
     )
+
+
+def _finish_submissions(places: Places, backends: Backends) -> tuple[list[str], list[str]]:
+    """Finish interrupted submissions; return what was done, and a line for each that cannot be finished now."""
+    if not submission_log.interrupted(places.open_submissions, now=time.time()):
+        return [], []
+    # Imported here, as below: each loads what few synchronisations have a use for.
+    from hpcml.commands.submit.recover import recover  # noqa: PLC0415
+
+    done = recover(places, backends)
+    lines = [_counted(done.finished, "finished"), _counted(done.removed, "never began and removed")]
+    return [*filter(None, lines)], done.waiting
+
+
+def _finish_removals(places: Places, store: Database) -> int:
+    """Finish interrupted removals of runs, and return how many."""
+    if not any(places.runs.glob(f"*/{REMOVED}*")):
+        return 0
+    from hpcml.commands.rm import finish_removals  # noqa: PLC0415
+
+    return finish_removals(places, store)
+
+
+def _retry(places: Places, backends: Backends, store: Database, interval_s: float) -> list[str]:
+    """Retry what the cluster failed and ``schedule.retry`` allows, and return what was done."""
+    failed = to_retry(store, places)
+    if not failed:
+        return []
+    from hpcml.commands.wait import Waiting, retry_all  # noqa: PLC0415
+
+    notes, _ = retry_all(Waiting(store=store, places=places, backends=backends, interval_s=interval_s), failed)
+    return notes
 
 
 def _look(places: Places, backends: Backends, store: Database) -> list[str]:
@@ -125,8 +154,14 @@ def _clear_files_of_jobs(folders: Sequence[_Entries], store: Database, now: floa
 
     They stay for a day after the last of the job's runs has ended; the number of a job comes round again.
     """
+    told = [(folder, names) for folder, names in folders if any(_TELLS_JOB.search(name) for name in names)]
+    if not told:
+        return 0
+    # Imported here: loads all schedulers.
+    from hpcml.schedulers.registry import BACKENDS  # noqa: PLC0415
+
     ways = [backend.files_of_jobs for backend in BACKENDS.values() if backend.files_of_jobs is not None]
-    found = [one for folder, names in folders for way in ways for one in way(folder, names)]
+    found = [one for folder, names in told for way in ways for one in way(folder, names)]
     if not found:
         return 0
     kept = {

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcml.commands.collect import collect
-from hpcml.commands.retry import Retried, is_going_on, retry_automatically, to_retry
+from hpcml.commands.retry import Retried, is_going_on, retry_automatically
+from hpcml.commands.retryable import to_retry
 from hpcml.commands.selection import Selection, select
-from hpcml.commands.status import SchedulersAsked, Standing, standing_of
+from hpcml.commands.status import SchedulersAsked, Standing, standing_of, start_queues_again
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.recover import start_queues_again
 from hpcml.errors import HpcmlError
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places

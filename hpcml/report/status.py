@@ -15,7 +15,6 @@ from rich.text import Text
 
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
-from hpcml.report.render.data import json_text
 from hpcml.report.runs import job_words, short_uid, title
 from hpcml.report.text import duration, safe
 
@@ -72,6 +71,8 @@ def standing_json(rows: Sequence[StandingRow]) -> str:
 
     `scheduler_said_at` is ISO 8601 in UTC, `scheduler_state` the scheduler's own word.
     """
+    from hpcml.report.render.data import json_text  # noqa: PLC0415 - loads all kinds of documents
+
     return json_text([_entry(row) for row in rows])
 
 

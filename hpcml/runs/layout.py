@@ -224,6 +224,11 @@ def home_of(path: Path) -> Path:
     return run
 
 
+def queues_of(submissions: Path) -> Path:
+    """Return the folder of the locks, one for each queue of *submissions* that is at work or was killed, by token."""
+    return submissions / "queues"
+
+
 def attempt_of(journal: Path) -> int | None:
     """Return the number of the attempt that *journal* belongs to by its name; None where that has none."""
     match = _BY_ATTEMPT.fullmatch(journal.name)

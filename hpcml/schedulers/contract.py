@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from hpcml.model.cluster import SchedulerName
 from hpcml.model.records import JobUsage, Known, spell_job
 from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.manifest import Manifest
+
+if TYPE_CHECKING:
+    from hpcml.model.cluster import SchedulerName
+    from hpcml.runs.manifest import Manifest
 
 __all__ = [
     "Answers",

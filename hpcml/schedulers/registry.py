@@ -156,7 +156,6 @@ BACKENDS: Mapping[str, Backend] = {
 }
 
 SUBMITS = ("sbatch", "qsub", "bsub")  # programs that submit a job and end
-THIS_MACHINE = "local"
 
 
 def backend_of(scheduler: str) -> Backend:
@@ -168,18 +167,8 @@ def backend_of(scheduler: str) -> Backend:
     return plugins.load(plugins.SCHEDULERS, scheduler, Backend, ours=BACKENDS) if own is None else own
 
 
-def cluster_schedulers() -> tuple[str, ...]:
-    """Return all names but that of this machine; those of packages, which are not loaded for it, come last.
-
-    >>> cluster_schedulers()[:2]
-    ('slurm', 'pbs')
-    """
-    others = [name for name in plugins.names(plugins.SCHEDULERS) if name not in BACKENDS]
-    return (*(name for name in BACKENDS if name != THIS_MACHINE), *others)
-
-
 def open_submitter(scheduler: str, *, submissions: Path) -> Submitter:
-    """Return who takes the jobs of *scheduler*, one of `cluster_schedulers`; raises as `backend_of` does.
+    """Return who takes the jobs of *scheduler*, one of `names.cluster_schedulers`; raises as `backend_of` does.
 
     *submissions* must lie on a file system that the nodes see. Nothing is started or written yet.
     """

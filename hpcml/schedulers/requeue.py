@@ -17,7 +17,8 @@ from hpcml.errors import HpcmlError
 from hpcml.runs.layout import run_dir_of
 from hpcml.runs.manifest import read_to_execute
 from hpcml.schedulers.contract import Job, Ticket
-from hpcml.schedulers.registry import THIS_MACHINE, backend_of, cluster_schedulers
+from hpcml.schedulers.names import THIS_MACHINE, cluster_schedulers
+from hpcml.schedulers.registry import backend_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from hpcml.errors import HpcmlError
-from hpcml.schedulers.registry import backend_of, cluster_schedulers
+from hpcml.schedulers.names import cluster_schedulers
+from hpcml.schedulers.registry import backend_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,8 @@ import pytest
 from hpcml import plugins
 from hpcml.errors import ConfigError
 from hpcml.interop.exporters import exporter_of
-from hpcml.schedulers.registry import BACKENDS, Backend, backend_of, cluster_schedulers
+from hpcml.schedulers.names import cluster_schedulers
+from hpcml.schedulers.registry import BACKENDS, Backend, backend_of
 from tests.cli.command_line import Hpcml
 
 GOOD = "from hpcml.interop.exporters import Exporter\nIT = Exporter(write_folder=print, contract=1)\n"

@@ -9,7 +9,8 @@ import pytest
 import hpcml.schedulers
 from hpcml.errors import SubmissionError
 from hpcml.model.cluster import SchedulerName
-from hpcml.schedulers.registry import BACKENDS, THIS_MACHINE, open_submitter, require_programs
+from hpcml.schedulers.names import THIS_MACHINE
+from hpcml.schedulers.registry import BACKENDS, open_submitter, require_programs
 
 OURS = tuple(name for name in BACKENDS if name != THIS_MACHINE)
 FILES = {"submitter", "script", "submission", "query", "answers", "site"}

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcml.commands.machine import Machine, look_around
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.paths import Places
 from hpcml.schedulers.contract import Submitter
-from hpcml.schedulers.local.slots import Pool
-from hpcml.schedulers.local.submitter import LocalSubmitter
-from hpcml.schedulers.registry import open_submitter
+
+if TYPE_CHECKING:
+    from hpcml.schedulers.local.slots import Pool
+    from hpcml.schedulers.local.submitter import LocalSubmitter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,9 @@ class Backends:
         It shares the machine's cores and GPUs among all runs of the user, by locks in XDG_RUNTIME_DIR or, where that is
         not set, in the temporary folder.
         """
+        # Imported here, as the others: loads what jobs are made of, and most commands ask nobody.
+        from hpcml.schedulers.local.submitter import LocalSubmitter  # noqa: PLC0415
+
         return LocalSubmitter(
             submissions=self.places.submissions,
             # Locks on cores and GPUs are this machine's: a home directory may be shared with others.
@@ -54,6 +59,8 @@ class Backends:
         )
 
     def _pool(self) -> Pool:
+        from hpcml.schedulers.local.slots import Pool  # noqa: PLC0415
+
         machine = self.machine()
         return Pool(cores=machine.cores, gpus=[device.uuid for device in machine.gpus])
 
@@ -62,4 +69,6 @@ class Backends:
 
         It is enough to query and cancel jobs, which need the job's ticket alone.
         """
+        from hpcml.schedulers.registry import open_submitter  # noqa: PLC0415
+
         return open_submitter(scheduler, submissions=self.places.submissions)

@@ -28,7 +28,7 @@ from hpcml.runs.atomic import write_text
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.dependency import Outlook
 from hpcml.runs.files import parse_json, read_json
-from hpcml.runs.layout import home_of, run_dir_of
+from hpcml.runs.layout import home_of, queues_of, run_dir_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import Lock, try_lock
 from hpcml.runs.manifest import read_own
@@ -142,11 +142,6 @@ def read_batch(folder: Path) -> LocalBatch:
     except ConfigError as error:
         raise HpcmlError(f"{folder / _QUEUE} is damaged: {error}") from error
     return batch
-
-
-def queues_of(submissions: Path) -> Path:
-    """Return the folder of the locks, one for each queue of *submissions* that is at work or was killed, by token."""
-    return submissions / "queues"
 
 
 def read_ticket(folder: Path) -> Started | None:

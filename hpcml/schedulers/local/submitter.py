@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
+from hpcml.runs.layout import queues_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import owners
 from hpcml.runs.private import make_folder, open_file
@@ -29,7 +30,6 @@ from hpcml.schedulers.local.queue import (
     Queued,
     Started,
     pack_file,
-    queues_of,
     read_batch,
     read_ticket,
     write_batch,

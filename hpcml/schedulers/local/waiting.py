@@ -8,10 +8,10 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
-from hpcml.runs.layout import home_of
+from hpcml.runs.layout import home_of, queues_of
 from hpcml.runs.lock import owners
 from hpcml.schedulers.contract import Known, Ticket
-from hpcml.schedulers.local.queue import LocalBatch, queues_of, read_batch, read_ticket, was_handed
+from hpcml.schedulers.local.queue import LocalBatch, read_batch, read_ticket, was_handed
 from hpcml.schedulers.local.slots import Holder, Shortage, find_shortage
 
 _MOST_HOLDERS = 2  # that are named

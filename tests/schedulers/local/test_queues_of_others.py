@@ -12,11 +12,11 @@ import pytest
 from hpcml.codec import encode
 from hpcml.errors import NotPrivateError
 from hpcml.model.state import State
-from hpcml.runs.layout import RunDir
+from hpcml.runs.layout import RunDir, queues_of
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.lock import Lock, try_lock
 from hpcml.runs.state import read_fold
-from hpcml.schedulers.local.queue import LocalBatch, Queued, drain, queues_of, write_batch
+from hpcml.schedulers.local.queue import LocalBatch, Queued, drain, write_batch
 from hpcml.schedulers.local.slots import Need, Pool, claim
 from hpcml.schedulers.local.submitter import LocalSubmitter
 from tests.runs.two_users import ADA, EVE, folder_of_the_group, needs_root
