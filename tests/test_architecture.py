@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.model.precision import PrecisionName
+from hpcml.model.run import Precision
+from tests.store.building import Journal, make_run_dir
+
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS: dict[str, int] = {  # a module knows its own room and the levels below; rooms of one level are strangers
     **dict.fromkeys(("cli", "api"), 6),
@@ -357,7 +361,7 @@ def modules_after(*words: str, tmp_path: Path) -> set[str]:
         f"atexit.register(lambda: open({str(told)!r}, 'w').write(json.dumps(list(sys.modules))))\n"
         "from hpcml.cli.main import main; main()"
     )
-    (tmp_path / "runtime").mkdir(mode=0o700)  # whose cores nobody else claims
+    (tmp_path / "runtime").mkdir(mode=0o700, exist_ok=True)  # whose cores nobody else claims
     environ = {**os.environ, "HPCML_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "runtime")}
     done = subprocess.run(
         [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=False, env=environ
@@ -373,6 +377,43 @@ def test_a_list_of_runs_without_news_loads_nothing_that_reads_judges_or_submits_
     unwanted = ("hpcml.schedulers", "hpcml.agent", "hpcml.analysis", "hpcml_client", "hpcml_train", "hpcml.model.run")
     assert not {name for name in loaded if name.startswith(unwanted)}
     assert not loaded & {"hpcml.store.ingest", "hpcml.store.postgres", "hpcml.commands.ends", "hpcml.report.document"}
+
+
+# What reading commands do without on a store in which nothing is new, and no run is going on.
+_FOREIGN_TO_READING = {"alembic", "hydra", "jinja2", "numpy", "omegaconf", "plotly", "psutil", "psycopg", "pynvml"}
+_FOREIGN_TO_READING |= {"scipy", "spython", "submitit", "torch", "yaml"}
+_OF_SUBMITTING = (
+    *("hpcml.agent", "hpcml.images", "hpcml.schedulers.local", "hpcml.schedulers.registry", "hpcml.store.ingest"),
+    *("hpcml.commands.submit.launch", "hpcml.commands.submit.recover", "hpcml.commands.retry_policy"),
+    "hpcml.config",
+)
+_OF_RUN_JSON = ("hpcml.model.run", "hpcml.runs.manifest")
+UNWANTED = {
+    "runs": ("hpcml.commands.status", *_OF_SUBMITTING, *_OF_RUN_JSON),
+    "status": ("hpcml.report.document", "hpcml.store.rows", *_OF_SUBMITTING, *_OF_RUN_JSON),
+    "sync": ("hpcml.report.document", "hpcml.commands.rm", "hpcml.store.rows", *_OF_SUBMITTING, *_OF_RUN_JSON),
+    "show @1": ("hpcml.commands.status", "hpcml.model.publication", *_OF_SUBMITTING),
+    "compare --by precision": ("hpcml.commands.status", *_OF_SUBMITTING),
+}
+
+
+@pytest.mark.parametrize("line", UNWANTED)
+def test_a_command_that_reads_what_has_ended_loads_nothing_that_submits(line: str, tmp_path: Path) -> None:
+    for seed, name in itertools.product(range(3), (PrecisionName.fp32, PrecisionName.tf32)):
+        uid = f"20260528-202640-{name.name}aa{'abc'[seed]}"
+        run_dir = make_run_dir(tmp_path / "runs", uid, precision=Precision(name=name), seed=seed)
+        Journal(run_dir).metrics(1, 5.0, val_accuracy=0.9 + seed / 100)
+        agent = Journal(run_dir, writer="agent")
+        agent.event("attempt_started", 1.0)
+        agent.event("attempt_ended", 9.0, state="COMPLETED", exit_code=0)
+    modules_after("runs", tmp_path=tmp_path)  # reads them
+
+    loaded = modules_after(*line.split(), tmp_path=tmp_path)
+
+    libraries = {name.partition(".")[0] for name in loaded}
+    assert "sqlalchemy" in libraries
+    assert not libraries & (_FOREIGN_TO_READING - ({"numpy", "scipy"} if line.startswith("compare") else set()))
+    assert not {name for name in loaded for bad in UNWANTED[line] if name == bad or name.startswith(f"{bad}.")}
 
 
 def test_a_synchronisation_without_planned_looks_loads_no_statistics(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
+from typing import TYPE_CHECKING
 
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hpcml.model.publication import Publication
 from hpcml.model.query_results import TelemetrySpan, Timeline
 from hpcml.model.records import Point, Usage, Work
 from hpcml.report.charts import decimate, drawn_text, titled
@@ -33,6 +33,9 @@ from hpcml.report.document import (
 from hpcml.report.runs import short_uid
 from hpcml.report.text import number, safe
 from hpcml.report.text_charts import sparkline
+
+if TYPE_CHECKING:
+    from hpcml.model.publication import Publication
 
 _SCOPES = {
     "board": "of whole boards, of which the run had instances",
