@@ -251,10 +251,9 @@ class JournalWriter:
         return True
 
     def _create(self) -> None:
-        os.makedirs(self._dir, mode=0o700, exist_ok=True)
         host, pid = socket.gethostname(), os.getpid()
         stem = os.path.join(self._dir, file_name_of(f"{self._attempt}-{host}-{pid}-{self._writer}"))
-        path, count = stem + ".jsonl", 0
+        path, count, has_made = stem + ".jsonl", 0, False
         while True:
             try:
                 fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY, 0o600)
@@ -262,6 +261,11 @@ class JournalWriter:
             except FileExistsError:
                 count += 1
                 path = f"{stem}-{count}.jsonl"
+            except FileNotFoundError:
+                if has_made:  # a folder that disappears again and again
+                    raise
+                has_made = True
+                os.makedirs(self._dir, mode=0o700, exist_ok=True)
         self._header_line = self._header(host, pid)
         try:
             _write_whole(fd, self._header_line)

@@ -142,8 +142,14 @@ def have_on_disk(paths: Iterable[Path]) -> None:
     """Flush files, and the entries of folders, to the disk (fsync), several at a time since that is faster."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - every agent would load it, for submissions
 
+    every = list(paths)
+
+    def share(first: int) -> None:
+        for path in every[first::_SYNCS_AT_ONCE]:
+            sync(path)
+
     with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
-        for _ in pool.map(sync, paths):
+        for _ in pool.map(share, range(min(_SYNCS_AT_ONCE, len(every)))):
             pass
 
 

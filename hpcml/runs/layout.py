@@ -17,6 +17,7 @@ from pathlib import Path
 _UID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/i/l: these are read aloud and typed; in sorting order
 _ORDER_DIGITS = 3  # 29,791 runs of one submission keep their order
 _CHANCE_DIGITS = 5
+_PLACES = range(_CHANCE_DIGITS)
 _UID = re.compile(rf"\d{{8}}-\d{{6}}-[{_UID_ALPHABET}]{{1,20}}")
 NEWEST = re.compile(r"@(-?)([1-9]\d{0,8})")  # in place of an id: @1 the newest run, @-1 the last submission
 REMOVED = ".removed-"  # before the name of a run that is being removed
@@ -45,7 +46,8 @@ def new_submission_id(now: datetime) -> str:
 def _chance() -> str:
     import secrets  # noqa: PLC0415 - loads OpenSSL: every agent would, and makes no id
 
-    return "".join(secrets.choice(_UID_ALPHABET) for _ in range(_CHANCE_DIGITS))
+    drawn = secrets.randbelow(len(_UID_ALPHABET) ** _CHANCE_DIGITS)  # at once: each call asks the kernel
+    return "".join(_UID_ALPHABET[drawn // len(_UID_ALPHABET) ** place % len(_UID_ALPHABET)] for place in _PLACES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from hpcml.model.precision import Numerics
 from hpcml.model.run import Run
 from hpcml.runs.files import parse_json, read_whole
 from hpcml.runs.layout import home_of
-from hpcml.runs.private import open_file, read
+from hpcml.runs.private import create_file, read
 
 FORMAT = 1
 _MOST_KNOWN = 1000  # texts of what the runs of a submission have in common
@@ -148,8 +148,7 @@ def write_manifest(path: Path, manifest: Manifest, *, known: LaidOut | None = No
     *known* is kept from one run of a submission to the next: what these have in common is laid out once.
     """
     text = _laid_out(manifest, LaidOut() if known is None else known)
-    with open_file(path, "x", encoding="utf-8") as file:  # whole later: until then its submission is only planned
-        file.write(f"{text}\n")
+    create_file(path, f"{text}\n")  # whole later: until then its submission is only planned
 
 
 def _laid_out(value: object, known: LaidOut, *, deep: int = 2, margin: str = "") -> str:

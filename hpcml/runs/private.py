@@ -85,8 +85,20 @@ def open_file(path: Path, mode: str = "w", *, permissions: int = FILE, **options
 
 def write_file(path: Path, text: str) -> None:
     """Write *text* (UTF-8) to *path*, which is created for its owner only. Raises `OSError`."""
-    with open_file(path, encoding="utf-8") as file:
-        file.write(text)
+    with open_file(path, "wb", buffering=0) as file:
+        _write_all(file, text.encode())
+
+
+def create_file(path: Path, text: str) -> None:
+    """Write *text* (UTF-8) as `write_file` does to *path*, which must not exist: else raises `FileExistsError`."""
+    with open_file(path, "xb", buffering=0) as file:
+        _write_all(file, text.encode())
+
+
+def _write_all(file: IO[bytes], content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]  # a disk that is nearly full takes a part, and refuses the next
 
 
 def check(path: Path, *, top: Path) -> None:

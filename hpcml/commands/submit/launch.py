@@ -272,8 +272,9 @@ def _fill(prepared: Prepared, script: str, known: LaidOut) -> None:
             file.write(prepared.code.diff)
     if kept.code is not None:
         run_dir.code.symlink_to(kept.code)
-    for package in kept.packages:  # the agent leaves them as they are
+    if kept.packages:
         make_folder(run_dir.client_path)
+    for package in kept.packages:  # the agent leaves them as they are
         (run_dir.client_path / package.name).symlink_to(package)
     make_folder(run_dir.journals)
     make_folder(run_dir.logs)
