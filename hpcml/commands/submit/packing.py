@@ -59,10 +59,10 @@ def warnings(planned: Sequence[Planned]) -> Iterator[str]:
     speed of the one from that of the other (`hpcml.analysis.compare.nodes`).
     """
     packs = packs_of(planned)
-    arms = [{_arm(item) for item in pack} for pack in packs]
-    if any(len({item.run.seed for item in pack}) > 1 for pack in packs) and len(set().union(*arms)) > 1:
+    if any(len({item.run.seed for item in pack}) > 1 for pack in packs):
+        arms = [{_arm(item) for item in pack} for pack in packs]
         jobs: Counter[str] = Counter(arm for held in arms for arm in held)
-        if all(len(held) == 1 for held in arms) and max(jobs.values()) < ENOUGH_NODES:
+        if len(jobs) > 1 and all(len(held) == 1 for held in arms) and max(jobs.values()) < ENOUGH_NODES:
             yield (
                 f"schedule.pack={planned[0].run.schedule.pack} puts the seeds of each arm into jobs of their own: arm "
                 "and node would be one, and compare gives no interval of their speed-up; name the compared setting in "
