@@ -81,7 +81,7 @@ def make() -> None:
         begin, end = end, end + len(codes[-1])
         return begin, end
 
-    head = {
+    head: dict[str, Any] = {
         "python": sys.version,
         "watched": _statuses(_watched(files.values())),
         "sources": sources,
@@ -93,12 +93,13 @@ def make() -> None:
         "patterns": {of: placed(compiled) for of, compiled in noted.patterns.items()},
         "absent": {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None},
     }
+    head["size"] = end
     if _statuses(path for path, _ in sources) != sources:
         return  # somebody is at work on them: the next submission makes it
     raw = marshal.dumps(head)
     place = Path(place_of_bundle())
     place.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(place) as draft:
+    with replacing(place, durable=True) as draft:
         draft.write_bytes(b"".join([MAGIC, len(raw).to_bytes(8, "little"), raw, *codes]))
 
 

@@ -34,7 +34,8 @@ class Bundle:
     the file, the folder of a package or None, and from where to where the code lies, None for an extension module;
     ``written`` has the same for the texts that `dataclasses` writes and compiles for each class, and ``patterns`` for
     what regular expressions, by text and flags, are compiled to. Both compilations are more than half of the time that
-    it takes to load what an agent needs. ``absent`` are modules of Python's library that this Python has not.
+    it takes to load what an agent needs. ``absent`` are modules of Python's library that this Python has not, ``size``
+    is that of all codes in bytes.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -45,6 +46,8 @@ class Bundle:
         end = begin + int.from_bytes(content[len(MAGIC) : begin], "little")
         self.head = marshal.loads(content[begin:end])  # noqa: S302 - trusted as Python's compiled modules beside it
         self._codes = memoryview(content)[end:]
+        if len(self._codes) != self.head["size"]:
+            raise ValueError("a part of it is missing")
 
     def is_current(self) -> bool:
         """Tell whether this Python made it, and what an agent looks at is as it was then."""

@@ -151,6 +151,18 @@ def test_half_a_bundle_is_none(damage: bytes, tmp_path: Path) -> None:
     assert installation.look()["from"] == "_Loader"
 
 
+def test_a_bundle_without_its_end_is_none(tmp_path: Path) -> None:
+    """As a machine that crashes leaves a file, of which not all was on the disk."""
+    installation = Installation(tmp_path / "checkout")
+    installation.refresh()
+    (bundle,) = installation.bundles
+    bundle.write_bytes(bundle.read_bytes()[:-1])
+
+    assert installation.look()["from"] == "SourceFileLoader"
+    installation.refresh()
+    assert installation.look()["from"] == "_Loader"
+
+
 def test_a_bundle_of_another_python_is_none(tmp_path: Path) -> None:
     installation = Installation(tmp_path / "checkout")
     installation.refresh()
