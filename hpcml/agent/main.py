@@ -1,6 +1,6 @@
 """Where an agent begins: ``python -P -m hpcml.agent.main PATH``; `hpcml.agent.turns` says what PATH may be.
 
-For each module Python asks the file system some eight questions. An agent loads 150 modules before the user's program
+For each module Python asks the file system some eight questions. An agent loads 160 modules before the user's program
 starts, and on a shared parallel file system one metadata server answers the agents of a thousand nodes. So the modules
 lie in one file besides, a bundle among the compiled modules of this folder, which `hpcml.agent.bundle` makes. It is
 used where this very Python made it and nothing that it was made of has changed since; else, and for a module that is
