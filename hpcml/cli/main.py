@@ -11,6 +11,7 @@ import sys
 
 import click
 
+from hpcml.cli.numerics import spare
 from hpcml.cli.say import SafeFormatter, complain, say
 from hpcml.errors import HpcmlError
 from hpcml.paths import Places, locate
@@ -152,6 +153,7 @@ class _Once(logging.Filter):
 
 def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
+    spare()
     gc.set_threshold(_NEW_BEFORE_A_SEARCH, 20, 20)
     atexit.register(gc.freeze)  # nor does Python search all once more before it ends: a quarter of `hpcml runs`
     handler = logging.StreamHandler()
