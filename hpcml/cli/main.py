@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -151,6 +152,19 @@ class _Once(logging.Filter):
         return is_new
 
 
+def _takes_no_more() -> bool:
+    """Tell whether standard output refuses one more byte; what is still to be written is dropped then."""
+    try:
+        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"\n")  # without a buffer (PYTHONUNBUFFERED) there is nothing left to flush
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return True
+    return False
+
+
 def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
     spare()
@@ -161,8 +175,15 @@ def main() -> None:
     handler.addFilter(_Once())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.addLevelName(logging.WARNING, "warning")
+    if sys.stdout is None:  # Python's word for an output that was closed: >&-
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
+    except OSError as error:
+        if not _takes_no_more():
+            raise
+        complain(f"standard output takes no more: {error.strerror}")
+        sys.exit(1)
     except HpcmlError as error:
         complain(error)
         sys.exit(error.exit_code)
