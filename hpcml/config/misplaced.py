@@ -10,6 +10,19 @@ from pathlib import Path
 from hpcml.config.guess import KEYS, nearest
 
 _GENERAL = "write key=value (hpcml run --help lists the keys)"
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what a PDF or a word processor makes of "-"
+_SHORT = {  # of sbatch and qsub; -n, -p, -c and -i are Hydra's or hpcml's own
+    "-t": "resources.walltime",
+    "-A": "resources.account",
+    "-q": "resources.queue",
+    "-N": "resources.nodes",
+    "-C": "resources.constraint",
+    "-w": "resources.nodelist",
+    "-x": "resources.exclude",
+    "-G": "resources.gpus_per_node",
+    "-J": "name",
+    "-d": "resources.dependency",
+}
 _OF_JOBS = ("resources.", "strategy.", "schedule.")  # settings that other programs have as flags of theirs
 
 
@@ -18,6 +31,11 @@ def what_was_meant(word: str, before: str, behind: Sequence[str], *, project: Pa
 
     *before* is the word in front of it and *behind* those that follow, up to the ``--``. *known* are the keys.
     """
+    if word[0] in _DASHES:
+        return f"its first sign is no '-', though it looks like one: write it as {_with_dashes(word)}"
+    if before in _SHORT:
+        key = "name" if before == "-N" and not word.isdigit() else _SHORT[before]  # -N of PBS is a job's name
+        return f"for {before} of a scheduler write {key}={word}"
     if before.startswith("--"):
         return of_flag(before, word, known=known)
     if word.isdigit():
@@ -27,6 +45,12 @@ def what_was_meant(word: str, before: str, behind: Sequence[str], *, project: Pa
         words = shlex.join([word, *behind])
         return f"a program stands behind two dashes: hpcml run -- {starter}{words}"
     return _GENERAL
+
+
+def _with_dashes(word: str) -> str:
+    """Return *word* with plain dashes; two where one long sign stands for both, or a long name follows."""
+    bare = word.lstrip(_DASHES + "-")
+    return ("--" if len(bare) != 1 else "-") + bare
 
 
 def of_flag(flag: str, value: str, *, known: Collection[str]) -> str:

@@ -104,6 +104,13 @@ SETTINGS = {
     "--lr 0.1,0.2": "flags of the program stand behind it: hpcml run -- PROGRAM --lr 0.1,0.2",
     "--lr=0.1": "flags of the program stand behind it: hpcml run -- PROGRAM --lr 0.1",
     "4": "for so many processes write strategy=ddp strategy.processes_per_node=4",
+    "-t 2:00:00": "for -t of a scheduler write resources.walltime=2:00:00",
+    "-A OPEN-1-1": "write resources.account=OPEN-1-1",
+    "-N 2": "write resources.nodes=2",
+    "-N job": "for -N of a scheduler write name=job",
+    "\u2013m seed=1,2": "its first sign is no '-', though it looks like one: write it as -m",
+    "\u2014detach": "write it as --detach",
+    "\u2014": "write it as --",
     "-p gpu": "for Slurm's -p write resources.partition=gpu",
     "workload.env=x": "write workload.env.NAME=VALUE",
 }
