@@ -350,7 +350,8 @@ def is_below(*roots: Path) -> ColumnElement[bool]:
 
 
 def _is_inside(root: Path) -> ColumnElement[bool]:
-    inside = RUN.c.path.startswith(f"{storable(str(root))}/", autoescape=True)
+    folder = f"{storable(str(root))}/"
+    inside = func.substr(RUN.c.path, 1, len(folder)) == folder  # no LIKE, which in SQLite takes RUNS for runs
     # the same path on another host, from where the same store is filled, is another folder
     mark = mark_of(root)
     return inside if mark is None else and_(inside, or_(RUN.c.home.is_(None), RUN.c.home == mark))

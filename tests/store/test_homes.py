@@ -134,3 +134,16 @@ def test_two_users_of_a_role_that_owns_the_tables_fill_one_store(
             store.close()
         postgres.sql(f"DROP DATABASE {database} WITH (FORCE)")
         postgres.sql("DROP ROLE eve; DROP ROLE bob; DROP ROLE team")
+
+
+@pytest.mark.parametrize("other", ["RUNS", "run_", "run%"])
+def test_a_folder_whose_name_differs_in_case_or_looks_like_a_pattern_is_another(
+    store: Database, tmp_path: Path, other: str
+) -> None:
+    for folder, uid in (("runs", HERS), (other, HIS)):
+        make_run_dir(tmp_path / folder, uid)
+        ingest_all(store, tmp_path / folder)
+
+    assert list(runs_below(store, tmp_path / "runs")) == [HERS]
+    assert list(runs_below(store, tmp_path / other)) == [HIS]
+    assert [record.uid for record in open_runs(store, tmp_path / other)] == [HIS]
