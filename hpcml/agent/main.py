@@ -135,8 +135,21 @@ def use_bundle() -> None:
         return  # there is none, or half of one: it takes longer, and that is all
 
 
+def stand_in_for_closed() -> None:
+    """Open /dev/null for each of input, output and error that was closed when this Python began.
+
+    Else a journal or a socket would get its number, and what is meant for the log would be an error, or go there. To be
+    called before anything else is opened.
+    """
+    for name in ("stdin", "stdout", "stderr"):  # in the order of their numbers: each gets the lowest that is free
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
+
+
 def main(words: list[str]) -> int:
     """Be the agent of a node, or with RANK the rank of an MPI job; return the exit status."""
+    stand_in_for_closed()
     gc.disable()  # nothing that is loaded is garbage; who waits for a program enables it
     use_bundle()
     if words[:1] == [RANK]:

@@ -1,11 +1,13 @@
 """The agent on a run directory, as a job starts it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.agent.node import MakeRun, agent, told
+from tests.agent.node import MakeRun, agent, environ, told
 
 
 def test_the_exit_status_of_the_agent_is_that_of_the_program(make_run: MakeRun) -> None:
@@ -13,6 +15,19 @@ def test_the_exit_status_of_the_agent_is_that_of_the_program(make_run: MakeRun) 
 
     assert agent(str(run_dir.path)).returncode == 3
     assert told(run_dir, "attempt_ended")[0]["reason"] == "exit status 3"
+
+
+def test_an_agent_without_standard_files_runs_its_program_and_leaves_a_run_that_is_done(make_run: MakeRun) -> None:
+    run_dir = make_run("print('done')")
+    script = 'exec "$0" -P -m hpcml.agent.main "$1" <&- >&- 2>&-'
+    words = ["/bin/sh", "-c", script, sys.executable, str(run_dir.path)]
+
+    statuses = [subprocess.run(words, env=environ(), check=False).returncode for _ in range(2)]
+
+    assert statuses == [0, 0]
+    assert run_dir.stdout(0, 0).read_text() == "done\n"
+    assert told(run_dir, "telemetry")[0]["samples"] >= 2
+    assert told(run_dir, "attempt_left")[0]["reason"] == "attempt 0 has COMPLETED"
 
 
 def test_the_program_sees_its_run_and_none_of_what_must_not_be_set(make_run: MakeRun) -> None:
