@@ -42,7 +42,7 @@ class Window:
     to_step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there is one for each run
 class SteadyState:
     """One run's step time in a window: median, mean, 5th and 95th percentile, in seconds.
 

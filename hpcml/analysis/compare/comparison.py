@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hpcml.analysis.compare.arms import Arm, excluded, sort_runs
 from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells
@@ -192,7 +193,7 @@ def _require_fairness(factor: Factor, found: Sequence[JudgedCell], allowed: Coll
 STEP, DATA, COMMUNICATION = "step_time_s", "data_time_s", "communication_time_s"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class JudgedCell:
     """The runs of one cell, sorted by level, and the facts in which they differ."""
 
@@ -200,10 +201,15 @@ class JudgedCell:
     arms: Mapping[str, Arm]  # by level, in the factor's order
     differences: Differences
 
-    @property
-    def counted(self) -> list[RunRecord]:
+    @cached_property
+    def counted(self) -> Sequence[RunRecord]:
         """The runs that enter any statistics: completed, with a finite value of the metric."""
         return [run for arm in self.arms.values() for run in arm.ok]
+
+    @cached_property
+    def distinct(self) -> Sequence[RunRecord]:
+        """Of those that count one for each content of the settings and each seed."""
+        return with_distinct_settings(self.counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +262,7 @@ def _drafts(cases: Sequence[_Case], planned: PlannedRows | None) -> list[Draft]:
 
 def _case(found: JudgedCell, question: Question) -> _Case:
     metric = question.yardstick.metric
-    margin = find_margin(found.counted, metric, question.margin)
+    margin = find_margin(found.distinct, metric, question.margin)
     target = find_target(found.counted, metric, question.target)
     reference = found.arms.get(question.reference)
     window, steady = _find_steady(found, question.curves[STEP])
@@ -273,9 +279,9 @@ def _case(found: JudgedCell, question: Question) -> _Case:
     terms = Terms(
         reference=reference,
         metric=metric,
-        scale=find_scale(found.counted, metric, higher_is_better=higher_is_better),
+        scale=find_scale(found.distinct, metric, higher_is_better=higher_is_better),
         resolution=find_resolution(found.counted, metric),
-        worst=find_worst(found.counted, found.group.runs, metric, low=higher_is_better),
+        worst=find_worst(found.distinct, found.group.runs, metric, low=higher_is_better),
         margin=margin.value,
         higher_is_better=higher_is_better,
         by_precision=question.factor.group == "precision",
@@ -300,7 +306,7 @@ def _build_cell(case: _Case, rows: Sequence[Row], question: Question) -> Cell:
     return Cell(
         where=dict(found.group.where),
         device=_device(found.counted),
-        batch_size=_batch_size(found.counted),
+        batch_size=_batch_size(found.distinct),
         reference=question.reference,
         margin=case.margin.value,
         margin_source=case.margin.source,

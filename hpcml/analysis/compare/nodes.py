@@ -22,7 +22,7 @@ from hpcml.model.records import RunRecord
 _NAMED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there is one for each run
 class Placed:
     """What was measured of one run in any unit, with its seed and its place (None: not recorded)."""
 

@@ -14,7 +14,7 @@ from hpcml.model.precision import Numerics, PrecisionName
 from hpcml.model.records import RunRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there is one for each run
 class Rate:
     """One run in steady state; None: not known. `why_no_mfu` says in words what is missing where `mfu` is None."""
 
