@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from functools import cache
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hpcml.codec import Json, decode, encode
 from hpcml.errors import ConfigError, HpcmlError
@@ -157,14 +159,18 @@ def _laid_out(value: object, known: LaidOut, *, deep: int = 2, margin: str = "")
     Laid out by themselves are the classes in *deep* levels; what is below comes from *known*: by the object, which runs
     of a sweep share, or by what it is in one line, which the standard library writes in C.
     """
+    if value is None:
+        return "null"
+    if type(value) is str:
+        return encode_basestring_ascii(value)
     if deep and is_dataclass(value):
         inner = f"{margin}  "
-        parts = (
-            f'{inner}"{field.name}": {_laid_out(getattr(value, field.name), known, deep=deep - 1, margin=inner)}'
-            for field in fields(value)
-        )
+        parts = [
+            f"{label}{_laid_out(getattr(value, name), known, deep=deep - 1, margin=inner)}"
+            for name, label in _labels(cast("Any", type(value)), inner)
+        ]
         return "{\n" + ",\n".join(parts) + f"\n{margin}}}"
-    if value is None or isinstance(value, str | int | float | Enum):
+    if isinstance(value, str | int | float | Enum):
         return json.dumps(encode(value))
     key = (id(value), margin)
     if key not in known.by_id:
@@ -172,6 +178,12 @@ def _laid_out(value: object, known: LaidOut, *, deep: int = 2, margin: str = "")
             known.by_id.clear()
         known.by_id[key] = (value, _by_line(encode(value), known).replace("\n", f"\n{margin}"))
     return known.by_id[key][1]
+
+
+@cache
+def _labels(kind: Any, margin: str) -> tuple[tuple[str, str], ...]:  # noqa: ANN401
+    """Return the fields of a dataclass, each with what stands before its value."""
+    return tuple((field.name, f'{margin}"{field.name}": ') for field in fields(kind))
 
 
 def _by_line(value: Json, known: LaidOut) -> str:

@@ -11,6 +11,7 @@ import hydra
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +20,7 @@ from hpcml.codec import decode, encode
 from hpcml.config import compose
 from hpcml.config.command_line import arrange
 from hpcml.config.compose import compose_from_cli
+from hpcml.config.sweep import points
 from hpcml.errors import ConfigError
 from hpcml.model.run import Run
 from hpcml.paths import resource_dir
@@ -329,3 +331,29 @@ def test_a_thousand_values_ask_hydra_a_few_times_only(project: Path, monkeypatch
     compose_from_cli(["-m", "precision=fp32,amp", "seed=range(500)", "name='s${seed}'"], project=project)
 
     assert len(asked) == 2
+
+
+NUMBERS = st.one_of(
+    st.integers().map(str),
+    st.floats().map(repr),
+    st.from_regex(r"[-+]?[0-9_]{0,3}\.?[0-9]{0,3}([eE][-+]?[0-9]{1,2})?", fullmatch=True),
+)
+
+
+@given(text=NUMBERS)
+def test_a_number_read_without_hydras_grammar_is_what_the_grammar_says(text: str) -> None:
+    value = points._number_in(f"training.lr={text}")
+
+    if value is not None:
+        (override,) = OverridesParser.create().parse_overrides([f"training.lr={text}"])
+        assert (type(value), repr(value)) == (type(override.value()), repr(override.value()))
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("-17", -17), ("0.25", 0.25), ("1.0e-05", 1e-5)])
+def test_plain_numbers_need_no_grammar(text: str, number: float) -> None:
+    assert points._number_in(f"seed={text}") == number
+
+
+@pytest.mark.parametrize("word", ["+seed=1", "~seed=1", "data@other=1", "seed='1'", "seed=01", "seed=1,2", "seed="])
+def test_whatever_may_be_more_than_a_number_is_left_to_hydra(word: str) -> None:
+    assert points._number_in(word) is None

@@ -53,6 +53,8 @@ HYDRA_STUMBLES = (OSError, TypeError, AttributeError, AssertionError, LookupErro
 
 _PATHS = ("data.path", "workload.cwd")
 _DOTTED = re.compile(r"[\w-]+(\.[\w-]+)*")
+_INT = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")  # a part of what is a number to Hydra's grammar
+_FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+(?:e[+-]?[0-9]+)?")
 # Resolvers may give another value each time they are asked (${hydra:job.num}); these references do not.
 _STEADY = re.compile(r"\$\{(?:(?!\.*hydra\b)[\w.]+|oc\.env:[^${}]+)\}")
 
@@ -355,8 +357,10 @@ class Sweep(Generic[T]):
         words = list(dict.fromkeys(point[position] for point in self.points))
         if len(words) < 2:
             return None
-        overrides: list[Override] = self._parser.parse_overrides(words)
-        values = {word: override.value() for word, override in zip(words, overrides, strict=True)}
+        values: dict[str, Any] = {word: _number_in(word) for word in words}
+        unread = [word for word, value in values.items() if value is None]
+        overrides: list[Override] = self._parser.parse_overrides(unread)
+        values |= {word: override.value() for word, override in zip(unread, overrides, strict=True)}
         plain = all(value is None or isinstance(value, str | int | float) for value in values.values())
         return values if plain and _is_steady(list(values.values())) else None
 
@@ -433,6 +437,19 @@ def typed(words: ListConfig) -> list[str]:
     plain = OmegaConf.to_container(words, resolve=False)
     assert isinstance(plain, list)
     return [str(word) for word in plain]
+
+
+def _number_in(word: str) -> int | float | None:
+    """Return the value of ``key=value`` where it is a plain number; None where Hydra's grammar has to read it.
+
+    The grammar takes a tenth of a millisecond for each word.
+    """
+    key, _, text = word.partition("=")
+    if _DOTTED.fullmatch(key) is None:
+        return None
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else None
 
 
 def _overlap(key: str, other: str) -> bool:
