@@ -126,6 +126,7 @@ LATE: dict[tuple[str, str], str] = {
 }
 # A module under 80 lines with one importer, in its own room: the topic that a reader looks for under its name.
 SMALL_TOPICS: dict[str, str] = {
+    "hpcml.cli.numerics": "what is kept from libraries of numbers, which main need not be read with",
     "hpcml.config.once": "a class in place of Hydra's own, which compose need not be read with",
     "hpcml.commands.submit.walltimes": "loads the database, and so only where a walltime has to be judged (LATE)",
     "hpcml.commands.submit.launchers": "what starts MPI programs at which scheduler: a new one adds its line there",
