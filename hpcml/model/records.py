@@ -48,7 +48,7 @@ class Known:
     used: JobUsage | None = None  # of a job that has ended
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there are some for each run
+@dataclass(slots=True)  # neither frozen nor by keyword alone: that takes most of the time, and each run has some
 class MetricSummary:
     """One metric's curve in a few numbers, over its finite values; a number is None where no value is finite.
 

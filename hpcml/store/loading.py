@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
@@ -60,9 +61,9 @@ COLUMNS = (
 
 _SUMMARIZED = (
     *("n", "n_nonfinite", "first", "last", "last_step", "min", "min_step", "max", "max_step", "total"),
-)  # of a metric, in the order of `_load_summaries`
+)  # of a metric, in the order of `MetricSummary`, but that the total comes last
 _DECODER = json.JSONDecoder()
-_AT_ONCE = 20_000  # points
+_AT_ONCE = 20_000  # points, or summaries
 _TOGETHER = 10_000  # runs: what they are made of takes as much memory as they do
 _NO_POINTS = Columns()
 _STATES = {state.value: state for state in State}
@@ -305,34 +306,13 @@ def _load_summaries(connection: Connection, ids: Sequence[int]) -> dict[int, dic
     for piece in within(SUMMARY.c.run_id, ids):
         cursor = connection.execute(query.where(piece)).cursor
         assert cursor is not None
-        for (
-            run_id,
-            metric_id,
-            n,
-            n_nonfinite,
-            first,
-            last,
-            last_step,
-            low,
-            low_step,
-            high,
-            high_step,
-            total,
-        ) in cursor.fetchall():
-            name = names[metric_id]
-            found[run_id][name] = MetricSummary(
-                name=name,
-                n=n,
-                n_nonfinite=n_nonfinite,
-                first=first,
-                last=last,
-                last_step=last_step,
-                min=low,
-                min_step=low_step,
-                max=high,
-                max_step=high_step,
-                mean=mean_of(total, n - n_nonfinite),
-            )
+        while rows := cursor.fetchmany(_AT_ONCE):
+            of_runs, of_metrics, counts, counts_nonfinite, *columns, totals = zip(*rows, strict=True)
+            means = map(mean_of, totals, map(operator.sub, counts, counts_nonfinite))
+            called = [names[at] for at in of_metrics]
+            made = map(MetricSummary, called, counts, counts_nonfinite, *columns, means)
+            for run_id, name, summary in zip(of_runs, called, made, strict=True):
+                found[run_id][name] = summary
     return {
         run_id: of if (by_name := sorted(of)) == list(of) else {name: of[name] for name in by_name}
         for run_id, of in found.items()

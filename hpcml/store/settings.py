@@ -75,7 +75,7 @@ def load_settings(
     linked = select(RUN_SETTINGS.c.run_id, listed).group_by(RUN_SETTINGS.c.run_id)
     which: dict[int, str] = {}
     for among in within(RUN_SETTINGS.c.run_id, ids):
-        which |= {at: of for at, of in connection.execute(linked.where(among))}  # noqa: C416
+        which |= dict(connection.execute(linked.where(among)).cursor.fetchall())  # the driver's tuples
     contents = {spelt: tuple(sorted(map(int, spelt.split(",")))) for spelt in set(which.values())}
     decoded = _decoded(connection, sorted({at for of in contents.values() for at in of}), keys)
     merged = {of: dict(sorted(pair for at in of for pair in decoded[at])) for of in set(contents.values())}

@@ -138,11 +138,13 @@ def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:
 
     Call it for native arms only (`Arm.has_speed`): the times of emulated arithmetic say nothing about a device.
     """
+    timed = [(run, steady[run.uid]) for run in arm.ok if run.uid in steady]
+    sampled = [(run.seed, state.median_s, samples_per_step(run)) for run, state in timed]
     return ArmTimes(
-        steps_s=by_seed(arm.ok, lambda run: steady[run.uid].median_s if run.uid in steady else None),
-        samples_s=by_seed(arm.ok, lambda run: _sample_s(run, steady)),
-        p5_s=by_seed(arm.ok, lambda run: steady[run.uid].p5_s if run.uid in steady else None),
-        p95_s=by_seed(arm.ok, lambda run: steady[run.uid].p95_s if run.uid in steady else None),
+        steps_s=_means((run.seed, state.median_s) for run, state in timed),
+        samples_s=_means((seed, step_s / samples) for seed, step_s, samples in sampled if samples is not None),
+        p5_s=_means((run.seed, state.p5_s) for run, state in timed),
+        p95_s=_means((run.seed, state.p95_s) for run, state in timed),
         walls_s=by_seed(arm.ok, lambda run: run.wall_s),
     )
 
@@ -177,15 +179,14 @@ def _drawer(run: RunRecord, metric: str) -> str:
     return "nan" if metric_value(run, metric) is None else "ok"
 
 
-def _sample_s(run: RunRecord, steady: Mapping[str, SteadyState]) -> float | None:
-    samples = samples_per_step(run)
-    return steady[run.uid].median_s / samples if run.uid in steady and samples is not None else None
-
-
 def by_seed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> BySeed:
     """Return one number for each seed, the mean of what *read* finds in its runs; a seed without any is absent."""
-    values: dict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        if (value := read(run)) is not None:
-            values[run.seed].append(value)
-    return {seed: fmean(of) for seed, of in sorted(values.items())}
+    return _means((run.seed, value) for run in runs if (value := read(run)) is not None)
+
+
+def _means(values: Iterable[tuple[int, float]]) -> BySeed:
+    """Return the mean of the values of each seed, by ascending seed."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for seed, value in values:
+        found[seed].append(value)
+    return {seed: fmean(of) for seed, of in sorted(found.items())}
