@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -49,6 +50,25 @@ def test_a_published_store_serves_a_life_as_well_as_any_other(hpcml: Hpcml) -> N
     assert with_mode("sync").returncode == 0
     assert with_mode("store", "check").returncode == 0
     assert not list(hpcml.home.glob("store.db-*"))
+
+
+@pytest.mark.parametrize("words", ["runs", "show @1", "store check", "sync"])
+def test_garbage_in_place_of_the_own_store_is_answered_by_how_to_make_it_anew(
+    hpcml: Hpcml, done_run: str, words: str
+) -> None:
+    store = hpcml.home / "store.db"
+    store.write_text("garbage")
+
+    refused = said_in_one_line(hpcml(*words.split()))
+    elsewhere = said_in_one_line(hpcml(*words.split(), HPCML_STORE=__file__))
+
+    assert store.read_text() == "garbage"
+    command = f"mv {store} {store}.damaged"
+    assert f"it was left as it is; {command} and hpcml sync make it anew from the run directories" in refused
+    assert "left as it is; choose another path" in elsewhere
+    subprocess.run(shlex.split(command), check=True)
+    assert hpcml("sync").returncode == 0
+    assert [record["uid"] for record in hpcml.runs()] == [done_run]
 
 
 def test_a_mode_that_is_none_is_refused(hpcml: Hpcml) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -108,8 +109,16 @@ def check_file(path: Path) -> None:
     except OSError as error:
         raise StoreError(f"the store {path} cannot be opened: {error.strerror}") from error
     if not header.is_sqlite:
-        raise StoreError(f"the store {path} is no database: it was left as it is; choose another path")
+        raise StoreError(f"the store {path} is no database: it was left as it is; {_way_out(path)}")
     raise StoreError(another_programs(path))
+
+
+def _way_out(path: Path) -> str:
+    """Return what to do about a file that is no database; beside run directories it was the store made of them."""
+    if path.name == "store.db" and (path.parent / "runs").is_dir():
+        moved = shlex.join(["mv", str(path), f"{path}.damaged"])
+        return f"{moved} and hpcml sync make it anew from the run directories"
+    return "choose another path"
 
 
 def another_programs(path: Path) -> str:
