@@ -42,7 +42,7 @@ _OWN_FLAGS = {
 def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] | None) -> int:
     """Compose a configuration with Hydra's command line, check it, and run it or submit it."""
     from hpcml.cli.program import compose
-    from hpcml.cli.terminal import ask
+    from hpcml.cli.terminal import ask, has_input
     from hpcml.commands.submit import validate
     from hpcml.commands.submit.backends import Backends
     from hpcml.config.choices import what_then
@@ -58,6 +58,11 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
     if not points:
         return 0  # Hydra has printed what was asked for
     planned, machine = validate.plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=is_dry, most=most)
+    if any(point.run.workload.command for point in points) and has_input():
+        complain(
+            "the program's input is empty: what comes through a pipe or < stays with hpcml run; "
+            "name a file on the program's command line instead"
+        )
     backends = Backends(places=places, machine=lambda: machine)
     if is_dry:
         from hpcml.commands.submit.dry_run import preview_submission

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
+import struct
 import sys
+import termios
 
 import click
 from rich.console import Console, RenderableType
@@ -18,7 +22,7 @@ _PIPE_WIDTH = 240  # a pipe has no width: wide enough that no table folds
 
 def ask(question: str) -> str | None:
     """Return the answer typed to *question*; None where nobody is there to type one."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not _is_somebody_here():
         return None
     answer = click.prompt(safe_lines(question), default="", show_default=False, err=True)
     return str(answer).strip() or None
@@ -26,9 +30,33 @@ def ask(question: str) -> str | None:
 
 def confirm(question: str, *, otherwise: str) -> bool:
     """Return whether the user says yes to *question*; where nobody can be asked, raise, with what to do *otherwise*."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not _is_somebody_here():
         raise ConfigError(f"{question} There is nobody here to ask: {otherwise}")
     return click.confirm(safe_lines(question), default=False, err=True)
+
+
+def _is_somebody_here() -> bool:
+    return all(end is not None and end.isatty() for end in (sys.stdin, sys.stderr))  # None: closed, as by <&-
+
+
+def has_input() -> bool:
+    """Tell whether a file, or something in a pipe, was given to standard input; nothing is read, nor waited for.
+
+    A file of which somebody read already is none: it is that of a loop (``while read``) around the command.
+    """
+    if sys.stdin is None:  # closed: the number may be that of a file of ours by now
+        return False
+    try:
+        fd = sys.stdin.fileno()
+        kind = os.fstat(fd)
+        if stat.S_ISREG(kind.st_mode):
+            return kind.st_size > 0 and os.lseek(fd, 0, os.SEEK_CUR) == 0
+        if not (stat.S_ISFIFO(kind.st_mode) or stat.S_ISSOCK(kind.st_mode)):  # sshd gives a socket
+            return False
+        (waiting,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))
+    except (OSError, ValueError):
+        return False
+    return bool(waiting)
 
 
 def console() -> Console:
