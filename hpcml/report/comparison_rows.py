@@ -124,7 +124,7 @@ def _counts(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             short=Short(write=_of_selected, is_number=False, wrap="narrow"),
         ),
         Quantity(key="n_failed", heading="failed", value=lambda row: row.n_failed, section=OUTCOME, short=None),
-        Quantity(key="n_nan", heading="NaN", value=lambda row: row.n_nan, section=OUTCOME, short=None),
+        Quantity(key="n_nan", heading="not finite", value=lambda row: row.n_nan, section=OUTCOME, short=None),
         Quantity(key="n_without_metric", heading="no metric", value=lambda row: row.n_without_metric, section=OUTCOME,
                  write=lambda row: figure(row.n_without_metric or None), short=None),
         Quantity(key="n_incomplete", heading="incomplete", value=lambda row: row.n_incomplete, section=OUTCOME,

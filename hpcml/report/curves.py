@@ -12,7 +12,7 @@ from hpcml.codec import Json
 from hpcml.model.precision import Numerics
 from hpcml.model.publication import Band, GroupCurves, ReportGroup
 from hpcml.model.query_results import Curves
-from hpcml.model.records import Point, RunRecord
+from hpcml.model.records import MetricSummary, Point, RunRecord
 from hpcml.report.charts import decimate, drawn_text, titled
 from hpcml.report.document import (
     Chart,
@@ -28,7 +28,7 @@ from hpcml.report.document import (
 )
 from hpcml.report.render.data import json_text
 from hpcml.report.render.rows import value_csv, value_markdown, value_table, width_of
-from hpcml.report.runs import last_value, precision_words, short_uid, title
+from hpcml.report.runs import last_value, metric_words, precision_words, short_uid, title
 from hpcml.report.text_charts import axes, sparkline
 
 _HEADINGS = ("run", "name", "precision", "seed", "", "first", "last", "min", "max")
@@ -83,7 +83,7 @@ def _rows(curves: Curves, width: int) -> list[list[object]]:
     for run in curves.runs:
         points = curves.points[run.uid]
         line = sparkline(points, width=width, steps=steps, values=values)
-        rows.append([*_who(run, curves.runs), line, *_numbers(run, curves.metric)])
+        rows.append([*_who(run, curves.runs), line, *_numbers(run.metrics.get(curves.metric), points)])
     return rows
 
 
@@ -93,9 +93,13 @@ def _who(run: RunRecord, runs: Sequence[RunRecord]) -> list[object]:
     return [short_uid(run.uid) if is_unique else run.uid, title(run), precision_words(run), run.seed]
 
 
-def _numbers(run: RunRecord, metric: str) -> list[object]:
-    summary = run.metrics.get(metric)
-    return [None] * 4 if summary is None else [summary.first, last_value(summary), summary.min, summary.max]
+def _numbers(summary: MetricSummary | None, points: Sequence[Point]) -> list[object]:
+    if summary is None:
+        return [None] * 4
+    last: object = last_value(summary)
+    if summary.last is None and last is not None:  # only the points know whether it is nan or an infinity
+        last = points[-1].value if points and points[-1].step == summary.last_step else metric_words(math.nan)
+    return [summary.first, last, summary.min, summary.max]
 
 
 POINTS = 90_000  # of all curves of a report: about 2 MB of its file

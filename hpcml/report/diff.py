@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -10,7 +12,7 @@ from hpcml.codec import encode
 from hpcml.model.query_results import RunDiff
 from hpcml.report.render.data import json_text
 from hpcml.report.render.rows import value_csv, value_markdown, value_table, value_words
-from hpcml.report.runs import title
+from hpcml.report.runs import metric_words, title
 from hpcml.report.text import safe
 
 _SECTIONS = ("settings", "environment", "outcome")
@@ -73,4 +75,10 @@ def _rows(differences: RunDiff) -> list[tuple[str, str, object, object]]:
 def _words(row: tuple[str, str, object, object]) -> tuple[str, str, str, str]:
     """Return a row as people read it: the key tells the unit of its values."""
     section, key, first, second = row
-    return section, key, value_words(first, key), value_words(second, key)
+    return section, key, _value_words(first, key), _value_words(second, key)
+
+
+def _value_words(value: object, key: str) -> str:
+    if key.startswith("metrics.") and isinstance(value, float) and math.isnan(value):
+        return metric_words(value)
+    return value_words(value, key)

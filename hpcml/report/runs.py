@@ -80,8 +80,8 @@ def last_value(summary: MetricSummary) -> float | None:
 
 
 def metric_words(value: float | None) -> str:
-    """Return a metric's value as text, "NaN" for nan, "" for None."""
-    return "NaN" if value is not None and not math.isfinite(value) else number(value)
+    """Return the last value of a metric as text, "not finite" for nan, which may stand for an infinity; "" for None."""
+    return "not finite" if value is not None and math.isnan(value) else number(value)
 
 
 def submitted_at(run: RunRecord) -> float | None:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from report_values import EVIL, run, summary
@@ -146,13 +147,32 @@ def curves() -> Curves:
     )
 
 
+def test_a_last_value_that_is_not_finite_is_told_by_the_last_point_where_it_is_there() -> None:
+    found = curves()
+    uid = found.runs[1].uid
+    reached = [Point(0, 0.0, 4.0), Point(100, 1.0, -math.inf)]
+
+    told = curve_views.curves_markdown(replace(found, points={**found.points, uid: reached}))
+    without = curve_views.curves_markdown(replace(found, points={**found.points, uid: reached[:1]}))
+
+    assert "| -inf |" in told
+    assert "| not finite |" in without
+
+
+def test_a_difference_in_a_last_value_that_is_not_finite_does_not_say_which_it_is() -> None:
+    contrast = RunDiffEntry(section="outcome", key="metrics.loss", first=math.nan, second=0.25)
+    differences = RunDiff(first=run(), second=run(), contrasts=[contrast], alike=7)
+
+    assert "| metrics.loss | not finite | 0.250000 |" in diff.differences_markdown(differences)
+
+
 def test_curves_are_drawn_and_their_points_told() -> None:
     lines = printed(curve_views.curves_table(curves(), console=console()))
 
     assert lines[0].split() == ["run", "name", "precision", "seed", "loss", "first", "last", "min", "max"]
     assert lines[1].startswith("aaaaaa")
     assert "█" in lines[1]
-    assert "nan" in lines[2]
+    assert "not finite" in lines[2]
     assert len(lines) == 3
     told = json.loads(curve_views.curves_json(curves()))
     assert told["metric"] == "loss"

@@ -159,9 +159,9 @@ def test_ids_are_written_whole_where_the_short_ones_would_not_tell_runs_apart() 
     assert lines[1].startswith("20261121-080000-abcdef")
 
 
-def test_a_metric_that_ended_non_finite_is_nan_and_one_never_recorded_is_empty() -> None:
-    assert "NaN" in table(run(), metric="train_loss")[1]
-    assert "NaN" not in table(run(), metric="val_loss")[1]
+def test_a_metric_that_ended_non_finite_is_said_so_and_one_never_recorded_is_empty() -> None:
+    assert "not finite" in table(run(), metric="train_loss")[1]
+    assert "not finite" not in table(run(), metric="val_loss")[1]
 
 
 def test_unknown_times_are_empty() -> None:
