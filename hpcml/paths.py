@@ -5,7 +5,9 @@ Shipped files (`resource_dir`) lie in the wheel's ``_data`` folder, or in the ch
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +96,16 @@ class Places:
             self.exports,
             self.looks,
         )
+
+
+def begin_in_utf8() -> None:
+    """Begin this process again in Python's UTF-8 mode where names of files are ASCII alone (PYTHONUTF8=0, LC_ALL=C).
+
+    Journals and stores hold paths as text: one with an é could not be looked up. The process keeps its id, and the
+    programs that it starts do not inherit the mode.
+    """
+    if sys.getfilesystemencoding() == "ascii" and sys.executable:
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - ourselves
 
 
 def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | None = None) -> Places:

@@ -162,4 +162,8 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if sys.getfilesystemencoding() == "ascii":
+        from hpcml.paths import begin_in_utf8
+
+        begin_in_utf8()
     sys.exit(main(sys.argv[1:]))

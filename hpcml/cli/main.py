@@ -15,7 +15,7 @@ import click
 from hpcml.cli.numerics import spare
 from hpcml.cli.say import SafeFormatter, complain, say
 from hpcml.errors import HpcmlError
-from hpcml.paths import Places, locate
+from hpcml.paths import Places, begin_in_utf8, locate
 
 # name -> (where it lives, what it says in `hpcml --help`): listing costs no import.
 COMMANDS = {
@@ -167,6 +167,7 @@ def _takes_no_more() -> bool:
 
 def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
+    begin_in_utf8()
     spare()
     gc.set_threshold(_NEW_BEFORE_A_SEARCH, 20, 20)
     atexit.register(gc.freeze)  # nor does Python search all once more before it ends: a quarter of `hpcml runs`

@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from hpcml.paths import begin_in_utf8
 from hpcml.schedulers.local.queue import drain
 
 
@@ -40,4 +41,5 @@ def _be_the_queue(folder: Path, told: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    begin_in_utf8()
     start(Path(sys.argv[1]))
