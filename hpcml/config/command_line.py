@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hpcml.config.guess import KEYS, did_you_mean
-from hpcml.config.misplaced import what_was_meant
+from hpcml.config.misplaced import of_qsub, what_was_meant
 from hpcml.errors import ConfigError
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.run import Goal, Run
@@ -100,6 +100,12 @@ def _sort(arguments: Sequence[str], project: Path) -> Words:
             raise ConfigError(
                 f"{word} {rest[0]}: that is Hydra's --package, for --cfg alone; "
                 f"for Slurm's -p write resources.partition={rest[0]}"
+            )
+        if (meant := of_qsub(word, rest[0] if rest else "")) is not None:
+            raise ConfigError(f"{word}: a flag of qsub, and none of hpcml: {meant}")
+        if word == "-c" and rest and rest[0].isdecimal():
+            raise ConfigError(
+                f"-c {rest[0]}: that is Hydra's --cfg; for Slurm's -c write resources.cpus_per_task={rest[0]}"
             )
         if rest and (word in _WITH_VALUE or (word in _INFO and rest[0] in _INFO_VALUES)):
             flags += [word, rest.pop(0)]

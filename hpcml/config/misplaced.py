@@ -23,6 +23,10 @@ _SHORT = {  # of sbatch and qsub; -n, -p, -c and -i are Hydra's or hpcml's own
     "-J": "name",
     "-d": "resources.dependency",
 }
+_WITHOUT = {
+    "-I": "hpcml submits no interactive jobs: leave it out",
+    "-V": "leave it out; write workload.env.NAME=VALUE for a variable of the program",
+}
 _OF_JOBS = ("resources.", "strategy.", "schedule.")  # settings that other programs have as flags of theirs
 
 
@@ -53,9 +57,29 @@ def _with_dashes(word: str) -> str:
     return ("--" if len(bare) != 1 else "-") + bare
 
 
+def of_qsub(flag: str, value: str) -> str | None:
+    """Return what to write instead of a flag of qsub that Hydra has not, before *value*; None for other flags."""
+    name, _, amount = value.partition("=")
+    if flag == "-l":
+        if name == "walltime":
+            return f"write resources.walltime={amount}"
+        return (
+            "of qsub's -l write resources.nodes=..., resources.cpus_per_task=..., resources.gpus_per_node=..., "
+            "resources.mem=... and resources.walltime=..."
+        )
+    if flag == "-v" and amount:
+        return f"for a variable of the program write workload.env.{value}"
+    return _WITHOUT.get(flag)
+
+
 def of_flag(flag: str, value: str, *, known: Collection[str]) -> str:
     """Return what to write instead of the *flag* of another program with its *value*."""
     name = flag.lstrip("-").replace("-", "_").lower()
+    if name == "array":
+        return "the elements of an array are the runs of a sweep: write -m and the values, as in -m seed=0,1,2"
+    count = value.rpartition(":")[2]
+    if name == "gres" and value.startswith("gpu"):
+        return f"write resources.gpus_per_node={count if count.isdecimal() else 1}"
     near = [key for key in nearest(name, known, KEYS) if key.startswith(_OF_JOBS)]
     if near:
         return f"settings of a run have no dashes: write {near[0]}={value}"
