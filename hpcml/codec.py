@@ -156,7 +156,9 @@ def _check_plain(plain: Any, value: Json, where: str) -> None:  # noqa: ANN401
     is_too_large = isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _INTEGERS
     if not isinstance(value, allowed) or is_yes_or_no or is_too_large:
         shown = repr(value)
-        raise ConfigError(f"{where}={shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''} is no {word}")
+        is_out_of_range = is_too_large and plain in (int, float)
+        wrong = "is out of range: whole numbers lie between -2^63 and 2^63" if is_out_of_range else f"is no {word}"
+        raise ConfigError(f"{where}={shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''} {wrong}")
 
 
 def _parts(kind: Any, value: Json, where: str) -> Iterator[tuple[Any, Json, str]]:  # noqa: ANN401
