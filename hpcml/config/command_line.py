@@ -23,6 +23,7 @@ _PACKAGE = ("-p", "--package")
 _WITH_DEFAULT = ("cluster", "container", "profile", "study", "devices")
 _INFO = ("-i", "--info")
 _INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
+_JOINED = re.compile(r"(-c(?=\d+$)|-l(?=\w+=))(.*)")  # a flag of sbatch or qsub with its value
 _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")
 OF_OWN_PROGRAMS = ("model=custom", "data=custom")  # said for the user, where nothing else is
 
@@ -96,6 +97,8 @@ def _sort(arguments: Sequence[str], project: Path) -> Words:
     rest, word = list(arguments), ""
     while rest:
         before, word = word, rest.pop(0)
+        if joined := _JOINED.fullmatch(word):
+            word, rest = joined[1], [joined[2], *rest]
         if word in _PACKAGE and rest and not any(flag.startswith(("-c", "--cfg")) for flag in arguments):
             raise ConfigError(
                 f"{word} {rest[0]}: that is Hydra's --package, for --cfg alone; "

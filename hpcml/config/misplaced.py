@@ -27,6 +27,15 @@ _WITHOUT = {
     "-I": "hpcml submits no interactive jobs: leave it out",
     "-V": "leave it out; write workload.env.NAME=VALUE for a variable of the program",
 }
+_LONG = {  # of sbatch, where no key is named nearly so, or a wrong one is
+    "array": "the elements of an array are the runs of a sweep: write -m and the values, as in -m seed=0,1,2",
+    "gpus_per_task": "write resources.gpus_per_node=..., those of all processes of a node",
+    "mem_per_cpu": "write resources.mem=..., that of a node",
+    "mem_per_gpu": "write resources.mem=..., that of a node",
+    "job_name": "write name={}",
+    "output": "leave it out: hpcml logs RUN shows what a run printed",
+    "error": "leave it out: hpcml logs RUN --err shows it",
+}
 _OF_JOBS = ("resources.", "strategy.", "schedule.")  # settings that other programs have as flags of theirs
 
 
@@ -75,8 +84,8 @@ def of_qsub(flag: str, value: str) -> str | None:
 def of_flag(flag: str, value: str, *, known: Collection[str]) -> str:
     """Return what to write instead of the *flag* of another program with its *value*."""
     name = flag.lstrip("-").replace("-", "_").lower()
-    if name == "array":
-        return "the elements of an array are the runs of a sweep: write -m and the values, as in -m seed=0,1,2"
+    if name in _LONG:
+        return _LONG[name].format(value)
     count = value.rpartition(":")[2]
     if name == "gres" and value.startswith("gpu"):
         return f"write resources.gpus_per_node={count if count.isdecimal() else 1}"

@@ -126,6 +126,12 @@ SETTINGS = {
     "-V": "leave it out; write workload.env.NAME=VALUE",
     "-v A=1": "write workload.env.A=1",
     "-c 4": "for Slurm's -c write resources.cpus_per_task=4",
+    "-c4": "for Slurm's -c write resources.cpus_per_task=4",
+    "-lselect=1": "of qsub's -l write resources.nodes=",
+    "--gpus-per-task=1": "write resources.gpus_per_node=..., those of all processes of a node",
+    "--mem-per-cpu 2G": "write resources.mem=..., that of a node",
+    "--job-name=x": "write name=x",
+    "--output=x.log": "leave it out: hpcml logs RUN shows what a run printed",
     "-p gpu": "for Slurm's -p write resources.partition=gpu",
     "workload.env=x": "write workload.env.NAME=VALUE",
 }
