@@ -53,6 +53,15 @@ class SubmissionError(HpcmlError):
     exit_code = 3
 
 
+def why_not(error: OSError, place: object) -> str:
+    """Return where and why *error* came: ``FILE: No space left on device``; of *place* where it names no file.
+
+    The system names the file that could not be opened, renamed or made, but not the one that was being written.
+    """
+    where = error.filename2 or error.filename or place  # the second is what was to be replaced
+    return f"{where}: {error.strerror or error}"
+
+
 def require(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
     """Raise `ConfigError` with *message* unless *holds*.
 

@@ -17,7 +17,7 @@ from hpcml.agent.assignment import Turn
 from hpcml.agent.fence import Hold
 from hpcml.agent.outcome import Outcome
 from hpcml.agent.signals import Inbox
-from hpcml.errors import HpcmlError
+from hpcml.errors import HpcmlError, why_not
 from hpcml.model.state import State
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.private import FILE
@@ -46,7 +46,7 @@ def make_ready(turn: Turn, hold: Hold, inbox: Inbox) -> Outcome | None:
         if turn.manifest.run.resources.nodes > 1:
             ready.touch(mode=FILE)
     except (OSError, HpcmlError) as error:
-        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        why = why_not(error, plan.cwd) if isinstance(error, OSError) else str(error)
         return _ended(State.FAILED, f"its working directory could not be made: {why}")
     return None
 

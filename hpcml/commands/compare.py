@@ -16,7 +16,7 @@ from hpcml.analysis.compare.looks import glances_of
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
-from hpcml.errors import ComparisonError, HpcmlError
+from hpcml.errors import ComparisonError, HpcmlError, why_not
 from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.looks import Glance, LookPlan, PlannedStudy
@@ -186,9 +186,7 @@ def _remember(comparison: Comparison, runs: Sequence[RunRecord]) -> None:
             try:
                 looks.remember(home, name, digest, glance)
             except OSError as error:
-                log.warning(
-                    "that these runs were looked at cannot be written down: %s: %s", error.filename, error.strerror
-                )
+                log.warning("that these runs were looked at cannot be written down: %s", why_not(error, home))
                 return
 
 

@@ -20,7 +20,7 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.preflight import file_system_of, warnings
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
-from hpcml.errors import HpcmlError
+from hpcml.errors import HpcmlError, why_not
 from hpcml.images.readiness import ready_for_images
 from hpcml.interop.exporters import Exporter
 from hpcml.model.cluster import Cluster, SchedulerName
@@ -80,7 +80,7 @@ def _whose(home: Path) -> tuple[str, str]:
         if folder := exchangeable(home):
             return "warn", f"others may rename it, since they may write to {folder}: chmod +t {folder} ends that"
     except OSError as error:
-        return "fail", f"{error.filename}: {error.strerror}"
+        return "fail", why_not(error, home)
     return "ok", ""
 
 

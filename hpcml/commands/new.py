@@ -162,6 +162,6 @@ def _write(texts: Mapping[Path, str]) -> list[Path]:
             with suppress(OSError):  # a folder that somebody else has put something into meanwhile
                 place.rmdir() if place.is_dir() else place.unlink()
         if isinstance(error, OSError):
-            raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from error
+            raise ConfigError(f"{error.filename or made[-1]} cannot be written: {error.strerror}") from error
         raise
     return list(texts)

@@ -18,7 +18,7 @@ from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.submission_log import manifests_under_way
-from hpcml.errors import ConfigError, HpcmlError
+from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.cluster import Resources
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import RunRecord
@@ -267,7 +267,7 @@ def _queue(store: Database, places: Places, backends: Backends, together: Sequen
                     unmark(run_dir)  # whoever wanted it to end wants it to run now
                     jobs.append(job)
             except OSError as error:
-                troubles.append(f"run {run_dir.uid} cannot be tried again: {error.filename}: {error.strerror}")
+                troubles.append(f"run {run_dir.uid} cannot be tried again: {why_not(error, run_dir.path)}")
         if troubles and not jobs:
             raise HpcmlError(troubles[0])
         for trouble in troubles:

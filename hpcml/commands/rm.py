@@ -21,7 +21,7 @@ from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit import code_store
-from hpcml.errors import ConfigError, HpcmlError
+from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.files import read_whole
@@ -135,7 +135,7 @@ def delete_tree(path: Path) -> str | None:
     except FileNotFoundError:
         return None  # somebody else is at it
     except OSError as error:
-        return f"what is left of it in {path} cannot be deleted: {error.filename}: {error.strerror}"
+        return f"what is left of it in {path} cannot be deleted: {why_not(error, path)}"
     return None
 
 

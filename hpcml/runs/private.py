@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from hpcml.errors import NotPrivateError
+from hpcml.errors import NotPrivateError, why_not
 
 FOLDER = 0o700
 FILE = 0o600
@@ -180,7 +180,7 @@ def claim_home(home: Path) -> bool:
             raise NotPrivateError(f"HPCML_HOME={home} stays open to others after chmod 700: choose another file system")
     except OSError as error:
         raise NotPrivateError(
-            f"HPCML_HOME={home} cannot be made yours alone: {error.filename}: {error.strerror} (choose another)"
+            f"HPCML_HOME={home} cannot be made yours alone: {why_not(error, home)} (choose another)"
         ) from error
     return True
 

@@ -155,3 +155,14 @@ def test_an_end_that_there_never_was_room_for_is_no_success(small: Hpcml) -> Non
     assert asked.returncode == 0, asked.stderr
     assert (run["uid"], run["state"]) == (uid, "LOST")
     assert small("retry", "-n", uid).returncode == 0
+
+
+def test_code_for_which_the_disk_has_no_room_is_refused_with_the_folder_that_is_full(small: Hpcml) -> None:
+    (small.cwd / "train.py").write_text("print('never')")
+    (small.cwd / "weights.bin").write_bytes(bytes(6_000_000))
+
+    done = small("run", "--", "python", "train.py")
+
+    assert done.returncode == 2
+    assert f"the code cannot be kept: {small.home / 'code'}: No space left on device" in done.stderr
+    assert small.runs() == []

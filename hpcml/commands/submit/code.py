@@ -19,7 +19,7 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.provenance import Code, describe_code
 from hpcml.commands.submit.startable import named_files
 from hpcml.commands.submit.work_tree import MOST_BYTES, WorkTree, beside, git, is_everything, read_work_tree, top_of
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, why_not
 from hpcml.model.run import Snapshot
 from hpcml.paths import Places, program_packages
 from hpcml.runs.layout import RunDir
@@ -337,7 +337,7 @@ def _checked_out(folder: Path, code: Code, places: Places) -> _Tree:
                     place.chmod(FOLDER)
             return _Tree(top, code_store.put(tree, kept))
     except OSError as error:
-        raise ConfigError(f"the code cannot be kept: {error.filename}: {error.strerror}") from error
+        raise ConfigError(f"the code cannot be kept: {why_not(error, places.code)}") from error
 
 
 def _must(said: bytes | None, what: str) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, why_not
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.private import FOLDER, check, make_folder, open_file
 
@@ -63,9 +63,7 @@ def keep(root: Path, files: Sequence[File], links: Sequence[Link] = ()) -> Path:
             have_on_disk(fresh / file.path for file in files)
             return put(fresh, root / _name(copied, links))  # as copied: a file may have changed since the first look
     except OSError as error:
-        raise ConfigError(
-            f"the code cannot be kept: {error.filename}: {error.strerror} (or set schedule.snapshot=none)"
-        ) from error
+        raise ConfigError(f"the code cannot be kept: {why_not(error, root)} (or set schedule.snapshot=none)") from error
 
 
 @contextmanager

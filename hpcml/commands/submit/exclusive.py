@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, why_not
 from hpcml.paths import Places
 from hpcml.runs.lock import Lock, Patience, kept_alive, wait_for
 from hpcml.runs.private import make_folder
@@ -40,7 +40,6 @@ def _lock(places: Places, tell: Callable[[str], None]) -> Lock:
                 is_told = True
     except OSError as error:
         raise ConfigError(
-            f"{error.filename or places.submission_locks}: {error.strerror}: nothing can be submitted (set HPCML_HOME "
-            "to another place)"
+            f"{why_not(error, places.submission_locks)}: nothing can be submitted (set HPCML_HOME to another place)"
         ) from error
     raise AssertionError("the lock is waited for until it is there")

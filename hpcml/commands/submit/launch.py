@@ -19,7 +19,7 @@ from hpcml.commands.submit.code import KeptCode, keep_code
 from hpcml.commands.submit.containers import put_inside
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, open_intent, this_host
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, why_not
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir, new_submission_id, new_uid
@@ -258,7 +258,7 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
             shutil.rmtree(run_dir.path, ignore_errors=True)
         opened.close()
         if isinstance(error, OSError):
-            where = f"{error.filename}: {error.strerror}"
+            where = why_not(error, written[-1].path if written else everything[0].job.run_dir.path)
             raise ConfigError(
                 f"run directories cannot be written: {where} (set HPCML_HOME to another place)"
             ) from error

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.codec import decode, encode
-from hpcml.errors import ConfigError, HpcmlError, NotPrivateError, SubmissionError
+from hpcml.errors import ConfigError, HpcmlError, NotPrivateError, SubmissionError, why_not
 from hpcml.model.image import without_login
 from hpcml.runs import dependency
 from hpcml.runs.atomic import write_text
@@ -349,9 +349,7 @@ class _Queue:
 
     def _give_up(self, index: int, error: HpcmlError | OSError) -> None:
         """Tell in the journals of the job's runs that have not ended why they were not started."""
-        why = str(error)
-        if isinstance(error, OSError):
-            why = f"{error.filename2 or error.filename}: {error.strerror}"  # the second is what was to be replaced
+        why = why_not(error, self._folder) if isinstance(error, OSError) else str(error)
         log.warning("job %d was not started: %s", index, why)
         for source in self._batch.jobs[index].sources:
             run_dir = run_dir_of(Path(source))
