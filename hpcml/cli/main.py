@@ -14,7 +14,7 @@ import click
 
 from hpcml.cli.numerics import spare
 from hpcml.cli.say import SafeFormatter, complain, say
-from hpcml.errors import HpcmlError
+from hpcml.errors import ConfigError, HpcmlError
 from hpcml.paths import Places, begin_in_utf8, locate
 
 # name -> (where it lives, what it says in `hpcml --help`): listing costs no import.
@@ -181,7 +181,10 @@ def main() -> None:
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
     except OSError as error:
-        if not _takes_no_more():
+        if isinstance(error, FileNotFoundError) and _is_here_gone():
+            complain("the folder that you are in was removed meanwhile: cd to one that is there")
+            sys.exit(ConfigError.exit_code)
+        if error.filename is not None or not _takes_no_more():  # what cannot be written to has no name
             raise
         complain(f"standard output takes no more: {error.strerror}")
         sys.exit(1)
@@ -198,3 +201,12 @@ def main() -> None:
         say("hpcml: interrupted", err=True)
         sys.exit(_INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _is_here_gone() -> bool:
+    """Whether the working directory is no more; commands that need none answer all the same."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hpcml.cli.main import COMMANDS, GROUPS
 from hpcml.config.compose import compose_from_cli
 from hpcml.config.guess import KEYS, nearest
 from hpcml.errors import ConfigError
-from tests.cli.command_line import Hpcml, said_in_one_line
+from tests.cli.command_line import HPCML, Hpcml, said_in_one_line
 
 # The words of `hpcml run`, and what the answer must say.
 SETTINGS = {
@@ -258,3 +259,15 @@ def test_every_command_stands_in_one_group() -> None:
 
 def test_nothing_is_guessed_for_what_is_like_nothing() -> None:
     assert nearest("zzzzz", ["resources.account", "layout"], KEYS) == []
+
+
+@pytest.mark.parametrize("words", ["run -- true", "init", "new experiment x", "images", "doctor"])
+def test_in_a_folder_that_was_removed_the_answer_is_one_line(hpcml: Hpcml, words: str) -> None:
+    lost = hpcml.cwd / "lost"
+    lost.mkdir()
+    there = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *HPCML, *words.split()]
+
+    done = subprocess.run(there, cwd=lost, env=hpcml.environ, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert said_in_one_line(done) == "hpcml: the folder that you are in was removed meanwhile: cd to one that is there"

@@ -35,6 +35,9 @@ def folder(tmp_path: Path) -> Path:
         ("bare.sh", "echo hello\n", 0o755),
         ("dos.sh", "#!/bin/bash\r\necho\r\n", 0o755),
         ("lost.sh", "#!/opt/nowhere/bash\n", 0o755),
+        ("spaced.py", "#!/usr /own python\n", 0o755),
+        ("unread.sh", "#!/etc/passwd\n", 0o755),
+        ("other.py", "#!/usr/bin/env nosuchpython\n", 0o755),
     ):
         (tmp_path / name).write_bytes(text.encode())
         (tmp_path / name).chmod(mode)
@@ -72,6 +75,12 @@ def folder(tmp_path: Path) -> Path:
         ("./bare.sh", "does not begin with #!, so nothing says what reads it: write bash ./bare.sh"),
         ("./dos.sh", "has the line ends of Windows"),
         ("./lost.sh", "is to be read by '/opt/nowhere/bash', as its first line says, which is not here"),
+        (
+            "./spaced.py",
+            "is to be read by '/usr', .* which is a folder: a path in a first line ends at its first space",
+        ),
+        ("./unread.sh", r"is to be read by '/etc/passwd', .* which may not be executed"),
+        ("./other.py", "is to be read by 'nosuchpython', as its first line says, which is not here"),
         ("./nosuch", "there is no program './nosuch' here"),
         ("run.sh", "no program 'run.sh' here: the file of that name is started by ./run.sh"),
         ("./pkg", "is a folder, not a program"),

@@ -202,9 +202,24 @@ def _no_interpreter(program: str, path: Path, *, is_here: bool) -> Iterator[str]
     if line.endswith("\r"):
         yield f"{program} has the line ends of Windows, which its first line is read with: sed -i 's/\\r$//' {program}"
         return
-    interpreter = next(iter(line.split()), "")
-    if is_here and not os.path.exists(interpreter):  # noqa: PTH110 - Path.exists raises where a name is too long
-        yield f"{program} is to be read by {interpreter!r}, as its first line says, which is not here: mend that line"
+    interpreter, *others = line.split() or [""]
+    if is_here and (wrong := _unfit(interpreter, others)):
+        yield f"{program} is to be read by {wrong}: mend that line"
+
+
+def _unfit(interpreter: str, others: Sequence[str]) -> str | None:
+    """Return which interpreter of a first line cannot be started, and why; None where nothing speaks against it."""
+    said = f"{interpreter!r}, as its first line says, which"
+    if not os.path.exists(interpreter):  # noqa: PTH110 - Path.exists raises where a name is too long
+        return f"{said} is not here"
+    if _is_dir(Path(interpreter)):
+        return f"{said} is a folder" + (": a path in a first line ends at its first space" if others else "")
+    if not os.access(interpreter, os.X_OK):
+        return f"{said} may not be executed"
+    named = others[0] if others and PurePath(interpreter).name == "env" else "-"
+    if not named.startswith("-") and "=" not in named and shutil.which(named) is None:  # else env looks otherwise
+        return f"{named!r}, as its first line says, which is not here"
+    return None
 
 
 def _hint(program: str, cwd: Path) -> str:
