@@ -4,6 +4,7 @@ HpcmlError                 1  something hpcml was asked to do did not happen
 ├── ConfigError            2  the words given cannot be a run; nothing was submitted, written or lost
 │   └── NotPrivateError    2  what would be executed or believed could be another user's; nothing was done with it
 ├── StoreError             2  the experiment store cannot be used as it is
+│   └── NoSuchRunError     2  no run is called so
 ├── ComparisonError        2  these runs cannot be compared honestly
 ├── ImageError             4  an image was not built, found or moved
 ├── SubmissionError        3  the scheduler, or this machine in its place, refused the job
@@ -33,6 +34,14 @@ class StoreError(HpcmlError):
     """The store is missing, is no database, or belongs to a newer hpcml."""
 
     exit_code = 2
+
+
+class NoSuchRunError(StoreError):
+    """The store has no run that `reference` means."""
+
+    def __init__(self, message: str, reference: str) -> None:
+        super().__init__(message)
+        self.reference = reference
 
 
 class ComparisonError(HpcmlError):

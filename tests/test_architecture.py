@@ -75,6 +75,7 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.agent.notify", "hpcml.agent.webhook"): "HTTP and TLS would cost every run tens of milliseconds",
     ("hpcml.commands.collect", "hpcml.commands.ends"): "loads the schedulers, for runs that have not ended alone",
     ("hpcml.commands.collect", "hpcml.store.ingest"): "loads what reads run directories, for those with news alone",
+    ("hpcml.commands.collect", "hpcml.store.manifest_rows"): "as above: for a run that is asked for and is not there",
     ("hpcml.commands.compare", "hpcml.analysis.compare.checklist"): "for the few who ask for it",
     ("hpcml.commands.machine", "hpcml.agent.host"): "loads psutil and NVML, for those who submit to this machine",
     ("hpcml.commands.machine", "hpcml.agent.nvml.inventory"): "as above",

@@ -16,9 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hpcml.commands import external_runs
-from hpcml.errors import ConfigError, StoreError
+from hpcml.errors import ConfigError, HpcmlError, NoSuchRunError, StoreError
 from hpcml.model.records import Known, RunRecord
 from hpcml.paths import Places
+from hpcml.runs.layout import find_run_dirs
 from hpcml.runs.private import check_lone, claim_home, make_home
 from hpcml.store import origin, rests
 from hpcml.store.database import Database
@@ -55,9 +56,35 @@ def opened(places: Places, *, to_write: bool = False) -> Iterator[Database]:
             refuse_read_only(store)
         elif store.is_read_only:
             log.warning("the store %s is read-only for you: it is shown as it was at its last ingest", store.name)
-        yield store
+        with _telling_absent_from_damaged(places):
+            yield store
     finally:
         store.close()
+
+
+@contextmanager
+def _telling_absent_from_damaged(places: Places) -> Iterator[None]:
+    """Say of a run that is asked for, is there and cannot be read, that it cannot, and not that there is none."""
+    try:
+        yield
+    except NoSuchRunError as error:
+        if damage := _damage_of(places, error.reference.lower()):
+            raise StoreError(f"{damage} (put it right, or remove the run's folder)") from error
+        raise
+
+
+def _damage_of(places: Places, reference: str) -> str | None:
+    # Imported here: most answers find every run that they are asked for.
+    from hpcml.store.manifest_rows import describe  # noqa: PLC0415
+
+    for root in external_runs.roots(places):
+        for run_dir in find_run_dirs(root):
+            if run_dir.uid.startswith(reference) or run_dir.uid.endswith(reference):
+                try:
+                    describe(run_dir)
+                except HpcmlError as error:
+                    return f"run {run_dir.uid} cannot be read: {error}"
+    return None
 
 
 @contextmanager
@@ -75,7 +102,8 @@ def answering(places: Places) -> Iterator[Database]:
     with TemporaryDirectory(prefix="hpcml-") as folder:
         store = open_store(str(Path(folder) / "store.db"))
         try:
-            yield store
+            with _telling_absent_from_damaged(places):
+                yield store
         finally:
             store.close()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, select
 
-from hpcml.errors import StoreError
+from hpcml.errors import NoSuchRunError, StoreError
 from hpcml.model.records import Curve, RunRecord, StoredEvent
 from hpcml.model.state import State
 from hpcml.runs.layout import NEWEST
@@ -164,7 +164,7 @@ def runs_meant(store: Database, reference: str) -> list[RunRecord]:
         if rows:
             raise StoreError(f"{reference!r} means {_several([row.uid for row in rows])}; give more of the uid")
         words = connection.execute(select(RUN.c.uid, RUN.c.name)).all()
-        raise StoreError(_not_found(reference, {word for row in words for word in row if word}))
+        raise NoSuchRunError(_not_found(reference, {word for row in words for word in row if word}), reference)
 
 
 def _not_found(reference: str, known: Collection[str]) -> str:

@@ -86,6 +86,20 @@ def test_a_run_whose_manifest_cannot_be_read_ends_no_command(hpcml: Hpcml, run_d
     assert hpcml("status").returncode == 0
 
 
+@pytest.mark.parametrize("command", ["show", "logs", "retry -y", "rm -y", "cancel -y", "wait", "diff aaaaaa"])
+def test_a_run_that_is_asked_for_and_cannot_be_read_is_not_said_to_be_absent(
+    hpcml: Hpcml, run_dirs: list[RunDir], command: str
+) -> None:
+    for run_dir in run_dirs[1:]:
+        run_dir.manifest.write_text("{")
+
+    done = hpcml(*command.split(), UIDS[2][-6:])
+
+    assert done.returncode == 2
+    assert f"hpcml: run {UIDS[2]} cannot be read: {run_dirs[2].manifest} is damaged: " in done.stderr
+    assert "no run is called" not in done.stderr
+
+
 def test_of_many_the_first_is_named_and_sync_lists_all(hpcml: Hpcml, run_dirs: list[RunDir]) -> None:
     for run_dir in run_dirs:
         run_dir.manifest.write_text("")
