@@ -61,7 +61,7 @@ def logs(
         return
     others = logs.schedulers_logs(record, places) if attempt is None and not any(run_dir.logs.glob("*-rank*")) else []
     if not others:
-        raise logs.no_log(run_dir, wanted)
+        raise logs.no_log(run_dir, wanted, record)
     complain(f"{run_dir.uid} has printed nothing itself; this is what its scheduler and agent wrote:")
     for path in others:
         say(f"==> {path} <==", err=True)

@@ -16,6 +16,7 @@ from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.files import open_inside
 from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import IMPORTED
 
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
@@ -70,7 +71,7 @@ def has_other_stream(run_dir: RunDir, wanted: LogRequest) -> bool:
     return path is not None and _has_words(path, run_dir.path)
 
 
-def no_log(run_dir: RunDir, wanted: LogRequest) -> ConfigError:
+def no_log(run_dir: RunDir, wanted: LogRequest, record: RunRecord | None = None) -> ConfigError:
     """Return, for the caller to raise, the error that names the ranks or attempts there are instead of the *wanted*."""
     of_attempt = "" if wanted.attempt is None else f" in attempt {wanted.attempt}"
     number = r"\d+" if wanted.attempt is None else str(wanted.attempt)
@@ -78,11 +79,19 @@ def no_log(run_dir: RunDir, wanted: LogRequest) -> ConfigError:
         match[1] for path in run_dir.logs.glob("*.out") if (match := re.match(rf"{number}-(rank\d+)\.", path.name))
     ]
     ranks = sorted(set(names), key=lambda name: int(name.removeprefix("rank")))
-    there = f"there is {', '.join(ranks)}" if ranks else "it has not started yet"
+    there = f"there is {', '.join(ranks)}" if ranks else _why_silent(record)
     if wanted.attempt is not None and not ranks:
         attempts = sorted({at for path in run_dir.logs.glob("*-rank*.out") if (at := _attempt_of(path)[0]) >= 0})
         there = f"there is attempt {', '.join(map(str, attempts))}" if attempts else there
     return ConfigError(f"run {run_dir.uid} has no output of rank {wanted.rank}{of_attempt}: {there}")
+
+
+def _why_silent(record: RunRecord | None) -> str:
+    if record is not None and record.scheduler == IMPORTED:
+        return "it was imported, and what it printed was not"
+    if record is not None and record.state.is_final:
+        return f"it is {record.state.value} and left none"
+    return "it has not started yet"
 
 
 def schedulers_logs(record: RunRecord, places: Places) -> list[Path]:

@@ -217,6 +217,15 @@ def test_the_reference_can_be_chosen_and_one_that_is_not_there_is_refused() -> N
         study(sweep, ScalingRequest(reference=16))
 
 
+def test_a_reference_where_no_run_has_a_speed_offers_no_empty_choice() -> None:
+    sweep = Sweep()
+    for gpus in (1, 2):
+        sweep.add(gpus, None)
+
+    with pytest.raises(ComparisonError, match="reference 2: no run has a speed; without a reference the reasons are"):
+        study(sweep, ScalingRequest(reference=2))
+
+
 def test_the_order_of_the_runs_does_not_matter() -> None:
     sweep = Sweep().law(amdahl(0.1)).law(amdahl(0.5), batch=lambda _: 256)
     first = study(sweep)

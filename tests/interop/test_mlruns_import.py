@@ -68,6 +68,16 @@ def curves(hpcml: Hpcml, uid: str) -> dict[str, Any]:
     return found
 
 
+def test_of_an_imported_run_it_is_not_said_that_it_has_not_started(hpcml: Hpcml, store: FileStore) -> None:
+    run_id = store.run("vision", 0, status="FAILED")
+    imported(hpcml, store)
+
+    done = hpcml("logs", known(hpcml)[run_id]["uid"])
+
+    assert done.returncode == 2
+    assert said_in_one_line(done).endswith("no output of rank 0: it was imported, and what it printed was not")
+
+
 def test_params_metrics_tags_times_and_status_are_what_mlflow_reads(hpcml: Hpcml, store: FileStore) -> None:
     ids = {
         status: store.run("vision", seed, status=status) for seed, status in enumerate(("FINISHED", "FAILED", "KILLED"))

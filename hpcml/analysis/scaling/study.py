@@ -91,6 +91,8 @@ def study_scaling(runs: Sequence[RunRecord], curves: StepCurves, question: Scali
     wanted = question.reference
     if wanted is not None and not any(cell.reference == wanted for cell in cells):
         known = sorted({point.devices for cell in cells for point in cell.points if point.n})
+        if not known:
+            raise ComparisonError(f"reference {wanted}: no run has a speed; without a reference the reasons are listed")
         raise ComparisonError(f"reference {wanted}: no cell has a speed on it; choose {', '.join(map(str, known))}")
     return Scaling(
         over=over.value,
