@@ -55,11 +55,21 @@ def with_bad_date(run_dir: RunDir) -> None:
 def test_every_answer_says_what_it_leaves_out(hpcml: Hpcml, run_dirs: list[RunDir], words: list[str]) -> None:
     run_dirs[2].manifest.write_text("{")
 
-    lines = [line for line in hpcml(*words).stderr.splitlines() if "left out" in line]
+    lines = [line for line in hpcml(*words).stderr.splitlines() if "not read" in line]
 
     (line,) = lines
-    assert line.startswith(f"hpcml: warning: left out of this answer: {run_dirs[2].manifest} is damaged: Expecting")
-    assert line.endswith("(put it right, or remove the run's folder)")
+    assert line.startswith(f"hpcml: warning: not read for this answer: {run_dirs[2].manifest} is damaged: Expecting")
+    assert line.endswith("(put it right, or remove the run's folder; what was read of it before stands)")
+
+
+def test_what_was_read_of_a_run_before_its_manifest_was_damaged_stands(hpcml: Hpcml, run_dirs: list[RunDir]) -> None:
+    before = hpcml("runs", "--csv").stdout
+    run_dirs[2].manifest.write_text("{")
+
+    answer = hpcml("runs", "--csv")
+
+    assert answer.stdout == before
+    assert "what was read of it before stands" in answer.stderr
 
 
 @pytest.mark.parametrize("how", ["gone", "folder", "pipe", "nowhere", "empty", "date", "deep", "seed", "uid"])
@@ -107,7 +117,7 @@ def test_of_many_the_first_is_named_and_sync_lists_all(hpcml: Hpcml, run_dirs: l
     assert said_in_one_line(hpcml("runs", "--csv")).endswith("; and 2 more: hpcml sync lists them")
     listed = [line for line in hpcml("sync").stderr.splitlines() if line.startswith("hpcml: ")]
     assert len([line for line in listed if "run.json is damaged" in line]) == 3
-    assert not [line for line in listed if "left out of this answer" in line]
+    assert not [line for line in listed if "not read for this answer" in line]
 
 
 def test_the_python_api_says_it_in_its_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -117,7 +127,7 @@ def test_the_python_api_says_it_in_its_log(tmp_path: Path, caplog: pytest.LogCap
     found = hpcml.open_store(home=tmp_path).runs()
 
     assert [run.uid for run in found] == UIDS[1:]
-    assert f"left out of this answer: {run_dirs[0].manifest} is gone" in caplog.text
+    assert f"not read for this answer: {run_dirs[0].manifest} is gone" in caplog.text
 
 
 def test_a_journal_of_nothing_but_a_hole_costs_no_time_and_is_told(hpcml: Hpcml, run_dirs: list[RunDir]) -> None:
@@ -139,8 +149,8 @@ def test_a_journal_of_nothing_but_a_hole_costs_no_time_and_is_told(hpcml: Hpcml,
     first, second, third = json.loads(done.stdout)
     assert [run["metrics"]["loss"]["last_step"] for run in (first, second, third)] == [1, 1, 7]
     assert (third["bad_lines"], third["incomplete"] is not None) == (1, True)
-    assert "left out of this answer" in done.stderr
-    assert "left out" in again.stderr
+    assert "not read for this answer" in done.stderr
+    assert "not read" in again.stderr
     told = hpcml("sync").stderr
     assert f"{hole}: its last 21,475 MB hold no line" in told
     assert f"{behind}: its last 21,475 MB hold no line and are not read" in told
