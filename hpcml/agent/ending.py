@@ -19,10 +19,12 @@ from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.errors import HpcmlError
 from hpcml.model.run import Notify
 from hpcml.model.state import State
-from hpcml.runs.state import EventName
+from hpcml.runs.state import EventName, read_fold
 from hpcml_client.journal import JournalWriter, file_name_of
 
 _REQUEUE_KILLS_WITHIN_S = 60.0
+_OTHERS_END_WITHIN_S = 10.0
+_LOOK_S = 0.2
 
 
 def settle(
@@ -50,6 +52,7 @@ def settle(
     requeued = None
     if outcome.checkpointed and obstacle is None:
         journal.close()
+        _await_other_nodes(turn, attempt, inbox)
         journal = turn.open_journal(attempt + 1)
         requeued = requeue.put_back(turn, environ[REQUEUE], inbox, journal)
     if requeued is None or requeued.problem is not None:
@@ -70,6 +73,19 @@ def settle(
     if requeued.is_same_job and not turn.is_local:
         _wait_to_be_killed(inbox)
     return Ended(status=LEFT_AT_CHECKPOINT, waits=True)
+
+
+def _await_other_nodes(turn: Turn, attempt: int, inbox: Inbox) -> None:
+    """Wait until the agents of the other nodes have told their ends: Slurm kills them when it puts the job back."""
+    until = time.monotonic() + _OTHERS_END_WITHIN_S
+    while turn.manifest.run.resources.nodes > 1 and time.monotonic() < until and not inbox.asks_to_end():
+        try:
+            are_over = not any(one.unended for one in read_fold(turn.run_dir) if one.number == attempt)
+        except (HpcmlError, OSError):  # the run goes on, whatever their journals are like
+            return
+        if are_over:
+            return
+        time.sleep(_LOOK_S)
 
 
 def _wait_to_be_killed(inbox: Inbox) -> None:

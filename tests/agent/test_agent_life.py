@@ -114,6 +114,26 @@ def test_requeues_come_to_an_end(make_run: MakeRun, requeue: Requeue) -> None:
     assert "schedule.max_requeues=2 is used up" in reasons[2]
 
 
+def test_a_job_is_put_back_once_its_other_nodes_have_told_their_ends(
+    make_run: MakeRun, requeue: Requeue, tmp_path: Path
+) -> None:
+    code = (
+        "import os, pathlib, sys, time\n"
+        "began = pathlib.Path(os.environ['HPCML_RUN_DIR'], 'began')\n"
+        "if os.environ['RANK'] == '1': began.touch(), time.sleep(2)\n"
+        "while not began.exists(): time.sleep(0.02)\n"
+        "sys.exit(75)\n"
+    )
+    run_dir = make_run(code, *ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
+    command = requeue(f'cat {run_dir.journals}/* > "{tmp_path}/seen"; exit 1')
+
+    other = start_agent(str(run_dir.path), HPCML_NODE_RANK="1", SLURM_JOB_ID="1")
+    agent(str(run_dir.path), HPCML_REQUEUE=command, HPCML_NODE_RANK="0", SLURM_JOB_ID="1")
+
+    assert other.wait(60) == 0
+    assert (tmp_path / "seen").read_text().count('"attempt_ended"') == 2
+
+
 def test_without_a_queue_it_is_a_timeout_that_names_the_way_on(make_run: MakeRun) -> None:
     run_dir = make_run(LEAVES)
 
