@@ -44,7 +44,7 @@ def what_was_meant(word: str, before: str, behind: Sequence[str], *, project: Pa
 
     *before* is the word in front of it and *behind* those that follow, up to the ``--``. *known* are the keys.
     """
-    if word[0] in _DASHES:
+    if word.startswith(tuple(_DASHES)):
         return f"its first sign is no '-', though it looks like one: write it as {_with_dashes(word)}"
     if before in _SHORT:
         key = "name" if before == "-N" and not word.isdigit() else _SHORT[before]  # -N of PBS is a job's name
