@@ -30,6 +30,7 @@ from hpcml.store.schema import EVENT, JOURNAL, RUN
 
 _SHOWN = 5  # candidates in an error's one line
 _OPTIONS = frozenset({"experiment", "submission", "state"})  # by which runs are selected, beside --where
+_WRITTEN = frozenset({".html", ".md", ".tex", ".json", ".csv", ".parquet"})  # by report and export
 _SHORTEST_END = 4  # of a uid: a slip of the finger must not mean a run, since this is also how runs are cancelled
 
 
@@ -173,6 +174,8 @@ def _not_found(reference: str, known: Collection[str]) -> str:
     if sign:
         option = f"--{key} {shlex.quote(value)}" if key in _OPTIONS else f"--where {shlex.quote(reference)}"
         return f"no run is called {reference!r}: runs are selected by {option}"
+    if Path(reference).suffix in _WRITTEN:
+        return f"no run is called {reference!r}: a file to be written is named by -o {shlex.quote(reference)}"
     return f"no run is called {reference!r}{near(reference, known) or '; hpcml runs lists them'}"
 
 

@@ -48,7 +48,11 @@ def with_bad_date(run_dir: RunDir) -> None:
             ["best"],
             ["query", "SELECT 1"],
         ),
-        *(["curves", UIDS[0], "--metric", "loss"], ["export", "out.json", "--to", "json"], ["report", "out.html"]),
+        *(
+            ["curves", UIDS[0], "--metric", "loss"],
+            ["export", "--to", "csv", "-o", "out"],
+            ["report", "-o", "out.html"],
+        ),
         *(["diff", UIDS[0], UIDS[1]], ["compare", "--by", "seed"], ["scaling"], ["peak"], ["query", "SELECT 1"]),
     ],
 )

@@ -185,6 +185,7 @@ def test_a_run_is_meant_by_a_name_that_it_alone_has(five_runs: Database) -> None
         ("twin", "means 2 runs: 20260528-202642-cccccc, 20260528-202643-dddddd"),
         ("basline", "no run is called 'basline'; did you mean baseline"),
         ("%%%%", "no run is called '%%%%'"),
+        ("out.html", "no run is called 'out.html': a file to be written is named by -o out.html"),
     ],
 )
 def test_an_unclear_reference_is_refused_with_candidates(five_runs: Database, reference: str, words: str) -> None:
