@@ -25,7 +25,8 @@ from hpcml.model.state import State
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store
 from hpcml.store.query import open_runs
-from hpcml.store.scheduler_polls import keep_words, read_words
+from hpcml.store.scheduler_polls import keep_words
+from hpcml.store.scheduler_words import read_words
 from hpcml_client.journal import JournalWriter
 
 RUNS, STEPS, METRICS = 100, 600, 5

@@ -30,7 +30,7 @@ from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.missing import runs_below
 from hpcml.store.query import open_runs
-from hpcml.store.scheduler_polls import read_words
+from hpcml.store.scheduler_words import read_words
 from hpcml_client.journal import JournalWriter
 
 

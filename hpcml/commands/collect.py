@@ -21,12 +21,12 @@ from hpcml.model.records import Known, RunRecord
 from hpcml.paths import Places
 from hpcml.runs.layout import find_run_dirs
 from hpcml.runs.private import check_lone, claim_home, make_home
-from hpcml.store import origin, rests
+from hpcml.store import origin
 from hpcml.store.database import Database
 from hpcml.store.news import IngestReport, find_news
 from hpcml.store.opening import has_room, open_store, place_of
 from hpcml.store.query import open_runs
-from hpcml.store.scheduler_polls import read_words
+from hpcml.store.scheduler_words import read_words
 from hpcml.store.sqlite.location import only_read
 
 log = logging.getLogger(__name__)
@@ -165,8 +165,10 @@ def collect(
 
         report = read_news(store, news, *roots, is_anew=is_anew)
     if news.seen:
+        from hpcml.store import rest_rows  # noqa: PLC0415 - as above
+
         try:
-            rests.keep(store, news.seen, news.now)
+            rest_rows.keep(store, news.seen, news.now)
         except StoreError as error:  # it saves the next look, and no answer depends on it
             log.info("which runs are at rest was not written down: %s", error)
     if not is_silent:

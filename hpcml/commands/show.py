@@ -14,7 +14,7 @@ from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.store import query
-from hpcml.store.scheduler_polls import read_words
+from hpcml.store.scheduler_words import read_words
 from hpcml.store.telemetry import timelines
 
 

@@ -22,15 +22,7 @@ from hpcml.schedulers.contract import Answers, Ticket
 from hpcml.schedulers.names import THIS_MACHINE, cluster_schedulers
 from hpcml.store import origin
 from hpcml.store.database import Database
-from hpcml.store.scheduler_polls import (
-    claim_poll,
-    ended_with_jobs,
-    keep_words,
-    last_poll,
-    read_words,
-    record_poll,
-    wait_s,
-)
+from hpcml.store.scheduler_words import ended_with_jobs, read_words
 
 POLL_INTERVAL_S = 60.0
 _WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
@@ -98,16 +90,20 @@ class SchedulersAsked:
             if record.scheduler != THIS_MACHINE and record.job_id is not None:
                 tickets[record.scheduler][record.uid] = ticket_of(record)
         self.problems = []
+        if not tickets:
+            return {}
+        from hpcml.store import scheduler_polls as polls  # noqa: PLC0415 - mostly nobody is to be asked
+
         fresh: dict[str, Known | None] = {}
         for scheduler, asked in tickets.items():
             desk = self._desk(scheduler)
-            if claim_poll(self.store, desk, now=self.now(), interval_s=self.interval_s):
+            if polls.claim_poll(self.store, desk, now=self.now(), interval_s=self.interval_s):
                 fresh |= self._ask(scheduler, asked, [record for record in records if record.uid in asked])
                 forgotten = {record.uid for record in ended if fresh.get(record.uid, _FORGOTTEN) is None}
-                keep_words(self.store, dict.fromkeys(forgotten, _FORGOTTEN), at=self.now())
-            poll = last_poll(self.store, desk)
+                polls.keep_words(self.store, dict.fromkeys(forgotten, _FORGOTTEN), at=self.now())
+            poll = polls.last_poll(self.store, desk)
             if poll is not None and poll.problem is not None:
-                next_at = max(poll.next_at, poll.asked_at + wait_s(1, poll.failures, self.interval_s))
+                next_at = max(poll.next_at, poll.asked_at + polls.wait_s(1, poll.failures, self.interval_s))
                 left_s = max(0.0, next_at - self.now())
                 self.problems.append(f"{poll.problem}; asked again in {left_s:.0f} s at the earliest")
         return {uid: known for uid, known in fresh.items() if uid in wanted}
@@ -121,6 +117,8 @@ class SchedulersAsked:
     def _ask(
         self, scheduler: str, asked: Mapping[str, Ticket], records: Sequence[RunRecord]
     ) -> dict[str, Known | None]:
+        from hpcml.store import scheduler_polls as polls  # noqa: PLC0415 - as above
+
         problem: str | None = f"{scheduler}: the last question was interrupted"
         calls, answered = 1, False
         try:
@@ -132,7 +130,7 @@ class SchedulersAsked:
             problem = str(error)
             return {}
         finally:
-            record_poll(
+            polls.record_poll(
                 self.store,
                 self._desk(scheduler),
                 now=self.now(),
@@ -143,7 +141,7 @@ class SchedulersAsked:
             )
         fresh = {uid: answers.known.get(ticket) for uid, ticket in asked.items() if ticket not in answers.unanswered}
         said = {uid: known for uid, known in fresh.items() if known is not None}
-        keep_words(self.store, said, at=self.now())
+        polls.keep_words(self.store, said, at=self.now())
         return fresh
 
     def _desk(self, scheduler: str) -> str:

@@ -71,7 +71,9 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         looked = _look(places, backends, store)
         cleared += _clear_files_of_jobs(beside_scripts, store, time.time())
         if clearing.due:
-            rests.cleared(store, clearing.due, began)
+            from hpcml.store import rest_rows  # noqa: PLC0415 - once a day
+
+            rest_rows.cleared(store, clearing.due, began)
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []

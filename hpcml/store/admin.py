@@ -11,14 +11,15 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, func, select
 
 from hpcml.errors import StoreError
-from hpcml.store.database import Database
-from hpcml.store.schema import EVENT, JOURNAL, METRIC, POINT, REVISION, RUN, SERIES
-from hpcml.store.sqlite.file import SqliteFile, backup_name, thin_out, write_backup
+from hpcml.store.database import REVISION, Database
+from hpcml.store.schema import EVENT, JOURNAL, METRIC, POINT, RUN, SERIES
+from hpcml.store.sqlite.backups import backup_name, thin_out, write_backup
+from hpcml.store.sqlite.engine import driver_of
+from hpcml.store.sqlite.file import SqliteFile
 from hpcml.store.sqlite.location import check_file, check_place, path_of
 from hpcml.store.sqlite.read_only import connect_for_reading
 
@@ -62,8 +63,9 @@ def faults(store: Database) -> Iterator[str]:
     Of each kind 20 faults are told one by one, and the rest as a number. All are of one state of the store, which is
     read while the iterator is consumed. An empty iterator means that nothing was found.
     """
-    with store.reading() as connection:
-        if connection.dialect.name == "sqlite":
+    with store.reading() as reading:
+        connection = reading.connection
+        if not reading.is_server:
             yield from _at_most(_broken_references(connection))
         known = select(SERIES.c.id)
         lost = connection.execute(select(func.count()).select_from(POINT).where(POINT.c.series_id.not_in(known)))
@@ -116,10 +118,8 @@ def back_up(store: Database, target: Path | None) -> Path:
     if target.exists():
         raise StoreError(f"{target} is there already: it was left as it is")
     try:
-        with store.reading() as connection:
-            source = connection.connection.driver_connection
-            assert isinstance(source, sqlite3.Connection)
-            write_backup(source, target)
+        with store.reading() as reading:
+            write_backup(driver_of(reading.connection), target)
     except OSError as error:
         raise StoreError(f"the backup {target} cannot be written: {error.strerror}") from error
     except sqlite3.Error as error:
@@ -141,7 +141,8 @@ def size_of(store: Database) -> int | None:
 
 def counts(store: Database) -> tuple[int, int]:
     """Return the numbers of runs and of points."""
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         runs = connection.execute(select(func.count()).select_from(RUN)).scalar_one()
         return runs, connection.execute(select(func.count()).select_from(POINT)).scalar_one()
 
@@ -184,15 +185,14 @@ def copy_into(store: Database, path: Path) -> None:
 
     Raises `StoreError` for a store on a server, and where *path* cannot be written.
     """
-    with store.reading() as connection:
-        if connection.dialect.name != "sqlite":
+    with store.reading() as reading:
+        if reading.is_server:
             raise StoreError(
                 f"the store {store.name} is no SQLite file: look at its views with a tool for its database"
             )
-        driver: Any = connection.connection.dbapi_connection
         try:
             with closing(sqlite3.connect(path)) as copy:
-                driver.backup(copy)
+                driver_of(reading.connection).backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, whatever the mode of the other
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot be copied to {path}: {error}") from error

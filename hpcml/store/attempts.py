@@ -6,32 +6,27 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import select
-
 from hpcml.model.checklist import Attempts, AttemptTime
 from hpcml.model.records import RunRecord
 from hpcml.runs.state import DECISIVE, EventName, RunFold, Told
 from hpcml.store.database import Database
 from hpcml.store.facts import counted_attempts
-from hpcml.store.loading import load_records, select_runs
-from hpcml.store.pieces import chunked
-from hpcml.store.schema import EVENT, JOURNAL, RUN
+from hpcml.store.loading import RUNS, load_records
 
+_TOLD = """
+SELECT run.uid, event.t_ms, journal.writer, journal.attempt, event.name, event.details
+FROM event JOIN journal ON journal.id = event.journal_id JOIN run ON run.id = event.run_id
+WHERE event.name IN :names AND run.uid IN :uids
+"""
 _READ = (*DECISIVE, EventName.CHECKPOINT, EventName.LEFT)
 
 
 def attempts_of(store: Database, uids: Sequence[str]) -> Attempts:
     """Return, by uid, the attempts of each run that started, in order; a run without any event has none."""
     told: defaultdict[str, list[Told]] = defaultdict(list)
-    events = (
-        select(RUN.c.uid, EVENT.c.t_ms, JOURNAL.c.writer, JOURNAL.c.attempt, EVENT.c.name, EVENT.c.details)
-        .join(JOURNAL, JOURNAL.c.id == EVENT.c.journal_id)
-        .join(RUN, RUN.c.id == EVENT.c.run_id)
-        .where(EVENT.c.name.in_(_READ))
-    )
-    with store.reading() as connection:
-        for chunk in chunked(uids):
-            for uid, at_ms, writer, attempt, name, details in connection.execute(events.where(RUN.c.uid.in_(chunk))):
+    with store.reading() as reading:
+        for rows in reading.each(_TOLD, names=_READ, uids=uids):
+            for uid, at_ms, writer, attempt, name, details in rows:
                 told[uid].append(
                     Told(attempt=attempt, writer=writer, at_ms=at_ms, name=name, details=json.loads(details))
                 )
@@ -40,9 +35,10 @@ def attempts_of(store: Database, uids: Sequence[str]) -> Attempts:
 
 def others_of_experiments(store: Database, experiments: Collection[str], known: Collection[str]) -> list[RunRecord]:
     """Return the runs of *experiments* whose uids are not among *known*, by uid."""
-    with store.reading() as connection:
-        query = select_runs().where(RUN.c.experiment.in_(sorted(experiments))).order_by(RUN.c.uid)
-        return load_records(connection, [row for row in connection.execute(query) if row.uid not in known])
+    sql = f"{RUNS} WHERE run.experiment IN :experiments ORDER BY run.uid"
+    with store.reading() as reading:
+        rows = reading.rows(sql, experiments=sorted(experiments))
+        return load_records(reading, [row for row in rows if row[1] not in known])
 
 
 def _attempts(fold: RunFold) -> list[AttemptTime]:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import difflib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
-
-from sqlalchemy import Column, Connection, Table, case, func, literal, select
 
 from hpcml.errors import StoreError
 from hpcml.model.record_keys import (
@@ -32,41 +30,29 @@ from hpcml.model.record_keys import (
 )
 from hpcml.model.records import missing_records
 from hpcml.model.state import State
-from hpcml.store.loading import COLUMNS
-from hpcml.store.schema import (
-    JOURNAL,
-    METRIC,
-    RUN,
-    RUN_FACT,
-    RUN_NOTE,
-    RUN_TAG,
-    RUN_USAGE,
-    RUN_WORK,
-    SUMMARY,
-)
+from hpcml.store.loading import COLUMNS, YES_OR_NO
+from hpcml.store.reading import StoreReader
 from hpcml.store.settings import known_settings, values_of
 
 _SHOWN = 5  # candidates in an error's one line
 _COUNTED = ("bad_lines", "lost_records")  # over all journals of a run
-_MEAN = case(
-    # a total too large for a float is no mean
-    (func.abs(SUMMARY.c.total) <= literal(1.7976931348623157e308), SUMMARY.c.total),
-) / func.nullif(SUMMARY.c.n - SUMMARY.c.n_nonfinite, 0)
+# a total too large for a float is no mean
+_MEAN = "CASE WHEN abs(total) <= 1.7976931348623157e308 THEN total END / nullif(n - n_nonfinite, 0)"
 Values = Mapping[int, Any]  # by the run's number; a run without is absent
 
 
 class Keyed:
     """Looks up the values of all runs by key, each key once; *now* is in unix seconds, for keys like the age.
 
-    It keeps what it has found, so it is made for one question and thrown away with its connection.
+    It keeps what it has found, so it is made for one question and thrown away with its reading.
 
-    >>> values = Keyed(connection, now=time.time())  # doctest: +SKIP
+    >>> values = Keyed(reading, now=time.time())  # doctest: +SKIP
     >>> values("seed")  # by row id of the run  # doctest: +SKIP
     {1: 0, 2: 1}
     """
 
-    def __init__(self, connection: Connection, *, now: float) -> None:
-        self._connection = connection
+    def __init__(self, reading: StoreReader, *, now: float) -> None:
+        self._reading = reading
         self._now = now
         self._found: dict[str, Values] = {}
 
@@ -83,51 +69,53 @@ class Keyed:
         return self._found[key]
 
     def _look_up(self, key: str) -> Values:  # noqa: PLR0911 - one return for each kind
-        connection = self._connection
+        reading = self._reading
         if key in COLUMNS:
-            return _plain(connection, RUN.c.id, RUN.c[key])
+            rows = reading.rows(f"SELECT id, run.{key} FROM run")  # noqa: S608 - a name of ours
+            return (
+                {at: None if value is None else bool(value) for at, value in rows} if key in YES_OR_NO else dict(rows)
+            )
         if key in _COUNTED:
-            query = select(JOURNAL.c.run_id, func.sum(JOURNAL.c[key])).group_by(JOURNAL.c.run_id)
-            return {run_id: int(count) for run_id, count in connection.execute(query)}
+            counts = reading.rows(f"SELECT run_id, sum({key}) FROM journal GROUP BY run_id")  # noqa: S608 - as above
+            return {run_id: int(count) for run_id, count in counts}
         if key == INCOMPLETE:
             return self._incomplete()
         if key in (*TAG_WORDS, *NOTE_WORDS):
-            table, column = (RUN_TAG, RUN_TAG.c.tag) if key in TAG_WORDS else (RUN_NOTE, RUN_NOTE.c.text)
-            return _lists(connection, table, column)
+            return _lists(reading, "run_tag", "tag") if key in TAG_WORDS else _lists(reading, "run_note", "text")
         if key == AGE:
             return self._ages()
         for find in (_param, _last, _fact, _measured, _in_space, _statistic):
-            if values := find(connection, key):
+            if values := find(reading, key):
                 return values
         if is_measured(key):
             return {}  # a word that is known, whether or not anything was measured yet
-        if not connection.execute(select(RUN.c.id).limit(1)).all():
+        if not reading.rows("SELECT id FROM run LIMIT 1"):
             return {}  # an empty store knows no metric yet, and no run meets anything
-        raise StoreError(f"no run has anything called {key!r}{near(key, known_keys(connection))}")
+        raise StoreError(f"no run has anything called {key!r}{near(key, known_keys(reading))}")
 
     def _incomplete(self) -> Values:
         lost, bad = self("lost_records"), self("bad_lines")
         found = {run_id: missing_records(lost_records=lost[run_id], bad_lines=bad[run_id]) for run_id in lost}
-        is_told = (RUN.c.state == State.COMPLETED.value) & RUN.c.reason.is_not(None)
-        rows = self._connection.execute(select(RUN.c.id, RUN.c.reason).where(is_told))
+        told = "SELECT id, reason FROM run WHERE state = :completed AND reason IS NOT NULL"
+        rows = self._reading.rows(told, completed=State.COMPLETED.value)
         found |= {run_id: str(reason) for run_id, reason in rows}
         return {run_id: why for run_id, why in found.items() if why is not None}
 
     def _ages(self) -> Values:
-        rows = self._connection.execute(select(RUN.c.id, RUN.c.submitted_at, RUN.c.t_start))
+        rows = self._reading.rows("SELECT id, submitted_at, t_start FROM run")
         begun = {run_id: begun_at(submitted_at, t_start) for run_id, submitted_at, t_start in rows}
         return {run_id: self._now - at for run_id, at in begun.items() if at is not None}
 
 
-def known_keys(connection: Connection) -> set[str]:
+def known_keys(reading: StoreReader) -> set[str]:
     """Return every key that a condition may begin with, except composed ones (``val_loss.min``, ``params.seed``).
 
     `near` chooses from them what to suggest for a misspelt key.
     """
-    params = known_settings(connection)
+    params = known_settings(reading)
     groups = {key.removesuffix(".name") for key in params if key.endswith(".name")}
-    facts = connection.execute(select(RUN_FACT.c.key).distinct()).scalars()
-    metrics = connection.execute(select(METRIC.c.name)).scalars()
+    facts = reading.column("SELECT DISTINCT key FROM run_fact")
+    metrics = reading.column("SELECT name FROM metric")
     measured = {name for names in MEASURED.values() for name in names} | set(SCALED)
     return {*COLUMNS, *_COUNTED, INCOMPLETE, "tag", "note", AGE, *params, *groups, *facts, *metrics, *measured}
 
@@ -144,76 +132,76 @@ def near(word: str, known: Collection[str]) -> str:
     return f"; did you mean {', '.join(found[:_SHOWN])}?" if found else ""
 
 
-def _plain(connection: Connection, run_id: Column[Any], column: Any) -> Values:  # noqa: ANN401 - SQLAlchemy's own
-    return {at: value for at, value in connection.execute(select(run_id, column))}  # noqa: C416 - rows are no pairs to mypy
+def _truth(value: object) -> bool | None:
+    return None if value is None else bool(value)
 
 
-def _lists(connection: Connection, table: Table, column: Column[Any]) -> Values:
+def _lists(reading: StoreReader, table: str, column: str) -> Values:
     found: defaultdict[int, list[str]] = defaultdict(list)
-    query = select(table.c.run_id, column).order_by(table.c.run_id, table.c.position)
-    for run_id, text in connection.execute(query):
+    sql = f"SELECT run_id, {table}.{column} FROM {table} ORDER BY run_id, {table}.position"  # noqa: S608 - our own
+    for run_id, text in reading.rows(sql):
         found[run_id].append(text)
-    empty: Iterable[int] = connection.execute(select(RUN.c.id)).scalars()
-    return {run_id: found.get(run_id, []) for run_id in empty}
+    return {run_id: found.get(run_id, []) for run_id in reading.column("SELECT id FROM run")}
 
 
-def _param(connection: Connection, key: str) -> Values:
-    return values_of(connection, key) or values_of(connection, f"{key}.name")
+def _param(reading: StoreReader, key: str) -> Values:
+    return values_of(reading, key) or values_of(reading, f"{key}.name")
 
 
-def _fact(connection: Connection, key: str) -> Values:
-    rows = connection.execute(select(RUN_FACT.c.run_id, RUN_FACT.c.value).where(RUN_FACT.c.key == key))
+def _fact(reading: StoreReader, key: str) -> Values:
     decoded: dict[str, Any] = {}  # of many runs most values are alike; a list may be shared, since nobody changes it
     found = {}
-    for run_id, value in rows:
+    for run_id, value in reading.rows("SELECT run_id, value FROM run_fact WHERE key = :key", key=key):
         if value not in decoded:
             decoded[value] = json.loads(value)
         found[run_id] = decoded[value]
     return found
 
 
-def _last(connection: Connection, key: str) -> Values:
-    return _summaries(connection, key, SUMMARY.c.last)
+def _last(reading: StoreReader, key: str) -> Values:
+    return _summaries(reading, key, "summary.last")
 
 
-def _usage(connection: Connection, key: str) -> Values:
-    return _of_measured(connection, RUN_USAGE, "usage", key)
+def _usage(reading: StoreReader, key: str) -> Values:
+    return _of_measured(reading, "usage", key)
 
 
-def _work(connection: Connection, key: str) -> Values:
-    return _of_measured(connection, RUN_WORK, "work", key)
+def _work(reading: StoreReader, key: str) -> Values:
+    return _of_measured(reading, "work", key)
 
 
-def _measured(connection: Connection, key: str) -> Values:
-    return _usage(connection, key) or _work(connection, key)
+def _measured(reading: StoreReader, key: str) -> Values:
+    return _usage(reading, key) or _work(reading, key)
 
 
-def _of_measured(connection: Connection, table: Table, space: str, key: str) -> Values:
+def _of_measured(reading: StoreReader, space: str, key: str) -> Values:
     place = place_of(space, key)
     if place is None:
         return {}
     name, divisor = place
-    rows = connection.execute(select(table.c.run_id, table.c[name]))
+    rows = reading.rows(f"SELECT run_id, {name} FROM run_{space}")  # noqa: S608 - a name of ours, from `MEASURED`
+    if name == "energy_disagrees":
+        return {at: bool(value) for at, value in rows}
     if divisor == 1.0:
-        return {at: value for at, value in rows}  # noqa: C416 - rows are no pairs to mypy
+        return dict(rows)
     return {at: None if value is None else value / divisor for at, value in rows}
 
 
-def _in_space(connection: Connection, key: str) -> Values:
+def _in_space(reading: StoreReader, key: str) -> Values:
     space, _, name = key.partition(".")
     of_spaces = (_param, _last, _fact, _usage, _work)
-    finders: Mapping[str, Callable[[Connection, str], Values]] = dict(zip(SPACES, of_spaces, strict=True))
-    return finders[space](connection, name) if space in finders else {}
+    finders: Mapping[str, Callable[[StoreReader, str], Values]] = dict(zip(SPACES, of_spaces, strict=True))
+    return finders[space](reading, name) if space in finders else {}
 
 
-def _statistic(connection: Connection, key: str) -> Values:
+def _statistic(reading: StoreReader, key: str) -> Values:
     name, _, statistic = key.rpartition(".")
     if statistic not in STATISTICS:
         return {}
-    column = _MEAN if statistic == "mean" else SUMMARY.c[statistic]
-    return _summaries(connection, name, column) or _summaries(connection, name.removeprefix("metrics."), column)
+    number = _MEAN if statistic == "mean" else f"summary.{statistic}"
+    return _summaries(reading, name, number) or _summaries(reading, name.removeprefix("metrics."), number)
 
 
-def _summaries(connection: Connection, metric: str, column: Any) -> Values:  # noqa: ANN401 - SQLAlchemy's own
-    query = select(SUMMARY.c.run_id, column).join(METRIC, METRIC.c.id == SUMMARY.c.metric_id)
-    return {at: value for at, value in connection.execute(query.where(METRIC.c.name == metric))}  # noqa: C416 - as above
+def _summaries(reading: StoreReader, metric: str, number: str) -> Values:
+    sql = f"SELECT run_id, {number} FROM summary JOIN metric ON metric.id = metric_id WHERE name = :metric"  # noqa: S608
+    return dict(reading.rows(sql, metric=metric))

@@ -1,19 +1,23 @@
 """`Database`, the interface of every store: an SQLite file, a published file, a PostgreSQL server.
 
-Whoever reads or writes rows takes a `Database` and asks it for a SQLAlchemy connection; `hpcml.store.opening` makes
-one.
+Whoever reads rows takes a `Database` and asks it for a `StoreReader`, and whoever writes them for a connection of
+SQLAlchemy; `hpcml.store.opening` makes one.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-
-from sqlalchemy import Connection
-from sqlalchemy.exc import DatabaseError, IntegrityError, ProgrammingError
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from hpcml.errors import StoreError
+from hpcml.store.reading import StoreReader
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
+REVISION = "0009"  # the newest of migrations/versions
 
 
 class Database(ABC):
@@ -22,8 +26,8 @@ class Database(ABC):
     Every command gets one from `hpcml.store.opening.open_store` and closes it when it ends. Reading and writing are
     context managers, so that no connection outlives the block in which it is used.
 
-    >>> with store.reading() as connection:  # doctest: +SKIP
-    ...     rows = connection.execute(select(RUN.c.uid)).all()
+    >>> with store.reading() as reading:  # doctest: +SKIP
+    ...     uids = reading.column("SELECT uid FROM run")
     """
 
     @property
@@ -47,8 +51,8 @@ class Database(ABC):
         return False
 
     @abstractmethod
-    def reading(self) -> AbstractContextManager[Connection]:
-        """Return a context manager with a connection that sees a snapshot: one state from beginning to end.
+    def reading(self) -> AbstractContextManager[StoreReader]:
+        """Return a context manager with a snapshot: one state from beginning to end.
 
         Whatever others write meanwhile is not seen. Raises `StoreError` where the store cannot be read, also from
         inside the block (`translated`).
@@ -88,22 +92,9 @@ class Database(ABC):
         The store cannot be used afterwards. Closing it twice does no harm.
         """
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Raise `StoreError` with one line in place of the database's own error.
+    @abstractmethod
+    def translated(self) -> AbstractContextManager[None]:
+        """Return a context manager that raises `StoreError` with one line in place of the database's own error.
 
-        An `IntegrityError` or `ProgrammingError` is a bug of hpcml and keeps its traceback.
+        What is a bug of hpcml (a violated constraint, a misspelt statement) keeps its traceback.
         """
-        try:
-            yield
-        except (IntegrityError, ProgrammingError):
-            raise
-        except DatabaseError as error:
-            raise StoreError(self.explained(error)) from error
-
-    def explained(self, error: DatabaseError) -> str:
-        """Return one line for people on *error*.
-
-        Kinds of stores that know more about an error add what to do about it.
-        """
-        return f"the store {self.name} cannot be used: {error.orig}"

@@ -23,14 +23,15 @@ from hpcml.runs.layout import RunDir
 from hpcml.store import parse
 from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, merge
 from hpcml.store.facts import Happening, JournalStart
-from hpcml.store.journals import Cursor, find_header, sizes_in
+from hpcml.store.journal_rows import Cursor
+from hpcml.store.journals import find_header, sizes_in
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport
 from hpcml.store.parse import Stretch, storable, take_in
 from hpcml.store.pieces import insert_rows
 from hpcml.store.rows import TELLING, EventRow, add_metrics, folded, insert_events, write_points
 from hpcml.store.schema import JOURNAL, METRIC, RUN, RUN_NOTE, RUN_TAG, RUN_USAGE, RUN_WORK, SERIES, SUMMARY
-from hpcml.store.settings import Groups, write_settings
+from hpcml.store.setting_rows import Groups, write_settings
 
 _MOST_RUNS = 250  # in one transaction: a quarter of a second during which nobody else can write
 _LONG_BYTES = 1 << 20  # of journals: their points take the time, and not the run

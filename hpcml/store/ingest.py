@@ -19,8 +19,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 from hpcml.errors import HpcmlError, StoreError
 from hpcml.runs.journal import Chunk, parse_piece, read_piece, unread
 from hpcml.runs.layout import RunDir
-from hpcml.store import journals as cursor_rows
-from hpcml.store import parse, rows, telemetry
+from hpcml.store import journal_rows as cursor_rows
+from hpcml.store import parse, rows, telemetry_rows
 from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, merge
 from hpcml.store.database import Database
 from hpcml.store.first_reading import read_first
@@ -30,9 +30,10 @@ from hpcml.store.loading import load_points
 from hpcml.store.locks import hold_run, is_server
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport, News, find_news, is_unchanged
-from hpcml.store.origin import check_home
+from hpcml.store.origin import home_of
 from hpcml.store.parse import Stretch, take_in
 from hpcml.store.pieces import chunked
+from hpcml.store.reading import OverSqlalchemy
 from hpcml.store.schema import JOURNAL, METRIC, RUN, SERIES, SUMMARY
 
 _BATCH_BYTES = 8 << 20  # of journals in one transaction: about a second during which nobody else can write
@@ -126,16 +127,37 @@ def _ingest(connection: Connection, run_dir: RunDir, reading: _Reading) -> Inges
     while not is_complete:
         with connection.begin():
             hold_run(connection, described.uid)
-            check_home(connection, described.uid, run_dir.path.absolute())
+            _check_home(connection, described.uid, run_dir.path.absolute())
             is_anew |= _take_over(connection, run_dir, described, reading.roots)
             if is_anew:
                 connection.execute(update(RUN).where(RUN.c.uid == described.uid).values(manifest_stamp=""))
             batch, is_complete = _ingest_batch(connection, run_dir, described, reading.batch_bytes, is_anew=is_anew)
             if is_complete:  # last, so that of a run that has ended all is there that its samplers wrote
-                problems, is_complete = telemetry.read_in(connection, run_dir, described, budget=reading.batch_bytes)
+                problems, is_complete = telemetry_rows.read_in(
+                    connection, run_dir, described, budget=reading.batch_bytes
+                )
                 batch += IngestReport(problems=tuple(problems))
         report, is_anew = report + batch, False
     return replace(report, problems=tuple(dict.fromkeys(report.problems)))  # each batch met them again
+
+
+def _check_home(connection: Connection, uid: str, run_dir: Path) -> None:
+    """Raise `HpcmlError` where run *uid* is known from a folder that is not visible here: *run_dir* is then a copy.
+
+    A store in a file belongs to one user, who may have moved everything without the marks: there nothing is checked. On
+    a server it is called in the transaction that is about to write the run. Nothing is raised for a run that the store
+    does not have yet, nor for one without a recorded home.
+    """
+    if not is_server(connection):
+        return
+    known = connection.execute(select(RUN.c.path, RUN.c.home).where(RUN.c.uid == uid)).one_or_none()
+    if known is None or known.home is None or home_of(run_dir) == known.home:
+        return
+    if home_of(Path(known.path)) != known.home:
+        raise HpcmlError(
+            f"{run_dir}: run {uid} is in the store already, from {known.path} of another home, which counts: remove "
+            f"the copy (if that home is gone for good: hpcml rm --forget {uid})"
+        )
 
 
 def _take_over(connection: Connection, run_dir: RunDir, described: Description, roots: Sequence[Path]) -> bool:
@@ -314,7 +336,7 @@ def _read_curve(connection: Connection, run_id: int, metric_id: int) -> Columns:
         .where(SERIES.c.run_id == run_id, SERIES.c.metric_id == metric_id)
     )
     series = connection.execute(query).all()
-    points = load_points(connection, [row.id for row in series])
+    points = load_points(OverSqlalchemy(connection), [row.id for row in series])
     return merge(
         [
             (Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), points.get(series_id, Columns()))

@@ -10,10 +10,12 @@ names with the same hash wait for each other now and then, which costs time and 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
+from hpcml.store.database import APPLICATION_ID
 
-from hpcml.store.schema import APPLICATION_ID
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 SERVER = "postgresql"
 WRITE = "hpcml_write"  # the execution option of a connection whose transactions write

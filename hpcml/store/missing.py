@@ -8,13 +8,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import func, select
-
 from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.loading import is_below
-from hpcml.store.pieces import chunked
-from hpcml.store.schema import JOURNAL, RUN
+
+_DAMAGE = """
+SELECT run.uid, sum(bad_lines), sum(lost_records) FROM journal JOIN run ON run.id = journal.run_id
+WHERE bad_lines > 0 OR lost_records > 0 GROUP BY run.uid ORDER BY run.uid
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +35,8 @@ def damage(store: Database) -> Damage:
 
     Both sums are 0 and `uids` is empty where everything is there.
     """
-    query = (
-        select(RUN.c.uid, func.sum(JOURNAL.c.bad_lines), func.sum(JOURNAL.c.lost_records))
-        .join(RUN, RUN.c.id == JOURNAL.c.run_id)
-        .where((JOURNAL.c.bad_lines > 0) | (JOURNAL.c.lost_records > 0))
-        .group_by(RUN.c.uid)
-        .order_by(RUN.c.uid)
-    )
-    with store.reading() as connection:
-        found = connection.execute(query).all()
+    with store.reading() as reading:
+        found = reading.rows(_DAMAGE)
     return Damage(
         uids=[uid for uid, _, _ in found],
         bad_lines=sum(int(bad_lines) for _, bad_lines, _ in found),
@@ -56,20 +50,16 @@ def runs_below(store: Database, *roots: Path) -> dict[str, Path]:
     The directories themselves are not looked at: some may be gone. Used by `hpcml rm`, `cancel`, `retry`, `sync` and
     `ingest`.
     """
-    return {uid: Path(path) for uid, path in _paths_below(store, roots)}
-
-
-def _paths_below(store: Database, roots: Sequence[Path]) -> list[tuple[str, str]]:
-    query = select(RUN.c.uid, RUN.c.path).where(is_below(*roots)).order_by(RUN.c.uid)
-    with store.reading() as connection:
-        return [(uid, path) for uid, path in connection.execute(query)]
+    below = is_below(*roots)
+    with store.reading() as reading:
+        rows = reading.rows(f"SELECT uid, path FROM run WHERE {below.sql} ORDER BY uid", **below.values)  # noqa: S608
+    return {uid: Path(path) for uid, path in rows}
 
 
 def still_known(store: Database, uids: Collection[str]) -> set[str]:
     """Return those of *uids* that are in the store now."""
-    with store.reading() as connection:
-        asked = (connection.execute(select(RUN.c.uid).where(RUN.c.uid.in_(chunk))) for chunk in chunked(list(uids)))
-        return {uid for answer in asked for uid in answer.scalars()}
+    with store.reading() as reading:
+        return set(reading.column("SELECT uid FROM run WHERE uid IN :uids", uids=uids))
 
 
 def without_directory(store: Database, roots: Sequence[Path]) -> list[str]:
@@ -81,9 +71,10 @@ def without_directory(store: Database, roots: Sequence[Path]) -> list[str]:
     there = [root for root in roots if root.is_dir()]
     if not there:
         return []
-    query = select(RUN.c.uid, RUN.c.path).where(is_below(*there)).order_by(RUN.c.uid)
-    with store.reading() as connection:
-        kept = rests.kept_below(connection, there, time.time())
-        unchanged = [folder for folder in kept.folders.values() if folder.is_unchanged]
-        found = connection.execute(query.where(kept.awake(unchanged))).all()
+    below = is_below(*there)
+    with store.reading() as reading:
+        kept = rests.kept_below(reading, there, time.time())
+        awake = kept.awake([folder for folder in kept.folders.values() if folder.is_unchanged])
+        sql = f"SELECT uid, path FROM run WHERE {below.sql} AND {awake.sql} ORDER BY uid"  # noqa: S608 - our own
+        found = reading.rows(sql, **below.values, **awake.values)
     return [uid for uid, path in found if not os.path.lexists(f"{path}/run.json")]

@@ -14,19 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, select
-
 from hpcml.errors import HpcmlError
 from hpcml.runs.journal import read_piece, unread
 from hpcml.runs.layout import RunDir, folders_in, is_run, run_paths
 from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.journals import find_header, sizes_in
-from hpcml.store.loading import is_below
+from hpcml.store.loading import Where, is_below
 from hpcml.store.parse import storable
-from hpcml.store.pieces import chunked
+from hpcml.store.reading import StoreReader
 from hpcml.store.rests import Folder, Seen
-from hpcml.store.schema import JOURNAL, RUN, SAMPLER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +90,16 @@ def find_news(store: Database, *roots: Path, is_anew: bool = False, is_brief: bo
     """
     now = time.time()
     absolute = [root.absolute() for root in roots]
-    with store.reading() as connection:
-        kept = rests.kept_below(connection, absolute, now) if is_brief and not is_anew else rests.NOTHING_KEPT
+    with store.reading() as reading:
+        kept = rests.kept_below(reading, absolute, now) if is_brief and not is_anew else rests.NOTHING_KEPT
         skipped = {path: folder for path, folder in kept.folders.items() if not folder.is_due}
         which = is_below(*absolute)
-        known = _known_runs(connection, which & kept.awake([*skipped.values()]) if skipped else which)
-        if woken := sorted({uid for folder in skipped.values() for uid in folder.woken}):
-            for chunk in chunked(woken):
-                known |= _known_runs(connection, which & RUN.c.uid.in_(chunk))
+        known = _known_runs(reading, which, kept.awake([*skipped.values()]) if skipped else _ANY)
+        if woken := {uid for folder in skipped.values() for uid in folder.woken}:
+            known |= _known_runs(reading, which, Where("run.uid IN :woken", {"woken": sorted(woken)}))
         look = _Look(known=known, kept=kept.folders, skipped=skipped, is_anew=is_anew, is_brief=is_brief, now=now)
         for root in roots:
-            look.go_through(connection, str(root))
+            look.go_through(reading, str(root))
     report = IngestReport(runs=look.runs, problems=tuple(look.problems))
     seen = rests.worth_keeping(look.seen, kept.folders, now)
     return News(changed=look.changed, report=report, seen=seen, now=now)
@@ -127,32 +123,32 @@ class _Look:
     _awake: dict[str, list[str]] | None = None
     _resting: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def go_through(self, connection: Connection, root: str) -> None:
+    def go_through(self, reading: StoreReader, root: str) -> None:
         """Look at the runs below *root*, which may be a run itself."""
         if not self.is_brief or self.is_anew or is_run(root):
             for path in run_paths(root):
-                self._at_alone(connection, path)
+                self._at_alone(reading, path)
             return
         home = rests.home_of(Path(root))
         for folder in folders_in(root):
             skipped = self.skipped.get(_key(folder))
             if skipped is not None:
-                self._at_others(connection, folder, skipped, home)
+                self._at_others(reading, folder, skipped, home)
             elif is_run(folder):
-                self._at_alone(connection, folder)
+                self._at_alone(reading, folder)
             else:
-                self._at_all(connection, folder, home)
+                self._at_all(reading, folder, home)
 
-    def _at_all(self, connection: Connection, folder: str, home: str) -> None:
+    def _at_all(self, reading: StoreReader, folder: str, home: str) -> None:
         seen = Seen(path=_key(folder), home=home, changed_ns=rests.changed_ns(folder), is_whole=True)
-        gone = rests.names_resting(connection, self.kept[seen.path]) if seen.path in self.kept else {}
+        gone = rests.names_resting(reading, self.kept[seen.path]) if seen.path in self.kept else {}
         for path in folders_in(folder):
             gone.pop(path.rpartition("/")[2], None)
             self._at(path, seen)
         seen.wakened += gone.values()
         self.seen.append(seen)
 
-    def _at_others(self, connection: Connection, folder: str, skipped: Folder, home: str) -> None:
+    def _at_others(self, reading: StoreReader, folder: str, skipped: Folder, home: str) -> None:
         """Look at those runs in *folder* that are not at rest."""
         seen = Seen(path=skipped.path, home=home, changed_ns=rests.changed_ns(folder))
         if seen.changed_ns == skipped.changed_ns:
@@ -164,7 +160,7 @@ class _Look:
                 if is_run(path := f"{folder}/{name}"):
                     self._at(path, seen)
         else:
-            resting = rests.names_resting(connection, skipped)
+            resting = rests.names_resting(reading, skipped)
             for path in folders_in(folder):
                 name = path.rpartition("/")[2]
                 if resting.pop(name, None) is not None and name not in skipped.woken:
@@ -174,7 +170,7 @@ class _Look:
             seen.wakened += resting.values()
         self.seen.append(seen)
 
-    def _at_alone(self, connection: Connection, path: str) -> None:
+    def _at_alone(self, reading: StoreReader, path: str) -> None:
         """Look at the run in *path*, unless it is at rest: it is counted in its folder, which lies below another root.
 
         So it is where ``hpcml ingest`` was given an experiment, or a run, and then the folder around it.
@@ -183,7 +179,7 @@ class _Look:
         skipped = self.skipped.get(folder)
         if skipped is not None and name not in skipped.woken:
             if folder not in self._resting:
-                self._resting[folder] = rests.names_resting(connection, skipped)
+                self._resting[folder] = rests.names_resting(reading, skipped)
             if name in self._resting[folder]:
                 return
         self._at(path)
@@ -221,8 +217,8 @@ class _Look:
 def is_unchanged(store: Database, run_dir: RunDir) -> IngestReport | None:
     """Return the report of a run that has nothing new; None where it has. Raises `HpcmlError` without run.json."""
     path = str(run_dir.path)
-    with store.reading() as connection:
-        known = _known_runs(connection, RUN.c.path == _key(path)).get(_key(path))
+    with store.reading() as reading:
+        known = _known_runs(reading, Where("run.path = :path", {"path": _key(path)})).get(_key(path))
     problems: list[str] = []
     return None if _has_news(path, known, problems) else IngestReport(runs=1, problems=tuple(problems))
 
@@ -281,34 +277,29 @@ def _has_more(folder: str, uid: str, offsets: Mapping[str, int], problems: list[
     return False
 
 
-def _known_runs(connection: Connection, which: ColumnElement[bool]) -> dict[str, _Known]:
-    told = (RUN.c.id, RUN.c.resting_in, RUN.c.state, RUN.c.is_settled, RUN.c.t_end)
-    columns = (RUN.c.path, RUN.c.uid, RUN.c.manifest_stamp, RUN.c.is_sampled, JOURNAL.c.file, JOURNAL.c.byte_offset)
-    query = select(*columns, *told).outerjoin(JOURNAL, JOURNAL.c.run_id == RUN.c.id)
-    sampled = _telemetry_offsets(connection, which)
+_ANY = Where("run.id IS NOT NULL", {})
+_KNOWN = """
+SELECT run.path, run.uid, manifest_stamp, is_sampled, file, byte_offset,
+run.id, resting_in, state, is_settled, t_end
+FROM run LEFT JOIN journal ON journal.run_id = run.id
+"""
+_SAMPLED = "SELECT run.path, file, byte_offset FROM run JOIN sampler ON sampler.run_id = run.id"
+
+
+def _known_runs(reading: StoreReader, which: Where, also: Where = _ANY) -> dict[str, _Known]:
+    """Return by path what the store has of the runs that meet both conditions."""
+    meeting, values = f"WHERE {which.sql} AND {also.sql}", {**which.values, **also.values}
+    # Only of runs that may still be sampled; those whose telemetry was read after their end have nothing more.
+    sampled: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for path, file, byte_offset in reading.rows(f"{_SAMPLED} {meeting} AND NOT is_sampled", **values):
+        sampled[path][file] = byte_offset
     known: dict[str, _Known] = {}
-    cursor = connection.execute(query.where(which)).cursor
-    assert cursor is not None
-    for at, uid, stamp, is_sampled, file, byte_offset, run_id, resting_in, *ended in iter(
-        cursor.fetchone, None
-    ):  # the driver's tuples: a quarter of the time
-        of_run = known.get(at)
-        if of_run is None:
-            offsets = None if is_sampled else sampled.get(at, {})
-            known[at] = of_run = _Known(uid, stamp, {}, offsets, run_id, resting_in is not None, *ended)
-        if file is not None:
-            of_run.offsets[file] = byte_offset
+    for rows in reading.each(f"{_KNOWN} {meeting}", **values):
+        for path, uid, stamp, is_sampled, file, byte_offset, run_id, resting_in, *ended in rows:
+            of_run = known.get(path)
+            if of_run is None:
+                offsets = None if is_sampled else sampled.get(path, {})
+                known[path] = of_run = _Known(uid, stamp, {}, offsets, run_id, resting_in is not None, *ended)
+            if file is not None:
+                of_run.offsets[file] = byte_offset
     return known
-
-
-def _telemetry_offsets(connection: Connection, which: ColumnElement[bool]) -> dict[str, dict[str, int]]:
-    """Return by path of the run, then by file, how many bytes were read; only for runs that may still be sampled.
-
-    Ingest compares them with the sizes of the files. Runs whose telemetry was read after their end are absent, so that
-    nobody looks for more.
-    """
-    query = select(RUN.c.path, SAMPLER.c.file, SAMPLER.c.byte_offset).join(SAMPLER, SAMPLER.c.run_id == RUN.c.id)
-    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for path, file, offset in connection.execute(query.where(which, ~RUN.c.is_sampled)):
-        found[path][file] = offset
-    return found

@@ -11,13 +11,8 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from sqlalchemy import Connection, select
-
-from hpcml.errors import HpcmlError
 from hpcml.runs.atomic import create_text
 from hpcml.runs.files import read_whole
-from hpcml.store.locks import is_server
-from hpcml.store.schema import RUN
 
 _MARK = ".home"
 _MARKED = re.compile(r"[0-9a-f]{32}")
@@ -54,22 +49,3 @@ def home_of(run_dir: Path) -> str | None:
     None without one.
     """
     return mark_of(run_dir.parent.parent)
-
-
-def check_home(connection: Connection, uid: str, run_dir: Path) -> None:
-    """Raise `HpcmlError` where run *uid* is known from a folder that is not visible here: *run_dir* is then a copy.
-
-    A store in a file belongs to one user, who may have moved everything without the marks: there nothing is checked. On
-    a server it is called in the transaction that is about to write the run. Nothing is raised for a run that the store
-    does not have yet, nor for one without a recorded home.
-    """
-    if not is_server(connection):
-        return
-    known = connection.execute(select(RUN.c.path, RUN.c.home).where(RUN.c.uid == uid)).one_or_none()
-    if known is None or known.home is None or home_of(run_dir) == known.home:
-        return
-    if home_of(Path(known.path)) != known.home:
-        raise HpcmlError(
-            f"{run_dir}: run {uid} is in the store already, from {known.path} of another home, which counts: remove "
-            f"the copy (if that home is gone for good: hpcml rm --forget {uid})"
-        )

@@ -16,9 +16,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, ProgrammingError
 
 from hpcml.errors import StoreError
-from hpcml.store.database import Database
+from hpcml.store.database import REVISION, Database
 from hpcml.store.locks import WRITE, hold_schema, share_schema
-from hpcml.store.schema import REVISION
+from hpcml.store.reading import OverSqlalchemy
 
 log = logging.getLogger(__name__)
 
@@ -136,14 +136,14 @@ class PostgresStore(Database):
         return True
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Return a context manager with a connection that sees a snapshot (isolation level REPEATABLE READ).
+    def reading(self) -> Iterator[OverSqlalchemy]:
+        """Return a context manager with a snapshot (isolation level REPEATABLE READ).
 
         The transaction is READ ONLY (PostgreSQL manual, "Transaction Isolation").
         """
         reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         with self.translated(), reader.connect() as connection, connection.begin():
-            yield connection
+            yield OverSqlalchemy(connection)
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

@@ -13,9 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-from sqlalchemy import Connection, Select, func, select
 
 from hpcml.errors import NoSuchRunError, StoreError
 from hpcml.model.records import Curve, RunRecord, StoredEvent
@@ -24,9 +21,8 @@ from hpcml.runs.layout import NEWEST
 from hpcml.store.columns import Keyed, near
 from hpcml.store.conditions import Condition, Every, meeting, sorted_by
 from hpcml.store.database import Database
-from hpcml.store.loading import is_below, load_curves, load_records, load_runs, select_runs
-from hpcml.store.pieces import chunked
-from hpcml.store.schema import EVENT, JOURNAL, RUN
+from hpcml.store.loading import RUNS, Where, is_below, load_curves, load_records, load_runs
+from hpcml.store.reading import Row, StoreReader
 
 _SHOWN = 5  # candidates in an error's one line
 _OPTIONS = frozenset({"experiment", "submission", "state"})  # by which runs are selected, beside --where
@@ -70,20 +66,23 @@ def find_runs(
     ... )
     """
     now = datetime.now()  # noqa: DTZ005 - without a zone: this machine's, with its rules of summer time
-    with store.reading() as connection:
-        query = select(RUN.c.id).order_by(RUN.c.uid.desc() if descending else RUN.c.uid)
-        if experiment is not None:
-            query = query.where(RUN.c.experiment == experiment)
-        if states:
-            query = query.where(RUN.c.state.in_([state.value for state in states]))
-        ids = list(connection.execute(query).scalars())
-        values = Keyed(connection, now=now.timestamp())
+    sql = f"SELECT id FROM run WHERE {' AND '.join(_selecting(experiment, states))} ORDER BY uid"  # noqa: S608 - our own
+    with store.reading() as reading:
+        wanted = [state.value for state in states]
+        ids = reading.column(f"{sql} DESC" if descending else sql, experiment=experiment, states=wanted)
+        values = Keyed(reading, now=now.timestamp())
         if filters:
             found = meeting(Every(of=tuple(filters)), ids, values, now=now)
             ids = [run_id for run_id in ids if run_id in found]
         if sort is not None:
             ids = sorted_by(values(sort), ids, descending=descending)
-        return load_runs(connection, ids[:limit], settings=settings)
+        return load_runs(reading, ids[:limit], settings=settings)
+
+
+def _selecting(experiment: str | None, states: Collection[State]) -> list[str]:
+    by_name = ["experiment = :experiment"] if experiment is not None else []
+    by_state = ["state IN :states"] if states else []
+    return [*by_name, *by_state] or ["id IS NOT NULL"]
 
 
 def check_keys(store: Database, keys: Collection[str]) -> None:
@@ -92,8 +91,8 @@ def check_keys(store: Database, keys: Collection[str]) -> None:
     Commands with ``--columns`` or ``--by`` call it before they do anything else, so that a misspelt key is an error and
     not a column of nothing.
     """
-    with store.reading() as connection:
-        values = Keyed(connection, now=0.0)
+    with store.reading() as reading:
+        values = Keyed(reading, now=0.0)
         for key in keys:
             values(key)
 
@@ -105,10 +104,10 @@ def open_runs(store: Database, *roots: Path) -> list[RunRecord]:
     check for runs under way before a submission use it.
     """
     waiting_or_running = [state.value for state in State if not state.is_final]
-    with store.reading() as connection:
-        query = select_runs().where(RUN.c.state.in_(waiting_or_running) | ~RUN.c.is_settled)
-        query = query.where(is_below(*roots)) if roots else query
-        return load_records(connection, connection.execute(query.order_by(RUN.c.uid)).all())
+    below = is_below(*roots) if roots else Where("run.id IS NOT NULL", {})
+    sql = f"{RUNS} WHERE (run.state IN :states OR NOT run.is_settled) AND {below.sql} ORDER BY run.uid"
+    with store.reading() as reading:
+        return load_records(reading, reading.rows(sql, states=waiting_or_running, **below.values))
 
 
 def get_run(store: Database, reference: str) -> RunRecord:
@@ -125,13 +124,8 @@ def get_run(store: Database, reference: str) -> RunRecord:
 
 def get_runs(store: Database, uids: Sequence[str]) -> list[RunRecord]:
     """Return the runs with these whole uids, by uid; one that the store does not have is absent."""
-    with store.reading() as connection:
-        rows = [
-            row
-            for chunk in chunked(uids)
-            for row in connection.execute(select_runs().where(RUN.c.uid.in_(chunk)).order_by(RUN.c.uid))
-        ]
-        return load_records(connection, rows)
+    with store.reading() as reading:
+        return load_records(reading, reading.rows(f"{RUNS} WHERE run.uid IN :uids ORDER BY run.uid", uids=uids))
 
 
 def runs_meant(store: Database, reference: str) -> list[RunRecord]:
@@ -143,29 +137,34 @@ def runs_meant(store: Database, reference: str) -> list[RunRecord]:
     uid, a name, a part of a uid. Upper and lower case are alike in such a part. The message of an error lists what was
     meant, or what is similar.
     """
-    with store.reading() as connection:
+    with store.reading() as reading:
         if found := NEWEST.fullmatch(reference):
-            rows = connection.execute(_newest(int(found[2]), is_submission=bool(found[1]))).all()
+            rows = _newest(reading, int(found[2]), is_submission=bool(found[1]))
             if rows:
-                return load_records(connection, rows)
+                return load_records(reading, rows)
             raise StoreError(f"{reference}: there are fewer {'submissions' if found[1] else 'runs'} than that")
-        rows = connection.execute(select_runs().where(RUN.c.uid == reference)).all()
-        named = [] if rows else connection.execute(select_runs().where(RUN.c.name == reference)).all()
+        rows = reading.rows(f"{RUNS} WHERE run.uid = :uid", uid=reference)
+        named = [] if rows else reading.rows(f"{RUNS} WHERE run.name = :name ORDER BY run.uid", name=reference)
         if not rows and not named and len(reference) < _SHORTEST_END:
             raise StoreError(
                 f"{reference!r} is no whole id or name: of an id give at least {_SHORTEST_END} characters of its end"
             )
         if not rows and len(named) != 1 and len(reference) >= _SHORTEST_END:
-            uid = RUN.c.uid
-            ends = uid.istartswith(reference, autoescape=True) | uid.iendswith(reference, autoescape=True)
-            rows = connection.execute(select_runs().where(ends).order_by(uid)).all()
-        rows = rows or sorted(named, key=lambda row: str(row.uid))
+            rows = reading.rows(_BY_PART, part=reference.lower(), length=len(reference))
+        rows = rows or named
         if len(rows) == 1:
-            return load_records(connection, rows)
+            return load_records(reading, rows)
         if rows:
-            raise StoreError(f"{reference!r} means {_several([row.uid for row in rows])}; give more of the uid")
-        words = connection.execute(select(RUN.c.uid, RUN.c.name)).all()
-        raise NoSuchRunError(_not_found(reference, {word for row in words for word in row if word}), reference)
+            raise StoreError(f"{reference!r} means {_several([row[1] for row in rows])}; give more of the uid")
+        words = {word for row in reading.rows("SELECT uid, name FROM run") for word in row if word}
+        raise NoSuchRunError(_not_found(reference, words), reference)
+
+
+_BY_PART = f"""
+{RUNS} WHERE length(run.uid) >= :length
+AND (substr(lower(run.uid), 1, :length) = :part OR substr(lower(run.uid), length(run.uid) - :length + 1) = :part)
+ORDER BY run.uid
+"""
 
 
 def _not_found(reference: str, known: Collection[str]) -> str:
@@ -179,13 +178,15 @@ def _not_found(reference: str, known: Collection[str]) -> str:
     return f"no run is called {reference!r}{near(reference, known) or '; hpcml runs lists them'}"
 
 
-def _newest(number: int, *, is_submission: bool) -> Select[Any]:
-    """Return the question for the newest run but *number* - 1, or for the runs of such a submission, by uid."""
+def _newest(reading: StoreReader, number: int, *, is_submission: bool) -> list[Row]:
+    """Return the row of the newest run but *number* - 1, or those of the runs of such a submission, by uid."""
     if not is_submission:
-        return select_runs().order_by(RUN.c.uid.desc()).offset(number - 1).limit(1)
-    newest = select(RUN.c.submission).where(RUN.c.submission.is_not(None)).group_by(RUN.c.submission)
-    wanted = newest.order_by(func.max(RUN.c.uid).desc()).offset(number - 1).limit(1).scalar_subquery()
-    return select_runs().where(RUN.c.submission == wanted).order_by(RUN.c.uid)
+        return reading.rows(f"{RUNS} ORDER BY run.uid DESC LIMIT 1 OFFSET :before", before=number - 1)
+    wanted = (
+        "SELECT submission FROM run WHERE submission IS NOT NULL "
+        "GROUP BY submission ORDER BY max(uid) DESC LIMIT 1 OFFSET :before"
+    )
+    return reading.rows(f"{RUNS} WHERE run.submission = ({wanted}) ORDER BY run.uid", before=number - 1)
 
 
 def _several(uids: Sequence[str]) -> str:
@@ -199,11 +200,10 @@ def runs_by_spec(store: Database, hashes: Collection[str]) -> dict[str, list[tup
     begin with the time of submission, hence "oldest first".
     """
     found: defaultdict[str, list[tuple[str, State]]] = defaultdict(list)
-    with store.reading() as connection:
-        for chunk in chunked(sorted(set(hashes))):
-            query = select(RUN.c.spec_hash, RUN.c.uid, RUN.c.state).where(RUN.c.spec_hash.in_(chunk))
-            for spec_hash, uid, state in connection.execute(query.order_by(RUN.c.uid)):
-                found[spec_hash].append((uid, State(state)))
+    sql = "SELECT spec_hash, uid, state FROM run WHERE spec_hash IN :hashes ORDER BY uid"
+    with store.reading() as reading:
+        for spec_hash, uid, state in reading.rows(sql, hashes=sorted(set(hashes))):
+            found[spec_hash].append((uid, State(state)))
     return found
 
 
@@ -213,9 +213,9 @@ def curve(store: Database, uid: str, metric: str) -> Curve:
     Raises `StoreError` for an unknown uid. One point for each step, merged over writers and attempts
     (`hpcml.store.curves.merge`).
     """
-    with store.reading() as connection:
-        _run_id(connection, uid)
-        return load_curves(connection, [uid], metric).get(uid, Curve())
+    with store.reading() as reading:
+        _run_id(reading, uid)
+        return load_curves(reading, [uid], metric).get(uid, Curve())
 
 
 def curves(store: Database, uids: Sequence[str], metric: str, *, is_timed: bool = True) -> dict[str, Curve]:
@@ -224,8 +224,8 @@ def curves(store: Database, uids: Sequence[str], metric: str, *, is_timed: bool 
     Times are seconds since the start of each run, or nan unless *is_timed*. A uid that is named twice is looked up
     once.
     """
-    with store.reading() as connection:
-        found = load_curves(connection, list(dict.fromkeys(uids)), metric, is_timed=is_timed)
+    with store.reading() as reading:
+        found = load_curves(reading, list(dict.fromkeys(uids)), metric, is_timed=is_timed)
         return {uid: found[uid] if uid in found else Curve() for uid in uids}
 
 
@@ -235,20 +235,21 @@ def events(store: Database, uid: str) -> list[StoredEvent]:
     Raises `StoreError` for an unknown uid. Events of the same millisecond are in the order of their attempts and
     journals. Before the run started, times are negative.
     """
-    with store.reading() as connection:
-        run_id, clock_ms = _run_id(connection, uid)
-        query = (
-            select(EVENT.c.t_ms, JOURNAL.c.writer, JOURNAL.c.attempt, EVENT.c.name, EVENT.c.details)
-            .join(JOURNAL, JOURNAL.c.id == EVENT.c.journal_id)
-            .where(EVENT.c.run_id == run_id)
-            .order_by(EVENT.c.t_ms, JOURNAL.c.attempt, JOURNAL.c.file, EVENT.c.ordinal)
-        )
+    with store.reading() as reading:
+        run_id, clock_ms = _run_id(reading, uid)
         return [
             StoredEvent(
                 t_s=(t_ms - clock_ms) / 1000, writer=writer, attempt=attempt, name=name, details=json.loads(details)
             )
-            for t_ms, writer, attempt, name, details in connection.execute(query)
+            for t_ms, writer, attempt, name, details in reading.rows(_EVENTS, run=run_id)
         ]
+
+
+_EVENTS = """
+SELECT event.t_ms, journal.writer, journal.attempt, event.name, event.details
+FROM event JOIN journal ON journal.id = event.journal_id WHERE event.run_id = :run
+ORDER BY event.t_ms, journal.attempt, journal.file, event.ordinal
+"""
 
 
 def experiments(store: Database) -> list[Experiment]:
@@ -256,12 +257,11 @@ def experiments(store: Database) -> list[Experiment]:
 
     Counted are all runs of the store, in whatever folder they lie.
     """
-    columns = (RUN.c.experiment, RUN.c.state, func.count(), func.max(RUN.c.submitted_at))
+    sql = "SELECT experiment, state, count(*), max(submitted_at) FROM run GROUP BY experiment, state"
     counts: dict[str, Counter[State]] = {}
     latest: dict[str, str | None] = {}
-    with store.reading() as connection:
-        query = select(*columns).group_by(RUN.c.experiment, RUN.c.state).order_by(RUN.c.experiment, RUN.c.state)
-        for name, state, count, submitted_at in connection.execute(query):
+    with store.reading() as reading:
+        for name, state, count, submitted_at in reading.rows(f"{sql} ORDER BY experiment, state"):
             counts.setdefault(name, Counter())[State(state)] = count
             latest[name] = max(latest.get(name) or "", submitted_at or "") or None
     return [
@@ -270,8 +270,7 @@ def experiments(store: Database) -> list[Experiment]:
     ]
 
 
-def _run_id(connection: Connection, uid: str) -> tuple[int, int]:
-    row = connection.execute(select(RUN.c.id, RUN.c.clock_ms).where(RUN.c.uid == uid)).one_or_none()
-    if row is None:
-        raise StoreError(f"no run has the uid {uid!r}")
-    return row.id, row.clock_ms
+def _run_id(reading: StoreReader, uid: str) -> tuple[int, int]:
+    for run_id, clock_ms in reading.rows("SELECT id, clock_ms FROM run WHERE uid = :uid", uid=uid):
+        return run_id, clock_ms
+    raise StoreError(f"no run has the uid {uid!r}")

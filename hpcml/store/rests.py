@@ -14,17 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, update
-
 from hpcml.model.state import State
 from hpcml.runs import rest
 from hpcml.store.database import Database
-from hpcml.store.loading import is_below
-from hpcml.store.locks import hold_folders
+from hpcml.store.loading import Where, is_below
 from hpcml.store.origin import mark_of
 from hpcml.store.parse import storable
-from hpcml.store.pieces import within
-from hpcml.store.schema import FOLDER, RUN
+from hpcml.store.reading import StoreReader
 
 LEAST = 100  # runs that must have come to rest before it is worth writing
 
@@ -49,7 +45,7 @@ class Folder:
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """A folder of run directories as a look found it, to be kept (`keep`)."""
+    """A folder of run directories as a look found it, to be kept (`hpcml.store.rest_rows.keep`)."""
 
     path: str
     home: str
@@ -67,27 +63,27 @@ class Kept:
     folders: Mapping[str, Folder]
     elsewhere: Sequence[int]
 
-    def awake(self, but: Sequence[Folder]) -> ColumnElement[bool]:
+    def awake(self, but: Sequence[Folder]) -> Where:
         """Return the condition that a run does not rest in one of the folders *but*, each of which is one of these."""
         passed = {folder.id for folder in but}
         others = [*self.elsewhere, *(folder.id for folder in self.folders.values() if folder.id not in passed)]
-        nowhere = RUN.c.resting_in.is_(None)  # alone, it is answered by the index
-        return or_(nowhere, RUN.c.resting_in.in_(others)) if others else nowhere
+        nowhere = "run.resting_in IS NULL"  # alone, it is answered by the index
+        return Where(f"({nowhere} OR run.resting_in IN :others)" if others else nowhere, {"others": others})
 
 
 NOTHING_KEPT = Kept(folders={}, elsewhere=())
 
 
-def kept_below(connection: Connection, roots: Sequence[Path], now: float) -> Kept:
+def kept_below(reading: StoreReader, roots: Sequence[Path], now: float) -> Kept:
     """Return the folders below *roots* (absolute) in which runs rest; *now* is in unix seconds."""
-    count = func.count()
-    counts = select(RUN.c.resting_in, count).where(RUN.c.resting_in.is_not(None)).group_by(RUN.c.resting_in)
-    resting = {int(at): int(many) for at, many in connection.execute(counts)}
+    counts = "SELECT resting_in, count(*) FROM run WHERE resting_in IS NOT NULL GROUP BY resting_in"
+    resting: dict[int, int] = dict(reading.rows(counts))
     if not resting:
         return NOTHING_KEPT
     homes = {storable(str(root)): home_of(root) for root in roots}
     found = {}
-    for at, path, home, changed_ns, looked_at, cleared_at in connection.execute(select(FOLDER)):
+    folders = "SELECT id, path, home, changed_ns, looked_at, cleared_at FROM folder ORDER BY id"
+    for at, path, home, changed_ns, looked_at, cleared_at in reading.rows(folders):
         if at not in resting or homes.get(path.rpartition("/")[0]) != home:
             continue
         woken = rest.woken_in(path)
@@ -108,10 +104,9 @@ def home_of(root: Path) -> str:
     return mark_of(root) or ""
 
 
-def names_resting(connection: Connection, folder: Folder) -> dict[str, int]:
+def names_resting(reading: StoreReader, folder: Folder) -> dict[str, int]:
     """Return the ids of the runs that rest in *folder*, by the names of their directories, which are their uids."""
-    query = select(RUN.c.uid, RUN.c.id).where(RUN.c.resting_in == folder.id)
-    return {uid: int(at) for uid, at in connection.execute(query)}
+    return dict(reading.rows("SELECT uid, id FROM run WHERE resting_in = :folder", folder=folder.id))
 
 
 def may_rest(path: str, uid: str, now: float, *, state: str, is_settled: bool, t_end: float | None) -> bool:
@@ -139,20 +134,9 @@ def worth_keeping(every: Sequence[Seen], kept: Mapping[str, Folder], now: float)
         if known is None:
             return False
         is_changed = seen.changed_ns != known.changed_ns
-        return seen.is_whole or (is_changed and _listed_ns(seen, now) not in (0, known.changed_ns))
+        return seen.is_whole or (is_changed and listed_ns(seen, now) not in (0, known.changed_ns))
 
     return [seen for seen in every if is_worth(seen)]
-
-
-def keep(store: Database, seen: Sequence[Seen], now: float) -> None:
-    """Write down the folders *seen* at *now* (unix seconds), and which runs rest in them."""
-    with store.writing() as connection, connection.begin():
-        hold_folders(connection)
-        for folder in seen:
-            at = _ensure(connection, folder, now)
-            for ids, to in ((folder.resting, at), (folder.wakened, None)):
-                for chunk in within(RUN.c.id, ids):
-                    _set(connection, chunk, to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,50 +150,19 @@ class Clearing:
 
 def clearing_below(store: Database, root: Path, now: float) -> Clearing:
     """Return in which runs below *root* unfinished files are to be looked for at *now*: once a day in all."""
-    with store.reading() as connection:
-        kept = kept_below(connection, [root.absolute()], now)
+    with store.reading() as reading:
+        kept = kept_below(reading, [root.absolute()], now)
         folders = list(kept.folders.values())
         due = [folder for folder in folders if not 0 <= now - folder.cleared_at < rest.LOOK_EVERY_S]
         if due or not folders:
             return Clearing(paths=(), due=due, is_whole=True)
-        query = select(RUN.c.path).where(kept.awake(folders), is_below(root.absolute())).order_by(RUN.c.path)
-        return Clearing(paths=list(connection.execute(query).scalars()), due=(), is_whole=False)
+        awake, below = kept.awake(folders), is_below(root.absolute())
+        sql = f"SELECT path FROM run WHERE {awake.sql} AND {below.sql} ORDER BY path"  # noqa: S608 - our own
+        return Clearing(paths=reading.column(sql, **awake.values, **below.values), due=(), is_whole=False)
 
 
-def cleared(store: Database, folders: Sequence[Folder], now: float) -> None:
-    """Write down that unfinished files were looked for in all runs of *folders*, and remove marks of no use."""
-    for folder in folders:
-        rest.clear_marks(folder.path, now)
-    with store.writing() as connection, connection.begin():
-        hold_folders(connection)
-        for chunk in within(FOLDER.c.id, [folder.id for folder in folders]):
-            connection.execute(update(FOLDER).where(chunk).values(cleared_at=now))
-
-
-def _ensure(connection: Connection, folder: Seen, now: float) -> int:
-    which = (FOLDER.c.path == folder.path) & (FOLDER.c.home == folder.home)
-    told = {"changed_ns": _listed_ns(folder, now), **({"looked_at": now} if folder.is_whole else {})}
-    known = connection.execute(select(FOLDER.c.id).where(which)).scalar_one_or_none()
-    if known is not None:
-        connection.execute(update(FOLDER).where(FOLDER.c.id == known).values(**told))
-        return int(known)
-    new = insert(FOLDER).values(path=folder.path, home=folder.home, cleared_at=0.0, **{"looked_at": 0.0, **told})
-    key = connection.execute(new).inserted_primary_key
-    assert key is not None
-    return int(key[0])
-
-
-def _set(connection: Connection, which: ColumnElement[bool], to: int | None) -> None:
-    """Set where runs rest, but for those that another process writes at this moment, or has found at work."""
-    final = [state.value for state in State if state.is_final]
-    locked = select(RUN.c.id).where(which, RUN.c.state.in_(final), RUN.c.is_settled)
-    ids = list(connection.execute(locked.with_for_update(skip_locked=True)).scalars())
-    for chunk in within(RUN.c.id, ids):
-        connection.execute(update(RUN).where(chunk).values(resting_in=to))
-
-
-def _listed_ns(folder: Seen, now: float) -> int:
-    """Return the time of the folder if what it holds is known up to it for certain, else 0.
+def listed_ns(folder: Seen, now: float) -> int:
+    """Return the time of the *folder* if what it holds is known up to it for certain, else 0.
 
     Not of a folder that changed lately: its time may be the same after one more change.
     """

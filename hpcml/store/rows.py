@@ -20,7 +20,7 @@ from hpcml.model.state import State
 from hpcml.store.curves import Columns
 from hpcml.store.database import Database
 from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, fold, fold_notes, fold_tags
-from hpcml.store.journals import Cursor
+from hpcml.store.journal_rows import Cursor
 from hpcml.store.locks import WRITE, hold_names, hold_run, is_server
 from hpcml.store.manifest_rows import Description, as_json
 from hpcml.store.parse import Stretch, storable
@@ -40,8 +40,8 @@ from hpcml.store.schema import (
     SUMMARY,
     WORD,
 )
-from hpcml.store.settings import forget_settings, forget_unused, replace_settings
-from hpcml.store.telemetry import forget_samples
+from hpcml.store.setting_rows import forget_settings, forget_unused, replace_settings
+from hpcml.store.telemetry_rows import forget_samples
 from hpcml.store.usage import MEASURED, Carbon, fold_usage, fold_work
 
 

@@ -7,20 +7,18 @@ is at most doubled by that, never endless.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from hpcml.model.records import Known, RunRecord
-from hpcml.model.state import State
+from hpcml.model.records import Known
 from hpcml.store.database import Database
-from hpcml.store.loading import is_below, load_records, select_runs
 from hpcml.store.locks import hold_scheduler, hold_words
 from hpcml.store.parse import storable
 from hpcml.store.pieces import chunked
-from hpcml.store.schema import POLL, RUN, WORD
+from hpcml.store.reading import OverSqlalchemy, StoreReader
+from hpcml.store.schema import POLL, WORD
 
 LONGEST_BACK_OFF_S = 16 * 60.0
 CLAIM_LAPSES_S = 5 * 60.0  # longer than any poll takes: who claimed it has died
@@ -52,12 +50,12 @@ def claim_poll(store: Database, scheduler: str, *, now: float, interval_s: float
     >>> if claim_poll(store, "slurm", now=time.time(), interval_s=30.0):  # doctest: +SKIP
     ...     answers = submitter.query(tickets)  # then record_poll, also after a failure
     """
-    with store.reading() as connection:
-        if not _is_due(connection, scheduler, now, interval_s):
+    with store.reading() as reading:
+        if not _is_due(reading, scheduler, now, interval_s):
             return False  # the usual answer waits for nobody who writes
     with store.writing() as connection, connection.begin():
         hold_scheduler(connection, scheduler)
-        if not _is_due(connection, scheduler, now, interval_s):
+        if not _is_due(OverSqlalchemy(connection), scheduler, now, interval_s):
             return False
         _write(connection, scheduler, {"claimed_at": now}, {"calls": 0, "failures": 0})
         return True
@@ -101,11 +99,11 @@ def last_poll(store: Database, scheduler: str) -> Poll | None:
 
     A claim alone is no poll.
     """
-    with store.reading() as connection:
-        row = connection.execute(select(POLL).where(POLL.c.scheduler == scheduler)).one_or_none()
-    if row is None or row.asked_at is None:
-        return None
-    return Poll(asked_at=row.asked_at, next_at=row.next_at, failures=row.failures, problem=row.problem)
+    sql = "SELECT asked_at, next_at, failures, problem FROM poll WHERE scheduler = :scheduler AND asked_at IS NOT NULL"
+    with store.reading() as reading:
+        for asked_at, next_at, failures, problem in reading.rows(sql, scheduler=scheduler):
+            return Poll(asked_at=asked_at, next_at=next_at, failures=failures, problem=problem)
+    return None
 
 
 def wait_s(calls: int, failures: int, interval_s: float) -> float:
@@ -141,51 +139,6 @@ def keep_words(store: Database, words: Mapping[str, Known], *, at: float) -> Non
         connection.execute(insert(WORD), rows)
 
 
-def ended_with_jobs(
-    store: Database, schedulers: Sequence[str], *, since: float, limit: int, roots: Sequence[Path] = ()
-) -> list[RunRecord]:
-    """Return the ended runs, the latest first, whose jobs may live: the last word of them was of no end.
-
-    Of runs that no word is of, those that ended after *since* (unix seconds). With *roots* (absolute folders) only
-    those that lie in or below one of them.
-    """
-    final = [state.value for state in State if state.is_final]
-    never_asked = WORD.c.uid.is_(None) & (RUN.c.t_end > since)
-    query = (
-        select_runs()
-        .outerjoin(WORD, WORD.c.uid == RUN.c.uid)
-        .where(RUN.c.state.in_(final), RUN.c.is_settled, RUN.c.job_id.is_not(None), RUN.c.scheduler.in_(schedulers))
-        .where(never_asked | WORD.c.state.not_in(final))
-    )
-    query = query.where(is_below(*roots)) if roots else query
-    with store.reading() as connection:
-        return load_records(connection, connection.execute(query.order_by(RUN.c.uid.desc()).limit(limit)).all())
-
-
-def read_words(store: Database, uids: Sequence[str]) -> dict[str, tuple[Known, float]]:
-    """Return by uid what a scheduler reported last of the run, and when (unix seconds).
-
-    A run without a report is absent. How old a word may be is for the caller to judge.
-    """
-    said: dict[str, tuple[Known, float]] = {}
-    with store.reading() as connection:
-        for chunk in chunked(uids):
-            for uid, at, state, *rest in connection.execute(select(WORD).where(WORD.c.uid.in_(chunk))):
-                raw, exit_code, reason, expected_start, is_live = rest
-                said[uid] = (
-                    Known(
-                        state=State(state),
-                        raw=raw,
-                        exit_code=exit_code,
-                        reason=reason,
-                        expected_start=expected_start,
-                        is_live=is_live,
-                    ),
-                    at,
-                )
-    return said
-
-
 def _write(
     connection: Connection, scheduler: str, values: Mapping[str, object], at_first: Mapping[str, object]
 ) -> None:
@@ -195,14 +148,12 @@ def _write(
         connection.execute(insert(POLL).values(scheduler=scheduler, **at_first, **values))
 
 
-def _is_due(connection: Connection, scheduler: str, now: float, interval_s: float) -> bool:
-    row = connection.execute(select(POLL).where(POLL.c.scheduler == scheduler)).one_or_none()
-    if row is None:
-        return True
-    if row.claimed_at is not None and abs(now - row.claimed_at) < CLAIM_LAPSES_S:
-        return False
-    if row.asked_at is None:
-        return True
-    wait = wait_s(row.calls, row.failures, interval_s)  # by the caller's interval: it may be in more of a hurry
-    since = now - float(row.asked_at)
-    return not -wait <= since < wait  # so far back only a clock goes that was set
+def _is_due(reading: StoreReader, scheduler: str, now: float, interval_s: float) -> bool:
+    sql = "SELECT claimed_at, asked_at, calls, failures FROM poll WHERE scheduler = :scheduler"
+    for claimed_at, asked_at, calls, failures in reading.rows(sql, scheduler=scheduler):
+        if claimed_at is not None and abs(now - claimed_at) < CLAIM_LAPSES_S:
+            return False
+        if asked_at is not None:
+            wait = wait_s(calls, failures, interval_s)  # by the caller's interval: it may be in more of a hurry
+            return not -wait <= now - float(asked_at) < wait  # so far back only a clock goes that was set
+    return True

@@ -4,8 +4,8 @@ Rows refer to each other by integer keys; outside of the store runs are named by
 from its run's `epoch_ms`, which never changes once the run is known, so that what an agent reports later moves no row.
 `clock_ms` is the run's start on the same clock: the times that queries return count from there.
 
-A change of a table needs a new file in migrations/versions and a new `REVISION`. People's queries see the views of
-`hpcml.store.views`, so tables may change freely. Where a column of `RUN` has the name of a field of
+A change of a table needs a new file in migrations/versions and a new `hpcml.store.database.REVISION`. People's queries
+see the views of `hpcml.store.views`, so tables may change freely. Where a column of `RUN` has the name of a field of
 `hpcml.model.records.RunRecord`, it means the same.
 """
 
@@ -36,9 +36,6 @@ from sqlalchemy.types import TypeEngine
 
 from hpcml.model.query_results import TelemetrySpan
 from hpcml.model.records import Usage, Work
-
-APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
-REVISION = "0009"  # the newest of migrations/versions
 
 METADATA = MetaData(
     naming_convention={

@@ -40,7 +40,8 @@ def ask(store: Database, sql: str, *, limit_s: float) -> SqlRows:
     """
     if not sql.strip(" \t\r\n;"):
         raise StoreError("query: there is no statement to answer")
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         foreign = connection.dialect.loaded_dbapi
         begun = time.monotonic()
         try:
@@ -128,7 +129,7 @@ def _explained(error: Exception, *, is_late: bool, limit_s: float) -> str:
     words = " ".join(str(primary or error).split())
     if is_late and re.search("interrupted|statement timeout", words):
         return f"query: no answer within {limit_s:g} s: ask for less, or give it longer (--timeout)"
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH or "read-only transaction" in words:
+    if re.search("not authorized|read-only transaction", words):  # SQLite's code is not always that of an authorizer
         return f"query: the store is only read from here: write SELECT ... ({words})"
     if re.search("one statement at a time|multiple commands", words):
         return "query: give one statement at a time"

@@ -152,7 +152,8 @@ def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
         "bucket": f"SELECT sampler.uid, device.name, device.uuid, {_names(BUCKET)} FROM bucket"  # noqa: S608
         " JOIN device ON device.id = device_id JOIN sampler ON sampler.id = sampler_id",
     }
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         return {
             # a yes or no is a number in SQLite
             name: sorted(

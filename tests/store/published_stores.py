@@ -29,7 +29,8 @@ def keep(store: PublishedStore, text: str, *, times: int = 1) -> None:
 
 def kept(store: PublishedStore) -> list[str]:
     """Return what was written, as the store shows it."""
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         return sorted(connection.exec_driver_sql("SELECT name FROM metric").scalars())
 
 

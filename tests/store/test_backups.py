@@ -15,7 +15,7 @@ from hpcml.errors import StoreError
 from hpcml.store.admin import back_up
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store
-from hpcml.store.sqlite.file import backups_of, thin_out
+from hpcml.store.sqlite.backups import backups_of, thin_out
 from hpcml.store.sqlite.location import SqliteHeader
 from tests.store.building import contents
 from tests.store.test_engine import lines_until_opened, open_in, read_line, start_opener

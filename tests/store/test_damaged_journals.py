@@ -72,7 +72,8 @@ def points_of(store: Database) -> dict[tuple[str, int], float | None]:
     query = (
         "SELECT name, step, value FROM point JOIN series ON series.id = series_id JOIN metric ON metric.id = metric_id"
     )
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         return {(name, step): value for name, step, value in connection.execute(text(query))}
 
 

@@ -15,9 +15,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from hpcml.errors import StoreError
-from hpcml.store.database import Database
+from hpcml.store.database import REVISION, Database
 from hpcml.store.opening import open_store
-from hpcml.store.schema import METADATA, REVISION
+from hpcml.store.schema import METADATA
 from hpcml.store.upgrade import alembic_config
 from tests import warm
 from tests.store.rights import somebody_without_rights
@@ -31,8 +31,8 @@ import hpcml.store.upgrade
 from hpcml.store.opening import open_store
 print("ready", flush=True)
 for line in sys.stdin:
-    with open_store(line.strip()).reading() as connection:
-        connection.exec_driver_sql("SELECT count(*) FROM run").scalar()
+    with open_store(line.strip()).reading() as reading:
+        reading.rows("SELECT count(*) FROM run")
     print("opened", flush=True)
 """
 
@@ -41,8 +41,9 @@ def test_a_new_store_is_its_owners_alone_and_has_the_newest_schema(tmp_path: Pat
     store = open_store(str(tmp_path / "new.db"))
 
     assert stat.S_IMODE((tmp_path / "new.db").stat().st_mode) == 0o600
-    with store.reading() as connection:
-        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == REVISION
+    with store.reading() as reading:
+        assert reading.column("SELECT version_num FROM alembic_version") == [REVISION]
+    with store.writing() as connection:
         assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
 
 
@@ -55,7 +56,8 @@ def test_path_and_url_mean_the_same_store(tmp_path: Path) -> None:
 
 
 def test_tables_and_migrations_agree(store: Database) -> None:
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
     assert ScriptDirectory.from_config(alembic_config()).get_current_head() == REVISION
 
@@ -99,7 +101,8 @@ def test_a_first_user_killed_at_any_point_leaves_nothing_that_stops_the_next(tmp
         victim.kill()
         victim.communicate()
 
-        with open_store(str(path), mode).reading() as connection:
+        with open_store(str(path), mode).reading() as reading:
+            connection = reading.connection
             assert connection.exec_driver_sql("SELECT count(*) FROM run_settings").scalar() == 0
 
 

@@ -11,7 +11,8 @@ from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store
 from hpcml.store.rows import forget_run
-from hpcml.store.scheduler_polls import keep_words, read_words
+from hpcml.store.scheduler_polls import keep_words
+from hpcml.store.scheduler_words import read_words
 from hpcml.store.schema import METADATA
 from tests.store.building import Journal, contents
 from tests.store.test_ingest import UID, a_finished_run, fresh
@@ -49,7 +50,8 @@ def test_a_run_is_forgotten_once_more_known_if_its_directory_is_still_there(stor
 
 
 def rows_by_table(store: Database) -> dict[str, int]:
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         return {
             name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
             for name, table in METADATA.tables.items()

@@ -101,5 +101,6 @@ def edit(run_dir: RunDir, **values: str | None) -> None:
 
 
 def count(store: Database, table: object) -> int:
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         return int(connection.execute(select(func.count()).select_from(table)).scalar_one())  # type: ignore[arg-type]

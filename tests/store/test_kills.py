@@ -117,7 +117,8 @@ def points_by_writer(store: Database) -> dict[int, dict[int, float]]:
         " WHERE name = 'value' ORDER BY attempt, step"
     )
     found: dict[int, dict[int, float]] = {}
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         for attempt, step, value in connection.execute(query):
             found.setdefault(attempt, {})[step] = value
     return found

@@ -149,7 +149,8 @@ def test_the_journals_are_numbered_as_their_values_are_preferred(store: Database
     Journal(run_dir, writer="launch", attempt=0).event("submitted")
     ingest_all(store, runs)
 
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         ranked = connection.execute(text("SELECT attempt, writer FROM journal ORDER BY rank")).all()
         by_rank = connection.execute(
             text("SELECT value FROM point JOIN series ON series.id = series_id JOIN journal ON journal.id = journal_id"

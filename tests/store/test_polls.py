@@ -8,7 +8,8 @@ from hpcml.model.records import Known
 from hpcml.model.state import State
 from hpcml.store.database import Database
 from hpcml.store.opening import open_store
-from hpcml.store.scheduler_polls import Poll, claim_poll, keep_words, last_poll, read_words, record_poll, wait_s
+from hpcml.store.scheduler_polls import Poll, claim_poll, keep_words, last_poll, record_poll, wait_s
+from hpcml.store.scheduler_words import read_words
 from hpcml.store.schema import WORD
 from tests import warm
 from tests.warm import Process

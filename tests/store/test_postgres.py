@@ -15,10 +15,10 @@ from alembic import command
 from sqlalchemy import create_engine
 
 from hpcml.errors import StoreError
+from hpcml.store.database import REVISION
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store
 from hpcml.store.query import find_runs, get_run
-from hpcml.store.schema import REVISION
 from hpcml.store.upgrade import alembic_config
 from tests import warm
 from tests.cluster.postgres.server import Server
@@ -102,7 +102,8 @@ def test_a_first_user_killed_at_any_point_leaves_nothing_that_stops_the_next(
         victim.communicate()
 
         store = open_store(postgres.url(database))
-        with store.reading() as connection:
+        with store.reading() as reading:
+            connection = reading.connection
             assert connection.exec_driver_sql("SELECT count(*) FROM run_settings").scalar() == 0
         store.close()
 

@@ -58,7 +58,7 @@ def test_what_is_written_appears_whole_at_the_end_and_stays_as_it_is_for_who_rea
                 connection.exec_driver_sql("INSERT INTO metric (name) VALUES ('loss')")
             assert (kept(here), kept(there), kept_in(path)) == (["loss"], [], [])
         assert (kept(here), kept(there), kept_in(path)) == (["loss"], ["loss"], ["loss"])
-        assert early.exec_driver_sql("SELECT count(*) FROM metric").scalar() == 0
+        assert early.column("SELECT count(*) FROM metric") == [0]
     assert names_beside(path) == set()
 
 
@@ -269,7 +269,8 @@ def test_readers_see_whole_states_while_it_is_replaced_again_and_again(
 
     def read() -> None:
         while not ended.is_set():
-            with there.reading() as connection:
+            with there.reading() as reading:
+                connection = reading.connection
                 names = list(connection.exec_driver_sql("SELECT name FROM metric ORDER BY id").scalars())
                 if len(names) % 5 or names != list(connection.exec_driver_sql("SELECT name FROM metric").scalars()):
                     torn.append(names)
@@ -314,7 +315,8 @@ def test_who_publishes_notices_that_others_began_to_use_it_directly(path: Path, 
     with pytest.raises(StoreError, match="directly"):
         keep(here, "step_time_s")
 
-    with direct.reading() as connection:
+    with direct.reading() as reading:
+        connection = reading.connection
         assert sorted(connection.exec_driver_sql("SELECT name FROM metric").scalars()) == ["accuracy", "loss"]
 
 

@@ -86,7 +86,7 @@ def test_a_store_that_its_owner_is_writing_into_is_read_as_of_the_last_commit(fo
             connection.exec_driver_sql("INSERT INTO metric (name) VALUES ('pending')")
 
             with somebody_without_rights(), open_store(str(path)).reading() as reading:
-                names = set(reading.exec_driver_sql("SELECT name FROM metric").scalars())
+                names = set(reading.column("SELECT name FROM metric"))
 
     assert "committed" in names
     assert "pending" not in names

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from hpcml.model.state import State
 from hpcml.runs import rest
 from hpcml.runs.layout import RunDir
-from hpcml.store import news, rests
+from hpcml.store import news, rest_rows, rests
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all, read_news
 from hpcml.store.missing import without_directory
@@ -71,7 +71,7 @@ def look(store: Database, runs: Path) -> IngestReport:
     found = find_news(store, runs, is_brief=True)
     report = read_news(store, found, runs)
     if found.seen:
-        rests.keep(store, found.seen, found.now)
+        rest_rows.keep(store, found.seen, found.now)
     return report
 
 
@@ -93,7 +93,8 @@ def test_runs_of_many_small_experiments_rest_as_those_of_a_large_one_do(
 
 
 def resting(store: Database) -> set[str]:
-    with store.reading() as connection:
+    with store.reading() as reading:
+        connection = reading.connection
         return set(connection.execute(select(RUN.c.uid).where(RUN.c.resting_in.is_not(None))).scalars())
 
 

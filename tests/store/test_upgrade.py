@@ -12,12 +12,11 @@ from sqlalchemy import create_engine
 from hpcml.errors import StoreError
 from hpcml.model.failure_causes import Cause
 from hpcml.model.state import State
-from hpcml.store.database import Database
+from hpcml.store.database import APPLICATION_ID, Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
 from hpcml.store.query import find_runs, get_run
-from hpcml.store.schema import APPLICATION_ID
 from hpcml.store.sqlite.file import SqliteFile
 from hpcml.store.telemetry import timelines
 from hpcml.store.upgrade import alembic_config, upgrade
@@ -131,7 +130,8 @@ def test_a_store_without_usage_has_it_after_the_next_ingest(store: Database, run
         with store.writing() as connection, connection.begin():
             upgrade(connection)
     assert get_run(store, UID).usage is None
-    with store.reading() as connection:  # what was read of the journals stays
+    with store.reading() as reading:  # what was read of the journals stays
+        connection = reading.connection
         assert connection.exec_driver_sql("SELECT file, byte_offset FROM journal ORDER BY file").all() == offsets
     report = ingest_all(store, runs)
 

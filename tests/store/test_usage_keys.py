@@ -37,8 +37,8 @@ def test_every_word_means_the_same_in_a_record_and_in_a_condition(measured: Data
         ("usage", name) for name in SCALED
     ]
 
-    with measured.reading() as connection:
-        values = Keyed(connection, now=0.0)
+    with measured.reading() as reading:
+        values = Keyed(reading, now=0.0)
         for space, name in names:
             for key in (name, f"{space}.{name}"):
                 told = [value for value in values(key).values() if value is not None]
@@ -81,7 +81,7 @@ def test_a_metric_of_the_program_comes_before_what_was_measured_beside_it(store:
     ingest_all(store, runs)
     run = get_run(store, UID)
 
-    with store.reading() as connection:
-        values = Keyed(connection, now=0.0)
+    with store.reading() as reading:
+        values = Keyed(reading, now=0.0)
         assert list(values("energy_j").values()) == [value_of(run, "energy_j", now=0.0)] == [7.0]
         assert list(values("usage.energy_j").values()) == [value_of(run, "usage.energy_j", now=0.0)] == [2500.0]

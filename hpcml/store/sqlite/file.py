@@ -1,37 +1,61 @@
-"""A store in one SQLite file, used by several processes of one host: opening, transactions, upgrade and backups.
+"""A store in one SQLite file, used by several processes of one host: opening, reading, and what its errors mean.
 
-`SqliteFile` is the base of all stores in a file, `SqliteStore` the one that works in the file directly. Before an
-upgrade the file is checked and copied beside itself; a backup appears under its name only when it is whole.
+`SqliteFile` is the base of all stores in a file, `SqliteStore` the one that works in the file directly. Whoever only
+reads does not load SQLAlchemy (`hpcml.store.sqlite.engine`).
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-
-from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspect
-from sqlalchemy.exc import DatabaseError
+from typing import TYPE_CHECKING
 
 from hpcml.errors import StoreError
-from hpcml.runs.atomic import appear, sync
-from hpcml.store.database import Database
-from hpcml.store.schema import APPLICATION_ID, REVISION
-from hpcml.store.sqlite.location import Placement, another_programs, check_file
+from hpcml.store.database import REVISION, Database
+from hpcml.store.reading import StoreReader, in_sqlite
+from hpcml.store.sqlite.location import Placement, check_file, damaged, revision_of
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
 
 BUSY_TIMEOUT_S = 60  # an ingest of a very long run may hold the file for seconds
 _MODE_SWITCH_S = 5.0  # SQLite's busy handler does not cover a change of journal mode
-_WRITE = {"hpcml_write": True}
-_PLAIN = {"hpcml_plain": True}
 _SCANT = 1 << 20  # bytes: less than SQLite may ask for while a few runs are read in
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class FileReader(StoreReader):
+    """A state of an SQLite file, through the transaction that *driver* is in."""
+
+    is_server = False
+
+    def __init__(self, driver: sqlite3.Connection) -> None:
+        self.driver = driver
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """SQLAlchemy's connection over the same one of the driver, made when it is first wanted."""
+        if self._connection is None:
+            from hpcml.store.sqlite.engine import connection_over  # noqa: PLC0415 - who only reads does not load SQLAlchemy
+
+            self._connection = connection_over(self.driver)
+        return self._connection
+
+    def close(self) -> None:
+        """End the transaction, and let go of the file."""
+        if self._connection is not None:
+            self._connection.close()
+        self.driver.close()
+
+    def _ask(self, sql: str, values: Mapping[str, object]) -> sqlite3.Cursor:
+        return self.driver.execute(*in_sqlite(sql, values))
 
 
 class SqliteFile(Database):
@@ -58,18 +82,33 @@ class SqliteFile(Database):
         """The file system and how the file is used there."""
         return str(self.placement)
 
-    def explained(self, error: DatabaseError) -> str:
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise `StoreError` with one line in place of SQLite's own error, whether SQLAlchemy is around it or not.
+
+        An `IntegrityError` or `ProgrammingError` is a bug of hpcml and keeps its traceback.
+        """
+        try:
+            yield
+        except Exception as error:
+            told = error if isinstance(error, sqlite3.Error) else getattr(error, "orig", None)
+            is_ours = isinstance(told, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+            if is_ours or not isinstance(told, sqlite3.DatabaseError):
+                raise
+            raise StoreError(self._explained(told)) from error
+
+    def _explained(self, error: sqlite3.DatabaseError) -> str:
         """Return one line on *error*, with what to do about it where that is known.
 
         SQLite's result codes are read without their upper bits (sqlite.org/rescode.html): a full disk and a damaged
         file have advice of their own.
         """
-        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(self.path.parent)):
             return f"no room is left for the store {self.name}: what was just being read in was undone; free some space"
         if code in _DAMAGED:
-            return damaged(self.name, str(error.orig))
-        return super().explained(error)
+            return damaged(self.name, str(error))
+        return f"the store {self.name} cannot be used: {error}"
 
 
 def is_full(folder: Path) -> bool:
@@ -80,15 +119,6 @@ def is_full(folder: Path) -> bool:
     return False
 
 
-def damaged(name: str, how: str) -> str:
-    """Return one line on a file that SQLite cannot read, with what to do; *how* is SQLite's message.
-
-    A store can always be made anew, since all that it holds is in the run directories.
-    """
-    anew = f"rm -f {name} {name}-* and hpcml sync make it anew"
-    return f"the store {name} is damaged ({how}): hpcml store check says more; {anew}"
-
-
 class SqliteStore(SqliteFile):
     """A store whose file SQLite's own locks protect, since all its users work on one host.
 
@@ -96,22 +126,13 @@ class SqliteStore(SqliteFile):
     file system that other machines may see, the file is used with a rollback journal instead (sqlite.org/wal.html).
     """
 
-    def __init__(self, placement: Placement) -> None:
-        super().__init__(placement)
-        self._engine = make_engine(lambda: sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S), prepare=_prepare)
-
-        @event.listens_for(self._engine, "begin")
-        def _begin(connection: Connection) -> None:
-            begin(connection)
-            if connection.exec_driver_sql("PRAGMA user_version").scalar_one():
-                raise StoreError(f"another machine began to publish the store {self.name}: run this command again")
-
     @classmethod
     def open(cls, placement: Placement) -> SqliteStore:
         """Return the store in this file, made or upgraded where needed; raises `StoreError`.
 
         A new file is readable and writable for its owner only (mode 0600). Before an upgrade a backup is written beside
-        it (`keep_before_upgrade`). Raised also for a file of another program, or of a newer hpcml: it is left as it is.
+        it (`hpcml.store.sqlite.backups`). Raised also for a file of another program, or of a newer hpcml: it is left as
+        it is.
         """
         check_file(placement.path)
         try:
@@ -119,115 +140,62 @@ class SqliteStore(SqliteFile):
         except OSError as error:
             raise StoreError(f"the store {placement.path} cannot be opened: {error.strerror}") from error
         store = cls(placement)
-        with store.translated():
-            bring_up_to_date(store._engine, placement.path)
-            _set_journal_mode(store._engine, placement)
+        with store.translated(), closing(store._connect()) as driver:
+            if revision_of(driver) != REVISION:
+                from hpcml.store.sqlite.engine import bring_up_to_date  # noqa: PLC0415 - loads Alembic
+
+                bring_up_to_date(store._engine, placement.path)
+            _set_journal_mode(driver, placement)
         return store
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Give a connection that sees one state of the store from beginning to end."""
-        with self.translated(), self._engine.connect() as connection, connection.begin():
-            yield connection
+    def reading(self) -> Iterator[FileReader]:
+        """Give one state of the store from beginning to end."""
+        with self.translated(), closing(FileReader(self._connect())) as reading:
+            reading.driver.execute("BEGIN")
+            self._check(reading.driver)
+            yield reading
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """Return a context manager with a connection; ``begin()`` waits until nobody else writes (BEGIN IMMEDIATE)."""
+        from hpcml.store.sqlite.engine import for_writing  # noqa: PLC0415 - who only reads does not load SQLAlchemy
+
         with self.translated(), for_writing(self._engine).connect() as connection:
             yield connection
 
     @contextmanager
     def maintaining(self) -> Iterator[Connection]:
         """Return a context manager with a connection in no transaction."""
-        with self.translated(), self._engine.execution_options(**_PLAIN).connect() as connection:
+        from hpcml.store.sqlite.engine import as_it_is  # noqa: PLC0415 - as above
+
+        with self.translated(), as_it_is(self._engine).connect() as connection:
             yield connection
 
     def close(self) -> None:
         """Let go of the file."""
-        self._engine.dispose()
+        if "_engine" in vars(self):
+            self._engine.dispose()
 
+    @cached_property
+    def _engine(self) -> Engine:
+        from hpcml.store.sqlite.engine import make_engine  # noqa: PLC0415 - as above
 
-def make_engine(connect: Callable[[], sqlite3.Connection], *, prepare: Callable[[sqlite3.Connection], None]) -> Engine:
-    """Return an engine that holds no file open while it is not used, not even after a fork.
+        return make_engine(self._connect, prepare=_prepare, begin=self._begin)
 
-    *connect* opens the file anew for each connection, and *prepare* is called with the new connection, for pragmas.
-    Foreign keys are checked. The caller makes each transaction begin as it wants by an event (`begin`).
-    """
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    def _begin(self, connection: Connection) -> None:
+        from hpcml.store.sqlite.engine import begin_as_told, driver_of  # noqa: PLC0415 - as above
 
-    @event.listens_for(engine, "connect")
-    def _connected(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # the driver begins nothing by itself: schema changes are transactional too
-        connection.execute("PRAGMA foreign_keys = ON")
-        prepare(connection)
+        begin_as_told(connection)
+        self._check(driver_of(connection))
 
-    return engine
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
 
-
-def for_writing(engine: Engine) -> Engine:
-    """Return *engine* with connections whose transactions keep others from writing."""
-    return engine.execution_options(**_WRITE)
-
-
-def as_it_is(engine: Engine) -> Engine:
-    """Return *engine* with connections that begin no transaction by themselves."""
-    return engine.execution_options(**_PLAIN)
-
-
-def begin(connection: Connection) -> None:
-    """Begin the transaction that the options of *connection* name.
-
-    To be called by an engine's event "begin". Plain connections begin nothing (`as_it_is`), those for writing take the
-    lock at once (BEGIN IMMEDIATE, sqlite.org/lang_transaction.html), all others begin as readers.
-    """
-    options = connection.get_execution_options()
-    if not options.get("hpcml_plain", False):
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("hpcml_write", False) else "BEGIN")
-
-
-def revision_of(connection: Connection) -> str | None:
-    """Return the schema version of the store; None if the file has no schema of ours.
-
-    It is the number of the last migration, as "0005", in Alembic's own table.
-    """
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
-    return None if revision is None else str(revision)
-
-
-def bring_up_to_date(engine: Engine, path: Path) -> None:
-    """Make or upgrade the schema behind *engine*, after a check and a backup beside *path*.
-
-    All of it is one transaction: a failed upgrade leaves the file as it was. Of several processes that start at once,
-    one upgrades and the others find it done. Raises `StoreError` for tables of another program, a newer schema, and
-    where no backup can be made.
-    """
-    with engine.connect() as connection, connection.begin():
-        if revision_of(connection) == REVISION:
-            return
-    # Imported here, since Alembic would double the start-up time of every command that finds nothing to upgrade.
-    from hpcml.store.upgrade import known_revisions, upgrade  # noqa: PLC0415
-
-    with for_writing(engine).connect() as connection, connection.begin():
-        revision = revision_of(connection)  # again: somebody else may have been faster
-        if revision == REVISION:
-            return
-        if revision is None:
-            if inspect(connection).get_table_names():
-                raise StoreError(another_programs(path))
-            connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-        elif revision not in known_revisions():
-            raise StoreError(newer(path, revision))
-        else:
-            keep_before_upgrade(engine, path, revision)
-        upgrade(connection)
-        log.info("upgraded %s from schema %s to %s", path, revision, REVISION)
-
-
-def newer(path: Path, revision: str) -> str:
-    """Return the message about a store that a later version of hpcml has made."""
-    return f"the store {path} was written by a newer hpcml (schema {revision}): update hpcml"
+    def _check(self, driver: sqlite3.Connection) -> None:
+        """Raise `StoreError` where the file is published from now on; *driver* is in a transaction."""
+        if driver.execute("PRAGMA user_version").fetchone()[0]:
+            raise StoreError(f"another machine began to publish the store {self.name}: run this command again")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
@@ -236,126 +204,13 @@ def _prepare(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA synchronous = NORMAL")
 
 
-def _set_journal_mode(engine: Engine, placement: Placement) -> None:
+def _set_journal_mode(driver: sqlite3.Connection, placement: Placement) -> None:
+    """Let *driver*, which is in no transaction, set how the file is changed."""
     # Write-ahead logging needs memory shared by all who use the file, hence one machine (sqlite.org/wal.html).
     wanted = "wal" if placement.is_local else "delete"
     give_up_at = time.monotonic() + _MODE_SWITCH_S
-    connection = engine.raw_connection()  # outside of any transaction, where alone the mode can change
-    try:
-        cursor = connection.cursor()
-        while cursor.execute("PRAGMA journal_mode").fetchone()[0] != wanted and time.monotonic() < give_up_at:
-            try:
-                cursor.execute(f"PRAGMA journal_mode = {wanted}")
-            except sqlite3.OperationalError:  # in use by others; either mode is right while one host uses the file
-                time.sleep(0.02)
-        cursor.close()
-    finally:
-        connection.close()
-
-
-_KEPT = 3
-_WORD = ".backup-"
-_UNFINISHED = ".unfinished"
-
-
-def keep_before_upgrade(engine: Engine, path: Path, revision: str) -> None:
-    """Check the store behind *engine* and copy it beside *path*; raises `StoreError` where either fails.
-
-    An empty store needs no copy. The write lock may be held meanwhile, usually by the caller. The newest three backups
-    are kept, and older ones deleted.
-    """
-    with as_it_is(engine).connect() as connection:
-        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
-        if found != "ok":
-            raise StoreError(damaged(str(path), str(found)))
-        if not inspect(connection).has_table("run"):
-            return
-        if connection.exec_driver_sql("SELECT 1 FROM run LIMIT 1").scalar_one_or_none() is None:
-            return
-        source = connection.connection.driver_connection
-        assert isinstance(source, sqlite3.Connection)
+    while driver.execute("PRAGMA journal_mode").fetchone()[0] != wanted and time.monotonic() < give_up_at:
         try:
-            write_backup(source, backup_name(path, revision))
-        except (OSError, DatabaseError, sqlite3.Error) as error:
-            raise StoreError(f"the store {path} is not upgraded, since no backup can be made of it: {error}") from error
-    thin_out(path, keep=_KEPT)
-
-
-def backup_name(path: Path, revision: str) -> Path:
-    """Return an unused name: ``store.db.backup-<schema>-<time>``.
-
-    The time is local, to the second; a number is added where the name is taken.
-    """
-    stem = f"{path}{_WORD}{revision}-{time.strftime('%Y%m%d-%H%M%S')}"
-    free = Path(stem)
-    for count in range(2, 1000):
-        if not free.exists():
-            break
-        free = Path(f"{stem}-{count}")
-    return free
-
-
-def backups_of(path: Path) -> list[Path]:
-    """Return the backups beside the store *path*, newest first.
-
-    Unfinished ones are left out. Newest is by the time of the last change of the file.
-    """
-    found = [file for file in path.parent.iterdir() if file.name.startswith(f"{path.name}{_WORD}")]
-    # of one that was killed SQLite's journal may be left, too: ``….unfinished-journal``
-    return sorted((file for file in found if not _is_unfinished(file, path)), key=_age)
-
-
-def write_backup(source: sqlite3.Connection, target: Path) -> None:
-    """Copy what *source* sees into the new file *target*, which appears only when it is whole.
-
-    Raises `OSError` or `sqlite3.Error`. The copy is marked as no publication, wherever it came from. Its mode is 0600,
-    and it is synced to the disk before it gets its name. What a failed or killed call leaves is removed, at once or by
-    the next one.
-    """
-    unfinished = Path(f"{target}{_UNFINISHED}")
-    unfinished.unlink(missing_ok=True)
-    try:
-        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        with closing(sqlite3.connect(unfinished)) as copy:
-            source.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")
-            copy.execute("PRAGMA user_version = 0")
-            copy.commit()
-        sync(unfinished)  # its name is SQLite's to work with, and `thin_out`'s to clean up: hence no `creating`
-        appear(unfinished, target)
-    finally:
-        for leftover in (unfinished, Path(f"{unfinished}-journal")):
-            leftover.unlink(missing_ok=True)
-
-
-def thin_out(path: Path, *, keep: int) -> list[Path]:
-    """Delete all but the newest *keep* backups beside *path*, and unfinished ones; return what was deleted.
-
-    Unfinished ones go once they are an hour old: a younger one may be another process's at work.
-    """
-    gone = backups_of(path)[keep:]
-    left = [
-        file
-        for file in path.parent.iterdir()
-        if file.name.startswith(f"{path.name}{_WORD}") and _is_unfinished(file, path)
-    ]
-    gone += [file for file in left if _is_forgotten(file)]
-    for file in gone:
-        file.unlink(missing_ok=True)
-    return gone
-
-
-def _is_unfinished(file: Path, path: Path) -> bool:
-    return _UNFINISHED in file.name.removeprefix(path.name)
-
-
-def _age(path: Path) -> tuple[float, str]:
-    with suppress(OSError):
-        return -path.stat().st_mtime, path.name
-    return 0.0, path.name
-
-
-def _is_forgotten(path: Path) -> bool:
-    with suppress(OSError):
-        return time.time() - path.stat().st_mtime > 3600
-    return False
+            driver.execute(f"PRAGMA journal_mode = {wanted}")
+        except sqlite3.OperationalError:  # in use by others; either mode is right while one host uses the file
+            time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The file of a store before SQLite opens it: its path, its header, its file system, and the mode in which it is used.
+"""The file of a store before it is used: its path, its header, its schema, its file system, and the mode of its use.
 
 `placement_of` decides between the modes: `direct` on a local file system, `published` on one that several machines may
 share, or as HPCML_STORE_MODE says.
@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sqlite3
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-
 from hpcml.errors import StoreError
-from hpcml.store.schema import APPLICATION_ID
+from hpcml.store.database import APPLICATION_ID
 
 _MAGIC = b"SQLite format 3\0"
 _WITH_WAL = 2  # the format that a file in write-ahead mode has
@@ -70,6 +68,9 @@ def path_of(url: str) -> Path:
         raise StoreError(
             f"the store {scheme}://... is not supported: give the path of an SQLite file, or postgresql://"
         )
+    from sqlalchemy.engine import make_url  # noqa: PLC0415 - most are paths
+    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -144,6 +145,38 @@ def _looks_like_ours(path: Path) -> bool:
     header = SqliteHeader.of(path)
     # a first creator is committing, or died so: SQLite finishes or undoes that, and then we look again
     return header.is_empty or header.is_ours or Path(f"{path}-journal").exists()
+
+
+def damaged(name: str, how: str) -> str:
+    """Return one line on a file that SQLite cannot read, with what to do; *how* is SQLite's message.
+
+    A store can always be made anew, since all that it holds is in the run directories.
+    """
+    anew = f"rm -f {name} {name}-* and hpcml sync make it anew"
+    return f"the store {name} is damaged ({how}): hpcml store check says more; {anew}"
+
+
+def has_table(driver: sqlite3.Connection, name: str) -> bool:
+    """Tell whether the file has a table *name*."""
+    return (
+        driver.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone() is not None
+    )
+
+
+def revision_of(driver: sqlite3.Connection) -> str | None:
+    """Return the schema version of the store; None if the file has no schema of ours.
+
+    It is the number of the last migration, as "0005", in Alembic's own table.
+    """
+    if not has_table(driver, "alembic_version"):
+        return None
+    found = driver.execute("SELECT version_num FROM alembic_version").fetchone()
+    return None if found is None else str(found[0])
+
+
+def newer(path: Path, revision: str) -> str:
+    """Return the message about a store that a later version of hpcml has made."""
+    return f"the store {path} was written by a newer hpcml (schema {revision}): update hpcml"
 
 
 MOUNTS = Path("/proc/self/mounts")

@@ -24,29 +24,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-from sqlalchemy import Connection, event
-from sqlalchemy.exc import OperationalError
 
 from hpcml.errors import StoreError
 from hpcml.runs.atomic import sync, write_text
 from hpcml.runs.liveness import boot_id
 from hpcml.runs.lock import Lock, Owner, Patience, clear_dead, kept_alive, wait_for
-from hpcml.store.schema import REVISION
-from hpcml.store.sqlite.file import (
-    BUSY_TIMEOUT_S,
-    SqliteFile,
-    as_it_is,
-    begin,
-    bring_up_to_date,
-    for_writing,
-    make_engine,
-    revision_of,
-)
-from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, file_system_of, is_local
+from hpcml.store.database import REVISION
+from hpcml.store.sqlite.file import BUSY_TIMEOUT_S, FileReader, SqliteFile
+from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, file_system_of, is_local, revision_of
 from hpcml.store.sqlite.read_only import connect_to_snapshot
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
 
 PATIENCE = Patience(poll_s=0.25)
 _WAIT_S = 30.0
@@ -73,8 +66,6 @@ class PublishedStore(SqliteFile):
         super().__init__(placement)
         self._file = placement.path.resolve()  # a rename replaces what a symbolic link points to, not the link
         self._turns = _Turns(self._file, environ=environ, patience=patience, wait_s=wait_s)
-        self._snapshot = make_engine(lambda: connect_to_snapshot(self._file), prepare=lambda _: None)
-        event.listen(self._snapshot, "begin", begin)
 
     @classmethod
     def open(cls, placement: Placement, **details: object) -> PublishedStore:
@@ -87,6 +78,8 @@ class PublishedStore(SqliteFile):
         store = cls(placement, **details)  # type: ignore[arg-type]
         with store.translated(), store._turns.session() as turns:
             if turns.take(unless=store._is_ready, or_direct=True):
+                from hpcml.store.sqlite.engine import bring_up_to_date  # noqa: PLC0415 - loads Alembic
+
                 bring_up_to_date(turns.engine, placement.path)
                 turns.publish(None if SqliteHeader.of(store._file).publication else new_number())
         return store
@@ -94,32 +87,34 @@ class PublishedStore(SqliteFile):
     def _is_ready(self) -> bool:
         if not SqliteHeader.of(self._file).publication:
             return False
-        with self.reading() as connection:
-            return revision_of(connection) == REVISION
+        with self.reading() as reading:
+            return revision_of(reading.driver) == REVISION
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Return a context manager with a connection that sees one state of the store from beginning to end.
+    def reading(self) -> Iterator[FileReader]:
+        """Return a context manager with one state of the store from beginning to end.
 
         Inside `writing` and `together` that is what was written last, else what was published last.
         """
         if self._turns.is_taken:
-            with self.translated(), self._turns.engine.connect() as connection, connection.begin():
-                yield connection
+            with self.translated(), closing(FileReader(self._turns.connect())) as reading:
+                reading.driver.execute("BEGIN")
+                yield reading
             return
         with self.translated(), ExitStack() as stack:
             try:
-                connection = stack.enter_context(self._see())
-            except OperationalError:  # replaced on another machine just between finding and reading it (ESTALE)
-                connection = stack.enter_context(self._see())
-            yield connection
+                reading = stack.enter_context(self._see())
+            except sqlite3.OperationalError:  # replaced on another machine just between finding and reading it (ESTALE)
+                reading = stack.enter_context(self._see())
+            yield reading
 
     @contextmanager
-    def _see(self) -> Iterator[Connection]:
-        with self._snapshot.connect() as connection, connection.begin():
-            if not connection.exec_driver_sql("PRAGMA user_version").scalar_one():
+    def _see(self) -> Iterator[FileReader]:
+        with closing(FileReader(connect_to_snapshot(self._file))) as reading:
+            reading.driver.execute("BEGIN")
+            if not reading.driver.execute("PRAGMA user_version").fetchone()[0]:
                 raise StoreError(f"another process began to use the store {self.name} directly: run this command again")
-            yield connection
+            yield reading
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -129,6 +124,8 @@ class PublishedStore(SqliteFile):
         `StoreError` where the lease is not to be had or was taken over by another process: what was not published is
         then as if it had never been written.
         """
+        from hpcml.store.sqlite.engine import for_writing  # noqa: PLC0415 - who only reads does not load SQLAlchemy
+
         with self.translated(), self._turns.session() as turns, for_writing(turns.engine).connect() as connection:
             yield connection
 
@@ -141,6 +138,8 @@ class PublishedStore(SqliteFile):
     @contextmanager
     def maintaining(self) -> Iterator[Connection]:
         """Return a context manager with a connection to the copy, in no transaction; the end publishes."""
+        from hpcml.store.sqlite.engine import as_it_is  # noqa: PLC0415 - as above
+
         with self.translated(), self._turns.session() as turns:
             turns.take()
             with as_it_is(turns.engine).connect() as connection:
@@ -158,8 +157,7 @@ class PublishedStore(SqliteFile):
 
     def close(self) -> None:
         """Let go of the files."""
-        self._snapshot.dispose()
-        self._turns.engine.dispose()
+        self._turns.close()
 
 
 class _Turns:
@@ -181,8 +179,6 @@ class _Turns:
         self._since = 0.0
         self._published = 0  # how often the copy had been changed when it was equal to what is published
         self._publishing_s = 0.0
-        self.engine = make_engine(self._connect, prepare=prepare_copy)
-        event.listen(self.engine, "begin", self._begin)
 
     @property
     def is_taken(self) -> bool:
@@ -276,7 +272,21 @@ class _Turns:
         _sync_folder(self._file.parent)
         self._published, self._publishing_s = self._copy.changes, time.monotonic() - began
 
+    @cached_property
+    def engine(self) -> Engine:
+        """What writes into the copy."""
+        from hpcml.store.sqlite.engine import make_engine  # noqa: PLC0415 - who only reads does not load SQLAlchemy
+
+        return make_engine(self.connect, prepare=prepare_copy, begin=self._begin)
+
+    def close(self) -> None:
+        """Let go of the copy."""
+        if "engine" in vars(self):
+            self.engine.dispose()
+
     def _begin(self, connection: Connection) -> None:
+        from hpcml.store.sqlite.engine import begin_as_told  # noqa: PLC0415 - as above
+
         if connection.get_execution_options().get("hpcml_write", False):
             is_over = time.monotonic() - self._since > max(_TURN_S, 4 * self._publishing_s)
             if self.is_taken and is_over:
@@ -287,10 +297,10 @@ class _Turns:
             if not self.is_taken:
                 self.take()
                 connection.invalidate()  # so that it is opened anew: on the copy, as it is now
-        begin(connection)
+        begin_as_told(connection)
 
-    def _connect(self) -> sqlite3.Connection:
-        # Without the lease there is nothing to be opened yet: the first transaction will.
+    def connect(self) -> sqlite3.Connection:
+        """Return a connection of the driver to the copy; without the lease there is nothing to be opened yet."""
         return self._copy.connect() if self.is_taken else sqlite3.connect(":memory:")
 
     def _keep(self) -> None:
@@ -417,7 +427,8 @@ class WorkingCopy:
         lack.
         """
         unlocked = "" if self.is_local else "?nolock=1"
-        return sqlite3.connect(f"file:{quote(str(self.file))}{unlocked}", uri=True, timeout=BUSY_TIMEOUT_S)
+        place = f"file:{quote(str(self.file))}{unlocked}"
+        return sqlite3.connect(place, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
 
     @property
     def changes(self) -> int:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
-from sqlalchemy import Connection, event
-
 from hpcml.errors import StoreError
-from hpcml.store.schema import REVISION
-from hpcml.store.sqlite.file import BUSY_TIMEOUT_S, SqliteFile, begin, make_engine, newer, revision_of
-from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file
+from hpcml.store.database import REVISION
+from hpcml.store.sqlite.file import BUSY_TIMEOUT_S, FileReader, SqliteFile
+from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, newer, revision_of
 
 
 class ReadOnlyStore(SqliteFile):
@@ -25,11 +23,6 @@ class ReadOnlyStore(SqliteFile):
 
     `hpcml estimate` opens its store in this way too, since it must change nothing.
     """
-
-    def __init__(self, placement: Placement) -> None:
-        super().__init__(placement)
-        self._engine = make_engine(lambda: connect_for_reading(self.path.resolve()), prepare=lambda _: None)
-        event.listen(self._engine, "begin", begin)
 
     @classmethod
     def open(cls, placement: Placement) -> ReadOnlyStore:
@@ -39,8 +32,8 @@ class ReadOnlyStore(SqliteFile):
         """
         check_file(placement.path)
         store = cls(placement)
-        with store.reading() as connection:
-            check_revision(connection, placement.path)
+        with store.reading() as reading:
+            check_revision(reading.driver, placement.path)
         return store
 
     @property
@@ -54,10 +47,11 @@ class ReadOnlyStore(SqliteFile):
         return f"on {self.placement.file_system or 'an unknown file system'}, read-only for you"
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Give a connection that sees one state of the store from beginning to end."""
-        with self.translated(), self._engine.connect() as connection, connection.begin():
-            yield connection
+    def reading(self) -> Iterator[FileReader]:
+        """Give one state of the store from beginning to end."""
+        with self.translated(), closing(FileReader(connect_for_reading(self.path.resolve()))) as reading:
+            reading.driver.execute("BEGIN")
+            yield reading
 
     def writing(self) -> NoReturn:
         """Raise `StoreError`."""
@@ -68,16 +62,15 @@ class ReadOnlyStore(SqliteFile):
         self.writing()
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._engine.dispose()
+        """Nothing is held open between two readings."""
 
 
-def check_revision(connection: Connection, path: Path) -> None:
+def check_revision(driver: sqlite3.Connection, path: Path) -> None:
     """Raise `StoreError` for a schema that would need an upgrade, or a later hpcml.
 
     The messages say whose move it is: an upgrade is its owner's.
     """
-    revision = revision_of(connection)
+    revision = revision_of(driver)
     if revision is None:
         raise StoreError(f"there is nothing in the store {path} yet, and it is read-only for you")
     if revision == REVISION:
@@ -100,7 +93,8 @@ def connect_for_reading(path: Path) -> sqlite3.Connection:
     header, wal, shared = SqliteHeader.of(path), Path(f"{path}-wal"), Path(f"{path}-shm")
     if header.publication or (header.has_wal and not (wal.exists() and shared.exists())):
         return connect_to_snapshot(path)  # nobody is writing into it; without its shared memory SQLite could not tell
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+    place = f"file:{quote(str(path))}?mode=ro"
+    return sqlite3.connect(place, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
 
 
 def connect_to_snapshot(path: Path) -> sqlite3.Connection:
@@ -109,4 +103,4 @@ def connect_to_snapshot(path: Path) -> sqlite3.Connection:
     SQLite then neither locks the file nor looks for changes: a change during the reading would give wrong answers
     (sqlite.org/uri.html). A replaced file is not changed, only no longer found under its name.
     """
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True, isolation_level=None)
