@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy import special  # not scipy.stats: it takes a second to import, and `hpcml` is typed often
 
 from hpcml.model.comparison import Interval, Verdict
-from hpcml.model.publication import Band
+from hpcml.model.query_results import Band
 
 LEAST_SEEDS = 3  # below, no verdict: two runs that happen to agree would be certain of anything
 INDICATIVE_BELOW = 5  # seeds; power at the usual margins is 2 to 30 % with 3

@@ -32,7 +32,7 @@ def init(
     """
     from hpcml.cli.terminal import ask
     from hpcml.commands import new as scaffold
-    from hpcml.model.run import Goal
+    from hpcml.model.choices import Goal
 
     project = Path.cwd()
 

@@ -3,8 +3,8 @@
 Two copies of OpenBLAS come with them. Each starts a thread for every core as it is loaded, and these wait for work by
 looking for it: on two cores that is a fifth of the CPU time of `hpcml compare`, which multiplies no large matrices, and
 on the 128 cores of a login node a nuisance to others. OpenBLAS asks the environment for their number. That is set while
-it is loaded and no longer: programs that the command starts have as many threads as their user says. `numpy.f2py` and
-`numpy.testing` come by a ``from numpy import *`` of SciPy's, take 0.07 s, and are loaded now if somebody uses them.
+it is loaded and no longer: programs that the command starts have as many threads as their user says. `numpy.f2py`,
+`numpy.random` and some others come by a ``from numpy import *`` of SciPy's, take 0.08 s, and are loaded if used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import ModuleType
 
 _THREADS = "OPENBLAS_NUM_THREADS"  # OpenBLAS, USAGE.md; it is read as the library is loaded
 _WITH_OPENBLAS = frozenset({"numpy", "scipy.linalg", "scipy.special"})
-_WHEN_USED = frozenset({"numpy.f2py", "numpy.testing"})
+_WHEN_USED = frozenset({"numpy.f2py", "numpy.ma", "numpy.polynomial", "numpy.random", "numpy.testing"})
 
 
 class _Sparing:

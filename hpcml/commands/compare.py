@@ -18,15 +18,15 @@ from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ComparisonError, HpcmlError, why_not
 from hpcml.model.checklist import Checklist
+from hpcml.model.choices import Until
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.looks import Glance, LookPlan, PlannedStudy
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Curve, RunRecord
-from hpcml.model.run import Until
 from hpcml.paths import Places
 from hpcml.runs import looks
+from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import read_raw
 from hpcml.runs.private import is_ours
 from hpcml.store import query
 from hpcml.store.attempts import attempts_of, others_of_experiments

@@ -14,9 +14,9 @@ from pathlib import Path
 from hpcml.commands.reported import Reported
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
+from hpcml.runs.files import read_raw
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import read_raw
 from hpcml.runs.state import EventName, RunFold, Told, counted, paths_in, unread_words
 from hpcml.store.journals import find_header
 

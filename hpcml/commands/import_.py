@@ -25,9 +25,10 @@ from hpcml.interop.mlflow_import import Imported, journal_text, not_in
 from hpcml.interop.output import copy_file, is_inside
 from hpcml.paths import Places
 from hpcml.runs.atomic import appear, sync, write_text
+from hpcml.runs.files import read_raw
 from hpcml.runs.journal import Event, Header, read_journal
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import IMPORTED, read_raw
+from hpcml.runs.manifest import IMPORTED
 from hpcml.runs.private import make_folder, write_file
 from hpcml.runs.rest import wake
 from hpcml.store.loading import clock_zeros

@@ -17,8 +17,8 @@ from string import Template
 from hpcml.config import user
 from hpcml.config.profiles import check_name, get_profile
 from hpcml.errors import ConfigError, require
+from hpcml.model.choices import Goal
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.run import Goal
 from hpcml.paths import resource_dir
 from hpcml.schedulers.registry import backend_of
 

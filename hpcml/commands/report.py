@@ -25,8 +25,8 @@ from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.interop import output
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.precision import Numerics
-from hpcml.model.publication import Axis, Band, GroupCurves, LiveLook, Origin, Publication, ReportGroup
-from hpcml.model.query_results import Curves, Timeline
+from hpcml.model.publication import Axis, GroupCurves, LiveLook, Origin, Publication
+from hpcml.model.query_results import Band, Curves, ReportGroup, Timeline
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.scaling import Scaling
 from hpcml.model.state import State

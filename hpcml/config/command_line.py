@@ -11,8 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hpcml.config.guess import KEYS, did_you_mean
 from hpcml.config.misplaced import of_qsub, what_was_meant
 from hpcml.errors import ConfigError
+from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
-from hpcml.model.run import Goal, Run
+from hpcml.model.run import Run
 from hpcml.paths import is_source_of_hpcml
 
 # Hydra's flags that take a value (hydra/_internal/utils.py, get_args_parser); --info takes an optional one.

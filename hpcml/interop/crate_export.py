@@ -22,10 +22,10 @@ from hpcml.interop import tables
 from hpcml.interop.csv_export import write_rows
 from hpcml.interop.exported import Export, WholeRun, clean, json_ready, last_value, needing
 from hpcml.interop.output import file_name, is_inside
-from hpcml.model.run import changes_results
+from hpcml.model.identity import changes_results
 from hpcml.model.state import State
+from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import read_raw
 
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 _TERMS = "https://w3id.org/ro/terms/workflow-run/context"

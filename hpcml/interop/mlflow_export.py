@@ -26,8 +26,8 @@ from hpcml.errors import ConfigError, HpcmlError
 from hpcml.interop.exported import WholeRun, clean, json_ready, needing
 from hpcml.interop.output import file_name
 from hpcml.model.state import State
+from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import read_raw
 
 UID = "hpcml.uid"
 _DONE = "hpcml.exported"  # what was exported, in one word: where it is still that, nothing is looked at

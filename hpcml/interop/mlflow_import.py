@@ -30,8 +30,8 @@ import yaml
 from hpcml.codec import Json, flatten
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.interop.mlflow_export import UID
+from hpcml.model.identity import identifies
 from hpcml.model.precision import ALIASES
-from hpcml.model.run import identifies
 from hpcml.runs.journal import FORMAT, Chunk, Event, Header, Metrics
 from hpcml.runs.manifest import IMPORTED
 from hpcml.runs.state import EventName

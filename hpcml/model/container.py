@@ -85,8 +85,6 @@ _OF_AN_IMAGE_TO_BUILD = (
     "environment",
     "labels",
 )
-# How an image comes about and is called changes nothing in it.
-_NOT_IDENTIFYING = frozenset({"build", "runtime", "labels", "compression", "build_processors"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,14 +257,6 @@ def begins_section(line: str) -> bool:
 def holds_login(words: str) -> bool:
     """Tell whether there is a URL with a login in *words*, which everybody with the image could read."""
     return _URL_LOGIN.search(words) is not None
-
-
-def identifies_container(key: str) -> bool:
-    """Tell whether the setting *key* (``container.*``) is part of the run's identity, as in model/run.identifies.
-
-    Who builds an image, its runtime and its labels do not change the software inside.
-    """
-    return key.removeprefix("container.").partition(".")[0] not in _NOT_IDENTIFYING
 
 
 def _breaks(value: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpcml.model.run import Goal
+from hpcml.model.choices import Goal
 
 _LESS = re.compile(
     r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|fid|kid|bp[bc]|"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcml.codec import encode, flatten
-from hpcml.model.run import Training
+from hpcml.model.training import Training
 
 _UNCHOSEN: Mapping[str, tuple[object, ...]] = {  # what they are where nobody says anything, by conf/run.yaml
     "model.name": ("custom",),

@@ -20,8 +20,9 @@ from typing import Any
 from hpcml.codec import decode
 from hpcml.errors import ConfigError
 from hpcml.model.precision import INFERENCE, Device, Numerics, PrecisionName, capability, decide_numerics, why_refused
-from hpcml.model.run import Data, LayoutName, Model, Run, Training
+from hpcml.model.run import Data, LayoutName, Model, Run
 from hpcml.model.strategy import KINDS, Strategy, StrategyName
+from hpcml.model.training import Training
 from hpcml.paths import is_source_of_hpcml
 
 _FILE = "recipe.toml"

@@ -5,7 +5,7 @@ The `Run` is written into the run's run.json, read again by the agent on the com
 ("model.name") in the experiment store. Each class is one group or section of the configuration. A value that cannot
 work raises `ConfigError` when the object is made, with one line that names the setting, its value and the choices.
 
-`identifies`, `changes_results` and `spec_hash` say which settings make two runs the same experiment.
+`hpcml.model.identity` and `Run.spec_hash` say which settings make two runs the same experiment.
 """
 
 from __future__ import annotations
@@ -17,39 +17,25 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from hpcml.codec import encode, flatten
 from hpcml.errors import ConfigError, require
+from hpcml.model.choices import Goal, Scale, Until
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
-from hpcml.model.container import Container, ContainerKind, identifies_container
+from hpcml.model.container import Container, ContainerKind
+from hpcml.model.identity import identifies
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, Numerics, PrecisionName, decide_numerics
 from hpcml.model.strategy import Strategy, StrategyName
+from hpcml.model.training import Training
 from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
 
 CLAIMS = ("equivalent", "non-inferior", "better")  # what a plan of looks may be to show
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-_WORDS_FOR_PEOPLE = frozenset({"name", "tags"})
-# Who pays, when and how long: a run that is asked for again with another walltime is the same run. The partition and
-# the constraint stay in: they may choose other hardware.
-_PLACEMENT = frozenset(
-    f"resources.{word}"
-    for word in (
-        *("account", "qos", "mem", "walltime", "reservation", "nodelist", "exclude", "exclusive", "dependency"),
-        *("mail_user", "mail_type", "array_parallelism", "extra_directives"),
-        *("pbs.mpiprocs", "pbs.ompthreads", "pbs.place", "pbs.filesystems"),
-    )
-) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
-# How a run is judged, observed, and whether it goes on after a precision mismatch, is not what it computes. These
-# settings came after the first runs were recorded, whose hashes must not change.
-_JUDGEMENT = (
-    *("objective.margins", "objective.target", "objective.scale", "objective.resolution", "objective.worst"),
-    *("precision.on_mismatch", "precision.observe", "workload.metrics_from"),
-)
 # Settings that came after the first runs were recorded: at these values the run is the same experiment as before.
 _ADDED_LATER: Mapping[str, object] = {
     "model.options": {},
@@ -78,7 +64,6 @@ _LAUNCHING_MODULES = {  # python -m MODULE
     "deepspeed.launcher.runner": "deepspeed",
     "horovod.runner": "horovodrun",
 }
-_HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,42 +151,6 @@ class Layout:
     """The memory format; nhwc is torch's channels_last."""
 
     name: LayoutName
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """How long a recipe trains, with which batch and learning rate; the user's own program may ignore all of it."""
-
-    steps: int = 300
-    batch_size: int = 64  # samples of one optimiser step, over all processes
-    learning_rate: float = 1e-3
-    eval_every: int = 50  # steps between validations
-    checkpoint_every: int | None = None  # steps between checkpoints; None: only when the run is asked to leave
-    deterministic: bool = True  # same seed, threads and software: same numbers, bit for bit
-    accumulate: int = 1  # gradient accumulation: parts of each process's share of a batch; less memory, same batch
-    compile: bool = False  # torch.compile; refused for other frameworks
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "eval_every", "checkpoint_every", "accumulate"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"training.{name}={value} must be at least 1")
-        rate = self.learning_rate
-        require(rate > 0 and math.isfinite(rate), f"training.learning_rate={rate} must be positive and finite")
-
-
-class Goal(Enum):
-    """Whether larger or smaller values of the metric are better."""
-
-    max = "max"
-    min = "min"
-
-
-class Scale(Enum):
-    """The scale on which values of the metric are compared; errors near 0 and accuracies near 1 are skewed as such."""
-
-    linear = "linear"
-    log = "log"
-    logit = "logit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,13 +266,6 @@ class Notify(Enum):
     never = "never"
     run = "run"
     sweep = "sweep"
-
-
-class Until(Enum):
-    """Whether all runs of a sweep are submitted, or seeds in rounds until the verdict is there."""
-
-    all = "all"
-    verdict = "verdict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -643,31 +585,3 @@ def _identity(name: str, part: object, known: _KnownParts) -> str:
             return text
         known[id(part)] = (part, text)
     return known[id(part)][1]
-
-
-@lru_cache(maxsize=10_000)  # of a sweep's runs the keys are the same
-def identifies(key: str) -> bool:
-    """Tell whether the setting *key* is part of the run's identity: runs that differ in it are different experiments.
-
-    Not part of it are names and tags, who pays and where the job waits, packing, telemetry, and how results are judged.
-    Of a cluster only its name counts: the other fields describe it and may be corrected later.
-
-        >>> identifies("training.batch_size"), identifies("resources.walltime")
-        (True, False)
-    """
-    if key.startswith("cluster."):
-        return key == "cluster.name"
-    if key.startswith("container."):
-        return identifies_container(key)
-    if key.startswith(("schedule.", "telemetry.", "resources.pbs.options", *_JUDGEMENT)):
-        return False
-    return key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
-
-
-def changes_results(key: str) -> bool:
-    """Tell whether the setting *key* may change what a run computes or how fast.
-
-    These are the settings of `identifies` without the choice of partition, queue and constraint: which hardware these
-    led to is recorded as facts of the run, and compared as such.
-    """
-    return identifies(key) and key not in _HARDWARE_CHOICE

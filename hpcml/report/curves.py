@@ -10,8 +10,8 @@ from rich.console import Console, RenderableType
 
 from hpcml.codec import Json
 from hpcml.model.precision import Numerics
-from hpcml.model.publication import Band, GroupCurves, ReportGroup
-from hpcml.model.query_results import Curves
+from hpcml.model.publication import GroupCurves
+from hpcml.model.query_results import Band, Curves, ReportGroup
 from hpcml.model.records import MetricSummary, Point, RunRecord
 from hpcml.report.charts import decimate, drawn_text, titled
 from hpcml.report.document import (

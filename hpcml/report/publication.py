@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hpcml.model.comparison import Cell
-from hpcml.model.publication import Publication, ReportGroup
+from hpcml.model.publication import Publication
+from hpcml.model.query_results import ReportGroup
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.report.asked_used import asked_used_section

@@ -9,8 +9,11 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from hpcml.errors import HpcmlError
 
 _MOST_BYTES = 64 << 20  # of a file that is read whole: a run.json has a few KiB
 _DEEPEST = 100  # of nested JSON: what is deeper exhausts the stack of whoever looks through it
@@ -84,3 +87,21 @@ def parse_json(text: bytes | str) -> Any:  # noqa: ANN401
 def _is_deeper(value: Any, levels: int) -> bool:  # noqa: ANN401
     parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
+
+
+def read_raw(path: Path) -> dict[str, Any]:
+    """Return run.json as plain JSON values, of any format; raise `HpcmlError` where it cannot be read."""
+    return object_in(path, lambda: read_whole(path))
+
+
+def object_in(path: Path, content: Callable[[], str | bytes]) -> dict[str, Any]:
+    """Return the JSON object that *content* of the run.json in *path* is; raise `HpcmlError` where it is none."""
+    try:
+        raw = parse_json(content())
+    except OSError as error:
+        raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise HpcmlError(f"{path} is damaged: {error}") from error
+    if not isinstance(raw, dict):
+        raise HpcmlError(f"{path} is no run.json")
+    return raw

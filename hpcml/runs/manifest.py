@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
@@ -19,7 +19,7 @@ from hpcml.codec import Json, decode, encode
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.precision import Numerics
 from hpcml.model.run import Run
-from hpcml.runs.files import parse_json, read_whole
+from hpcml.runs.files import object_in, read_raw
 from hpcml.runs.layout import home_of
 from hpcml.runs.private import create_file, read
 
@@ -217,12 +217,7 @@ def read_own(path: Path) -> dict[str, Any]:
 
     Raises `HpcmlError` where it cannot be read.
     """
-    return _object(path, lambda: read(path, top=home_of(path)))
-
-
-def read_raw(path: Path) -> dict[str, Any]:
-    """Return run.json as plain JSON values, of any format; raise `HpcmlError` where it cannot be read."""
-    return _object(path, lambda: read_whole(path))
+    return object_in(path, lambda: read(path, top=home_of(path)))
 
 
 def read_provenance(path: Path) -> Provenance | None:
@@ -260,15 +255,3 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _object(path: Path, content: Callable[[], str | bytes]) -> dict[str, Any]:
-    try:
-        raw = parse_json(content())
-    except OSError as error:
-        raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise HpcmlError(f"{path} is damaged: {error}") from error
-    if not isinstance(raw, dict):
-        raise HpcmlError(f"{path} is no run.json")
-    return raw

@@ -20,8 +20,9 @@ from hpcml.codec import check_type, flatten
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.precision import Numerics
 from hpcml.model.record_keys import unix_time
+from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import FORMAT, Manifest, read_raw
+from hpcml.runs.manifest import FORMAT, Manifest
 from hpcml.store.news import manifest_stamp
 from hpcml.store.origin import home_of
 from hpcml.store.parse import storable

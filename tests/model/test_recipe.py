@@ -24,8 +24,9 @@ from hpcml.model.recipe import (
     read_recipe,
     recipe_names,
 )
-from hpcml.model.run import Data, Layout, LayoutName, Model, Objective, Precision, Run, Training, Workload
+from hpcml.model.run import Data, Layout, LayoutName, Model, Objective, Precision, Run, Workload
 from hpcml.model.strategy import Strategy, StrategyName
+from hpcml.model.training import Training
 from hpcml.paths import resource_dir
 
 A_RUN = Run(

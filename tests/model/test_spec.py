@@ -9,8 +9,9 @@ import pytest
 from hpcml.codec import decode, decode_alike, encode, flatten
 from hpcml.errors import ConfigError
 from hpcml.model.container import ContainerKind
+from hpcml.model.identity import identifies
 from hpcml.model.metric_sources import MetricRule
-from hpcml.model.run import _ADDED_LATER, ProfileTool, Run, identifies, know_hashes
+from hpcml.model.run import _ADDED_LATER, ProfileTool, Run, know_hashes
 from tests.conftest import ComposeOne
 
 

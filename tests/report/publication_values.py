@@ -7,8 +7,8 @@ import random
 from typing import Any
 
 from hpcml.model.comparison import Cost, Load, ToTarget
-from hpcml.model.publication import Band, GroupCurves, Level, Origin, Publication, ReportGroup
-from hpcml.model.query_results import Curves, TelemetrySpan, Timeline
+from hpcml.model.publication import GroupCurves, Origin, Publication
+from hpcml.model.query_results import Band, Curves, Level, ReportGroup, TelemetrySpan, Timeline
 from hpcml.model.records import Point, RunRecord, Usage
 from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint, SerialShare
 from hpcml.model.state import State

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.model.run import Training
+from hpcml.model.training import Training
 from tests.cli.command_line import HPCML, Hpcml, said_in_one_line
 from tests.store.building import T0, Journal, make_run_dir
 

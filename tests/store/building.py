@@ -24,10 +24,10 @@ from hpcml.model.run import (
     Resources,
     Run,
     SchedulerName,
-    Training,
     Workload,
 )
 from hpcml.model.strategy import Strategy, StrategyName
+from hpcml.model.training import Training
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest, Plan, Provenance, write_manifest
 from hpcml.runs.private import make_home

@@ -11,8 +11,9 @@ from sqlalchemy import select
 from hpcml.errors import StoreError
 from hpcml.model.precision import PrecisionName
 from hpcml.model.record_keys import value_of
-from hpcml.model.run import Precision, Training
+from hpcml.model.run import Precision
 from hpcml.model.state import State
+from hpcml.model.training import Training
 from hpcml.runs.layout import RunDir
 from hpcml.store.columns import Keyed
 from hpcml.store.conditions import parse_condition

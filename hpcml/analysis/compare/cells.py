@@ -18,7 +18,7 @@ from hpcml.analysis.compare.to_target import Race, Reach
 from hpcml.analysis.steady import SteadyState
 from hpcml.model.comparison import Comparison
 from hpcml.model.own_program import says_nothing
-from hpcml.model.publication import Level, ReportGroup
+from hpcml.model.query_results import Level, ReportGroup
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
 

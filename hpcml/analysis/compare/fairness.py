@@ -21,8 +21,8 @@ from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.factor import LAST_STEP, SOFTWARE, Factor, setting_of, show, suggest, with_distinct_settings
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Discrepancy, Occurrence
+from hpcml.model.identity import changes_results
 from hpcml.model.records import RunRecord
-from hpcml.model.run import changes_results
 
 _BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged over
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used

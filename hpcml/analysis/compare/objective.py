@@ -13,9 +13,9 @@ from typing import Literal
 
 from hpcml.analysis.compare.factor import show, suggest, with_distinct_settings
 from hpcml.errors import ComparisonError
+from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.records import RunRecord
-from hpcml.model.run import Goal
 
 _NO_METRICS = "no metrics at all; workload.metrics reads those that a program prints, metrics_from those that it writes"
 

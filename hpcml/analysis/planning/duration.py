@@ -22,11 +22,11 @@ from scipy import special  # not scipy.stats: it takes a second to import
 from hpcml.analysis.compare.factor import show
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import Interval
+from hpcml.model.identity import identifies
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import is_own_program
 from hpcml.model.planning import Estimate, Forecast, Total, Wanted
 from hpcml.model.records import Point, RunRecord
-from hpcml.model.run import identifies
 from hpcml.model.state import State
 
 _CONFIDENCE = 0.95

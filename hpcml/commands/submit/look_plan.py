@@ -12,9 +12,9 @@ from hpcml.analysis.compare.factor import GROUPS, find_factor, find_levels, find
 from hpcml.codec import encode
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import ComparisonError, ConfigError
+from hpcml.model.identity import identifies
 from hpcml.model.looks import LookPlan, PlannedArm
 from hpcml.model.records import RunRecord
-from hpcml.model.run import identifies
 from hpcml.model.state import State
 
 LEAST_SEEDS = 5  # below there is one look, which is what a plain sweep has

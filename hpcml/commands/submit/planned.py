@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcml.model.choices import Until
 from hpcml.model.container import ContainerKind
-from hpcml.model.run import Run, Until
+from hpcml.model.run import Run
 from hpcml.runs.manifest import Image, Plan
 
 

@@ -17,10 +17,9 @@ from hpcml.model.live import NodeNow, RunNow
 from hpcml.model.records import spell_job
 from hpcml.model.state import State
 from hpcml.paths import Places
-from hpcml.runs.files import open_regular
+from hpcml.runs.files import open_regular, read_raw
 from hpcml.runs.journal import Chunk, Event, Header, Metrics, parse_chunk, read_piece
 from hpcml.runs.layout import NEWEST, RunDir, find_run_dirs, home_of
-from hpcml.runs.manifest import read_raw
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import why_waiting
 

@@ -1,0 +1,27 @@
+"""Choices in the configuration of a run that its analyses know too, without all that a run is."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Goal(Enum):
+    """Whether larger or smaller values of the metric are better."""
+
+    max = "max"
+    min = "min"
+
+
+class Scale(Enum):
+    """The scale on which values of the metric are compared; errors near 0 and accuracies near 1 are skewed as such."""
+
+    linear = "linear"
+    log = "log"
+    logit = "logit"
+
+
+class Until(Enum):
+    """Whether all runs of a sweep are submitted, or seeds in rounds until the verdict is there."""
+
+    all = "all"
+    verdict = "verdict"

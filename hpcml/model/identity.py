@@ -1,0 +1,62 @@
+"""Which settings of a run make it another experiment, and which may change its results; known by their keys alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+_WORDS_FOR_PEOPLE = frozenset({"name", "tags"})
+# Who pays, when and how long: a run that is asked for again with another walltime is the same run. The partition and
+# the constraint stay in: they may choose other hardware.
+_PLACEMENT = frozenset(
+    f"resources.{word}"
+    for word in (
+        *("account", "qos", "mem", "walltime", "reservation", "nodelist", "exclude", "exclusive", "dependency"),
+        *("mail_user", "mail_type", "array_parallelism", "extra_directives"),
+        *("pbs.mpiprocs", "pbs.ompthreads", "pbs.place", "pbs.filesystems"),
+    )
+) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
+# How a run is judged, observed, and whether it goes on after a precision mismatch, is not what it computes. These
+# settings came after the first runs were recorded, whose hashes must not change.
+_JUDGEMENT = (
+    *("objective.margins", "objective.target", "objective.scale", "objective.resolution", "objective.worst"),
+    *("precision.on_mismatch", "precision.observe", "workload.metrics_from"),
+)
+_HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})
+# How an image comes about and is called changes nothing in it.
+_NOT_IDENTIFYING = frozenset({"build", "runtime", "labels", "compression", "build_processors"})
+
+
+@lru_cache(maxsize=10_000)  # of a sweep's runs the keys are the same
+def identifies(key: str) -> bool:
+    """Tell whether the setting *key* is part of the run's identity: runs that differ in it are different experiments.
+
+    Not part of it are names and tags, who pays and where the job waits, packing, telemetry, and how results are judged.
+    Of a cluster only its name counts: the other fields describe it and may be corrected later.
+
+        >>> identifies("training.batch_size"), identifies("resources.walltime")
+        (True, False)
+    """
+    if key.startswith("cluster."):
+        return key == "cluster.name"
+    if key.startswith("container."):
+        return _identifies_container(key)
+    if key.startswith(("schedule.", "telemetry.", "resources.pbs.options", *_JUDGEMENT)):
+        return False
+    return key not in _WORDS_FOR_PEOPLE and key not in _PLACEMENT
+
+
+def changes_results(key: str) -> bool:
+    """Tell whether the setting *key* may change what a run computes or how fast.
+
+    These are the settings of `identifies` without the choice of partition, queue and constraint: which hardware these
+    led to is recorded as facts of the run, and compared as such.
+    """
+    return identifies(key) and key not in _HARDWARE_CHOICE
+
+
+def _identifies_container(key: str) -> bool:
+    """Tell whether the setting *key* (``container.*``) is part of the run's identity.
+
+    Who builds an image, its runtime and its labels do not change the software inside.
+    """
+    return key.removeprefix("container.").partition(".")[0] not in _NOT_IDENTIFYING
