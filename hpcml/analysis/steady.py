@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +26,10 @@ from scipy import special  # not scipy.stats: it takes a second to import
 
 from hpcml.model.records import Curve, Point
 
-_AT_ONCE = 1_000_000  # step times
+_AT_ONCE = 200_000  # step times
 _Rows = npt.NDArray[np.float64]  # a row for each curve; of some functions one number each
 _Flags = npt.NDArray[np.bool_]
+T = TypeVar("T")
 MIN_STEPS = 8  # fewer in the window say nothing about a steady state
 _EXPLAINED = 0.80  # of the variance of the logarithms, by two modes: of a uniform distribution halves explain 75 %
 _APART = 1.25  # the means of two modes, at least
@@ -42,7 +46,7 @@ class Window:
     to_step: int
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there is one for each run
+@dataclass(slots=True)  # neither frozen nor by keyword alone: that takes most of the time, and there is one a run
 class SteadyState:
     """One run's step time in a window: median, mean, 5th and 95th percentile, in seconds.
 
@@ -61,7 +65,10 @@ class SteadyState:
 
 def find_window(curve: Sequence[Point]) -> Window | None:
     """Return the last half of the steps of a ``step_time_s`` curve, or None below `MIN_STEPS` steps in it."""
-    steps, _ = _measured(curve)
+    return next((_last_half(each.steps) for piece in _by_steps([("", curve)]) for each in piece if each.uids), None)
+
+
+def _last_half(steps: Sequence[int]) -> Window | None:
     if len(steps) - len(steps) // 2 < MIN_STEPS:
         return None
     return Window(from_step=steps[len(steps) // 2], to_step=steps[-1])
@@ -73,13 +80,15 @@ def common_window(curves: Iterable[Sequence[Point]]) -> Window | None:
     A curve too short to have a last half is left out of the choice; None: no curve has one, or they have too few steps
     in common to tell a steady state.
     """
-    every = (_measured(curve)[0] for curve in curves)
-    found = [steps for steps in every if len(steps) - len(steps) // 2 >= MIN_STEPS]
-    if not found:
+    every = [each.steps for piece in _by_steps(enumerate(curves)) for each in piece if each.uids]
+    halves = [(steps, half) for steps in every if (half := _last_half(steps)) is not None]
+    if not halves:
         return None
-    from_step, to_step = max(steps[len(steps) // 2] for steps in found), min(steps[-1] for steps in found)
-    are_enough = all(bisect_right(steps, to_step) - bisect_left(steps, from_step) >= MIN_STEPS for steps in found)
-    return Window(from_step=from_step, to_step=to_step) if are_enough else None
+    common = Window(
+        from_step=max(half.from_step for _, half in halves), to_step=min(half.to_step for _, half in halves)
+    )
+    are_enough = all(len(range(*_inside(steps, common))) >= MIN_STEPS for steps, _ in halves)
+    return common if are_enough else None
 
 
 def steady_state(curve: Sequence[Point], window: Window | None = None) -> SteadyState | None:
@@ -94,47 +103,29 @@ def steady_state(curve: Sequence[Point], window: Window | None = None) -> Steady
 def steady_states(curves: Mapping[str, Sequence[Point]], window: Window | None = None) -> dict[str, SteadyState]:
     """Return the `steady_state` of each of *curves*, by uid; those without one are absent."""
     found: dict[str, SteadyState] = {}
-    timed: dict[str, tuple[Window, Sequence[float]]] = {}
-    n = 0
-    for uid, curve in curves.items():
-        own = window or find_window(curve)
-        values = () if own is None else _inside(curve, own)
-        if own is not None and len(values) >= MIN_STEPS:
-            timed[uid] = own, values
-            n += len(values)
-        if n > _AT_ONCE:
-            found |= _states(timed)
-            timed, n = {}, 0
-    return found | _states(timed)
-
-
-def _states(timed: Mapping[str, tuple[Window, Sequence[float]]]) -> dict[str, SteadyState]:
-    by_length: defaultdict[int, list[str]] = defaultdict(list)
-    for uid, (_, values) in timed.items():
-        by_length[len(values)].append(uid)
-    found: dict[str, SteadyState] = {}
-    for n, uids in by_length.items():
-        rows: _Rows = np.array([timed[uid][1] for uid in uids], dtype=float)
-        ordered: _Rows = np.sort(rows, axis=1)
-        with np.errstate(over="ignore"):
-            p5, median, p95 = (_twentieth(ordered, at).tolist() for at in (1, 10, 19))
-            changes = (_median(rows[:, -(n // 3) :]) / _median(rows[:, : n // 3]) - 1).tolist()
-        means = [math.fsum(row) / n for row in rows.tolist()]
-        states = zip(uids, median, means, changes, _with_modes(ordered).tolist(), p5, p95, strict=True)
-        found |= {
-            uid: SteadyState(
-                median_s=median_s,
-                mean_s=mean_s,
-                change=change,
-                has_modes=is_bimodal,
-                p5_s=p5_s,
-                p95_s=p95_s,
-                n=n,
-                window=timed[uid][0],
-            )
-            for uid, median_s, mean_s, change, is_bimodal, p5_s, p95_s in states
-        }
+    for piece in _by_steps(curves.items()):
+        by_length: defaultdict[int, list[tuple[Sequence[str], _Rows, Window]]] = defaultdict(list)
+        for each in piece:
+            own = window or _last_half(each.steps)
+            begin, end = (0, 0) if own is None else _inside(each.steps, own)
+            if own is not None and end - begin >= MIN_STEPS:
+                by_length[end - begin].append((each.uids, each.rows[:, begin:end], own))
+        for of in by_length.values():
+            uids = [uid for uids, _, _ in of for uid in uids]
+            windows = [own for uids, _, own in of for _ in uids]
+            found |= zip(uids, _states(np.concatenate([rows for _, rows, _ in of]), windows), strict=True)
     return found
+
+
+def _states(rows: _Rows, windows: Sequence[Window]) -> Iterator[SteadyState]:
+    """Yield the state of each of *rows*, the times of the steps in one of *windows*."""
+    n = rows.shape[1]
+    ordered: _Rows = np.sort(rows, axis=1)
+    with np.errstate(over="ignore"):
+        p5, median, p95 = (_twentieth(ordered, at).tolist() for at in (1, 10, 19))
+        changes = (_median(rows[:, -(n // 3) :]) / _median(rows[:, : n // 3]) - 1).tolist()
+    means = [math.fsum(row) / n for row in rows.tolist()]
+    return map(SteadyState, median, means, changes, _with_modes(ordered).tolist(), p5, p95, repeat(n), windows)
 
 
 def _median(rows: _Rows) -> _Rows:
@@ -205,16 +196,52 @@ def find_drift(changes: Sequence[float]) -> float | None:
     return mean if p < _DRIFT_P else None
 
 
-def _inside(curve: Sequence[Point], window: Window) -> Sequence[float]:
-    steps, values = _measured(curve)
-    return values[bisect_left(steps, window.from_step) : bisect_right(steps, window.to_step)]
+@dataclass(slots=True, kw_only=True)
+class _Alike(Generic[T]):
+    """Curves that have the same steps, each of which took some time: a row of times for each."""
+
+    steps: Sequence[int]  # ascending
+    uids: Sequence[T]
+    rows: _Rows
 
 
-def _measured(curve: Sequence[Point]) -> tuple[Sequence[int], Sequence[float]]:
-    """Return the steps of *curve* that took some time, ascending, and the times."""
-    if isinstance(curve, Curve):
-        values = curve.values
-        if not values or (min(values) > 0 and math.isfinite(sum(values))):  # no sum with nan is
-            return curve.steps, values
-    points = sorted((point for point in curve if 0 < point.value < math.inf), key=lambda point: point.step)
-    return [point.step for point in points], [point.value for point in points]
+def _by_steps(curves: Iterable[tuple[T, Sequence[Point]]]) -> Iterator[list[_Alike[T]]]:
+    """Yield *curves* with their uids by what steps they have, some at a time: without points that are no duration."""
+    alike: dict[bytes, tuple[array[int], list[T], list[array[float]]]] = {}
+    n = 0
+    for uid, curve in curves:
+        steps, values = (curve.steps, curve.values) if isinstance(curve, Curve) else _in_columns(curve)
+        if not steps:
+            continue
+        _, uids, rows = alike.setdefault(steps.tobytes(), (steps, [], []))
+        uids.append(uid)
+        rows.append(values)
+        n += len(steps)
+        if n > _AT_ONCE:
+            yield [each for of in alike.values() for each in _without_others(*of)]
+            alike, n = {}, 0
+    yield [each for of in alike.values() for each in _without_others(*of)]
+
+
+def _without_others(steps: array[int], uids: Sequence[T], values: Sequence[array[float]]) -> Iterator[_Alike[T]]:
+    """Yield the curves of these *steps*; one with points that are no duration by itself, without them."""
+    rows: _Rows = np.frombuffer(b"".join(values)).reshape(len(values), len(steps))
+    are_durations = (rows > 0) & (rows < math.inf)
+    are_whole = are_durations.all(axis=1)
+    if are_whole.all():
+        yield _Alike(steps=steps, uids=uids, rows=rows)
+        return
+    yield _Alike(steps=steps, uids=[uids[at] for at in np.flatnonzero(are_whole).tolist()], rows=rows[are_whole])
+    for at in np.flatnonzero(~are_whole).tolist():
+        own = np.flatnonzero(are_durations[at])
+        yield _Alike(steps=[steps[of] for of in own.tolist()], uids=[uids[at]], rows=rows[at : at + 1, own])
+
+
+def _in_columns(points: Sequence[Point]) -> tuple[array[int], array[float]]:
+    durations = sorted((point for point in points if 0 < point.value < math.inf), key=lambda point: point.step)
+    return array("q", [point.step for point in durations]), array("d", [point.value for point in durations])
+
+
+def _inside(steps: Sequence[int], window: Window) -> tuple[int, int]:
+    """Return where *window* begins in *steps*, and where it has ended."""
+    return bisect_left(steps, window.from_step), bisect_right(steps, window.to_step)

@@ -91,9 +91,10 @@ class Curve(Sequence[Point]):
     __slots__ = ("steps", "times_s", "values")
 
     def __init__(self, steps: Iterable[int] = (), times_s: Iterable[float] = (), values: Iterable[float] = ()) -> None:
-        self.steps = array("q", steps)  # ascending, each once
-        self.times_s = array("d", times_s)
-        self.values = array("d", values)
+        """Make the curve of these columns; arrays are kept as they are, and nobody may change them."""
+        self.steps = _as_column("q", steps)  # ascending, each once
+        self.times_s = _as_column("d", times_s)
+        self.values = _as_column("d", values)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -130,6 +131,10 @@ class Curve(Sequence[Point]):
 
     def __repr__(self) -> str:
         return f"Curve({list(self)!r})"
+
+
+def _as_column(typecode: str, values: Iterable[Any]) -> array[Any]:
+    return values if isinstance(values, array) and values.typecode == typecode else array(typecode, values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ import json
 import math
 import operator
 from array import array
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -119,10 +119,17 @@ def _column(name: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 _SERIES = """
-SELECT series.id, run.uid, run.clock_ms, journal.attempt, journal.writer, journal.t0, journal.file
-FROM series JOIN run ON run.id = series.run_id JOIN journal ON journal.id = series.journal_id
-JOIN metric ON metric.id = series.metric_id
+SELECT series.id, run.uid, run.clock_ms
+FROM series JOIN run ON run.id = series.run_id JOIN metric ON metric.id = series.metric_id
 WHERE metric.name = :metric AND run.uid IN :uids
+"""
+_RANKS = """
+SELECT series.id, journal.attempt, journal.writer, journal.t0, journal.file
+FROM series JOIN journal ON journal.id = series.journal_id WHERE series.id IN :ids
+"""
+_SPANS = """
+SELECT series_id, count(*), min(step), max(step) FROM point WHERE series_id IN :ids
+GROUP BY series_id ORDER BY series_id
 """
 
 
@@ -131,61 +138,97 @@ def load_curves(reading: StoreReader, uids: Sequence[str], metric: str, *, is_ti
 
     Times are seconds since the start of the run; before its clock begins they are negative. They are nan, and not
     read, unless *is_timed*. A step that is nan in the journal has nan as its value. *uids* that are unknown are absent,
-    too.
+    too. Curves may share their steps, which nobody may change.
     """
     curves: dict[str, Curve] = {}
     untimed: dict[int, array[float]] = {}
-    for at in range(0, len(uids), _TOGETHER):
-        by_run: defaultdict[tuple[Any, ...], list[Row]] = defaultdict(list)
-        for row in reading.rows(_SERIES, metric=metric, uids=uids[at : at + _TOGETHER]):
-            by_run[row[1:3]].append(row)
-        columns = load_points(reading, [row[0] for of in by_run.values() for row in of], is_timed=is_timed)
-        for (uid, clock_ms), series in by_run.items():
-            steps, times_ms, values = _of_writers(series, columns)
+    for begin in range(0, len(uids), _TOGETHER):
+        series: defaultdict[str, list[int]] = defaultdict(list)
+        clocks: dict[str, int] = {}
+        for at, uid, clock_ms in reading.rows(_SERIES, metric=metric, uids=uids[begin : begin + _TOGETHER]):
+            series[uid].append(at)
+            clocks[uid] = clock_ms
+        columns = load_points(reading, [at for of in series.values() for at in of], is_timed=is_timed)
+        ranks = _load_ranks(reading, [at for of in series.values() if len(of) > 1 for at in of])
+        for uid, of_run in series.items():
+            steps, times_ms, values = _of_writers(of_run, columns, ranks)
             if is_timed:
-                curves[uid] = Curve(steps, [(t_ms - clock_ms) / 1000 for t_ms in times_ms], values)
+                curves[uid] = Curve(steps, [(t_ms - clocks[uid]) / 1000 for t_ms in times_ms], values)
             else:
                 curves[uid] = Curve.untimed(steps, values, untimed)
     return curves
 
 
-def _of_writers(series: Sequence[Row], columns: Mapping[int, Columns]) -> Columns:
+def _load_ranks(reading: StoreReader, series_ids: Sequence[int]) -> dict[int, Precedence]:
+    return {
+        at: Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file)
+        for at, attempt, writer, t0, file in reading.rows(_RANKS, ids=series_ids)
+    }
+
+
+def _of_writers(series: Sequence[int], columns: Mapping[int, Columns], ranks: Mapping[int, Precedence]) -> Columns:
     if len(series) == 1:
-        return columns.get(series[0][0], _NO_POINTS)
+        return columns.get(series[0], _NO_POINTS)
     ranked = []
-    for at, _, _, attempt, writer, t0, file in series:
+    for at in series:
         of = columns.get(at, _NO_POINTS)
         of = of._replace(times_ms=of.times_ms or of.steps)  # where no times were read, merging takes any
-        ranked.append((Precedence.of(attempt=attempt, writer=writer, t0=t0, file=file), of))
+        ranked.append((ranks[at], of))
     return merge(ranked)
 
 
 def load_points(reading: StoreReader, series_ids: Sequence[int], *, is_timed: bool = True) -> dict[int, Columns]:
     """Return the points of each series that has any, nan where NULL; times count from the run's epoch.
 
-    Times are not read, and absent, unless *is_timed*.
+    Times are not read, and absent, unless *is_timed*. Series may share their steps, which nobody may change. Several
+    statements must see one state: the caller keeps others from writing points of these series, or reads a snapshot.
     """
-    found: dict[int, tuple[array[int], array[int], array[float]]] = {}
-    names = "series_id, step, value, t_ms" if is_timed else "series_id, step, value"
-    sql = f"SELECT {names} FROM point WHERE series_id IN :ids ORDER BY series_id, step"  # noqa: S608 - our own names
-    for at in range(0, len(series_ids), _TOGETHER):
-        for rows in reading.each(sql, ids=series_ids[at : at + _TOGETHER]):
-            ids, steps, values, *timed = zip(*rows, strict=True)
-            if None in values:
-                values = tuple(math.nan if value is None else value for value in values)
-            begin = 0
-            while begin < len(ids):
-                series = ids[begin]
-                end = bisect_right(ids, series, begin)
-                if series not in found:
-                    found[series] = (array("q"), array("q"), array("d"))
-                of = found[series]
-                of[0].extend(steps[begin:end])
-                of[2].extend(values[begin:end])
-                for times_ms in timed:
-                    of[1].extend(times_ms[begin:end])
-                begin = end
-    return {series: Columns(*of) for series, of in found.items()}
+    found: dict[int, Columns] = {}
+    for first in range(0, len(series_ids), _TOGETHER):
+        piece = series_ids[first : first + _TOGETHER]
+        spans = reading.rows(_SPANS, ids=piece)
+        steps = _steps_of(reading, spans)
+        values = _of_points(reading, "value", piece, "d")
+        times_ms = _of_points(reading, "t_ms", piece, "q") if is_timed else array("q")
+        begin = 0
+        for at, n, _, _ in spans:
+            end = begin + n
+            found[at] = Columns(steps[at], times_ms[begin:end], values[begin:end])
+            begin = end
+    return found
+
+
+def _steps_of(reading: StoreReader, spans: Sequence[Row]) -> dict[int, array[int]]:
+    """Return the steps of series by id, of which *spans* say the number of steps, the first, and the last.
+
+    They are read where some between the first and the last are missing, which are few series; else they are known.
+    """
+    known: dict[tuple[int, int], array[int]] = {}  # kept once: a sweep has the same for thousands of runs
+    with_gaps = [(at, n) for at, n, first, last in spans if last - first >= n]
+    read = _of_points(reading, "step", [at for at, _ in with_gaps], "q")
+    found: dict[int, array[int]] = {}
+    begin = 0
+    for at, n in with_gaps:
+        found[at] = read[begin : begin + n]
+        begin += n
+    for at, _, first, last in spans:
+        if at not in found:
+            if (first, last) not in known:
+                known[first, last] = array("q", range(first, last + 1))
+            found[at] = known[first, last]
+    return found
+
+
+def _of_points(reading: StoreReader, name: str, series_ids: Sequence[int], typecode: str) -> array[Any]:
+    """Return column *name* of all points of these series one after the other, by the ids of the series and by step."""
+    found = array(typecode)
+    sql = f"SELECT point.{name} FROM point WHERE series_id IN :ids ORDER BY series_id, step"  # noqa: S608 - our own
+    for rows in reading.each(sql, ids=series_ids):
+        told: list[Any] = list(chain.from_iterable(rows))
+        if None in told:
+            told = [math.nan if each is None else each for each in told]
+        found.fromlist(told)
+    return found
 
 
 _FACTS = """

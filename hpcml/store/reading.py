@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LIST = re.compile(r"\b(NOT )?IN :(\w+)")
 _VALUE = re.compile(r"(?<!:):(\w+)")
-_AT_ONCE = 20_000  # rows of an answer that are held at a time, unless all are wanted
+_AT_ONCE = 1000  # rows that are held at a time: Python keeps the memory of that many for the next ones
 Row = tuple[Any, ...]
 
 

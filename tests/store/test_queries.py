@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -260,6 +261,31 @@ def test_curves_of_many_runs_come_in_the_order_asked_for(five_runs: Database) ->
     assert many[uid_of("e")] == []
     assert many[uid_of("b")] == curve(five_runs, uid_of("b"), "val_accuracy")
     assert curve(five_runs, uid_of("b"), "absent") == []
+
+
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_curves_that_are_read_together_have_each_its_own_steps(store: Database, runs: Path, *, is_timed: bool) -> None:
+    reported = {"a": [4, 5, 6], "b": [4, 6], "c": [-2, -1, 0], "d": [4, 5, 6], "e": [0, 10**12]}
+    for letter, steps in reported.items():
+        run_dir = make_run_dir(runs, uid_of(letter), seed="abcde".index(letter))
+        journal = Journal(run_dir)
+        for step in steps:
+            journal.metrics(step, 1.0, loss=math.nan if step == 6 else step / 8)
+        if letter == "d":  # a second writer, which has a step that the first one lacks
+            other = Journal(run_dir, writer="rank1")
+            for step in (5, 7):
+                other.metrics(step, 2.0, loss=9.0)
+    ingest_all(store, runs)
+
+    found = curves(store, [uid_of(letter) for letter in reported], "loss", is_timed=is_timed)
+
+    assert {uid[-1]: list(of.steps) for uid, of in found.items()} == {**reported, "d": [4, 5, 6, 7]}
+    assert str(list(found[uid_of("b")].values)) == "[0.5, nan]"
+    assert list(found[uid_of("c")].values) == [-0.25, -0.125, 0.0]
+    assert str(list(found[uid_of("d")].values)) == "[0.5, 0.625, nan, 9.0]"
+    assert [len(of.times_s) for of in found.values()] == [len(of.steps) for of in found.values()]
+    if is_timed:
+        assert [list(found[uid_of(letter)].times_s) for letter in "bd"] == [[1.0, 1.0], [1.0, 1.0, 1.0, 2.0]]
 
 
 def test_events_are_told_in_order_and_unknown_ones_kept(five_runs: Database, runs: Path) -> None:
