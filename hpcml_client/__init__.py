@@ -3,10 +3,24 @@
 ``run = hpcml_client.connect()`` is the whole of it for most programs (docs/your-own-program.md).
 """
 
-from hpcml_client.checkpoints import EX_TEMPFAIL, Checkpoints, Saved
-from hpcml_client.client import Client, connect
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from hpcml_client.former import answer as _answer_for_former_names
 
+if TYPE_CHECKING:
+    from hpcml_client.checkpoints import EX_TEMPFAIL, Checkpoints, Saved
+    from hpcml_client.client import Client, connect
+
 __all__ = ["EX_TEMPFAIL", "Checkpoints", "Client", "Saved", "connect"]
+
+
+def __getattr__(name: str) -> object:
+    """Load what is asked for: hpcml itself writes journals, and has no use for the rest."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module("hpcml_client.client" if name in ("Client", "connect") else "hpcml_client.checkpoints")
+    return getattr(module, name)
+
 
 _answer_for_former_names()

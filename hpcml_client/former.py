@@ -6,11 +6,10 @@ Only documented names are answered, with a `DeprecationWarning`, and only where 
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import sys
 import warnings
-from typing import TYPE_CHECKING, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Mapping, Optional, cast
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -33,12 +32,15 @@ _MOVED: Mapping[str, str] = {
 }
 
 
-class _Former(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """An import hook for the old names, after all that Python finds by itself."""
+class _Former:
+    """An import hook for the old names, after all that Python finds by itself: finder and loader (importlib.abc)."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> Optional[importlib.machinery.ModuleSpec]:
         del path, target
-        return importlib.machinery.ModuleSpec(fullname, self) if fullname in _MOVED else None
+        return importlib.machinery.ModuleSpec(fullname, cast("Any", self)) if fullname in _MOVED else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Have Python make the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         now = _MOVED[module.__name__]

@@ -181,7 +181,7 @@ def _supervise(
 
     job_id = job_of(turn, environ)["job_id"]
     with unharmed("metrics from files"):
-        found.begin()
+        found.look()
     kills_before = read_kills(job_id if isinstance(job_id, str) else None)
     outcome = supervise(
         ranks,
@@ -194,6 +194,7 @@ def _supervise(
             grace_s=plan.stop_grace_s,
         ),
         tell=lambda name, **details: journal.event(name, details),
+        on_start=lambda: _begin_beside(telemetry, found, unharmed),
         on_tick=follow,
         is_unwanted=lambda: hold.superseded or is_cancelled(turn.run_dir),
         job=JobHooks(
@@ -218,6 +219,14 @@ def _supervise(
         with unharmed("word to the other nodes"):
             part.tell_others(outcome)
     return out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
+
+
+def _begin_beside(telemetry: SamplerHandle, found: FoundMetrics, unharmed: Unharmed) -> None:
+    """Begin what the program need not wait for."""
+    with unharmed("telemetry"):
+        telemetry.after_start()  # a fork: before there is a second thread
+    with unharmed("metrics from files"):
+        found.begin()
 
 
 def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter) -> FoundMetrics:

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 MAGIC = b"hpcml bundle 1\n"
 RANK = "--rank"  # the words after it are those of hpcml.agent.mpi.rank
 # Modules that others import for what hardly any agent does: they are loaded at their first use. So `inspect` is for
-# dataclasses that have no docstring, `bz2` for archives, `pynvml` for runs with GPUs.
-_WHEN_USED = frozenset({"bz2", "copy", "csv", "inspect", "ipaddress", "locale", "lzma", "pynvml", "random", "tempfile"})
+# dataclasses that have no docstring, `bz2` for archives, `pynvml` for runs with GPUs, `psutil` for the sampler.
+_WHEN_USED = frozenset(
+    {"bz2", "copy", "csv", "inspect", "ipaddress", "locale", "lzma", "psutil", "pynvml", "random", "tempfile"}
+)
 
 
 class Bundle:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcml.agent.assignment import LANE, Turn
 from hpcml.agent.supervise import Rank
@@ -21,7 +22,9 @@ from hpcml.paths import program_packages
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Plan
 from hpcml.runs.private import make_folder
-from hpcml_client.client import Ranks
+
+if TYPE_CHECKING:
+    from hpcml_client.client import Ranks
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
 JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes

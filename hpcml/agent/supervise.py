@@ -83,6 +83,7 @@ def supervise(
     limits: Limits,
     *,
     tell: Callable[..., None],
+    on_start: Callable[[], None] = lambda: None,
     on_tick: Callable[[], None] = lambda: None,
     is_unwanted: Callable[[], bool] = lambda: False,
     job: JobHooks | None = None,
@@ -92,8 +93,9 @@ def supervise(
     All ranks are ended (SIGTERM, after the grace SIGKILL) when this process gets a signal that asks to end (that signal
     is passed on), at `stop_after_s`, when one rank fails, or when *is_unwanted* says so. At `warn_after_s`, or when
     this process gets SIGUSR1, every process of the ranks that has a handler for SIGUSR1 gets it, to write a checkpoint;
-    the others would die of it. *tell* journals an event by name; *on_tick* is called about twice a second;
-    *is_unwanted* about every two seconds. A rank that cannot be started gives the outcome FAILED with exit code 127.
+    the others would die of it. *tell* journals an event by name; *on_start*, which raises nothing, is called once all
+    ranks run, *on_tick* about twice a second, *is_unwanted* about every two seconds. A rank that cannot be started
+    gives the outcome FAILED with exit code 127.
     """
     started = time.monotonic()
     guard = Guard()
@@ -104,6 +106,7 @@ def supervise(
             reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}"
             return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
         tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
+        on_start()
         return _Watch(processes, inbox, limits, tell, started, job or JobHooks()).until_the_end(on_tick, is_unwanted)
     finally:
         guard.dismiss()

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from hpcml.agent import fence, history
 from hpcml.agent.assignment import Turn, job_of, read_element, read_turn
-from hpcml.agent.lanes import carry_out_beside, slices_of
 from hpcml.agent.outcome import Ended
 from hpcml.agent.signals import Inbox
 from hpcml.agent.telemetry.control import SamplerHandle, prepare
@@ -42,8 +41,11 @@ def take_turns(words: Sequence[str]) -> int:
             element = read_element(words, os.environ)
         except HpcmlError as error:
             return _complain(error)
-        if slices := slices_of(element, os.environ):
-            return carry_out_beside(words, slices, inbox, os.environ)
+        if len(element.sources) > 1:
+            from hpcml.agent.lanes import carry_out_beside, slices_of  # noqa: PLC0415 - most jobs are of one run
+
+            if slices := slices_of(element, os.environ):
+                return carry_out_beside(words, slices, inbox, os.environ)
         status = 0
         for number, source in enumerate(element.sources):
             if number == 1:
@@ -96,6 +98,7 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
             sampler.stop()  # other runs of the job may follow, which it would go on to measure
         journal.close()
         raise
+    gc.freeze()  # what is loaded is no garbage: it need not be looked at, now or ever
     gc.enable()  # which hpcml.agent.main had put off until all is loaded
     return carry_out(turn, hold, inbox, environ, journal, sampler)
 

@@ -271,6 +271,7 @@ def follow(tmp_path: Path) -> Iterator[Callable[..., MetricsFollower]]:
         follower = MetricsFollower(
             root=tmp_path / "work", wanted=wanted or ("auto",), journal=journal, journals=journals, attempt=0
         )
+        follower.look()
         follower.start()
         begun.append(follower)
         return follower

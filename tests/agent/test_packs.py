@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from hpcml.model.precision import Device
 from hpcml.runs.layout import RunDir
 from tests.agent.node import (
     COUNTS,
@@ -167,7 +168,8 @@ def test_the_sampler_of_a_run_that_could_not_be_begun_measures_no_other(make_run
     shutil.copytree(ROOT / "hpcml", copy / "hpcml", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "hpcml_client", copy / "hpcml_client")
     (copy / "hpcml" / "agent" / "attempt.py").write_text("raise OSError(5, 'Input/output error')\n")
-    run_dirs = [make_run("pass", uid="a"), make_run("pass", uid="b")]
+    gpu = Device(kind="cuda", name="NVIDIA H100", compute_capability=(9, 0))  # for which a program waits
+    run_dirs = [make_run("pass", uid=uid, device=gpu) for uid in ("a", "b")]
 
     words = [sys.executable, "-P", "-m", "hpcml.agent.main", "--batch", batch(tmp_path, run_dirs)]
     done = subprocess.run(

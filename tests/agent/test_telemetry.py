@@ -2,15 +2,16 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcml.model.precision import Device
+from hpcml.runs.journal import read_journal
 from hpcml.runs.layout import RunDir
-from tests.agent.node import MakeRun, agent, began, start_agent, told, wait_for
+from tests.agent.node import MakeRun, agent, began, is_event, start_agent, told, wait_for
 
 Nvml = Callable[..., dict[str, str]]
 H100 = Device(kind="cuda", name="NVIDIA H100", compute_capability=(9, 0))
@@ -27,6 +28,16 @@ while time.process_time() - begun < 0.3: sum(range(1000))
 until({ticks})
 """
 WAITS = "import os, time; open(os.environ['HPCML_RUN_DIR'] + '/began', 'w').close(); time.sleep({seconds})"
+
+
+def read_events(paths: Iterable[Path], name: str) -> list[float]:
+    """Return when each event called *name* was told, in unix seconds."""
+    found = []
+    for path in paths:
+        chunk = read_journal(path)
+        assert chunk.header is not None
+        found += [chunk.header.t0 + record.t_s for record in chunk.records if is_event(record, name)]
+    return found
 
 
 def carried_out(run_dir: RunDir, variables: dict[str, str]) -> dict[str, Any]:
@@ -76,6 +87,39 @@ def test_a_run_on_the_cpu_is_told_what_its_host_did(make_run: MakeRun) -> None:
     assert summary["gpus"] == 0
     assert summary["host_cpu_s"] >= 0.29
     assert "energy_j" not in summary
+
+
+def test_a_run_on_the_cpu_waits_for_no_sampler_and_all_that_it_uses_is_counted(make_run: MakeRun) -> None:
+    work = "import time\nwhile time.process_time() < 0.3: sum(range(1000))"
+    run_dir = make_run(work, FAST)
+
+    summary = carried_out(run_dir, {})
+
+    assert summary["host_cpu_s"] >= 0.29
+    (started,) = read_events(run_dir.journal_files(), "workload_started")
+    (devices,) = read_events(run_dir.telemetry.glob("*.jsonl"), "devices")
+    assert started < devices  # which a sampler tells before its first sample
+    assert summary["data_until_s"] == pytest.approx(summary["wall_s"])
+
+
+def test_without_gpus_and_telemetry_nothing_is_sampled(make_run: MakeRun) -> None:
+    run_dir = make_run("pass", "telemetry.enabled=false")
+
+    assert agent(str(run_dir.path)).returncode == 0
+
+    assert "gpu_mapping" not in told(run_dir, "facts")[0]
+    assert not told(run_dir, "telemetry")
+    assert not told(run_dir, "agent_trouble")
+
+
+def test_a_program_that_cannot_be_started_has_its_telemetry_all_the_same(make_run: MakeRun) -> None:
+    run_dir = make_run("pass", FAST, argv=["/nowhere/program"])
+
+    assert agent(str(run_dir.path)).returncode == 127
+
+    (summary,) = told(run_dir, "telemetry")
+    assert summary["samples"] == 2
+    assert "trouble" not in summary
 
 
 def test_with_telemetry_off_there_are_facts_and_no_samples(make_run: MakeRun, nvml: Nvml) -> None:

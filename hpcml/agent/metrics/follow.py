@@ -50,7 +50,7 @@ class _Followed:
 
 @dataclass(slots=True)
 class MetricsFollower:
-    """Reads the files that *wanted* (`workload.metrics_from`) asks for, from `start` until `stop`.
+    """Reads the files that *wanted* (`workload.metrics_from`) asks for, from `look` and `start` until `stop`.
 
     *start_at* is where the program starts, a path from *root*. *journal* takes the values, and is closed by `stop`.
     *journals* and *attempt* say where the program's own reports are, *picked* is asked for the names that rules have
@@ -78,11 +78,10 @@ class MetricsFollower:
     _thread: threading.Thread | None = None
     _began_at: float = 0.0
 
-    def start(self) -> None:
-        """Note what is there already, which is of no interest, and begin; to be called before the program starts."""
+    def look(self) -> None:
+        """Note what is there already, which is of no interest; to be called before the program starts."""
         if not self.wanted:
             return
-        self._began_at = time.time()
         for source in self._sources()[:_MOST_FILES]:
             followed = _Followed(source, reader_of(source, self.root))
             self._followed[source.place] = followed
@@ -90,6 +89,12 @@ class MetricsFollower:
                 followed.reader.skip()
             except (OSError, Damaged):
                 followed.is_over = True
+        self._began_at = time.time()
+
+    def start(self) -> None:
+        """Begin to read, in a thread of its own; without a look before, what is there is not told from what comes."""
+        if not self._began_at:
+            return
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 

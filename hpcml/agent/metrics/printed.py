@@ -111,8 +111,12 @@ class FoundMetrics:
         self._scanners = [StdoutScanner(path=path, rules=self.rules, counts=counts) for path in self.printed]
         self.files.picked = lambda: counts
 
+    def look(self) -> None:
+        """Note which files are there already; to be called before the program starts."""
+        self.files.look()
+
     def begin(self) -> None:
-        """Begin with the files; to be called before the program starts."""
+        """Begin with the files, in a thread."""
         self.files.start()
 
     def pick(self, *, to_the_end: bool = False) -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
-from hpcml.agent.metrics.event_files import EventFile
-from hpcml.agent.metrics.mlflow_files import MlflowDatabase, MlflowMetric
 from hpcml.agent.metrics.reading import Reader
-from hpcml.agent.metrics.text_files import CsvTable, JsonLines, TrainerState
-from hpcml.agent.metrics.wandb_log import WandbLog
 from hpcml.model.metric_sources import AUTO, MetricFiles
 
 _DEEPEST = 8  # folders below the working directory
@@ -40,22 +36,25 @@ class Source:
     is_labelled: bool = False  # whether it always does, as for a folder "validation"
 
 
-_READERS: dict[MetricFiles, Callable[[Path, Path], Reader]] = {
-    MetricFiles.jsonl: JsonLines,
-    MetricFiles.csv: CsvTable,
-    MetricFiles.trainer: TrainerState,
-    MetricFiles.tensorboard: EventFile,
-    MetricFiles.mlflow: MlflowDatabase,
-    MetricFiles.wandb: WandbLog,
-}
-
-
 def reader_of(source: Source, root: Path) -> Reader:
     """Return what reads the file, which lies below *root*."""
+    from hpcml.agent.metrics.event_files import EventFile  # noqa: PLC0415 - at the first file: no program waits for it
+    from hpcml.agent.metrics.mlflow_files import MlflowDatabase, MlflowMetric  # noqa: PLC0415 - as above
+    from hpcml.agent.metrics.text_files import CsvTable, JsonLines, TrainerState  # noqa: PLC0415 - as above
+    from hpcml.agent.metrics.wandb_log import WandbLog  # noqa: PLC0415 - as above
+
     path = root / source.place
     if source.kind is MetricFiles.mlflow and path.name != "mlflow.db" and path.suffix not in (".db", ".sqlite"):
         return MlflowMetric(root, path)
-    return _READERS[source.kind](root, path)
+    readers: Mapping[MetricFiles, Callable[[Path, Path], Reader]] = {
+        MetricFiles.jsonl: JsonLines,
+        MetricFiles.csv: CsvTable,
+        MetricFiles.trainer: TrainerState,
+        MetricFiles.tensorboard: EventFile,
+        MetricFiles.mlflow: MlflowDatabase,
+        MetricFiles.wandb: WandbLog,
+    }
+    return readers[source.kind](root, path)
 
 
 def sources_in(root: Path, wanted: Sequence[str], *, start: str = ".") -> list[Source]:

@@ -1,8 +1,9 @@
 """The agent's side of the sampler: starts the process, reads what it writes, and sums it up at the end.
 
 The sampler is a fork of the agent, which has loaded most of what it needs: it reads in a fraction of the time that a
-Python of its own would take, while the program waits for its first sample (energy counts from the program's start). It
-is a process because NVML may hang: the agent never waits for it longer than two seconds.
+Python of its own would take. It is a process because NVML may hang: the agent never waits for it longer than two
+seconds. What is counted from the program's start is read before that: of GPUs, and by samplers of packages, by the
+sampler itself, for which the program waits; of the host alone by the agent, and the sampler begins beside the program.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hpcml.agent.outcome import how
 from hpcml.runs.journal import parse_chunk
 
 if TYPE_CHECKING:
+    from hpcml.agent.telemetry.host import FirstReading, HostReader
     from hpcml.agent.telemetry.sampler import Orders
     from hpcml.agent.telemetry.summary import NodeSummary
 
@@ -48,38 +50,41 @@ class SamplerHandle:
     process: _Fork | None
     is_on: bool = True  # else it tells the facts of the GPUs and takes no samples
     trouble: str | None = None  # why there is none, or no more
+    _later: _Later | None = None  # what is to be started beside the program
     _facts: Mapping[str, Any] | None = None  # of the GPUs, told and not yet taken
     _has_said: bool = False
     _said: bytes = b""
     _journal: Path | None = None
     _offset: int = 0
+    _begin_s: float | None = None  # of the monotonic clock: when the program was started
     _summary: NodeSummary | None = None
     _read_at_s: float = field(default_factory=time.monotonic)
     _stopped: bool = False
 
     @classmethod
     def start(cls, turn: Turn, attempt: int, environ: Mapping[str, str]) -> SamplerHandle:
-        """Start the sampler of this node; with telemetry switched off it only reports the GPUs' facts and ends.
+        """Start the sampler of this node, or prepare that `after_start` does; without telemetry it only reports facts.
 
         It sees the GPUs that the program will see: the plan's CUDA_VISIBLE_DEVICES goes before that of *environ*. Where
         it cannot start, the handle has no process.
         """
-        planned = turn.manifest.plan.environment
-        chosen = {**environ, **{name: planned[name] for name in _CHOOSE_GPUS if name in planned}}
-        is_on = turn.manifest.run.telemetry.enabled
+        plan, telemetry = turn.manifest.plan, turn.manifest.run.telemetry
+        chosen = {**environ, **{name: plan.environment[name] for name in _CHOOSE_GPUS if name in plan.environment}}
         agent = os.getpid()
 
-        def act() -> int:
+        def act(reader: HostReader | None = None, first: FirstReading | None = None) -> int:
             from hpcml.agent.telemetry.sampler import sample  # noqa: PLC0415 - in its own process
 
             os.environ.clear()
             os.environ.update({name: value for name, value in chosen.items() if value is not None})
-            return sample(_orders(turn, attempt, agent))
+            return sample(_orders(turn, attempt, agent), reader, first)
 
-        try:
-            return cls(_Fork.of_this(act), is_on)
-        except OSError as error:
-            return cls(None, is_on, trouble=f"the sampler cannot start: {error}")
+        handle = cls(None, telemetry.enabled)
+        if plan.device == "cuda" or telemetry.samplers:
+            handle._fork(act)
+        elif telemetry.enabled:
+            handle._later = _Later(act, network=telemetry.network, environ=environ)
+        return handle
 
     def take_facts(self, timeout_s: float = 0.0) -> Mapping[str, Any]:
         """Return the facts of the GPUs once, when the sampler has sent them.
@@ -95,8 +100,28 @@ class SamplerHandle:
         return facts or {}
 
     def begin(self) -> None:
-        """Mark the start of the program: energies and means of the summary count from now."""
-        self._summary = _summary_from(time.monotonic())
+        """Mark the start of the program, to be called just before it: energies and means of the summary count from now.
+
+        Without a sampler that reads by now, what the host's totals are is read here.
+        """
+        if self._later is not None:
+            try:
+                self._later.read()
+            except Exception as error:  # noqa: BLE001 - as in a sampler, which would have ended
+                self._later, self.trouble = None, f"the first sample failed: {error!r}"
+        self._begin_s = time.monotonic()
+
+    def after_start(self) -> None:
+        """Start the sampler beside the program, unless it was before; to be called while the agent has one thread."""
+        if self._later is not None:
+            later, self._later = self._later, None
+            self._fork(later.act)
+
+    def _fork(self, act: Callable[[], int]) -> None:
+        try:
+            self.process = _Fork.of_this(act)
+        except OSError as error:
+            self.trouble = f"the sampler cannot start: {error}"
 
     def read(self) -> str | None:
         """Read what the sampler has written; to be called often. Return why the sampler has ended, once, else None."""
@@ -115,12 +140,14 @@ class SamplerHandle:
         They are flat, with the units in the names; `trouble` is among them where sampling did not go to the end.
         """
         ended_s = time.monotonic()
-        if self._summary is None:
-            self._summary = _summary_from(ended_s)
-        self._summary.end(ended_s)
+        if self._begin_s is None:
+            self._begin_s = ended_s
+        self.after_start()  # of a program that could not be started
         self.stop()
+        summary = self._summed_up()
+        summary.end(ended_s)
         self._fold(to_the_end=True)
-        details = {**self._summary.details(), "wall_s": ended_s - self._summary.begin_s}
+        details = {**summary.details(), "wall_s": ended_s - self._begin_s}
         return details | ({"trouble": self.trouble} if self.trouble else {})
 
     def stop(self) -> None:
@@ -153,15 +180,24 @@ class SamplerHandle:
             self._journal = Path(words["telemetry"]) if words["telemetry"] else None
         return bool(heard)
 
+    def _summed_up(self) -> NodeSummary:
+        from hpcml.agent.telemetry.summary import NodeSummary  # noqa: PLC0415 - while the program runs, not before
+
+        if self._summary is None:
+            assert self._begin_s is not None
+            self._summary = NodeSummary(self._begin_s)
+        return self._summary
+
     def _fold(self, *, to_the_end: bool = False) -> None:
         """Add what the sampler has written since the last time: a chunk of it, or all there is."""
-        if self._journal is None or self._summary is None:
+        if self._journal is None or self._begin_s is None:
             return
+        summary = self._summed_up()
         with self._journal.open("rb") as file:
             while True:
                 file.seek(self._offset)
                 chunk = parse_chunk(file.read(_CHUNK_BYTES), offset=self._offset)
-                self._summary.add(chunk.records)
+                summary.add(chunk.records)
                 if chunk.end == self._offset:
                     return
                 self._offset = chunk.end
@@ -169,10 +205,25 @@ class SamplerHandle:
                     return
 
 
-def _summary_from(begin_s: float) -> NodeSummary:
-    from hpcml.agent.telemetry.summary import NodeSummary  # noqa: PLC0415 - after the sampler was started, not before
+@dataclass(slots=True)
+class _Later:
+    """A sampler that is started beside the program: the agent has read before what counts from the program's start."""
 
-    return NodeSummary(begin_s)
+    _act: Callable[[HostReader | None, FirstReading | None], int]
+    network: bool
+    environ: Mapping[str, str]
+    _reader: HostReader | None = None
+    _first: FirstReading | None = None
+
+    def read(self) -> None:
+        """Read what the host's totals are before the program starts."""
+        from hpcml.agent.telemetry.host import first_reading  # noqa: PLC0415 - not for a sampler that reads itself
+
+        self._reader, self._first = first_reading(self.environ, network=self.network)
+
+    def act(self) -> int:
+        """Be the sampler; return its exit status."""
+        return self._act(self._reader, self._first)
 
 
 def prepare() -> None:
@@ -260,6 +311,7 @@ def _be(act: Callable[[], int], control: int, said: int) -> NoReturn:
             if int(name) > _STANDARD_ERROR:
                 with suppress(OSError):  # the folder itself
                     os.close(int(name))
+        gc.freeze()  # what the agent has loaded is no garbage
         gc.enable()
         code = act()
     except SystemExit as end:

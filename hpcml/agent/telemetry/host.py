@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -21,6 +22,12 @@ from hpcml.agent.telemetry.backoff import Backoff
 _POWERCAP = Path("/sys/class/powercap")
 _INFINIBAND = Path("/sys/class/infiniband")
 _MIB = 2**20
+_FILES = {  # by our name, that in /proc/PID/io
+    "read_mb": b"read_bytes",
+    "written_mb": b"write_bytes",
+    "read_calls_mb": b"rchar",
+    "written_calls_mb": b"wchar",
+}
 _TREE_EVERY_S = 5.0  # finding a tree of processes means looking at all of the node
 
 
@@ -92,6 +99,26 @@ class HostReader:
             self._tree_pace.took(time.perf_counter() - began)
         if self.network:
             values |= self._traffic()
+        return values
+
+    def read_alone(self, at_s: float) -> dict[str, float]:
+        """Return what `read` does where the tree is this process alone; sooner, since nobody has to look for others."""
+        self._tree_at_s = at_s
+        values = {**self._of_this_process(), "load1": os.getloadavg()[0], **self._package_energy()}
+        values |= {name: value for name, value in self._of_group().items() if value is not None}
+        return values | (self._traffic() if self.network else {})
+
+    def _of_this_process(self) -> dict[str, float]:
+        """Return what `_of_tree` does, of this process and the children that it has waited for (proc(5))."""
+        times = os.times()
+        values = {"cpu_s": times.user + times.system + times.children_user + times.children_system}
+        try:
+            pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+            values["memory_mb"] = pages * os.sysconf("SC_PAGE_SIZE") / _MIB
+            used = dict(line.split(b": ") for line in Path("/proc/self/io").read_bytes().splitlines())
+            values |= {name: int(used[key]) / _MIB for name, key in _FILES.items()}
+        except OSError as error:
+            self.refused["files"] = repr(error)
         return values
 
     def _of_group(self) -> dict[str, float | None]:
@@ -170,6 +197,35 @@ class HostReader:
             # in words of four bytes (Linux, Documentation/ABI/stable/sysfs-class-infiniband)
             values[name] = sum(int(counter.read_text(encoding="ascii")) for counter in counters) * 4 / _MIB
         return values
+
+
+class FirstReading(NamedTuple):
+    """What a reader read first, and how long that took."""
+
+    at_s: float  # of the monotonic clock
+    values: dict[str, float]
+    took_s: float
+
+
+def first_reading(environ: Mapping[str, str], *, network: bool) -> tuple[HostReader, FirstReading]:
+    """Return a reader of the job in *environ*, for the processes below this one, which has none yet; and what it read.
+
+    A fork of this process goes on with the reader.
+    """
+    reader = HostReader(root=os.getpid(), group=find_job_group(job_id(environ)), network=network)
+    at_s = time.monotonic()
+    values = reader.read_alone(at_s)
+    return reader, FirstReading(at_s, values, time.monotonic() - at_s)
+
+
+def load_psutil() -> None:
+    """Load psutil now, so that no reading takes longer for it: an agent puts that off (`hpcml.agent.main`)."""
+    _ = psutil.Process
+
+
+def job_id(environ: Mapping[str, str]) -> str | None:
+    """Return the id of the scheduler's job around this process; None: there is none."""
+    return environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or environ.get("HPCML_JOB_ID")
 
 
 _OURS = Path("/proc/self/cgroup")

@@ -103,10 +103,11 @@ class NodeReader:
                     self._steady[full] = value
                 values[full] = round(value, 6)
         at_s = time.monotonic()
-        values["host.at_s"] = round(at_s, 6)
-        host = self.host.read(at_s, whatever_it_takes=whatever_it_takes)
-        values |= {f"host.{key}": round(value, 6) for key, value in host.items()}
-        return values
+        return values | self.named(at_s, self.host.read(at_s, whatever_it_takes=whatever_it_takes))
+
+    def named(self, at_s: float, host: Mapping[str, float]) -> dict[str, float]:
+        """Return what was read of the host at *at_s* with the names that it has in a sample."""
+        return {"host.at_s": round(at_s, 6)} | {f"host.{key}": round(value, 6) for key, value in host.items()}
 
     def tell_changes(self, values: Mapping[str, float]) -> None:
         """Write events for what is remarkable in *values*, the latest result of `read`.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from hpcml.agent.nvml.inventory import shown_gpus, topology_facts
 from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
-from hpcml.agent.telemetry.host import HostReader, find_job_group
+from hpcml.agent.telemetry.host import FirstReading, HostReader, find_job_group, job_id, load_psutil
 from hpcml.agent.telemetry.node import NodeReader
 from hpcml.runs.layout import RunDir
 from hpcml_client.journal import JournalWriter
@@ -60,9 +60,12 @@ class Sampler:
     ticks: int = 0
     missed: int = 0
 
-    def begin(self, about: Mapping[str, Any]) -> None:
-        """Take the first sample, after an event that describes what is being read."""
-        values = self._measure(time.perf_counter(), last=False)
+    def begin(self, about: Mapping[str, Any], first: FirstReading | None = None) -> None:
+        """Take the first sample, or the one that the agent has taken, after an event that describes what is read."""
+        if first is None:
+            values = self._measure(time.perf_counter(), last=False)
+        else:
+            values = self._with_ours(self.node.named(first.at_s, first.values), first.took_s)
         self.journal.event("devices", {**self.node.describe(), **about, "units": UNITS})
         self._write(values)
 
@@ -81,10 +84,13 @@ class Sampler:
 
     def _measure(self, began_s: float, *, last: bool) -> dict[str, float]:
         values = self.node.read(whatever_it_takes=last)
+        return self._with_ours(values, time.perf_counter() - began_s)
+
+    def _with_ours(self, values: Mapping[str, float], took_s: float) -> dict[str, float]:
         return {
             **values,
             "sampler.cpu_s": time.process_time(),
-            "sampler.tick_us": (time.perf_counter() - began_s) * 1e6,
+            "sampler.tick_us": took_s * 1e6,
             "sampler.missed_ticks": float(self.missed),
         }
 
@@ -114,11 +120,15 @@ class Orders:
     samplers: Sequence[str] = field(default_factory=list)  # of packages, by name
 
 
-def sample(orders: Orders) -> int:
-    """Sample until the agent asks for the end, or ends itself; return the exit status."""
+def sample(orders: Orders, reader: HostReader | None = None, first: FirstReading | None = None) -> int:
+    """Sample until the agent asks for the end, or ends itself; return the exit status.
+
+    *reader* is that of the agent, which *first* has been read with before the program started.
+    """
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
     _end_with(orders.agent)
+    load_psutil()
     with nullcontext() if orders.without_gpus else started(os.environ) as obstacle:
         found, refused = _gpus(orders, obstacle)
         facts = {**gpu_facts(found.gpus if found.is_known else ()), "gpu_mapping": found.source}
@@ -137,13 +147,14 @@ def sample(orders: Orders) -> int:
             writer=f"node{orders.node}",
         )
         with journal:
-            host = HostReader(root=orders.agent, group=find_job_group(_job_id(os.environ)), network=orders.network)
+            group = find_job_group(job_id(os.environ))
+            host = reader or HostReader(root=orders.agent, group=group, network=orders.network)
             node = NodeReader(found=found, host=host, tell=journal.event, traffic=orders.pcie, refused=refused)
             sampler = Sampler(node=node, journal=journal, interval_s=orders.interval_s)
             with ExitStack() as opened:
                 if orders.samplers:
                     _add_others(sampler, orders, found, opened)
-                sampler.begin({"interval_s": orders.interval_s, **facts})
+                sampler.begin({"interval_s": orders.interval_s, **facts}, first)
                 _say({"telemetry": journal.path, "facts": facts})
                 sampler.run(_INPUT)
             journal.event("sampler_ended", {"ticks": sampler.ticks, "missed_ticks": sampler.missed})
@@ -177,10 +188,6 @@ def _gpus(orders: Orders, obstacle: str | None) -> tuple[FoundGpus, dict[str, st
     shown, hidden = attempt(shown_gpus, "nvml", refused) or ([], [])
     refused |= {f"gpus {number}": why for number, why in enumerate(hidden)}
     return find_gpus(shown, os.environ, expected=orders.gpus), refused
-
-
-def _job_id(environ: Mapping[str, str]) -> str | None:
-    return environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or environ.get("HPCML_JOB_ID")
 
 
 def _end_with(agent: int) -> None:
