@@ -46,11 +46,14 @@ _MPI = ("PMI_*", "PMIX_*", "OMPI_COMM_WORLD_*", "MV2_COMM_WORLD_*", "PALS_*", "H
 def provide_client(run_dir: RunDir) -> None:
     """Make the folder for the workload's PYTHONPATH, with links to hpcml_client and hpcml_train only.
 
-    So a program imports these two packages, but none of hpcml's own dependencies.
+    So a program imports these two packages, but none of hpcml's own dependencies. Where the submission kept copies of
+    them, the folder is a link to these.
     """
+    if run_dir.client_path.is_symlink():
+        return
     make_folder(run_dir.client_path)
     for package in program_packages():
-        with suppress(FileExistsError):  # the submission, an attempt before, or the agent of another node
+        with suppress(FileExistsError):  # an attempt before, or the agent of another node
             (run_dir.client_path / package.name).symlink_to(package)
 
 

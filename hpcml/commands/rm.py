@@ -344,7 +344,7 @@ def _is_wanted(copy: Path) -> bool:
 
 def _files_of(run_dir: RunDir) -> list[Path]:
     """Return all that may name a copy of code: what the agent reads, the scripts, and the links."""
-    links = (run_dir.code, *run_dir.client_path.glob("*"))
+    links = (run_dir.code, run_dir.client_path, *run_dir.client_path.glob("*"))  # of older runs the latter are links
     return [
         run_dir.manifest,
         run_dir.script,

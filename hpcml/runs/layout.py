@@ -141,7 +141,7 @@ class RunDir:
 
     @property
     def client_path(self) -> Path:
-        """The folder on the workload's PYTHONPATH; it holds only `hpcml_client` and `hpcml_train`."""
+        """The folder on the workload's PYTHONPATH, or a link to it; it holds only `hpcml_client` and `hpcml_train`."""
         return self.path / "pythonpath"
 
     def python_path(self, *, is_observed: bool) -> list[str]:

@@ -250,7 +250,7 @@ def test_code_that_is_wanted_after_the_question_stays(places: Places) -> None:
 
 
 def test_code_that_a_retry_or_a_run_elsewhere_names_stays(store: Database, places: Places, tmp_path: Path) -> None:
-    names = [letter * 16 for letter in "abcd"]
+    names = [letter * 16 for letter in "abcde"]
     for name in names:
         (places.code / name).mkdir(parents=True)
         os.utime(places.code / name, (1, 1))
@@ -259,6 +259,7 @@ def test_code_that_a_retry_or_a_run_elsewhere_names_stays(store: Database, place
     of_retry.write_text(f'{{"plan": {{"cwd": "{places.code / names[0]}/project"}}}}')
     copied = ended(tmp_path / "copied", "20260528-202640-cccccccc")
     copied.code.symlink_to(places.code / names[1])
+    copied.client_path.symlink_to(places.code / names[4])
     adopt(places, [tmp_path / "copied"])
     of_batch = places.submissions / "s-0" / "job.sh"
     of_batch.parent.mkdir(parents=True)

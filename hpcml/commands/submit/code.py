@@ -34,7 +34,8 @@ class KeptCode:
     """The copy of a run's code, and the plan that starts in it.
 
     `code` None: nothing was copied, and the job runs what lies in its folder when it starts. `packages` are copies of
-    hpcml_client and hpcml_train, which programs import; empty: the job uses those of the agent that starts it.
+    hpcml_client and hpcml_train, which programs import; empty: the job uses those of the agent that starts it. They lie
+    in one folder, in which nothing else is; those of plans of older versions in one each.
     """
 
     plan: Plan
@@ -114,6 +115,7 @@ class _Keeper:
     codes: Mapping[Path, Code]
     trees: dict[tuple[Snapshot, Path], _Tree] = field(default_factory=dict)
     folders: dict[Path, Path] = field(default_factory=dict)
+    packages: list[Path] = field(default_factory=list)
     imports: dict[tuple[str, Path, Path], list[str]] = field(default_factory=dict)
     is_everything: Callable[[Path], bool] = field(default_factory=lambda: functools.cache(is_everything))
 
@@ -139,7 +141,11 @@ class _Keeper:
         return self.folders[folder]
 
     def _packages(self) -> tuple[Path, ...]:
-        return tuple(self._folder(package) for package in program_packages())
+        if not self.packages:
+            packages = program_packages()
+            kept = code_store.keep(self.places.code, [file for package in packages for file in _files_of(package)])
+            self.packages.extend(kept / package.name for package in packages)
+        return tuple(self.packages)
 
     def _tree(self, mode: Snapshot, folder: Path) -> _Tree:
         if (mode, folder) not in self.trees:

@@ -272,11 +272,20 @@ def _fill(prepared: Prepared, script: str, known: LaidOut) -> None:
             file.write(prepared.code.diff)
     if kept.code is not None:
         run_dir.code.symlink_to(kept.code)
-    if kept.packages:
-        make_folder(run_dir.client_path)
-    for package in kept.packages:  # the agent leaves them as they are
-        (run_dir.client_path / package.name).symlink_to(package)
+    _link_packages(run_dir, kept.packages)
     make_folder(run_dir.journals)
     make_folder(run_dir.logs)
     write_file(run_dir.script, script)
     write_manifest(run_dir.manifest, prepared.job.manifest, known=known)  # last: a directory without it is no run
+
+
+def _link_packages(run_dir: RunDir, packages: Sequence[Path]) -> None:
+    """Put *packages* where the program finds them; the agent leaves them as they are."""
+    folders = {package.parent for package in packages}
+    if len(folders) == 1:
+        run_dir.client_path.symlink_to(folders.pop())  # what is made for each run of ten thousand costs most
+        return
+    if packages:
+        make_folder(run_dir.client_path)
+    for package in packages:
+        (run_dir.client_path / package.name).symlink_to(package)
