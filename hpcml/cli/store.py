@@ -34,13 +34,13 @@ def store(context: click.Context, form: str | None) -> None:
 @store.command()
 @click.pass_obj
 def check(places: Places) -> int:
-    """Look for damage, and for what contradicts itself or a journal; the exit code is 1 if there is any."""
+    """Look for damage, also of runs, and for contradictions in it or with a journal; exit code 1 if there is any."""
     from hpcml.commands import store as upkeep
     from hpcml.report import store as report
 
-    name, problems = upkeep.check(places)
-    _tell(report.check_lines(name, problems))
-    return 1 if problems else 0
+    found = upkeep.check(places)
+    _tell(report.check_lines(found))
+    return 1 if found.faults or found.unreadable else 0
 
 
 @store.command()

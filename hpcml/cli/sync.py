@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @click.option("--watch", "is_watched", is_flag=True, help="Go on doing so every few seconds; Ctrl-C ends it.")
 @pass_places
 def sync(places: Places, is_anew: bool, is_watched: bool) -> int:  # noqa: FBT001 - click's way
-    """Finish interrupted submissions, ask the schedulers, retry what schedule.retry allows, read all run folders."""
+    """Finish interrupted submissions, ask the schedulers, retry what schedule.retry allows, read all run folders.
+
+    The exit code is 1 if a run or a journal cannot be read, and 3 if a submission waits for its scheduler's answer.
+    """
     from hpcml.commands.status import poll_interval_s
     from hpcml.commands.submit.backends import Backends
     from hpcml.commands.sync import keep_synchronised
@@ -33,7 +36,7 @@ def sync(places: Places, is_anew: bool, is_watched: bool) -> int:  # noqa: FBT00
         told = _tell(done, told, is_brief=not is_first)
         if not is_watched:
             break
-    return 3 if done.waiting else 0
+    return 3 if done.waiting else 1 if done.report.problems else 0
 
 
 def _tell(done: Synchronised, told: set[str], *, is_brief: bool) -> set[str]:

@@ -187,12 +187,10 @@ def collect(
 def tell_left_out(problems: Sequence[str]) -> None:
     """Say in one line of the log what an answer could not read, however much, and what to do; nothing if nothing.
 
-    *problems* are those of the `IngestReport`: a line for each run or journal that could not be read. What the store
-    has of it from before stands.
+    *problems* are those of the `IngestReport`: a line for each run or journal that could not be read.
     """
     if len(problems) == 1:
-        todo = "put it right, or remove the run's folder; what was read of it before stands"
-        log.warning("not read for this answer: %s (%s)", problems[0], todo)
+        log.warning("not read for this answer: %s (put it right, or remove the run's folder)", problems[0])
     elif problems:
         more = len(problems) - 1
         log.warning("not read for this answer: %s; and %d more: hpcml sync lists them", problems[0], more)

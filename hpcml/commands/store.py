@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcml.commands import external_runs
 from hpcml.commands.collect import opened
+from hpcml.errors import HpcmlError
 from hpcml.paths import Places
+from hpcml.runs.layout import find_run_dirs
 from hpcml.store import admin
+from hpcml.store.journals import sizes_in
+from hpcml.store.manifest_rows import describe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +44,36 @@ def look(places: Places) -> StoreSummary:
         return StoreSummary(name=store.name, used=store.used, size_bytes=admin.size_of(store), runs=runs, points=points)
 
 
-def check(places: Places) -> tuple[str, list[str]]:
-    """Return the store's name and a line for each thing that is wrong with it; an empty list where all is well.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCheck:
+    """What is wrong: a line for each fault of the store called `name`, and for each run that cannot be read into it."""
+
+    name: str
+    faults: Sequence[str]
+    unreadable: Sequence[str]
+
+
+def check(places: Places) -> StoreCheck:
+    """Look for what is wrong with the store, and with the run directories that it is an index of.
 
     Nothing is read in before, so that a damaged store is looked at as it is.
     """
+    unreadable = list(_unreadable(places))
     if torn := admin.torn_parts(places.store_url):
-        return places.store_url, torn
+        return StoreCheck(name=places.store_url, faults=torn, unreadable=unreadable)
     with opened(places) as store:
-        return store.name, list(admin.faults(store))
+        return StoreCheck(name=store.name, faults=list(admin.faults(store)), unreadable=unreadable)
+
+
+def _unreadable(places: Places) -> Iterator[str]:
+    homes: dict[Path, str | None] = {}
+    for root in external_runs.roots(places):
+        for run_dir in find_run_dirs(root):
+            try:
+                describe(run_dir, homes)
+                sizes_in(str(run_dir.journals))
+            except HpcmlError as error:
+                yield str(error)
 
 
 def vacuum(places: Places) -> StoreRewrite:

@@ -36,6 +36,22 @@ class KeptStore(Protocol):
         """The number of metric values."""
 
 
+class CheckedStore(Protocol):
+    """What is wrong with a store and the runs that it is an index of."""
+
+    @property
+    def name(self) -> str:
+        """The path or URL of the store."""
+
+    @property
+    def faults(self) -> Sequence[str]:
+        """A line for each thing that is wrong with the store."""
+
+    @property
+    def unreadable(self) -> Sequence[str]:
+        """A line for each run that cannot be read."""
+
+
 class RewrittenStore(Protocol):
     """A store whose file was made anew."""
 
@@ -70,13 +86,16 @@ def kept_json(kept: KeptStore) -> str:
     return json_text(told)
 
 
-def check_lines(name: str, problems: Sequence[str]) -> Iterator[str]:
-    """Yield each problem and what to do about them, or a line that there is none; *name* is the store's."""
-    yield from (safe(problem) for problem in problems)
-    if problems:
-        yield f"{_counted(len(problems), 'fault')} in {safe(name)}: delete it, and hpcml sync makes it anew"
+def check_lines(check: CheckedStore) -> Iterator[str]:
+    """Yield each problem and what to do about them, or a line that there is none."""
+    yield from (safe(problem) for problem in (*check.faults, *check.unreadable))
+    if check.faults:
+        yield f"{_counted(len(check.faults), 'fault')} in {safe(check.name)}: delete it, and hpcml sync makes it anew"
     else:
-        yield f"nothing is wrong with {safe(name)}"
+        yield f"nothing is wrong with {safe(check.name)}"
+    if check.unreadable:
+        runs = _counted(len(check.unreadable), "run")
+        yield f"{runs} cannot be read: put right what is damaged, or remove the run's folder"
 
 
 def rewritten_lines(done: RewrittenStore) -> Iterator[str]:

@@ -121,9 +121,8 @@ def _groups(run_dirs: Iterable[RunDir], batch_bytes: int, done: FirstReadings) -
     for run_dir in run_dirs:
         try:
             reading = _read(run_dir, min(batch_bytes, _LONG_BYTES), homes)
-        except HpcmlError as error:
-            done.report += IngestReport(problems=(str(error),))
-            continue
+        except HpcmlError:
+            reading = None  # whoever reads it alone says what is wrong
         if reading is None:
             done.left.append(run_dir)
             continue

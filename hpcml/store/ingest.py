@@ -10,6 +10,7 @@ together (`hpcml.store.first_reading`), all others one by one here.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,9 +19,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from hpcml.errors import HpcmlError, StoreError
 from hpcml.runs.journal import Chunk, parse_piece, read_piece, unread
-from hpcml.runs.layout import RunDir
+from hpcml.runs.layout import RunDir, is_run
 from hpcml.store import journal_rows as cursor_rows
-from hpcml.store import parse, rows, telemetry_rows
+from hpcml.store import parse, rest_rows, rows, telemetry_rows
 from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, merge
 from hpcml.store.database import Database
 from hpcml.store.first_reading import read_first
@@ -31,11 +32,14 @@ from hpcml.store.locks import hold_run, is_server
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport, News, find_news, is_unchanged
 from hpcml.store.origin import home_of
-from hpcml.store.parse import Stretch, take_in
+from hpcml.store.parse import Stretch, storable, take_in
 from hpcml.store.pieces import chunked
 from hpcml.store.reading import OverSqlalchemy
+from hpcml.store.rests import Seen
 from hpcml.store.schema import JOURNAL, METRIC, RUN, SERIES, SUMMARY
 
+# Why a run.json cannot be opened, where that is the file's own state and will be the same the next time.
+_UNREADABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EFBIG, errno.EACCES, errno.EPERM}
 _BATCH_BYTES = 8 << 20  # of journals in one transaction: about a second during which nobody else can write
 
 
@@ -61,7 +65,7 @@ def ingest_run(store: Database, run_dir: RunDir, *, batch_bytes: int = _BATCH_BY
     if (report := is_unchanged(store, run_dir)) is not None:
         return report
     with store.writing() as connection:
-        return _ingest(connection, run_dir, _Reading(batch_bytes=batch_bytes))
+        return _ingest(connection, run_dir, describe(run_dir), _Reading(batch_bytes=batch_bytes))
 
 
 def ingest_runs(store: Database, run_dirs: Sequence[RunDir]) -> IngestReport:
@@ -71,10 +75,7 @@ def ingest_runs(store: Database, run_dirs: Sequence[RunDir]) -> IngestReport:
     """
     with store.writing() as connection:
         later = read_later(connection, run_dirs)
-        report = later.report
-        for run_dir in later.left:
-            report += _report_of(connection, run_dir, _Reading())
-    return report
+        return later.report + _report_of(connection, later.left, _Reading())
 
 
 def ingest_all(store: Database, *roots: Path, batch_bytes: int = _BATCH_BYTES, is_anew: bool = False) -> IngestReport:
@@ -107,22 +108,56 @@ def read_news(
         if not is_anew:
             later = read_later(connection, left)
             report, left = report + later.report, later.left
-        for run_dir in left:
-            report += _report_of(connection, run_dir, reading)
+        return report + _report_of(connection, left, reading, news.seen)
+
+
+def _report_of(
+    connection: Connection, run_dirs: Sequence[RunDir], reading: _Reading, seen: Sequence[Seen] = ()
+) -> IngestReport:
+    report, dropped = IngestReport(), list[str]()
+    for run_dir in run_dirs:
+        report += _report_of_one(connection, run_dir, reading, dropped)
+    if dropped:
+        rows.forget_names(connection)
+    for folder in seen:
+        folder.is_known = folder.is_known and folder.path not in dropped
     return report
 
 
-def _report_of(connection: Connection, run_dir: RunDir, reading: _Reading) -> IngestReport:
+def _report_of_one(connection: Connection, run_dir: RunDir, reading: _Reading, dropped: list[str]) -> IngestReport:
     try:
-        return _ingest(connection, run_dir, reading)
+        described = describe(run_dir)
+        sizes_in(str(run_dir.journals))
+    except HpcmlError as error:
+        return IngestReport(problems=(_drop(connection, run_dir, error, dropped),))
+    try:
+        return _ingest(connection, run_dir, described, reading)
     except StoreError:
         raise  # what ails the store itself would befall all other runs, too
     except HpcmlError as error:
         return IngestReport(problems=(str(error),))
 
 
-def _ingest(connection: Connection, run_dir: RunDir, reading: _Reading) -> IngestReport:
-    described = describe(run_dir)
+def _drop(connection: Connection, run_dir: RunDir, error: HpcmlError, dropped: list[str]) -> str:
+    """Forget the run that cannot be read any more, so that a store made anew says the same; return what to say.
+
+    It stays where the file system gave no answer, which may come again, and where the directory itself is gone.
+    """
+    known = rows.uids_in(connection, run_dir.path.absolute())
+    cause = error.__cause__
+    says_nothing = isinstance(cause, OSError) and cause.errno not in _UNREADABLE
+    if not known or not is_run(str(run_dir.path)):
+        return str(error)
+    if says_nothing or (is_server(connection) and isinstance(cause, PermissionError)):  # to others it may be readable
+        return f"{error}; what was read of it before stands"
+    for uid in known:
+        rows.forget_rows(connection, uid)
+    rest_rows.forget_listing(connection, folder := str(run_dir.path.absolute().parent))
+    dropped.append(storable(folder))
+    return str(error)
+
+
+def _ingest(connection: Connection, run_dir: RunDir, described: Description, reading: _Reading) -> IngestReport:
     report, is_complete, is_anew = IngestReport(runs=1), False, reading.is_anew
     while not is_complete:
         with connection.begin():

@@ -194,16 +194,11 @@ class _Look:
         self._paths.add(path)
         known = self.known.get(_key(path))
         already = len(self.problems)
-        try:
-            has_news = self.is_anew or _has_news(path, known, self.problems)
-        except HpcmlError as error:
-            has_news = False
-            self.problems.append(str(error))
+        has_news = self.is_anew or _has_news(path, known, self.problems)
+        if has_news:
+            self.changed.append(RunDir(Path(path)))
         else:
-            if has_news:
-                self.changed.append(RunDir(Path(path)))
-            else:
-                self.runs += 1
+            self.runs += 1
         if seen is None:
             return
         if known is None:
@@ -215,7 +210,7 @@ class _Look:
 
 
 def is_unchanged(store: Database, run_dir: RunDir) -> IngestReport | None:
-    """Return the report of a run that has nothing new; None where it has. Raises `HpcmlError` without run.json."""
+    """Return the report of a run that has nothing new; None where it has, or its run.json cannot be reached."""
     path = str(run_dir.path)
     with store.reading() as reading:
         known = _known_runs(reading, Where("run.path = :path", {"path": _key(path)})).get(_key(path))
@@ -244,12 +239,18 @@ def manifest_stamp(path: str) -> str:
 
 
 def _has_news(path: str, known: _Known | None, problems: list[str]) -> bool:
-    """Whether there is anything to write, found out without writing; why a file is left out is added to *problems*."""
-    if known is None or known.stamp != manifest_stamp(path):
+    """Whether there is anything to write, found out without writing; why a file is left out is added to *problems*.
+
+    What cannot be reached is news: whoever reads it says so.
+    """
+    try:
+        if known is None or known.stamp != manifest_stamp(path):
+            return True
+        if _has_more(f"{path}/journal", known.uid, known.offsets, problems):
+            return True
+        return known.sampled is not None and _has_more(f"{path}/telemetry", known.uid, known.sampled, problems)
+    except HpcmlError:
         return True
-    if _has_more(f"{path}/journal", known.uid, known.offsets, problems):
-        return True
-    return known.sampled is not None and _has_more(f"{path}/telemetry", known.uid, known.sampled, problems)
 
 
 def _has_more(folder: str, uid: str, offsets: Mapping[str, int], problems: list[str]) -> bool:

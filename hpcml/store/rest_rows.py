@@ -10,6 +10,7 @@ from hpcml.model.state import State
 from hpcml.runs import rest
 from hpcml.store.database import Database
 from hpcml.store.locks import hold_folders
+from hpcml.store.parse import storable
 from hpcml.store.pieces import within
 from hpcml.store.rests import Folder, Seen, listed_ns
 from hpcml.store.schema import FOLDER, RUN
@@ -34,6 +35,13 @@ def cleared(store: Database, folders: Sequence[Folder], now: float) -> None:
         hold_folders(connection)
         for chunk in within(FOLDER.c.id, [folder.id for folder in folders]):
             connection.execute(update(FOLDER).where(chunk).values(cleared_at=now))
+
+
+def forget_listing(connection: Connection, path: str) -> None:
+    """Have the folder *path* listed by the next look, in a transaction of its own: it holds a run that is not kept."""
+    with connection.begin():
+        hold_folders(connection)
+        connection.execute(update(FOLDER).where(FOLDER.c.path == storable(path)).values(changed_ns=0))
 
 
 def _ensure(connection: Connection, folder: Seen, now: float) -> int:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Insert, Table, bindparam, delete, insert, select, update
@@ -23,6 +24,7 @@ from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, fold,
 from hpcml.store.journal_rows import Cursor
 from hpcml.store.locks import WRITE, hold_names, hold_run, is_server
 from hpcml.store.manifest_rows import Description, as_json
+from hpcml.store.origin import home_of
 from hpcml.store.parse import Stretch, storable
 from hpcml.store.pieces import chunked, insert_rows, within
 from hpcml.store.schema import (
@@ -381,16 +383,35 @@ def forget_runs(store: Database, uids: Sequence[str]) -> int:
     if not uids:
         return 0
     with store.writing() as connection:
-        found = sum(_forget(connection, uid) for uid in uids)
-        with connection.begin():
-            hold_names(connection)
-            # a name that no run has any more would be offered as a key of filters
-            connection.execute(delete(METRIC).where(METRIC.c.id.not_in(select(SERIES.c.metric_id))))
-            forget_unused(connection)
+        found = sum(forget_rows(connection, uid) for uid in uids)
+        forget_names(connection)
         return found
 
 
-def _forget(connection: Connection, uid: str) -> bool:
+def forget_names(connection: Connection) -> None:
+    """Delete the names of metrics, and the settings, that no run has any more, in a transaction of their own.
+
+    A name that stayed would be offered as a key of filters.
+    """
+    with connection.begin():
+        hold_names(connection)
+        connection.execute(delete(METRIC).where(METRIC.c.id.not_in(select(SERIES.c.metric_id))))
+        forget_unused(connection)
+
+
+def uids_in(connection: Connection, path: Path) -> list[str]:
+    """Return the uids of the runs that were read from the directory *path* (absolute) of this host."""
+    with connection.begin():
+        query = select(RUN.c.uid, RUN.c.home).where(RUN.c.path == storable(str(path)))
+        home = home_of(path)
+        return [uid for uid, known in connection.execute(query) if known is None or known == home]
+
+
+def forget_rows(connection: Connection, uid: str) -> bool:
+    """Delete the rows of the run *uid* in a transaction of their own; return whether there were any.
+
+    After the last of several `forget_names` is to be called.
+    """
     with connection.begin():
         hold_run(connection, uid)
         connection.execute(delete(WORD).where(WORD.c.uid == uid))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,17 +64,61 @@ def test_every_answer_says_what_it_leaves_out(hpcml: Hpcml, run_dirs: list[RunDi
 
     (line,) = lines
     assert line.startswith(f"hpcml: warning: not read for this answer: {run_dirs[2].manifest} is damaged: Expecting")
-    assert line.endswith("(put it right, or remove the run's folder; what was read of it before stands)")
+    assert line.endswith("(put it right, or remove the run's folder)")
 
 
-def test_what_was_read_of_a_run_before_its_manifest_was_damaged_stands(hpcml: Hpcml, run_dirs: list[RunDir]) -> None:
+@pytest.mark.parametrize("how", ["{", None, "no link", "journal"])
+def test_a_run_that_was_read_and_is_damaged_gives_the_answers_of_a_store_made_anew(
+    hpcml: Hpcml, run_dirs: list[RunDir], how: str | None, tmp_path: Path
+) -> None:
+    whole = hpcml("runs", "--csv").stdout
+    file = run_dirs[2].journals if how == "journal" else run_dirs[2].manifest
+    file.rename(aside := tmp_path / "aside")
+    if how == "no link":
+        file.symlink_to("nowhere")
+    elif how is not None:
+        file.write_text(how)
+
+    before = [(done.stdout, done.stderr, done.returncode) for done in map(hpcml, ("runs", "status", "sync"))]
+    for part in hpcml.home.glob("store.db*"):
+        part.unlink()
+    after = [(done.stdout, done.stderr, done.returncode) for done in map(hpcml, ("runs", "status", "sync"))]
+    checked = hpcml("store", "check")
+
+    assert before == after
+    for _, told, _ in after:
+        assert str(file) in told
+    assert [code for _, _, code in after] == [0, 0, 1]
+    assert checked.returncode == 1
+    assert str(file) in checked.stdout
+    assert "1 run cannot be read: put right what is damaged, or remove the run's folder" in checked.stdout
+    assert "delete it" not in checked.stdout
+    file.unlink(missing_ok=True)
+    aside.rename(file)
+    assert hpcml("runs", "--csv").stdout == whole
+    assert (hpcml("sync").returncode, hpcml("store", "check").returncode) == (0, 0)
+
+
+def test_what_was_read_stands_while_the_file_system_gives_no_answer(hpcml: Hpcml, run_dirs: list[RunDir]) -> None:
     before = hpcml("runs", "--csv").stdout
-    run_dirs[2].manifest.write_text("{")
+    run_dirs[2].manifest.unlink()
+    run_dirs[2].manifest.symlink_to("/proc/self/mem")  # whose first byte nobody can read
 
     answer = hpcml("runs", "--csv")
 
     assert answer.stdout == before
-    assert "what was read of it before stands" in answer.stderr
+    assert "run.json cannot be read: Input/output error; what was read of it before stands (put" in answer.stderr
+
+
+def test_a_copy_stands_in_for_a_run_that_is_damaged(hpcml: Hpcml, run_dirs: list[RunDir], tmp_path: Path) -> None:
+    copy = tmp_path / "copies" / UIDS[2]
+    shutil.copytree(run_dirs[2].path, copy)
+    hpcml("ingest", str(copy.parent))
+    run_dirs[2].manifest.write_text("{")
+
+    (found,) = (run for run in hpcml.runs() if run["uid"] == UIDS[2])
+
+    assert found["path"] == str(copy)
 
 
 @pytest.mark.parametrize("how", ["gone", "folder", "pipe", "nowhere", "empty", "date", "deep", "seed", "uid"])
