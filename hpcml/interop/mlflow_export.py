@@ -37,8 +37,9 @@ _FOLDER = "hpcml"  # of the artifacts
 _BATCH = 1000
 _BATCH_PARAMS = 100
 _LONGEST_KEY, _LONGEST_PARAM, _LONGEST_TAG = 250, 6000, 5000
+_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # without it, newer versions refuse a folder, with a page of text
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-. :/]")
-_STATUS: Mapping[State, str] = {
+STATUS: Mapping[State, str] = {
     State.PENDING: "SCHEDULED",
     State.RUNNING: "RUNNING",
     State.COMPLETED: "FINISHED",
@@ -229,7 +230,7 @@ class MlflowTarget:
 
     def _status(self, run: WholeRun, run_id: str) -> None:
         record = run.record
-        status = _STATUS.get(record.state, "FAILED")
+        status = STATUS.get(record.state, "FAILED")
         if not record.state.is_final:
             self._client.update_run(run_id, status=status)
             return
@@ -288,6 +289,11 @@ class MlflowTarget:
         except Exception as error:
             if not (isinstance(error, self._error | OSError | ImportError) or _is_a_librarys(error)):
                 raise  # our own bug
+            if _ALLOWED in str(error) and (folder := _folder(self._uri)) is not None:
+                database = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
+                raise ConfigError(
+                    f"this MLflow keeps no runs in a folder unless {_ALLOWED}=true is set; or write -o {database}"
+                ) from error
             text = " ".join(str(error).split())
             raise HpcmlError(f"MLflow at {_without_password(self._uri)}: {_without_password(text)}") from error
 

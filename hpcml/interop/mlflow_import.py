@@ -29,9 +29,11 @@ import yaml
 
 from hpcml.codec import Json, flatten
 from hpcml.errors import ConfigError, HpcmlError
+from hpcml.interop.mlflow_export import STATUS as _STATUS_OF
 from hpcml.interop.mlflow_export import UID
 from hpcml.model.identity import identifies
 from hpcml.model.precision import ALIASES
+from hpcml.model.state import State
 from hpcml.runs.journal import FORMAT, Chunk, Event, Header, Metrics
 from hpcml.runs.manifest import IMPORTED
 from hpcml.runs.state import EventName
@@ -259,7 +261,8 @@ def as_ours(run: MlflowRun, names: Mapping[str, str], *, artifacts: Sequence[Eve
     if experiment != run.experiment:
         remarks.append(f"experiment {run.experiment!r} is called {experiment} here")
     settings = _settings(run, names, remarks)
-    asked = {**settings, "experiment": experiment, "name": run.name, "tags": list(_tags(run, remarks))}
+    name = None if is_ours(run) and run.name == own_uid else run.name  # what a run without one is called there
+    asked = {**settings, "experiment": experiment, "name": name, "tags": list(_tags(run, remarks))}
     manifest = {
         "format": IMPORTED,
         "uid": uid,
@@ -406,13 +409,35 @@ def _records(run: MlflowRun, t0: float, artifacts: Sequence[Event], remarks: lis
         yield Metrics(seq=number, t_s=at_ms / 1000 - t0, step=step, values=values)
         number += 1
     last_ms = run.ended_ms or max((at_ms for _, at_ms in points), default=None)
-    if run.status in _STATES:
+    if (end := _own_end(run)) is not None:
+        yield event(EventName.LOST if end["state"] == State.LOST else EventName.ATTEMPT_ENDED, last_ms, **end)
+    elif run.status in _STATES:
         has_times = run.ended_ms is not None and run.started_ms is not None
         wall_s = (run.ended_ms - run.started_ms) / 1000 if has_times else None  # type: ignore[operator] # checked
         reason = None if run.status == "FINISHED" else f"MLflow says {run.status}"
         yield event(EventName.ATTEMPT_ENDED, last_ms, state=_STATES[run.status], wall_s=wall_s, reason=reason)
     else:
         yield event(EventName.LOST, last_ms, reason=f"MLflow knows no end of it and says {run.status}")
+
+
+def _own_end(run: MlflowRun) -> dict[str, Any] | None:
+    """Return how a run of hpcml ended, as its export says: MLflow has three words for ends, and times of its own.
+
+    None for other runs, and where MLflow's status says something else, which is the later word then.
+    """
+    state = run.tags.get("hpcml.state")
+    if not is_ours(run) or state not in set(State) or not State(state).is_final:
+        return None
+    if _STATUS_OF.get(State(state), "FAILED") != run.status:
+        return None
+    wall_s, exit_code = (typed(run.tags.get(f"hpcml.{name}", "")) for name in ("wall_s", "exit_code"))
+    return {
+        "state": state,
+        "wall_s": wall_s if type(wall_s) in (int, float) else None,
+        "exit_code": exit_code if type(exit_code) is int else None,
+        "cause": run.tags.get("hpcml.cause"),
+        "reason": run.tags.get("hpcml.reason"),
+    }
 
 
 def _points(run: MlflowRun, remarks: list[str]) -> dict[tuple[int, int], dict[str, float]]:

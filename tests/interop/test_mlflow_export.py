@@ -278,3 +278,17 @@ def test_an_mlflow_that_does_not_answer_is_one_line_without_the_password(hpcml: 
     line = said_in_one_line(done)
     assert line.startswith("hpcml: MLflow at ")
     assert "secret" not in line
+
+
+def test_a_folder_that_mlflow_does_not_write_to_any_more_is_answered_in_one_line(hpcml: Hpcml) -> None:
+    real("mlflow.tracking")
+
+    refused = hpcml("export", "--to", "mlflow", "-o", "mlruns", MLFLOW_ALLOW_FILE_STORE="false")
+
+    if refused.returncode == 0:
+        pytest.skip("this MLflow still writes to folders")
+    assert said_in_one_line(refused) == (
+        "hpcml: this MLflow keeps no runs in a folder unless MLFLOW_ALLOW_FILE_STORE=true is set; "
+        f"or write -o sqlite:///{hpcml.cwd}/mlruns/mlflow.db"
+    )
+    assert refused.returncode == 2

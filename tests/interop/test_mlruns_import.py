@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.interop.exchanging import EVIL, OPEN, PLAIN, real
+from tests.store.building import Journal, make_run_dir
 
 pytestmark = pytest.mark.filterwarnings("default")  # MLflow's own
 START = 1_700_000_000_000
@@ -313,3 +314,32 @@ def test_two_imports_at_once_make_each_run_once(hpcml: Hpcml, store: FileStore) 
     for run in known(hpcml).values():
         assert len(list((Path(run["path"]) / "journal").iterdir())) == 1
     assert not list(hpcml.home.glob("runs/*/.*"))
+
+
+def test_ends_that_mlflow_has_no_word_for_come_home_as_they_were(
+    hpcml: Hpcml, store: FileStore, tmp_path: Path
+) -> None:
+    ends = {
+        "TIMEOUT": {"reason": "walltime of 10 min was over", "cause": "time_limit", "wall_s": 600.25},
+        "FAILED": {"reason": "exit status 3", "cause": "program", "exit_code": 3, "wall_s": 0.0625},
+        "COMPLETED": {"exit_code": 0, "wall_s": 0.015625},
+    }
+    for number, (state, end) in enumerate(ends.items()):
+        run_dir = make_run_dir(hpcml.home / "runs", f"20260529-202640-{number}aaaaa", seed=number)
+        agent = Journal(run_dir, writer="agent", attempt=0)
+        agent.event("attempt_started")
+        agent.event("attempt_ended", 700.0, state=state, **end)
+    lost = make_run_dir(hpcml.home / "runs", "20260529-202640-9aaaaa", seed=9)
+    Journal(lost, writer="agent", attempt=0).event("attempt_started")
+    Journal(lost, writer="sync", attempt=0).event("lost", 3.0, reason="its agent is gone", cause="agent_killed")
+    uids = [run["uid"] for run in hpcml.runs() if run["uid"].startswith("20260529")]
+    assert hpcml("export", "--to", "mlflow", "-o", store.path.as_uri(), *uids).returncode == 0
+    before = {run["uid"]: run for run in hpcml.runs() if run["uid"] in uids}
+    shutil.move(hpcml.home, tmp_path / "lost")
+
+    imported(hpcml, store)
+
+    after = {run["uid"]: run for run in hpcml.runs()}
+    for uid in uids:
+        for key in ("name", "state", "cause", "reason", "exit_code", "wall_s"):
+            assert after[uid][key] == before[uid][key], (uid, key)
