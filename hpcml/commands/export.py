@@ -88,7 +88,12 @@ def export(
         if not records and wish.form is not ExportFormat.openmetrics:  # which is told anew and anew: none is news, too
             raise StoreError("no run matches: nothing was exported")
         zeros = clock_zeros(store, [record.uid for record in records])
-        runs = Export(records=records, t_zero=zeros, runs=_whole_runs(store, records, zeros))
+        runs = Export(
+            records=records,
+            t_zero=zeros,
+            runs=_whole_runs(store, records, zeros),
+            not_finite=_not_finite(store, records),
+        )
         if wish.form is ExportFormat.mlflow:
             with _alone(places):
                 return _to_mlflow(runs, target, wish)
@@ -104,7 +109,7 @@ WritesFile = tuple[Callable[[Export, IO[str]], None], Callable[[bytes], bool]]
 _FILES: Mapping[ExportFormat, WritesFile] = {
     ExportFormat.json: (json_export.write_json, json_export.is_json_export),
     ExportFormat.openmetrics: (
-        lambda runs, file: openmetrics_export.write_openmetrics(runs.records, file),
+        openmetrics_export.write_openmetrics,
         openmetrics_export.is_openmetrics_export,
     ),
 }
@@ -212,6 +217,21 @@ def _alone(places: Places) -> Iterator[None]:
         raise ConfigError(f"another export to MLflow is under way ({lock}): try again when it has ended")
     with kept_alive(lock):
         yield
+
+
+def _not_finite(store: Database, records: Sequence[RunRecord]) -> dict[tuple[str, str], float]:
+    """Return the last values that are not finite, of which the summaries only say that they are not."""
+    having: dict[str, list[str]] = {}
+    for record in records:
+        for metric, summary in record.metrics.items():
+            if summary.last is None and summary.n_nonfinite:
+                having.setdefault(metric, []).append(record.uid)
+    return {
+        (uid, metric): curve[-1].value
+        for metric, uids in having.items()
+        for uid, curve in query.curves(store, uids, metric, is_timed=False).items()
+        if curve
+    }
 
 
 def _whole_runs(store: Database, records: Sequence[RunRecord], zeros: Mapping[str, float]) -> Iterator[WholeRun]:

@@ -20,7 +20,7 @@ from hpcml.codec import Json, encode
 from hpcml.errors import HpcmlError
 from hpcml.interop import tables
 from hpcml.interop.csv_export import write_rows
-from hpcml.interop.exported import Export, WholeRun, clean, json_ready, last_value, needing
+from hpcml.interop.exported import Export, WholeRun, clean, json_ready, needing
 from hpcml.interop.output import file_name, is_inside
 from hpcml.model.identity import changes_results
 from hpcml.model.state import State
@@ -85,7 +85,7 @@ def write_crate(export: Export, folder: Path, about: About) -> None:
     scratch = folder.with_name(f"{folder.name}.parts")
     crate = _Crate(rocrate=library, about=about, scratch=scratch)
     try:
-        actions = [_add_run(crate, run) for run in export.runs]
+        actions = [_add_run(crate, run, export) for run in export.runs]
         root["mentions"] = actions
         agents = list(crate.agents.values())
         root["author"] = agents[0] if len(agents) == 1 else agents
@@ -94,7 +94,7 @@ def write_crate(export: Export, folder: Path, about: About) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _add_run(crate: _Crate, run: WholeRun) -> Any:  # noqa: ANN401 - an entity, of a library without types
+def _add_run(crate: _Crate, run: WholeRun, export: Export) -> Any:  # noqa: ANN401 - an entity, of a library without types
     """Add one run as an action, with its files, its settings, its program, its user and its image."""
     record, run_dir = run.record, RunDir(Path(run.record.path))
     manifest = _manifest(run_dir)
@@ -111,7 +111,7 @@ def _add_run(crate: _Crate, run: WholeRun) -> Any:  # noqa: ANN401 - an entity, 
     facts = {key: record.facts[key] for key in _HARDWARE if _is_plain(record.facts.get(key))}
     used = {} if record.usage is None else {key: getattr(record.usage, key) for key in _USED}
     resources = {**facts, "wall_s": record.wall_s, "processes": record.facts.get("world_size"), **used}
-    finals = {metric: value for metric in record.metrics if (value := last_value(record, metric)) is not None}
+    finals = {metric: value for metric in record.metrics if (value := export.last_value(record, metric)) is not None}
     properties: dict[str, Any] = {
         "name": clean(f"{record.experiment}: {record.name or record.uid}"),
         "description": clean(f"precision {record.precision}, seed {record.seed}, state {record.state.value}"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hpcml.codec import Json
 from hpcml.errors import ConfigError
@@ -44,16 +44,15 @@ class Export:
     records: Sequence[RunRecord]
     t_zero: Mapping[str, float]  # by uid, unix seconds
     runs: Iterable[WholeRun]
+    not_finite: Mapping[tuple[str, str], float] = field(default_factory=dict)  # last values, by uid and metric
 
+    def last_value(self, record: RunRecord, metric: str) -> float | None:
+        """Return the last value of *metric*: as it was where it is not finite, None where there is none.
 
-def last_value(record: RunRecord, metric: str) -> float | None:
-    """Return the last value of *metric*: nan where it is not finite, None where there is none.
-
-    The store keeps no value that is not finite, but counts them. Raises `KeyError` for a metric that the run does not
-    have.
-    """
-    summary = record.metrics[metric]
-    return math.nan if summary.last is None and summary.n_nonfinite else summary.last
+        Raises `KeyError` for a metric that the run does not have.
+        """
+        last = record.metrics[metric].last
+        return last if last is not None else self.not_finite.get((record.uid, metric))
 
 
 def clean(text: str) -> str:

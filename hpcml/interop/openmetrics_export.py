@@ -8,10 +8,10 @@ characters that Prometheus does not allow, and stands whole in the label ``metri
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, Any
 
-from hpcml.interop.exported import clean, last_value, needing
+from hpcml.interop.exported import Export, clean, needing
 from hpcml.model.records import RunRecord
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_]")
@@ -31,14 +31,14 @@ _USAGE = {
 _WHICH = ("run", "experiment")  # labels of every sample
 
 
-def write_openmetrics(records: Sequence[RunRecord], file: IO[str]) -> None:
-    """Write the states and last values of *records*, as they are now, to *file*.
+def write_openmetrics(export: Export, file: IO[str]) -> None:
+    """Write the states and last values of the runs, as they are now, to *file*.
 
     A value that is not known has no sample. Raises `ConfigError` where prometheus_client is missing.
     """
     with needing("prometheus_client", extra="openmetrics"):
         from prometheus_client.openmetrics.exposition import generate_latest  # noqa: PLC0415 - an extra
-    file.write(generate_latest(_Collected(records)).decode())
+    file.write(generate_latest(_Collected(export)).decode())
 
 
 def is_openmetrics_export(head: bytes) -> bool:
@@ -49,8 +49,9 @@ def is_openmetrics_export(head: bytes) -> bool:
 class _Collected:
     """What prometheus_client takes for a registry: an object with the method `collect`."""
 
-    def __init__(self, records: Sequence[RunRecord]) -> None:
-        self._records = records
+    def __init__(self, export: Export) -> None:
+        self._records = export.records
+        self._last_value = export.last_value
 
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - an extra
@@ -85,7 +86,7 @@ class _Collected:
         steps = GaugeMetricFamily("hpcml_step", "The step of the last value.", labels=[*_WHICH, "metric"])
         for record in self._records:
             for metric, summary in record.metrics.items():
-                value = last_value(record, metric)
+                value = self._last_value(record, metric)
                 if value is None:
                     continue
                 name = f"hpcml_metric_{_UNSAFE.sub('_', metric)[:200]}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from hpcml.codec import encode
-from hpcml.interop.exported import Export, WholeRun, clean, json_ready, last_value
+from hpcml.interop.exported import Export, WholeRun, clean, json_ready
 from hpcml.model.records import MetricSummary, RunRecord, Usage, Work
 
 Kind = Literal["text", "integer", "real", "boolean", "json"]
@@ -91,7 +91,7 @@ def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
             values += [record.incomplete, export.t_zero.get(record.uid)]
             values += [record.params.get(key) for key in params]
             values += [record.facts.get(key) for key in facts]
-            values += [last_value(record, name) if name in record.metrics else None for name in metrics]
+            values += [export.last_value(record, name) if name in record.metrics else None for name in metrics]
             values += [getattr(getattr(record, space), name, None) for space, name, _ in _MEASURED]
             yield [cell(value, column.kind) for value, column in zip(values, columns, strict=True)]
 

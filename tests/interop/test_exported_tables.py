@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.interop.exchanging import EVIL, ODD, OPEN, PLAIN, real
+from tests.store.building import Journal, make_run_dir
 
 csv.field_size_limit(sys.maxsize)
 
@@ -153,3 +154,19 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     assert done.returncode == 2
     assert said_in_one_line(done) == f"hpcml: {package} is not installed: pip install 'hpcml[{extra}]'"
     assert not list(hpcml.cwd.iterdir())  # nor anything half-made beside it
+
+
+@pytest.mark.parametrize("last", [math.inf, -math.inf, math.nan])
+def test_a_last_value_that_is_not_finite_is_exported_as_it_was(hpcml: Hpcml, last: float) -> None:
+    run_dir = make_run_dir(hpcml.home / "runs", "20260530-202640-xxxxxx", seed=7)
+    rank0 = Journal(run_dir, attempt=0)
+    rank0.metrics(0, 0.0, loss=1.0)
+    rank0.metrics(1, 1.0, loss=last)
+
+    assert hpcml("export", "--to", "csv", "-o", "tables", "xxxxxx").returncode == 0
+    told = hpcml("export", "--to", "openmetrics", "xxxxxx").stdout
+
+    (row,) = read_csv(hpcml.cwd / "tables" / "runs.csv")
+    assert row["metrics.loss"] == str(last)
+    words = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}[str(last)]
+    assert [line.split()[-1] for line in told.splitlines() if line.startswith("hpcml_metric_loss{")] == [words]

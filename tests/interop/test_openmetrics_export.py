@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcml.interop.exported import Export
 from hpcml.interop.openmetrics_export import write_openmetrics
 from hpcml.model.records import MetricSummary, RunRecord
 from tests.cli.command_line import Hpcml, said_in_one_line
@@ -84,7 +85,7 @@ def test_no_word_breaks_the_format(metrics: list[str], name: str, value: float) 
     record: RunRecord = replace(run(), name=name, metrics=found)
     file = io.StringIO()
 
-    write_openmetrics([record], file)
+    write_openmetrics(Export(records=[record], t_zero={}, runs=()), file)
 
     samples = parsed(file.getvalue())
     read = {at.labels["metric"]: at.value for at in samples if at.name.startswith("hpcml_metric_")}
