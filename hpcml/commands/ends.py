@@ -27,7 +27,6 @@ from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.state import EventName, read_fold, state_after
 from hpcml.store.database import Database
-from hpcml.store.ingest import ingest_runs
 from hpcml.store.query import get_runs
 from hpcml_client.journal import JournalWriter
 
@@ -51,6 +50,8 @@ def judged(
     ]
     if not judged:
         return list(unfinished)
+    from hpcml.store.ingest import ingest_runs  # noqa: PLC0415 - whoever cancels runs loads this module too
+
     with store.together():
         for problem in ingest_runs(store, judged).problems:  # of run.json, which was damaged since it was read
             log.warning("a run is shown as it was: %s", problem)

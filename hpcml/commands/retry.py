@@ -31,7 +31,6 @@ from hpcml.runs.private import make_folder, write_file
 from hpcml.runs.state import RunFold, told_by
 from hpcml.schedulers.contract import Job
 from hpcml.store.database import Database
-from hpcml.store.ingest import ingest_run
 from hpcml.store.missing import runs_below
 from hpcml.store.query import events, get_run
 
@@ -252,6 +251,7 @@ def _queue(store: Database, places: Places, backends: Backends, together: Sequen
     # Imported here: loads what submits runs, images among it, for the few that are retried.
     from hpcml.commands.image_uses import claim_all  # noqa: PLC0415
     from hpcml.commands.submit.launch import submit_retries  # noqa: PLC0415
+    from hpcml.store.ingest import ingest_run  # noqa: PLC0415
 
     claim(places)
     with deciding_alone(places, log.info):
@@ -290,6 +290,8 @@ def _is_as_it_was(store: Database, candidate: Candidate, under_way: Collection[s
 
     Nobody has retried it since, or is about to (its last retry is not open), and it has not gone on after all.
     """
+    from hpcml.store.ingest import ingest_run  # noqa: PLC0415 - as above
+
     run_dir = RunDir(Path(candidate.record.path))
     ingest_run(store, run_dir)
     record, last = get_run(store, candidate.record.uid), candidate.number - 1

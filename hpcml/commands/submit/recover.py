@@ -33,7 +33,6 @@ from hpcml.schedulers.batches import tickets_of
 from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.contract import Batch, Job, Ticket
 from hpcml.schedulers.registry import require_programs
-from hpcml.store.rows import forget_run
 
 _SETTLING_S = 5.0  # the request of a client that was killed may still be on its way to the scheduler
 _LONG_AGO_S = 600.0  # no client lives so long
@@ -150,6 +149,8 @@ def _undo(opened: OpenIntent, places: Places) -> None:
             continue  # somebody submitted its job.sh by hand
         shutil.rmtree(run_dir.path, ignore_errors=True)
         gone.append(run_dir)
+    from hpcml.store.rows import forget_run  # noqa: PLC0415 - few submissions are interrupted
+
     with opened_store(places) as store:
         for run_dir in gone:
             forget_run(store, run_dir.uid)
