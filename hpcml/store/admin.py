@@ -117,13 +117,13 @@ def back_up(store: Database, target: Path | None) -> Path:
     target = target or backup_name(store.path, REVISION)
     if target.exists():
         raise StoreError(f"{target} is there already: it was left as it is")
-    try:
-        with store.reading() as reading:
+    with store.reading() as reading:
+        try:
             write_backup(driver_of(reading.connection), target)
-    except OSError as error:
-        raise StoreError(f"the backup {target} cannot be written: {error.strerror}") from error
-    except sqlite3.Error as error:
-        raise StoreError(f"the backup {target} cannot be written: {error}") from error
+        except OSError as error:
+            raise StoreError(f"the backup {target} cannot be written: {error.strerror}") from error
+        except sqlite3.Error as error:
+            raise StoreError(f"the backup {target} cannot be written: {error}") from error
     return target
 
 

@@ -222,3 +222,15 @@ def test_a_backup_replaces_nothing(tmp_path: Path) -> None:
 
     assert (tmp_path / "mine").read_text() == "mine"
     assert back_up(store, None) != back_up(store, None)
+
+
+@as_root
+def test_a_full_disk_of_the_backup_is_told_as_that_and_not_as_one_of_the_store(tmp_path: Path) -> None:
+    a_finished_run(tmp_path / "runs")
+    store = open_store(str(tmp_path / "store.db"))
+    ingest_all(store, tmp_path / "runs")
+    with small_disk(tmp_path / "small", mib=1) as folder:
+        fill(folder, leave_bytes=64 << 10)
+        with pytest.raises(StoreError, match=f"the backup {folder}/copy.db cannot be written: "):
+            back_up(store, folder / "copy.db")
+    store.close()
