@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
+from typing import Any
 
+from hpcml.analysis.compare.nodes import places_of
 from hpcml.analysis.steady import SteadyState
-from hpcml.analysis.utilization.rates import samples_per_step
+from hpcml.analysis.utilization.rates import samples_of
 from hpcml.model.comparison import MIXED, NOT_AS_REQUESTED, Excluded
 from hpcml.model.precision import Numerics, contradicts
 from hpcml.model.records import RunRecord
@@ -73,6 +75,27 @@ class Arm:
         """Whether any run was seen to compute in another precision than it was configured for."""
         return any(contradicts(run.precision, run.precision_effective) for run in self.ok)
 
+    @cached_property
+    def facts(self) -> Sequence[tuple[Mapping[str, Any], int]]:
+        """The different facts of the runs in `ok`, in their order, each with the number of runs that share them."""
+        known = {id(run.facts): run.facts for run in self.ok}
+        counts = Counter(map(id, [run.facts for run in self.ok]))
+        return [(facts, counts[alike]) for alike, facts in known.items()]
+
+    @cached_property
+    def samples(self) -> Sequence[float | None]:
+        """The samples of a step of each run in `ok`, in their order (`samples_per_step`)."""
+        return samples_of(self.ok)
+
+    @cached_property
+    def places(self) -> Sequence[str | None]:
+        """The place of each run in `ok`, in their order (`place_of`)."""
+        return places_of(self.ok)
+
+    def states(self, steady: Mapping[str, SteadyState]) -> list[SteadyState]:
+        """Return the states of the runs in `ok` that have one in *steady*, in their order."""
+        return [state for run in self.ok if (state := steady.get(run.uid)) is not None]
+
     @property
     def why_no_speed(self) -> str:
         """Why the times of these runs cannot be used, in words; only where `has_speed` is false."""
@@ -93,6 +116,7 @@ class ArmTimes:
 
     steps_s: BySeed
     samples_s: BySeed  # a step's time over its samples
+    means_s: BySeed  # of a step, as `steps_s`, which are medians
     p5_s: BySeed
     p95_s: BySeed
     walls_s: BySeed
@@ -101,18 +125,21 @@ class ArmTimes:
 def sort_runs(level: str, runs: Sequence[RunRecord], metric: str, *, by_precision: bool = False) -> Arm:
     """Return the arm of the *runs*, all of one level of one cell, by the last value of *metric*."""
     drawers: dict[str, list[RunRecord]] = defaultdict(list)
+    values: list[tuple[int, float]] = []
     for run in runs:
-        drawers[_drawer(run, metric)].append(run)
-    ok = tuple(drawers["ok"])
+        value = metric_value(run, metric)
+        drawers[drawer := _drawer(run, metric, value)].append(run)
+        if drawer == "ok" and value is not None:
+            values.append((run.seed, value))
     return Arm(
         level=level,
-        ok=ok,
+        ok=tuple(drawers["ok"]),
         nan=tuple(drawers["nan"]),
         without_metric=tuple(drawers["without_metric"]),
         incomplete=tuple(drawers["incomplete"]),
         failed=tuple(drawers["failed"]),
         unfinished=tuple(drawers["unfinished"]),
-        values=by_seed(ok, lambda run: metric_value(run, metric)),
+        values=_means(values),
         by_precision=by_precision,
     )
 
@@ -130,7 +157,8 @@ def metric_value(run: RunRecord, metric: str) -> float | None:
 
 def has_nonfinite_loss(run: RunRecord) -> bool:
     """Whether any loss of *run* was nan or infinite at any step."""
-    return any(summary.n_nonfinite > 0 and _LOSS.search(name) for name, summary in run.metrics.items())
+    broken = [name for name, summary in run.metrics.items() if summary.n_nonfinite > 0]
+    return any(map(_LOSS.search, broken))
 
 
 def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:
@@ -138,20 +166,27 @@ def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:
 
     Call it for native arms only (`Arm.has_speed`): the times of emulated arithmetic say nothing about a device.
     """
-    timed = [(run, steady[run.uid]) for run in arm.ok if run.uid in steady]
-    sampled = [(run.seed, state.median_s, samples_per_step(run)) for run, state in timed]
+    by_seeds: dict[int, list[SteadyState]] = defaultdict(list)
+    samples_s: list[tuple[int, float]] = []
+    for run, samples in zip(arm.ok, arm.samples, strict=True):
+        if (state := steady.get(run.uid)) is not None:
+            by_seeds[run.seed].append(state)
+            if samples is not None:
+                samples_s.append((run.seed, state.median_s / samples))
+    seeds = sorted(by_seeds.items())
     return ArmTimes(
-        steps_s=_means((run.seed, state.median_s) for run, state in timed),
-        samples_s=_means((seed, step_s / samples) for seed, step_s, samples in sampled if samples is not None),
-        p5_s=_means((run.seed, state.p5_s) for run, state in timed),
-        p95_s=_means((run.seed, state.p95_s) for run, state in timed),
+        steps_s={seed: fmean([state.median_s for state in of]) for seed, of in seeds},
+        samples_s=_means(samples_s),
+        means_s={seed: fmean([state.mean_s for state in of]) for seed, of in seeds},
+        p5_s={seed: fmean([state.p5_s for state in of]) for seed, of in seeds},
+        p95_s={seed: fmean([state.p95_s for state in of]) for seed, of in seeds},
         walls_s=by_seed(arm.ok, lambda run: run.wall_s),
     )
 
 
 def batch_sizes(arm: Arm) -> frozenset[object]:
     """Return the batch sizes of the runs of *arm* as configured."""
-    return frozenset(run.params.get("training.batch_size") for run in arm.ok)
+    return frozenset(run.params.get("training.batch_size") for run in {id(run.params): run for run in arm.ok}.values())
 
 
 def median_of(values: BySeed, *, scale: float = 1.0) -> float | None:
@@ -168,7 +203,7 @@ def excluded(arm: Arm, metric: str) -> list[Excluded]:
     return [Excluded(uid=run.uid, level=arm.level, reason=reason) for run, reason in reasons]
 
 
-def _drawer(run: RunRecord, metric: str) -> str:
+def _drawer(run: RunRecord, metric: str, value: float | None) -> str:
     if run.state is not State.COMPLETED:
         return "failed" if run.state.is_final else "unfinished"
     if run.incomplete is not None:
@@ -176,7 +211,7 @@ def _drawer(run: RunRecord, metric: str) -> str:
     summary = run.metrics.get(metric)
     if summary is None or not (summary.n or summary.n_nonfinite):
         return "without_metric"
-    return "nan" if metric_value(run, metric) is None else "ok"
+    return "nan" if value is None else "ok"
 
 
 def by_seed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> BySeed:

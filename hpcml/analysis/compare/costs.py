@@ -7,11 +7,11 @@ All numbers are medians over seeds of what was measured beside the runs. `cost` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from hpcml.analysis.compare.arms import Arm, BySeed, by_seed, median_of
-from hpcml.analysis.compare.nodes import Placed, PlacedRatio, place_of, ratio_over_places
+from hpcml.analysis.compare.nodes import Placed, PlacedRatio, ratio_over_places
 from hpcml.analysis.steady import SteadyState, Window
 from hpcml.analysis.utilization.limits import Signs, find_limits
 from hpcml.analysis.utilization.rates import Rate, attained, samples_per_step
@@ -86,8 +86,8 @@ def energy_ratio(arm: Arm, reference: Arm | None) -> PlacedRatio | None:
 
 
 def _placed_j(arm: Arm) -> list[Placed]:
-    found = [(run, _energy_per_sample_j(run)) for run in arm.ok]
-    return [Placed(seed=run.seed, place=place_of(run), value=joules) for run, joules in found if joules is not None]
+    found = [(run.seed, place, _energy_per_sample_j(run)) for run, place in zip(arm.ok, arm.places, strict=True)]
+    return [Placed(seed, place, joules) for seed, place, joules in found if joules is not None]
 
 
 def _per_sample_j(arm: Arm) -> BySeed:
@@ -123,16 +123,38 @@ _TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.nam
 _Curves = Mapping[str, Sequence[Point]]
 
 
-def find_rates(arm: Arm, steady: Mapping[str, SteadyState]) -> dict[str, Rate]:
-    """Return the rate of each run of *arm* that has a steady state, by uid."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What the steady runs of an arm attained."""
+
+    counted: Mapping[str, Rate]  # by uid, of the runs whose program counted its operations
+    peak: tuple[float | None, str | None]  # that of all of them in TFLOP/s and its basis; None where they have several
+
+
+NO_RATES = Rates(counted={}, peak=(None, None))
+
+
+def find_rates(arm: Arm, steady: Mapping[str, SteadyState]) -> Rates:
+    """Return the rates of the runs of *arm* that have a steady state; each kind of the others is looked at once."""
     models: dict[int, GpuModel | None] = {}
-    return {run.uid: attained(run, steady[run.uid], models) for run in arm.ok if run.uid in steady}
+    counted: dict[str, Rate] = {}
+    kinds: dict[tuple[int, str, str | None], Rate] = {}
+    for run in arm.ok:
+        has_counted = run.work is not None and run.work.model_flops is not None
+        kind = (id(run.facts), run.numerics, run.precision_effective)  # what the peak is taken from
+        if (kind in kinds and not has_counted) or run.uid not in steady:
+            continue
+        kinds[kind] = rate = attained(run, steady[run.uid], models)
+        if rate.achieved_tflops is not None:
+            counted[run.uid] = rate
+    peaks = {(rate.peak_tflops, rate.peak_basis) for rate in kinds.values()}
+    return Rates(counted=counted, peak=peaks.pop() if len(peaks) == 1 else (None, None))
 
 
 def load(
     arm: Arm,
     steady: Mapping[str, SteadyState],
-    rates: Mapping[str, Rate],
+    rates: Rates,
     *,
     steps: _Curves,
     data: _Curves,
@@ -141,18 +163,17 @@ def load(
     """Return the load of *arm* as medians over seeds; None where nothing of it is known.
 
     *steps*, *data* and *communication* are the curves ``step_time_s``, ``data_time_s`` and ``communication_time_s`` by
-    uid, *steady* and *rates* the steady states and rates by uid.
+    uid, *steady* the steady states by uid, and *rates* are those of *arm*.
     """
-    peaks = {(rate.peak_tflops, rate.peak_basis) for rate in rates.values()}
-    peak_tflops, peak_basis = peaks.pop() if len(peaks) == 1 else (None, None)
+    peak_tflops, peak_basis = rates.peak
     measured = [run for run in arm.ok if run.usage is not None]
-    counted = [run for run in arm.ok if run.uid in rates and rates[run.uid].achieved_tflops is not None]
+    counted = [run for run in arm.ok if run.uid in rates.counted] if rates.counted else []
 
     def usage(read: Callable[[Usage], float | None]) -> float | None:
         return median_of(by_seed(measured, lambda run: None if run.usage is None else read(run.usage)))
 
     def rate(read: Callable[[Rate], float | None]) -> float | None:
-        return median_of(by_seed(counted, lambda run: read(rates[run.uid])))
+        return median_of(by_seed(counted, lambda run: read(rates.counted[run.uid])))
 
     def share(of: _Curves, *, is_inside: bool) -> float | None:
         shares = by_seed(
@@ -201,13 +222,13 @@ def _limited_by(arm: Arm, steady: Mapping[str, SteadyState], known: Load) -> str
     return next(iter(find_limits(signs)), None)
 
 
-def load_flags(arm: Arm, rates: Mapping[str, Rate]) -> list[str]:
+def load_flags(arm: Arm, rates: Rates) -> list[str]:
     """Return the reasons to doubt the load of *arm*, one line each."""
     flags = []
     reasons = [run.usage.incomplete for run in arm.ok if run.usage is not None and run.usage.incomplete]
     if reasons:
         flags.append(f"not all was measured beside {len(reasons)} of {len(arm.ok)} runs: {min(reasons)}")
-    if any(rate.mfu is not None and rate.mfu > 1 for rate in rates.values()):
+    if any(rate.mfu is not None and rate.mfu > 1 for rate in rates.counted.values()):
         flags.append("more than the peak: the operations are miscounted, or others than the measured precision's")
     doubts = sorted({run.work.flops_doubt for run in arm.ok if run.work is not None and run.work.flops_doubt})
     if doubts:

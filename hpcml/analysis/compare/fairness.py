@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import pairwise
 from statistics import median
 from typing import Literal
 
@@ -246,6 +246,7 @@ def _differs_within_a_level(factor: Factor, read: _Read, runs: Sequence[RunRecor
 
 _NAMED = 3  # nodes in a line that people read
 _LEAST = 2  # runs of an arm on a node, below which an order says nothing
+_Start = tuple[float, str]  # unix seconds, and the uid
 
 
 def order_remarks(arms: Iterable[Arm]) -> list[str]:
@@ -254,15 +255,13 @@ def order_remarks(arms: Iterable[Arm]) -> list[str]:
     A node warms up, its load and its clocks drift: what drifts while one arm runs after the other is part of their
     difference, and no test can tell it apart. Runs without a recorded start or node are left out.
     """
-    started = [
-        (arm.level, run) for arm in arms for run in arm.ok if run.t_start is not None and "hostname" in run.facts
-    ]
-    by_node: defaultdict[str, list[tuple[str, RunRecord]]] = defaultdict(list)
-    for level, run in started:
-        by_node[str(run.facts["hostname"])].append((level, run))
+    by_node: defaultdict[str, dict[str, list[_Start]]] = defaultdict(dict)
+    for arm in arms:
+        for node, starts in _starts(arm):
+            by_node[node].setdefault(arm.level, []).extend(starts)
     blocks: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-    for node, runs in sorted(by_node.items()):
-        if order := _one_after_the_other(runs):
+    for node, of_levels in sorted(by_node.items()):
+        if order := _one_after_the_other(of_levels):
             blocks[order].append(node)
     remarks = [
         f"not interleaved on {_listed(nodes)}: {', then '.join(order)}; what drifted meanwhile is in the differences "
@@ -272,24 +271,35 @@ def order_remarks(arms: Iterable[Arm]) -> list[str]:
     return remarks + _nodes_of_their_own(by_node)
 
 
-def _one_after_the_other(runs: Sequence[tuple[str, RunRecord]]) -> tuple[str, ...]:
+def _starts(arm: Arm) -> Iterator[tuple[str, list[_Start]]]:
+    """Yield the starts of the runs of *arm* that have the same facts, with their node."""
+    starts: defaultdict[int, list[_Start]] = defaultdict(list)
+    for run in arm.ok:
+        if run.t_start is not None:
+            starts[id(run.facts)].append((run.t_start, run.uid))
+    for facts, _ in arm.facts:
+        if "hostname" in facts and id(facts) in starts:
+            yield str(facts["hostname"]), starts[id(facts)]
+
+
+def _one_after_the_other(of_levels: Mapping[str, Sequence[_Start]]) -> tuple[str, ...]:
     """Return the levels in the order in which they ran, where each was over before the next began; else ()."""
-    ordered = sorted(runs, key=lambda pair: (pair[1].t_start or 0.0, pair[1].uid))
-    blocks = [(level, len(list(of))) for level, of in groupby(ordered, key=lambda pair: pair[0])]
-    levels = tuple(level for level, _ in blocks)
-    if len(blocks) < 2 or len(set(levels)) < len(blocks) or any(n < _LEAST for _, n in blocks):
+    blocks = sorted((min(starts), max(starts), level) for level, starts in of_levels.items())
+    if len(blocks) < 2 or any(len(starts) < _LEAST for starts in of_levels.values()):
         return ()
-    starts = {run.t_start for _, run in runs}
-    return levels if len(starts) > 1 else ()
+    if any(last > next_first for (_, last, _), (next_first, _, _) in pairwise(blocks)):
+        return ()
+    (first_s, _), (last_s, _) = blocks[0][0], blocks[-1][1]
+    return tuple(level for _, _, level in blocks) if first_s < last_s else ()
 
 
-def _nodes_of_their_own(by_node: Mapping[str, Sequence[tuple[str, RunRecord]]]) -> list[str]:
+def _nodes_of_their_own(by_node: Mapping[str, Collection[str]]) -> list[str]:
     """Return a sentence where each node ran one arm only, so that arms and nodes cannot be told apart; else []."""
     nodes_of: defaultdict[str, set[str]] = defaultdict(set)
-    for node, runs in by_node.items():
-        for level, _ in runs:
+    for node, levels in by_node.items():
+        for level in levels:
             nodes_of[level].add(node)
-    if len(nodes_of) < 2 or any(len({level for level, _ in runs}) > 1 for runs in by_node.values()):
+    if len(nodes_of) < 2 or any(len(levels) > 1 for levels in by_node.values()):
         return []
     shown = "; ".join(f"{level} on {_listed(sorted(nodes))}" for level, nodes in sorted(nodes_of.items()))
     return [f"no node ran more than one arm ({shown}): a difference may be that of the nodes"]

@@ -25,7 +25,6 @@ from hpcml.model.precision import (
     contradicts,
     is_proven,
 )
-from hpcml.model.records import RunRecord
 
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
@@ -84,7 +83,8 @@ def _missing(arm: Arm) -> str:
 
 
 def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
-    proofs = Counter((run.precision, run.precision_effective, _is_observed(run)) for run in arm.ok)
+    observed = {id(facts) for facts, _ in arm.facts if facts.get(EVIDENCE) == OBSERVED}
+    proofs = Counter((run.precision, run.precision_effective, id(run.facts) in observed) for run in arm.ok)
     flags = []
     for (requested, measured, is_observed), n in sorted(proofs.items(), key=str):
         runs = f"{n} of {len(arm.ok)} runs"
@@ -96,7 +96,7 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
             flags.append(f"requested {requested}, but what the program computed in is {measured} ({runs})")
         elif contradicts(requested, measured):
             flags.append(f"requested {requested}, {'observed' if is_observed else 'measured'} {measured} ({runs})")
-    if probed_only := sum(run.facts.get(EVIDENCE) == PROBED for run in arm.ok):
+    if probed_only := sum(n for facts, n in arm.facts if facts.get(EVIDENCE) == PROBED):
         flags.append(f"probed, and the program's own products not observed ({probed_only} of {len(arm.ok)} runs)")
     flags += _reach_flags(arm)
     measured_ones = effective(arm)
@@ -113,16 +113,13 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
 
 def _reach_flags(arm: Arm) -> list[str]:
     """Return the flag where programs went on for longer than they were observed: what came later, nobody saw."""
-    reaches = [(run.facts.get(OBSERVED_TO), run.facts.get(STEPS)) for run in arm.ok]
-    short = [(to, of) for to, of in reaches if isinstance(to, int) and isinstance(of, int) and to < _SEEN_TO * of]
+    reaches = [(facts.get(OBSERVED_TO), facts.get(STEPS), n) for facts, n in arm.facts]
+    short = [(to, of, n) for to, of, n in reaches if isinstance(to, int) and isinstance(of, int) and to < _SEEN_TO * of]
     if not short:
         return []
-    to, of = min(short, key=lambda one: one[0] / one[1])
-    return [f"observed to step {to} of {of}, and not after it ({len(short)} of {len(arm.ok)} runs)"]
-
-
-def _is_observed(run: RunRecord) -> bool:
-    return run.facts.get(EVIDENCE) == OBSERVED
+    to, of, _ = min(short, key=lambda one: one[0] / one[1])
+    n_short = sum(n for _, _, n in short)
+    return [f"observed to step {to} of {of}, and not after it ({n_short} of {len(arm.ok)} runs)"]
 
 
 def _method_flags(arm: Arm, terms: Terms, *, has_speed: bool) -> list[str]:

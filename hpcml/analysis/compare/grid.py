@@ -105,9 +105,9 @@ def find_resolution(runs: Sequence[RunRecord], metric: str) -> Resolution:
     configured = _agreed(runs, metric, "resolution", _number)
     if isinstance(configured, float):
         return Resolution(value=configured, source="config")
-    recorded = [
-        step for run in runs if (step := _number(run.facts.get(f"{_RECORDED}{metric}"))) is not None and step > 0
-    ]
+    every = {id(run.facts): run.facts for run in runs}.values()
+    told = [_number(facts.get(f"{_RECORDED}{metric}")) for facts in every]
+    recorded = [step for step in told if step is not None and step > 0]
     if recorded:
         return Resolution(value=max(recorded), source="recorded")
     guess = _guess([value for run in runs if (value := metric_value(run, metric)) is not None])

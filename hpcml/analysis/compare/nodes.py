@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -22,7 +22,7 @@ from hpcml.model.records import RunRecord
 _NAMED = 3
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there is one for each run
+@dataclass(slots=True)  # neither frozen nor by keyword alone: that takes most of the time, and there is one a run
 class Placed:
     """What was measured of one run in any unit, with its seed and its place (None: not recorded)."""
 
@@ -67,6 +67,13 @@ def place_of(run: RunRecord) -> str | None:
     return None if node is None else f"{node} {gpus}" if gpus else str(node)
 
 
+def places_of(runs: Sequence[RunRecord]) -> list[str | None]:
+    """Return the `place_of` each of *runs*; those that share their facts have it looked up once."""
+    known = {id(run.facts): run for run in runs}
+    places = {alike: place_of(run) for alike, run in known.items()}
+    return [places[id(run.facts)] for run in runs]
+
+
 def node_of(run: RunRecord) -> str | None:
     """Return the (first) node of *run*; None where it is not known."""
     node = run.facts.get("hostname")
@@ -77,10 +84,7 @@ def ratio_over_places(over: Sequence[Placed], under: Sequence[Placed]) -> Placed
     """Return the values *over* divided by those *under* with the 95 % interval; None where one is not positive."""
     if not over or not under or min(run.value for run in (*over, *under)) <= 0:
         return None
-    above, below = (
-        [Placed(seed=run.seed, place=run.place, value=math.log(run.value)) for run in each] for each in (over, under)
-    )
-    found = difference_over_places(above, below)
+    found = difference_over_places(over, under, scale=math.log)
     if found.contrast is None:
         return _by_seeds(over, under, shared=found.shared)
     interval = found.contrast.interval(0.95)
@@ -96,13 +100,18 @@ def ratio_over_places(over: Sequence[Placed], under: Sequence[Placed]) -> Placed
     )
 
 
-def difference_over_places(over: Sequence[Placed], under: Sequence[Placed]) -> PlacedContrast:
-    """Return the mean of the values *over* minus that of those *under*, neither of them empty, and what it counts."""
+def difference_over_places(
+    over: Sequence[Placed], under: Sequence[Placed], *, scale: Callable[[float], float] = float
+) -> PlacedContrast:
+    """Return the mean of the values *over* minus that of those *under*, neither of them empty, and what it counts.
+
+    All values are taken on *scale*.
+    """
     places = {run.place for run in (*over, *under)}
     if None in places or len(places) == 1:
         known = tuple(str(place) for place in places if place is not None)
         return PlacedContrast(contrast=None, unit="seeds", shared=known)
-    above, below = _by_place(over), _by_place(under)
+    above, below = _by_place(over, scale), _by_place(under, scale)
     shared = tuple(sorted(above.keys() & below.keys()))
     out = sum(len(of) for own in (above, below) for place, of in own.items() if place not in shared)
     if len(shared) >= ENOUGH_NODES:
@@ -159,13 +168,13 @@ def by_seed_of(runs: Sequence[Placed]) -> dict[int, float]:
 
 def by_place_of(runs: Sequence[Placed]) -> dict[str, float]:
     """Return the mean value of each place of *runs*, all of which are known."""
-    return {place: fmean(of) for place, of in _by_place(runs).items()}
+    return {place: fmean(of) for place, of in _by_place(runs, float).items()}
 
 
-def _by_place(runs: Sequence[Placed]) -> dict[str, list[float]]:
+def _by_place(runs: Sequence[Placed], scale: Callable[[float], float]) -> dict[str, list[float]]:
     values: defaultdict[str, list[float]] = defaultdict(list)
     for run in runs:
-        values[str(run.place)].append(run.value)
+        values[str(run.place)].append(scale(run.value))
     return values
 
 

@@ -12,7 +12,7 @@ from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup, claims_of, describe, match, sign_flip_ps
-from hpcml.analysis.compare.costs import cost, find_rates, load, load_flags
+from hpcml.analysis.compare.costs import NO_RATES, cost, find_rates, load, load_flags
 from hpcml.analysis.compare.curves import curve_difference
 from hpcml.analysis.compare.flags import effective, row_flags
 from hpcml.analysis.compare.losses import find_losses, judged_by_losses, with_worst_case
@@ -45,7 +45,7 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
         difference = replace(difference, by_margin=())
     claims = None if found is None else claims_of(found, terms.margin, terms.scale)
     ups = find_speed_ups(arm, terms) if arm.has_speed else None
-    rates = find_rates(arm, terms.steady) if arm.has_speed else {}
+    rates = find_rates(arm, terms.steady) if arm.has_speed else NO_RATES
     reaches = terms.reaches.get(arm.level, ())
     score, why_not = mlperf_score(reaches) if terms.is_scored else (None, None)
     others = None if terms.reference is None or terms.reference is arm else terms.reaches.get(terms.reference.level)

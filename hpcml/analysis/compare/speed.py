@@ -9,20 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean
 
 from hpcml.analysis.compare.arms import Arm, batch_sizes, by_seed, median_of, times
 from hpcml.analysis.compare.cells import Terms
-from hpcml.analysis.compare.nodes import Placed, PlacedRatio, place_of, ratio_over_places
+from hpcml.analysis.compare.nodes import Placed, PlacedRatio, by_seed_of, ratio_over_places
 from hpcml.analysis.steady import SteadyState, find_drift
-from hpcml.analysis.utilization.rates import samples_per_step
 from hpcml.model.comparison import Speed
-from hpcml.model.records import RunRecord
 
 _DIFFERENT = 0.05  # speed-ups of means and of medians that are further apart are both told
 _Read = Callable[[SteadyState], float]
-_MEDIAN: _Read = lambda state: state.median_s  # noqa: E731 - two ways to read a state
-_MEAN: _Read = lambda state: state.mean_s  # noqa: E731
+_MEDIAN: _Read = attrgetter("median_s")  # two ways to read a state
+_MEAN: _Read = attrgetter("mean_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,6 @@ def find_speed(arm: Arm, terms: Terms, ups: SpeedUps) -> Speed:
     """Return the speed of *arm*, whose runs must all be native (`Arm.has_speed`)."""
     own = times(arm, terms.steady)
     found, by_median = ups.found, ups.by_median
-    means_s = by_seed(arm.ok, lambda run: terms.steady[run.uid].mean_s if run.uid in terms.steady else None)
     samples_s = _sample_means_s(arm, terms.steady) if terms.by_mean else own.samples_s
     all_known = set(samples_s) == set(own.steps_s) and bool(samples_s)
     return Speed(
@@ -58,7 +56,7 @@ def find_speed(arm: Arm, terms: Terms, ups: SpeedUps) -> Speed:
         speedup_paired=None if found is None else found.paired,
         n=len(own.steps_s),
         wall_s=median_of(own.walls_s),
-        step_ms_mean=median_of(means_s, scale=1000),
+        step_ms_mean=median_of(own.means_s, scale=1000),
         speedup_of="means" if terms.by_mean else "medians",
         speedup_unit=None if found is None else found.unit,
         speedup_of_medians=None if by_median is None else by_median.value,
@@ -114,33 +112,26 @@ def _ratio(arm: Arm, terms: Terms, read: _Read) -> PlacedRatio | None:
 
 def _knows_samples(arm: Arm, steady: Mapping[str, SteadyState]) -> bool:
     """Tell whether each seed that has a step time has one of a sample, too."""
-    timed = [run for run in arm.ok if run.uid in steady]
-    return {run.seed for run in timed} == {run.seed for run in timed if samples_per_step(run) is not None}
+    if None not in arm.samples:
+        return True
+    timed = [(run.seed, of) for run, of in zip(arm.ok, arm.samples, strict=True) if run.uid in steady]
+    return {seed for seed, _ in timed} == {seed for seed, of in timed if of is not None}
 
 
 def _timed(arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool) -> list[Placed]:
-    found = []
-    for run in arm.ok:
-        samples = samples_per_step(run) if by_sample else 1.0
-        if run.uid in steady and samples is not None:
-            found.append(Placed(seed=run.seed, place=place_of(run), value=read(steady[run.uid]) / samples))
-    return found
+    return [
+        Placed(run.seed, place, read(state) / samples if by_sample and samples is not None else read(state))
+        for run, place, samples in zip(arm.ok, arm.places, arm.samples, strict=True)
+        if (samples is not None or not by_sample) and (state := steady.get(run.uid)) is not None
+    ]
 
 
 def _sample_means_s(arm: Arm, steady: Mapping[str, SteadyState]) -> Mapping[int, float]:
-    def read(run: RunRecord) -> float | None:
-        samples = samples_per_step(run)
-        return steady[run.uid].mean_s / samples if run.uid in steady and samples is not None else None
-
-    return by_seed(arm.ok, read)
-
-
-def _states(arm: Arm, steady: Mapping[str, SteadyState]) -> list[SteadyState]:
-    return [steady[run.uid] for run in arm.ok if run.uid in steady]
+    return by_seed_of(_timed(arm, steady, _MEAN, by_sample=True))
 
 
 def _share_with_modes(arm: Arm, steady: Mapping[str, SteadyState]) -> float:
-    states = _states(arm, steady)
+    states = arm.states(steady)
     return sum(state.has_modes for state in states) / len(states) if states else 0.0
 
 
@@ -153,5 +144,5 @@ def _drift(arm: Arm, terms: Terms) -> float | None:
 
 
 def _mean_over_median(arm: Arm, steady: Mapping[str, SteadyState]) -> float | None:
-    states = _states(arm, steady)
+    states = arm.states(steady)
     return math.exp(fmean(math.log(state.mean_s / state.median_s) for state in states)) if states else None

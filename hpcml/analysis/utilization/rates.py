@@ -6,6 +6,7 @@ MFU (model FLOPs utilization) is the operations that the model needs, nothing co
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcml.analysis.steady import SteadyState
@@ -68,10 +69,24 @@ def samples_per_step(run: RunRecord) -> float | None:
 
     None for a user's own program that did not report them: it is free to ignore training.batch_size.
     """
-    if run.work is not None and run.work.samples is not None and run.work.samples > 0:
-        return run.work.samples
-    batch_size = run.params.get("training.batch_size")
-    is_own_program = "model.recipe" in run.params and run.params["model.recipe"] is None
+    return _counted_samples(run) or _configured_samples(run.params)
+
+
+def samples_of(runs: Sequence[RunRecord]) -> list[float | None]:
+    """Return the `samples_per_step` of each of *runs*; those that share their settings have these looked up once."""
+    known = {id(run.params): run.params for run in runs}
+    configured = {alike: _configured_samples(params) for alike, params in known.items()}
+    return [_counted_samples(run) or configured[id(run.params)] for run in runs]
+
+
+def _counted_samples(run: RunRecord) -> float | None:
+    work = run.work
+    return work.samples if work is not None and work.samples is not None and work.samples > 0 else None
+
+
+def _configured_samples(params: Mapping[str, object]) -> float | None:
+    batch_size = params.get("training.batch_size")
+    is_own_program = "model.recipe" in params and params["model.recipe"] is None
     if is_own_program or not isinstance(batch_size, int | float) or batch_size <= 0:
         return None
     return float(batch_size)
