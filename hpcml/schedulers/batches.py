@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcml.errors import SubmissionError
@@ -16,6 +16,7 @@ from hpcml.runs.atomic import write_text
 from hpcml.runs.layout import home_of
 from hpcml.runs.private import check, make_folder
 from hpcml.schedulers.contract import Batch, Job, Ticket
+from hpcml.schedulers.request import Request, request_for_batch
 from hpcml.schedulers.script import agent_array_command, agent_command
 
 TOKEN = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")  # what begins every token, and the name of the folder of its files
@@ -71,6 +72,30 @@ def own_batch(job: Job) -> Batch:
     A backend uses it for the run's own script, and to put the run back into the queue.
     """
     return Batch(token=token_of(job), packs=[[job]])
+
+
+class OwnScripts:
+    """The runs' own scripts of one submission, each from that of the run before where only their ids differ.
+
+    *render* makes the script of a run's own batch, of which it may look at the request, the label and paths alone.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Request, str, Path, str, str] | None = None
+
+    def script_for(self, job: Job, render: Callable[[Batch], str]) -> str:
+        """Return the script of *job* alone; raise what *render* does."""
+        batch, uid = own_batch(job), job.run_dir.uid
+        if job.retry:
+            return render(batch)
+        request, label, place = request_for_batch(batch), label_of(batch), job.run_dir.path.parent
+        if self._last is not None:
+            *alike, before, text = self._last
+            if len(before) == len(uid) and alike == [request, label, place]:
+                return text.replace(before, uid)  # which chance has made: no other word is one
+        text = render(batch)
+        self._last = (request, label, place, uid, text)
+        return text
 
 
 def folder_of(submissions: Path, batch: Batch) -> Path:

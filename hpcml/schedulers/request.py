@@ -136,6 +136,8 @@ def request_for(manifest: Manifest) -> Request:
         ends_with_dependency=plan.dependency is not None
         or (plan.image is not None and plan.image.built_by is not None),
     )
+    if not site.directives and not wanted.extra_directives:
+        return request
     site_lines = tuple(fill(template, request) for template in site.directives)
     return replace(request, extra_directives=(*site_lines, *wanted.extra_directives))
 

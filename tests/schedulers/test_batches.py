@@ -14,6 +14,7 @@ from hpcml.model.state import State
 from hpcml.schedulers import batches
 from hpcml.schedulers.contract import Batch, Job
 from hpcml.schedulers.pbs.answers import JobId, parse_list
+from hpcml.schedulers.pbs.submitter import PbsSubmitter
 from hpcml.schedulers.request import request_for, request_for_pack
 from hpcml.schedulers.slurm.submitter import SlurmSubmitter
 from tests.schedulers.pbs.runs import write_job
@@ -69,6 +70,34 @@ def test_a_single_run_is_submitted_by_its_own_script_and_a_retry_by_its_own(
     assert f"--job-name=default.{job.run_dir.uid}\n" in first.script
     assert f"--job-name=default.{job.run_dir.uid}-r3\n" in third.script
     assert f"--comment=hpcml:{job.run_dir.uid}-r3\n" in third.script
+
+
+@pytest.mark.parametrize("kind", [SlurmSubmitter, PbsSubmitter])
+def test_each_run_of_a_sweep_has_the_script_that_it_would_have_alone(
+    kind: type[SlurmSubmitter | PbsSubmitter], tmp_path: Path
+) -> None:
+    several = ("resources.nodes=2", "strategy=ddp")
+    cluster, two_nodes = {
+        SlurmSubmitter: ("karolina", several),
+        PbsSubmitter: ("salomon", (*several, "strategy.processes_per_node=2", "resources.cpus_per_task=12")),
+    }[kind]
+    words = [(), (), ("name=b",), ("name=b",), ("experiment=e",), two_nodes, two_nodes, ()]
+    walltimes = ["1h", "1h", "1h", "2h", "2h", "2h", "2h", "1h"]
+
+    def submitter() -> SlurmSubmitter | PbsSubmitter:
+        return kind(submissions=tmp_path / "submissions")
+
+    jobs = [
+        write_job(submitter(), tmp_path, ["true"], *more, f"resources.walltime={time}", index=index, cluster=cluster)
+        for index, (more, time) in enumerate(zip(words, walltimes, strict=True))
+    ]
+    jobs.append(replace(jobs[-1], retry=1))
+
+    together = submitter()
+    scripts = [together.script_for(job) for job in jobs]
+
+    assert scripts == [submitter().script_for(job) for job in jobs]
+    assert len(set(scripts)) == len(jobs)
 
 
 def test_the_job_of_a_pack_has_time_for_all_of_it(submitter: SlurmSubmitter, tmp_path: Path) -> None:

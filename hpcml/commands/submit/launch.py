@@ -20,12 +20,13 @@ from hpcml.commands.submit.containers import put_inside
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, open_intent, this_host
 from hpcml.errors import ConfigError, why_not
+from hpcml.model.cluster import SchedulerName
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir, new_submission_id, new_uid
 from hpcml.runs.manifest import FORMAT, LaidOut, Manifest, Plan, Provenance, write_manifest
 from hpcml.runs.private import FOLDER, make_folder, open_file, write_file
-from hpcml.schedulers.contract import Job, Preview, Ticket
+from hpcml.schedulers.contract import Job, Preview, Submitter, Ticket
 from hpcml.schedulers.registry import require_programs
 
 
@@ -138,10 +139,10 @@ def draft(planned: Sequence[Planned], places: Places, backends: Backends) -> lis
     """Return the batches that `launch` would submit, under names that are not used; nothing is written."""
     now = datetime.now().astimezone()
     origin = provenance.describe([], Path.cwd(), provenance.NO_CODE, (), now)
-    index = iter(range(len(planned)))
+    index, runs = iter(range(len(planned))), places.runs
 
     def shown(item: Planned) -> Job:
-        run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, next(index)))
+        run_dir = RunDir(runs / item.run.experiment / new_uid(now, next(index)))
         return _job(item, KeptCode(plan=item.plan, code=None, packages=()), run_dir, origin, spec_hash="")
 
     packs = [[shown(item) for item in pack] for pack in packing.packs_of(planned)]
@@ -199,10 +200,10 @@ def prepare(
         submission_size=len(everything),
     )
     keep = keep_code(places, codes)
-    index = iter(range(len(everything)))
+    index, runs = iter(range(len(everything))), places.runs
 
     def prepared(item: Planned) -> Prepared:
-        run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, next(index)))
+        run_dir = RunDir(runs / item.run.experiment / new_uid(now, next(index)))
         code, kept = codes[item.code_folder], keep(item, run_dir)
         its_origin = replace(
             origin,
@@ -238,6 +239,7 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
     """Write them all, have them on the disk, and say so; on any trouble nothing stays."""
     written: list[RunDir] = []
     known = LaidOut()
+    submitters: dict[tuple[SchedulerName, int | None], Submitter] = {}  # one of them remembers its scripts
     try:
         for prepared in everything:
             run_dir = prepared.job.run_dir
@@ -249,7 +251,11 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
             except OSError:  # above all, somebody else's of that name
                 written.pop()
                 raise
-            _fill(prepared, backends.submitter_for(prepared.item.run.cluster).script_for(prepared.job), known)
+            cluster = prepared.item.run.cluster
+            kind = (cluster.scheduler, cluster.max_parallel)
+            if kind not in submitters:
+                submitters[kind] = backends.submitter_for(cluster)
+            _fill(prepared, submitters[kind].script_for(prepared.job), known)
         have_on_disk(path for run_dir in written for path in (run_dir.manifest, run_dir.script, run_dir.path))
         have_on_disk({run_dir.path.parent for run_dir in written})
         opened.begin_submitting()

@@ -8,7 +8,7 @@ qstat, qselect and pbs_resources.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
@@ -53,10 +53,11 @@ class PbsSubmitter:
     submit_timeout_s: float = submission.SUBMIT_TIMEOUT_S
     ask_timeout_s: float = query.ASK_TIMEOUT_S
     settling_s: float = submission.SETTLING_S  # between two looks for a job whose qsub failed
+    scripts: batches.OwnScripts = field(default_factory=batches.OwnScripts, compare=False)
 
     def script_for(self, job: Job) -> str:
         """Return the run's own script: `qsub job.sh` runs it once more as a plain job."""
-        return prepare(self.submissions, batches.own_batch(job)).text
+        return self.scripts.script_for(job, lambda batch: prepare(self.submissions, batch).text)
 
     def preview(self, batch: Batch) -> Preview:
         """Return what `submit` would send."""

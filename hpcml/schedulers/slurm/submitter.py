@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
@@ -43,10 +43,11 @@ class SlurmSubmitter:
     submissions: Path
     patience_s: float = 120.0  # for one command: sites raise MessageTimeout (10 s) up to 100 s
     pause_s: float = 5.0  # before the one repetition
+    scripts: batches.OwnScripts = field(default_factory=batches.OwnScripts, compare=False)
 
     def script_for(self, job: Job) -> str:
         """Return the run's own script; ``sbatch job.sh`` submits it again."""
-        return self._render(batches.own_batch(job))
+        return self.scripts.script_for(job, self._render)
 
     def preview(self, batch: Batch) -> Preview:
         """Return the sbatch command and its script."""
