@@ -156,28 +156,49 @@ def write_manifest(path: Path, manifest: Manifest, *, known: LaidOut | None = No
 def _laid_out(value: object, known: LaidOut, *, deep: int = 2, margin: str = "") -> str:
     """Return ``json.dumps(encode(value), indent=2)``, of which the standard library takes a millisecond for a run.
 
-    Laid out by themselves are the classes in *deep* levels; what is below comes from *known*: by the object, which runs
-    of a sweep share, or by what it is in one line, which the standard library writes in C.
+    *value* is of a class. Its fields that are of one themselves are laid out likewise, in *deep* levels; what is below
+    comes from *known*: by the object, which runs of a sweep share, or by what it is in one line, which the standard
+    library writes in C.
     """
-    if value is None:
-        return "null"
-    if type(value) is str:
-        return encode_basestring_ascii(value)
-    if deep and is_dataclass(value):
-        inner = f"{margin}  "
-        parts = [
-            f"{label}{_laid_out(getattr(value, name), known, deep=deep - 1, margin=inner)}"
-            for name, label in _labels(cast("Any", type(value)), inner)
-        ]
-        return "{\n" + ",\n".join(parts) + f"\n{margin}}}"
-    if isinstance(value, str | int | float | Enum):
-        return json.dumps(encode(value))
-    key = (id(value), margin)
-    if key not in known.by_id:
-        if len(known.by_id) > _MOST_KNOWN:  # what is each run's own is of no use to the others
-            known.by_id.clear()
-        known.by_id[key] = (value, _by_line(encode(value), known).replace("\n", f"\n{margin}"))
-    return known.by_id[key][1]
+    inner, parts, by_id = f"{margin}  ", [], known.by_id
+    for name, label in _labels(cast("Any", type(value)), inner):
+        part = getattr(value, name)
+        kind = type(part)
+        if kind is str:
+            parts.append(label + encode_basestring_ascii(part))
+        elif part is None:
+            parts.append(label + "null")
+        elif deep > 1 and is_dataclass(part):
+            parts.append(label + _laid_out(part, known, deep=deep - 1, margin=inner))
+        elif kind is int:
+            parts.append(f"{label}{part}")
+        elif isinstance(part, str | int | float | Enum):
+            parts.append(label + json.dumps(encode(part)))
+        elif (found := by_id.get((id(part), inner))) is not None:
+            parts.append(label + found[1])
+        else:
+            parts.append(label + _remembered(part, known, inner))
+    return "{\n" + ",\n".join(parts) + f"\n{margin}}}"
+
+
+def _remembered(value: object, known: LaidOut, margin: str) -> str:
+    plain = encode(value)
+    text = _of_texts(plain, margin) or _by_line(plain, known).replace("\n", f"\n{margin}")
+    if len(known.by_id) > _MOST_KNOWN:  # what is each run's own is of no use to the others
+        known.by_id.clear()
+    known.by_id[id(value), margin] = (value, text)
+    return text
+
+
+def _of_texts(value: Json, margin: str) -> str | None:
+    """Return a list of texts, or a table of them, laid out; None of anything else, and of an empty one."""
+    between = f",\n{margin}  "
+    if type(value) is list and value and all(type(item) is str for item in value):
+        return f"[{between[1:]}{between.join(map(encode_basestring_ascii, value))}\n{margin}]"
+    if type(value) is dict and value and all(type(item) is str for item in value.values()):
+        lines = (f"{encode_basestring_ascii(name)}: {encode_basestring_ascii(item)}" for name, item in value.items())
+        return f"{{{between[1:]}{between.join(lines)}\n{margin}}}"
+    return None
 
 
 @cache
