@@ -199,7 +199,12 @@ def _decode_dataclass(kind: Any, value: dict[str, Json], where: str) -> Any:  # 
     if missing:
         raise ConfigError(f"missing key {where}{'.' if where else ''}{missing[0]}")
     return kind(
-        **{name: decode(hints[name], item, where=f"{where}.{name}".lstrip(".")) for name, item in value.items()}
+        **{
+            name: item
+            if type(item) is hints[name] and is_dataclass(item)
+            else decode(hints[name], item, where=f"{where}.{name}".lstrip("."))
+            for name, item in value.items()
+        }
     )
 
 

@@ -5,6 +5,7 @@ Each parser takes the name of the setting for its message, and raises `ConfigErr
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 
@@ -22,6 +23,7 @@ _SECONDS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 
+@functools.lru_cache(maxsize=1000)  # of a sweep's runs they are the same
 def parse_walltime_s(text: str, *, field: str = "resources.walltime") -> int:
     """Return the seconds of ``HH:MM:SS``, ``D-HH[:MM[:SS]]`` or ``2h30m``.
 

@@ -104,6 +104,8 @@ def what_then(points: Sequence[Composed]) -> list[str]:
 
 def _commands(point: Composed) -> list[str]:
     chosen = [word.removeprefix("study=") for word in point.overrides if word.startswith("study=")]
+    if not chosen:
+        return []
     folders = [resource_dir("conf"), *map(Path, point.user_config)]  # in Hydra's order
     files = [folder / "study" / f"{name}.yaml" for name in chosen for folder in folders]
     text = next((file.read_text(encoding="utf-8") for file in files if file.is_file()), "")

@@ -90,10 +90,15 @@ def compose_from_cli(
     outcomes: list[Composed | Exception] = []
     known: dict[tuple[str, str], Any] = {}
 
+    shipped = resource_dir("conf")
+
+    @functools.cache
+    def besides_shipped(directories: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(folder for folder in directories if Path(folder) != shipped)
+
     def settle(composition: Composition, overrides: tuple[str, ...]) -> Composed:
-        shipped = resource_dir("conf")
-        user_config = tuple(folder for folder in composition.directories if Path(folder) != shipped)
-        return Composed(run=decide(composition, program, known), overrides=overrides, user_config=user_config)
+        run = decide(composition, program, known)
+        return Composed(run=run, overrides=overrides, user_config=besides_shipped(composition.directories))
 
     def collect(cfg: DictConfig) -> None:
         settings: Any = HydraConfig.get()  # declared as what it holds, and is a DictConfig
@@ -104,7 +109,7 @@ def compose_from_cli(
             outcomes.append(error)
 
     with tempfile.TemporaryDirectory(prefix="hpcml-hydra-") as scratch:
-        words = arrange(arguments, shipped=resource_dir("conf"), project=project, is_own=program is not None)
+        words = arrange(arguments, shipped=shipped, project=project, is_own=program is not None)
         with _complaints_in_one_line():
             words = readable(words)
             _check_choices(words)

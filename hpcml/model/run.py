@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -232,24 +232,27 @@ class Workload:
     @property
     def own_launcher(self) -> str | None:
         """What the user's own command starts the processes of a training with, as torchrun; None: nothing known."""
-        try:
-            first, *rest = shlex.split(self.command or "") or [""]
-        except ValueError:
-            return None  # planning refuses it
-        first = PurePosixPath(first).name
-        if not first.startswith("python"):
-            return first if first in _LAUNCHERS else None
-        script = next((at for at, word in enumerate(rest) if not word.startswith("-") or word == "-m"), len(rest))
-        return (
-            _LAUNCHING_MODULES.get(rest[script + 1])
-            if rest[script : script + 1] == ["-m"] and rest[script + 1 :]
-            else None
-        )
+        return _launcher_in(self.command or "")
 
     @property
     def stop_grace_s(self) -> int:
         """The time between the signal to stop and SIGKILL, in seconds."""
         return parse_wait_s(self.stop_grace, field="workload.stop_grace")
+
+
+@lru_cache(maxsize=1000)  # of a sweep's runs it is the same
+def _launcher_in(command: str) -> str | None:
+    try:
+        first, *rest = shlex.split(command) or [""]
+    except ValueError:
+        return None  # planning refuses it
+    first = PurePosixPath(first).name
+    if not first.startswith("python"):
+        return first if first in _LAUNCHERS else None
+    script = next((at for at, word in enumerate(rest) if not word.startswith("-") or word == "-m"), len(rest))
+    return (
+        _LAUNCHING_MODULES.get(rest[script + 1]) if rest[script : script + 1] == ["-m"] and rest[script + 1 :] else None
+    )
 
 
 class Snapshot(Enum):
@@ -563,9 +566,14 @@ _KnownParts = dict[int, tuple[object, str]]  # by the id of a part: the part, so
 def _hashed(run: Run, known: _KnownParts) -> str:
     import hashlib  # noqa: PLC0415 - loads OpenSSL: every agent would, and asks for no hash
 
-    said = (_identity(name, getattr(run, name), known) for name in sorted(field.name for field in fields(Run)))
+    said = (_identity(name, getattr(run, name), known) for name in _parts())
     canonical = f"{{{','.join(filter(None, said))}}}"  # in the order of all keys: names of parts begin no others
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+@cache
+def _parts() -> tuple[str, ...]:
+    return tuple(sorted(field.name for field in fields(Run)))
 
 
 def _identity(name: str, part: object, known: _KnownParts) -> str:

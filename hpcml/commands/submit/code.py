@@ -53,6 +53,7 @@ class _Tree:
     copied: dict[str, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
     known: dict[str, str | None] = field(default_factory=dict)  # what `inside` has found out
+    folders: dict[str, str] = field(default_factory=dict)  # and `folder`
 
     @property
     def name(self) -> str:
@@ -79,7 +80,9 @@ class _Tree:
 
     def folder(self, path: str) -> str:
         """Return the counterpart of the folder *path*, which lies in the tree, below the copy."""
-        return os.path.relpath(os.path.realpath(path), self.top)
+        if path not in self.folders:
+            self.folders[path] = os.path.relpath(os.path.realpath(path), self.top)
+        return self.folders[path]
 
     def _looked_up(self, path: str) -> str | None:
         place = Path(os.path.realpath(Path(path).parent)) / Path(path).name
@@ -116,7 +119,7 @@ class _Keeper:
     trees: dict[tuple[Snapshot, Path], _Tree] = field(default_factory=dict)
     folders: dict[Path, Path] = field(default_factory=dict)
     packages: list[Path] = field(default_factory=list)
-    imports: dict[tuple[str, Path, Path], list[str]] = field(default_factory=dict)
+    imports: dict[tuple[str, str, int], list[str]] = field(default_factory=dict)
     is_everything: Callable[[Path], bool] = field(default_factory=lambda: functools.cache(is_everything))
 
     def __call__(self, item: Planned, run_dir: RunDir) -> KeptCode:
@@ -127,12 +130,12 @@ class _Keeper:
         if item.run.workload.command is None:
             python, script = item.plan.argv
             recipe = self._folder(Path(script).parent)
-            plan = _with_command(item.plan, [python, str(recipe / Path(script).name)])
+            argv = [python, str(recipe / Path(script).name)]
+            plan = replace(item.plan, argv=argv, profiled=_profiled(item.plan, argv))
             return KeptCode(plan=plan, code=recipe.parent, packages=self._packages())
         tree = self._tree(mode, item.code_folder)
-        plan = _moved(item.plan, tree, run_dir)
-        if not item.wants_image:  # which has packages of its own
-            plan = replace(plan, python_path=[_kept(path, tree, run_dir) for path in self._imports(item.plan, tree)])
+        imports = None if item.wants_image else self._imports(item.plan, tree)  # an image has packages of its own
+        plan = _moved(item.plan, tree, run_dir, imports)
         return KeptCode(plan=plan, code=tree.kept, packages=self._packages())
 
     def _folder(self, folder: Path) -> Path:
@@ -157,7 +160,7 @@ class _Keeper:
         return self.trees[mode, folder]
 
     def _imports(self, plan: Plan, tree: _Tree) -> list[str]:
-        asked = (plan.argv[0], Path(plan.cwd), tree.top)
+        asked = (plan.argv[0], plan.cwd, id(tree))  # which `trees` keeps
         if asked not in self.imports:
             self.imports[asked] = paths_into(tree.top, plan.argv[0], Path(plan.cwd))
         return self.imports[asked]
@@ -351,48 +354,53 @@ def _must(said: bytes | None, what: str) -> None:
         raise ConfigError(f"schedule.snapshot=git: git {what} failed: set schedule.snapshot=copy or none")
 
 
-def _with_command(plan: Plan, argv: list[str]) -> Plan:
-    """Return *plan* with another command line, behind its profiler as well."""
+def _profiled(plan: Plan, argv: Sequence[str]) -> list[str]:
+    """Return *argv* behind the profiler of *plan*; empty where it has none."""
     profiler = plan.profiled[: -len(plan.argv)] if plan.profiled else []
-    return replace(plan, argv=argv, profiled=[*profiler, *argv] if profiler else [])
+    return [*profiler, *argv] if profiler else []
 
 
-def _moved(plan: Plan, tree: _Tree, run_dir: RunDir) -> Plan:
+def _moved(plan: Plan, tree: _Tree, run_dir: RunDir, imports: Sequence[str] | None) -> Plan:
     """Return *plan* with its working directory, arguments and environment pointing into the run's own copy of the code.
 
     Paths of which there is no copy (data, anything outside the tree) stay as they are. In variables such as PYTHONPATH
-    each part between colons is looked at.
+    each part between colons is looked at. *imports* are the folders that come before what is installed; None: as in
+    *plan*.
     """
-    cwd, project = Path(plan.cwd), _project(tree, run_dir)
+    project = str(run_dir.work / tree.name)
     environment = {
-        name: None if value is None else os.pathsep.join(_kept(part, tree, run_dir) for part in value.split(os.pathsep))
+        name: None if value is None else os.pathsep.join(_kept(part, tree, project) for part in value.split(os.pathsep))
         for name, value in plan.environment.items()
     }
     environment.setdefault("GIT_CEILING_DIRECTORIES", str(run_dir.work))  # no repository around the home is the code's
+    argv = [_word(word, plan.cwd, tree, project) for word in plan.argv]
     return replace(
-        _with_command(plan, [_word(word, cwd, tree, run_dir) for word in plan.argv]),
-        cwd=str(project / tree.folder(plan.cwd)),
+        plan,
+        argv=argv,
+        profiled=_profiled(plan, argv),
+        cwd=_below(project, tree.folder(plan.cwd)),
         environment=environment,
         staging=tree.staging,
+        python_path=plan.python_path if imports is None else [_kept(path, tree, project) for path in imports],
     )
 
 
-def _project(tree: _Tree, run_dir: RunDir) -> Path:
-    return run_dir.work / tree.name
+def _below(project: str, inside: str) -> str:
+    return project if inside == os.curdir else f"{project}/{inside}"
 
 
-def _word(word: str, cwd: Path, tree: _Tree, run_dir: RunDir) -> str:
+def _word(word: str, cwd: str, tree: _Tree, project: str) -> str:
     """Return one argument of the command line with its path, also behind ``--option=``, moved into the copy."""
     option, sign, value = word.partition("=")
     if word.startswith("-") and sign:
-        return f"{option}={_word(value, cwd, tree, run_dir)}"
+        return f"{option}={_word(value, cwd, tree, project)}"
     if word.startswith(".."):  # beside the copy there is nothing of what is beside the tree
-        meant = os.path.normpath(cwd / word)
-        return _kept(meant, tree, run_dir) if os.path.lexists(meant) else word
-    return _kept(word, tree, run_dir)
+        meant = os.path.normpath(Path(cwd) / word)
+        return _kept(meant, tree, project) if os.path.lexists(meant) else word
+    return _kept(word, tree, project)
 
 
-def _kept(path: str, tree: _Tree, run_dir: RunDir) -> str:
-    """Return where the run's copy of the absolute *path* lies; *path* itself where there is none."""
+def _kept(path: str, tree: _Tree, project: str) -> str:
+    """Return where the copy of the absolute *path* lies below *project*; *path* itself where there is none."""
     inside = tree.inside(path) if path.startswith(os.sep) else None
-    return path if inside is None else str(_project(tree, run_dir) / inside)
+    return path if inside is None else _below(project, inside)

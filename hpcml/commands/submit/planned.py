@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from hpcml.model.choices import Until
@@ -35,7 +36,12 @@ class Planned:
     @property
     def code_folder(self) -> Path:
         """The folder in which its program is submitted to start; the code around it counts as the run's."""
-        return Path(self.plan.cwd)
+        return _folder(self.plan.cwd)
+
+
+@lru_cache(maxsize=1000)  # of a sweep's runs it is the same, and asked for again and again
+def _folder(path: str) -> Path:
+    return Path(path)
 
 
 def are_in_rounds(planned: Sequence[Planned]) -> bool:

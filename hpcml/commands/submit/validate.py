@@ -32,6 +32,7 @@ from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import own_recipes
 from hpcml.model.run import Run
 from hpcml.paths import is_source_of_hpcml, resource_dir
+from hpcml.runs.manifest import Plan
 from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
 
@@ -94,8 +95,8 @@ def plan_all(
         cwd=cwd,
         has_module=has_module,
     )
-    is_here = functools.cache(lambda scheduler: all(find_programs(scheduler).values()))  # PATH is looked through once
-    planned = sorted((_plan(point, machine, software, is_here) for point in points), key=lambda item: item.run.seed)
+    known = _Known()
+    planned = sorted((_plan(point, machine, software, known) for point in points), key=lambda item: item.run.seed)
     _warn_of_versions(planned, cwd)
     if any(lacks_fuse(item.run) for item in planned):
         log.warning(
@@ -132,7 +133,23 @@ def _warn_of_goals(points: Sequence[Composed]) -> None:
         )
 
 
-def _plan(point: Composed, machine: Machine, software: Software, is_here: Callable[[str], bool]) -> Planned:
+class _Known:
+    """What was looked for for one run of a sweep, and is the same for others: once for all of them."""
+
+    def __init__(self) -> None:
+        self.is_here = functools.cache(lambda scheduler: all(find_programs(scheduler).values()))  # looks through PATH
+        self._startable: set[tuple[object, ...]] = set()
+
+    def check_startable(self, plan: Plan, run: Run, *, is_inside: bool) -> None:
+        """Raise `ConfigError` as `startable.check_startable` does."""
+        words = (*plan.argv, run.workload.command, run.workload.args is None, run.cluster.scheduler)
+        asked = (*words, plan.cwd, is_inside)
+        if asked not in self._startable:
+            check_startable(plan, run, is_inside=is_inside)
+            self._startable.add(asked)
+
+
+def _plan(point: Composed, machine: Machine, software: Software, known: _Known) -> Planned:
     backend_of(point.run.cluster.scheduler.name)  # refuses one that is not there
     for name in point.run.telemetry.samplers:
         sampler_of(name)  # as above
@@ -149,14 +166,14 @@ def _plan(point: Composed, machine: Machine, software: Software, is_here: Callab
     cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
     run = fitted(run, _as_found(run.cluster, machine, device) if local else run.cluster)
     is_inside = run.container.kind is not ContainerKind.none
-    if not _starts_in_this_python(run, is_here):
+    if not _starts_in_this_python(run, known.is_here):
         software = replace(software, has_module=None)
     plan = build_plan(run, device, software.inside if is_inside else software, cpus_per_task=cpus)
     if is_inside:
         check_framework(run, software.cwd)
         check_binds(plan, run)
     if run.workload.command is not None:
-        check_startable(plan, run, is_inside=is_inside)
+        known.check_startable(plan, run, is_inside=is_inside)
     typed = point.overrides
     if run.workload.command is not None:
         typed = tuple(word for word in typed if word not in OF_OWN_PROGRAMS)

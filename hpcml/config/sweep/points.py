@@ -99,7 +99,7 @@ class Composition:
         self._task = task
         self._project = project
         self._interpolating: set[str] = set()  # sections that a leaf of another section may change
-        self._missing: dict[str, list[str]] = {}
+        self._missing: dict[str, list[str]] = {}  # by section; absent: to be looked for
         self._values: dict[str, Any] = {}
         self._stale: set[str] = {str(name) for name in task}
         self._nodes: dict[str, ValueNode | None] = {}
@@ -122,14 +122,21 @@ class Composition:
         *key* is dotted (``train.lr``). After an error the value of *key* is not defined.
         """
         section = key.partition(".")[0]
-        self._stale |= {section, *self._interpolating}
+        self._stale |= self._interpolating
         if _interpolates(value):
             self._interpolating.add(section)
         if (node := self._plain_node(key)) is not None and not any(map(_is_special, (value, node._val))):  # noqa: SLF001
             node._set_value(value)  # noqa: SLF001 - what `update` ends with; its way there takes ten times as long
+            if section == key and section not in self._stale:  # the section is the value
+                self._values[section] = node._val  # noqa: SLF001 - as it is resolved: it refers to nothing
+            else:
+                self._stale.add(section)
         else:
             self._nodes.pop(key, None)  # which may be replaced by another
             OmegaConf.update(self._task, key, value, merge=True)
+            self._stale.add(section)
+            for name in self._stale:
+                self._missing.pop(name, None)
 
     def _plain_node(self, key: str) -> ValueNode | None:
         """Return the node that holds a number, a text or yes or no for *key*; None where it may be anything else."""
@@ -153,7 +160,8 @@ class Composition:
         resolved. Relative values of ``data.path`` and ``workload.cwd`` come out absolute.
         """
         for name in self._stale:
-            self._missing[name] = _missing_in(self._task, name)
+            if name not in self._missing:
+                self._missing[name] = _missing_in(self._task, name)
         if missing := sorted(key for keys in self._missing.values() for key in keys):
             raise ConfigError(
                 f"not decided: {', '.join(missing)} (set {missing[0]}=...; hpcml run --help lists choices)"
