@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
@@ -48,11 +48,13 @@ from hpcml.config.sweep.points import (
 )
 from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
+from hpcml.model.placeholders import OF_THE_RUN
 from hpcml.model.precision import RECIPES_OWN, PrecisionName
 from hpcml.model.run import Run
 from hpcml.paths import resource_dir
 
 _ROOT_CONFIG = "run"
+_BRACES = re.compile(r"(?<![{$])\{([\w.]+)\}")
 _FOREIGN_FLAG = re.compile(r"^unrecognized arguments: (--[\w-]+)=(\S+)")
 _PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -112,7 +114,7 @@ def compose_from_cli(
         words = arrange(arguments, shipped=shipped, project=project, is_own=program is not None)
         with _complaints_in_one_line():
             words = readable(words)
-            _check_choices(words)
+            _check_overrides(words, filled_in=program.sweeps if program is not None else ())
             if any(flag in _PRINTS or flag.startswith("--cfg=") for flag in words.flags):
                 words = _as_decided(words, program, scratch)
             try:
@@ -191,12 +193,15 @@ def _complaints_in_one_line() -> Iterator[None]:
         raise ConfigError(f"Hydra cannot make a configuration of these words: {in_one_line(str(error))}") from error
 
 
-def _check_choices(words: Words) -> None:
-    """Raise `ConfigError` for a list of options that holds anything but names, and for arguments without a program.
+def _check_overrides(words: Words, *, filled_in: Collection[str]) -> None:
+    """Raise `ConfigError` for what Hydra stumbles on, or takes in silence though nobody can mean it.
 
-    Hydra stumbles on both.
+    It stumbles on a list of options that holds anything but names, and on arguments without a program. It takes a sweep
+    whose values a later word replaces, the deletion of a setting that each run has, and a name with a placeholder:
+    *filled_in* are those of the program.
     """
     parser = OverridesParser.create()
+    sweeps: dict[str, str] = {}
     for word in words.overrides:
         if found := re.match(r"\+{0,2}workload\.args\.(\w+)=", word):
             raise ConfigError(
@@ -211,6 +216,28 @@ def _check_choices(words: Words) -> None:
         names = value if isinstance(value, list) else []
         if (resource_dir("conf") / override.key_or_group).is_dir() and not all(isinstance(name, str) for name in names):
             raise ConfigError(f"{word}: an option is chosen by its name, as in {override.key_or_group}=NAME")
+        key = override.get_key_element().lstrip("+~")
+        if override.is_delete() and key in kinds_by_key(Run) and not (resource_dir("conf") / key).is_dir():
+            raise ConfigError(f"{word}: every run has {key}: write {key}=VALUE, or leave the word out for its default")
+        if key in sweeps:
+            raise ConfigError(
+                f"{sweeps[key]} and {word} both set {key}, and none of the first would be left: leave one out"
+            )
+        if override.is_sweep_override():
+            sweeps[key] = word
+        if key == "name":
+            _check_name(word, filled_in)
+
+
+def _check_name(word: str, filled_in: Collection[str]) -> None:
+    for name in _BRACES.findall(word):
+        if (key := name if name in (known := kinds_by_key(Run)) else f"{name}.name") in known:
+            key = key if f"{key}.name" not in known else f"{key}.name"
+            raise ConfigError(f"{word}: nothing fills in {{{name}}} in a name: write ${{{key}}}, in single quotes")
+        if name in (*OF_THE_RUN, *filled_in):
+            raise ConfigError(
+                f"{word}: nothing fills in {{{name}}} in a name: leave it out, runs are shown with their settings"
+            )
 
 
 def _leave_alone(scratch: str) -> list[str]:

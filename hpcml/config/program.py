@@ -11,12 +11,14 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpcml.config.command_line import kinds_by_key
 from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
 from hpcml.model.placeholders import OF_THE_RUN, names_in
+from hpcml.model.run import Run
 
 _SEED = "seed"
 _ARGUMENT = "args."
@@ -27,7 +29,7 @@ _JOINED = re.compile(r"(?s)(?P<prefix>(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@
 _SHORT_JOINED = re.compile(r"(?P<prefix>-(?P<name>[A-Za-z]))(?P<value>[^A-Za-z-].*)")  # -b8,16
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
-_PLACEHOLDER = re.compile(r"\{\w+\}")
+_PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
 _IS_CODE = ("-c", "-e")  # of bash, python, perl, julia: what follows is a program of its own
 _EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
 _MULTIRUN = ("-m", "--m")  # Hydra takes --multirun by its first letters
@@ -107,6 +109,8 @@ def read_program(
             raise ConfigError(f"{word}: no word behind -- has {{{name}}}, which it would fill in")
         else:
             reading.sweep(name, _values(value, word, most) if is_sweep else [value], word)
+    if not is_literal:
+        _check_placeholders(template, reading.sweeps)
     if reading.seeds:
         if given := [word for word in rest if word.startswith("seed=")]:
             raise ConfigError(f"{given[0]} and --seed {','.join(reading.seeds)}: write --seed {{seed}} behind the --")
@@ -119,6 +123,32 @@ def read_program(
         doubts=tuple(_doubts(words)) if is_sweep else (),
     )
     return program, rest
+
+
+def _check_placeholders(words: Sequence[str], filled_in: Collection[str]) -> None:
+    """Raise `ConfigError` for a misspelt ``{seed}`` or a key in braces, which would reach the program as they are.
+
+    Not in code behind -c.
+    """
+    for before, word in itertools.pairwise(words):
+        for name in _PLACEHOLDER.findall(word) if before not in _IS_CODE else ():
+            if name in filled_in:
+                continue
+            if "." in name and name in kinds_by_key(Run):
+                last = name.rpartition(".")[2]
+                raise ConfigError(
+                    f"{word}: nothing fills in {{{name}}}: write {{{last}}}, and args.{last}=VALUE in front of the --"
+                )
+            known = [each for each in OF_THE_RUN if name != each and _letters(name) == _letters(each)]
+            if known and name not in OF_THE_RUN:
+                raise ConfigError(
+                    f"{word}: nothing fills in {{{name}}}: did you mean {{{known[0]}}}? (--as-is in front of the -- "
+                    "leaves it as it is)"
+                )
+
+
+def _letters(name: str) -> set[str]:
+    return set(name.lower()) - {"_"}
 
 
 def _shared_outputs(words: Sequence[str]) -> Iterator[str]:

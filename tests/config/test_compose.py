@@ -249,3 +249,29 @@ def test_a_flag_that_takes_a_value_keeps_it(tmp_path: Path) -> None:
 
     assert words.flags == ("-cd", "a=b", "--cfg", "job")
     assert words.overrides == ("seed=1",)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["-m", "seed=1,2", "seed=3"], "seed=1,2 and seed=3 both set seed"),
+        (["-m", "seed=1,2", "+seed=3,4"], "seed=1,2 and +seed=3,4 both set seed"),
+        (["-m", "precision=fp32,tf32", "precision=bf16"], "both set precision"),
+        (["~seed"], "~seed: every run has seed"),
+        (["~training.steps"], "write training.steps=VALUE"),
+        (["name=r-{seed}"], "write ${seed}, in single quotes"),
+        (["name=r-{precision}"], "write ${precision.name}, in single quotes"),
+    ],
+)
+def test_what_hydra_takes_in_silence_and_nobody_can_mean_is_refused(
+    words: list[str], answer: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(answer)):
+        compose_from_cli(words, project=tmp_path)
+
+
+def test_a_later_word_still_counts_where_no_sweep_is_lost(tmp_path: Path) -> None:
+    assert [one.run.seed for one in compose_from_cli(["seed=1", "seed=2"], project=tmp_path)] == [2]
+    assert [one.run.seed for one in compose_from_cli(["-m", "seed=3", "seed=1,2"], project=tmp_path)] == [1, 2]
+    assert [one.run.name for one in compose_from_cli(["name=r{epoch}"], project=tmp_path)] == ["r{epoch}"]
+    assert [one.run.name for one in compose_from_cli(["name=r-${seed}", "seed=4"], project=tmp_path)] == ["r-4"]

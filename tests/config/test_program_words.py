@@ -1,3 +1,4 @@
+import re
 import shlex
 from pathlib import Path
 
@@ -151,3 +152,28 @@ def test_placeholders_are_filled_in_once_and_other_braces_stay() -> None:
     assert fill_in("--lr={lr} {seed} {model.x} {modelAx} {{seed}} {x}", values) == (
         "--lr={seed} 3 1 {modelAx} {seed} {x}"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("python m.py --seed {sed}", "did you mean {seed}?"),
+        ("python m.py --seed={Seeds}", "did you mean {seed}?"),
+        ("python m.py --p {precison}", "did you mean {precision}?"),
+        ("python m.py --lr {training.learning_rate}", "write {learning_rate}, and args.learning_rate=VALUE"),
+    ],
+)
+def test_a_placeholder_that_nobody_fills_in_is_refused(line: str, answer: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(answer)):
+        read_program(shlex.split(line), ["seed=1"])
+    as_typed, _ = read_program(shlex.split(line), ["seed=1"], is_literal=True)
+    assert as_typed.words == tuple(shlex.split(line))
+
+
+@pytest.mark.parametrize(
+    "word", ["{epoch}", "{speed}", "{{sed}}", "${sed}", "x{step}.pt", "{need}", "{model.weights}", "{seed}"]
+)
+def test_braces_of_the_programs_own_are_left_alone(word: str) -> None:
+    assert read_program(["python", "m.py", "--out", word], ["seed=1"])[0].words[-1] == word
+    assert read_program(["python", "-c", "print(f'{sed}')"], ["seed=1"])[0].words[-1] == "print(f'{sed}')"
+    assert "x" in swept("python m.py training.learning_rate=1,2 x").words
