@@ -225,16 +225,19 @@ WORDS: dict[str, list[Any]] = {
     "data.path": ["null", "here", "'${experiment}/x'"],
     "+workload.env.A": ["1", "'${seed}'"],
     "tags": ["[]", "[a,b]", "['${seed}']"],
-    "~tags": [],
 }
+
+
+def plain(key: str) -> str:
+    return key.lstrip("+")
 
 
 @st.composite
 def command_lines(draw: Callable[[Any], Any]) -> list[str]:
     words = []
-    for key in draw(st.lists(st.sampled_from(list(WORDS)), min_size=1, max_size=4, unique=True)):
-        values = draw(st.lists(st.sampled_from(WORDS[key]), min_size=1, max_size=2, unique=True)) if WORDS[key] else []
-        words.append(f"{key}={','.join(map(str, values))}" if values else key)
+    for key in draw(st.lists(st.sampled_from(list(WORDS)), min_size=1, max_size=4, unique_by=plain)):
+        values = draw(st.lists(st.sampled_from(WORDS[key]), min_size=1, max_size=2, unique=True))
+        words.append(f"{key}={','.join(map(str, values))}")
     return words
 
 
