@@ -16,6 +16,7 @@ from hpcml.images.cache import Cache
 from hpcml.images.packing import Packing
 from hpcml.images.runtime import find_builder
 from hpcml.model.image import Definition
+from hpcml.paths import begin_in_utf8
 from hpcml.runs.manifest import read_own
 
 
@@ -46,4 +47,5 @@ def main(order: Path) -> int:
 
 
 if __name__ == "__main__":
+    begin_in_utf8()
     sys.exit(main(Path(sys.argv[1])))

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hpcml.errors import HpcmlError
+from hpcml.paths import begin_in_utf8
 from hpcml.runs.layout import run_dir_of
 from hpcml.runs.manifest import read_to_execute
 from hpcml.schedulers.contract import Job, Ticket
@@ -52,4 +53,5 @@ def _job(manifest: Path) -> Job:
 
 
 if __name__ == "__main__":
+    begin_in_utf8()
     sys.exit(main())

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from hpcml.errors import HpcmlError
+from hpcml.paths import begin_in_utf8
 from hpcml.schedulers.names import cluster_schedulers
 from hpcml.schedulers.registry import backend_of
 
@@ -38,4 +39,5 @@ def _ask(words: Sequence[str]) -> int | None:
 
 
 if __name__ == "__main__":
+    begin_in_utf8()
     sys.exit(main())

@@ -14,6 +14,7 @@ from hpcml.agent.mpi.records import Records, codes_of, named, wait_for_end
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome
 from hpcml.agent.ranks import job_environment, mpi_meeting, started_once
 from hpcml.agent.supervise import Rank
+from hpcml.paths import begin_in_utf8
 from hpcml.runs.atomic import write_text
 from hpcml.runs.manifest import MpiStart
 from hpcml.runs.private import make_folder
@@ -138,4 +139,5 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    begin_in_utf8()
     sys.exit(main())

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from hpcml.paths import begin_in_utf8
+
 REACHES = ("pbs_tmrsh", "ssh", "pbsdsh")
 _CANNOT_START = 127
 
@@ -53,4 +55,5 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
 
 if __name__ == "__main__":
+    begin_in_utf8()
     main()

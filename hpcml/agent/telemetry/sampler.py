@@ -26,6 +26,7 @@ from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
 from hpcml.agent.telemetry.host import FirstReading, HostReader, find_job_group, job_id, load_psutil
 from hpcml.agent.telemetry.node import NodeReader
+from hpcml.paths import begin_in_utf8
 from hpcml.runs.layout import RunDir
 from hpcml_client.journal import JournalWriter
 
@@ -221,4 +222,5 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
+    begin_in_utf8()
     sys.exit(_main())
