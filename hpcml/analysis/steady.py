@@ -208,23 +208,26 @@ class _Alike(Generic[T]):
 def _by_steps(curves: Iterable[tuple[T, Sequence[Point]]]) -> Iterator[list[_Alike[T]]]:
     """Yield *curves* with their uids by what steps they have, some at a time: without points that are no duration."""
     alike: dict[bytes, tuple[array[int], list[T], list[array[float]]]] = {}
+    before: array[int] | None = None
     n = 0
     for uid, curve in curves:
         steps, values = (curve.steps, curve.values) if isinstance(curve, Curve) else _in_columns(curve)
-        if not steps:
-            continue
-        _, uids, rows = alike.setdefault(steps.tobytes(), (steps, [], []))
+        if steps is not before:  # curves that were loaded together share them
+            _, uids, rows = alike.setdefault(steps.tobytes(), (steps, [], []))
+            before = steps
         uids.append(uid)
         rows.append(values)
         n += len(steps)
         if n > _AT_ONCE:
             yield [each for of in alike.values() for each in _without_others(*of)]
-            alike, n = {}, 0
+            alike, before, n = {}, None, 0
     yield [each for of in alike.values() for each in _without_others(*of)]
 
 
 def _without_others(steps: array[int], uids: Sequence[T], values: Sequence[array[float]]) -> Iterator[_Alike[T]]:
     """Yield the curves of these *steps*; one with points that are no duration by itself, without them."""
+    if not steps:
+        return
     rows: _Rows = np.frombuffer(b"".join(values)).reshape(len(values), len(steps))
     are_durations = (rows > 0) & (rows < math.inf)
     are_whole = are_durations.all(axis=1)

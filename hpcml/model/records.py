@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,19 +101,6 @@ class Curve(Sequence[Point]):
     def __iter__(self) -> Iterator[Point]:
         return map(Point, self.steps, self.times_s, self.values)
 
-    @classmethod
-    def untimed(cls, steps: Iterable[int], values: Iterable[float], times: dict[int, array[float]]) -> Curve:
-        """Return a curve of whose times nobody asked: they are nan.
-
-        *times* keeps those for the next curves of the same length, an empty dict at first.
-        """
-        curve = cls(steps, (), values)
-        n = len(curve.steps)
-        if n not in times:
-            times[n] = array("d", [math.nan]) * n
-        curve.times_s = times[n]
-        return curve
-
     @overload
     def __getitem__(self, at: int) -> Point: ...
     @overload
@@ -196,7 +182,7 @@ class Work:
     peak_reserved_mb: float | None = None
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time
+@dataclass(slots=True)  # neither frozen nor by keyword alone: that takes most of the time
 class RunRecord:
     """One run in the experiment store, as it was when it was read; nobody may change it.
 
@@ -216,11 +202,11 @@ class RunRecord:
     scheduler: str
     job_id: str | None
     array_index: int | None
-    job_name: str | None = None  # what the job is called in the queue: tells it from another with a recycled id
-    is_shared: bool = False  # its job runs other runs too: cancelling the job would end them
-    submission: str | None = None  # the runs that were submitted together have the same
-    is_settled: bool = True  # False: ended by a signal from outside, and the scheduler has not said why
-    cause: str | None = None  # why it ended without success: a value of failure_causes.Cause
+    job_name: str | None  # what the job is called in the queue: tells it from another with a recycled id
+    is_shared: bool  # its job runs other runs too: cancelling the job would end them
+    submission: str | None  # the runs that were submitted together have the same
+    is_settled: bool  # False: ended by a signal from outside, and the scheduler has not said why
+    cause: str | None  # why it ended without success: a value of failure_causes.Cause
     submitted_at: str | None
     t_start: float | None  # unix seconds
     t_end: float | None

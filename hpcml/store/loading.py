@@ -43,7 +43,7 @@ _DECODER = json.JSONDecoder()
 _TOGETHER = 10_000  # runs: what they are made of takes as much memory as they do
 _NO_POINTS = Columns()
 _STATES = {state.value: state for state in State}
-_WORDS = {field.name: str(field.type).partition(" ")[0] for field in fields(RunRecord)}
+_WORDS = {field.name: str(field.type).partition(" ")[0] for field in fields(RunRecord)}  # its fields, in their order
 YES_OR_NO = frozenset(name for name in COLUMNS if _WORDS[name] == "bool")  # which SQLite keeps as 0 and 1
 _SHARED = frozenset(name for name in COLUMNS if _WORDS[name] == "str") - {"uid", "path", "job_id"}
 T = TypeVar("T")
@@ -62,12 +62,12 @@ def load_runs(reading: StoreReader, ids: Sequence[int], *, settings: Collection[
     Raises `KeyError` for an unknown one. A constant number of queries for each 10,000 runs, however many settings and
     metrics they have. An empty *ids* gives an empty list.
     """
-    records: list[RunRecord] = []
-    for at in range(0, len(ids), _TOGETHER):
-        piece = ids[at : at + _TOGETHER]
-        rows = {row[0]: row for row in reading.rows(f"{RUNS} WHERE id IN :ids", ids=piece)}
-        records += load_records(reading, [rows[run_id] for run_id in piece], settings=settings)
-    return records
+    records: dict[int, RunRecord] = {}
+    ordered = sorted(ids)
+    for at in range(0, len(ordered), _TOGETHER):
+        rows = reading.rows(f"{RUNS} WHERE id IN :ids", ids=ordered[at : at + _TOGETHER])
+        records |= zip([row[0] for row in rows], load_records(reading, rows, settings=settings), strict=True)
+    return [records[run_id] for run_id in ids]
 
 
 def load_records(
@@ -96,7 +96,8 @@ def load_records(
     missing = _load_missing(reading, ids)
     for at, name in enumerate(("bad_lines", "lost_records")):
         found[name] = [missing.get(run_id, (0, 0))[at] for run_id in ids]
-    return [RunRecord(**dict(zip(found, values, strict=True))) for values in zip(*found.values(), strict=True)]
+    assert found.keys() == _WORDS.keys()
+    return list(map(RunRecord, *(found[name] for name in _WORDS)))  # by place: half the time of by keyword
 
 
 _NOTHING: Mapping[str, Any] = {}  # shared, as all settings and facts that are alike
@@ -141,7 +142,7 @@ def load_curves(reading: StoreReader, uids: Sequence[str], metric: str, *, is_ti
     too. Curves may share their steps, which nobody may change.
     """
     curves: dict[str, Curve] = {}
-    untimed: dict[int, array[float]] = {}
+    no_times: dict[int, array[float]] = {}
     for begin in range(0, len(uids), _TOGETHER):
         series: defaultdict[str, list[int]] = defaultdict(list)
         clocks: dict[str, int] = {}
@@ -151,11 +152,15 @@ def load_curves(reading: StoreReader, uids: Sequence[str], metric: str, *, is_ti
         columns = load_points(reading, [at for of in series.values() for at in of], is_timed=is_timed)
         ranks = _load_ranks(reading, [at for of in series.values() if len(of) > 1 for at in of])
         for uid, of_run in series.items():
-            steps, times_ms, values = _of_writers(of_run, columns, ranks)
+            one = columns.get(of_run[0], _NO_POINTS) if len(of_run) == 1 else _of_writers(of_run, columns, ranks)
+            steps, times_ms, values = one
             if is_timed:
-                curves[uid] = Curve(steps, [(t_ms - clocks[uid]) / 1000 for t_ms in times_ms], values)
+                times_s = array("d", [(t_ms - clocks[uid]) / 1000 for t_ms in times_ms])
+            elif len(steps) in no_times:
+                times_s = no_times[len(steps)]
             else:
-                curves[uid] = Curve.untimed(steps, values, untimed)
+                times_s = no_times[len(steps)] = array("d", [math.nan]) * len(steps)
+            curves[uid] = Curve(steps, times_s, values)
     return curves
 
 
@@ -167,8 +172,6 @@ def _load_ranks(reading: StoreReader, series_ids: Sequence[int]) -> dict[int, Pr
 
 
 def _of_writers(series: Sequence[int], columns: Mapping[int, Columns], ranks: Mapping[int, Precedence]) -> Columns:
-    if len(series) == 1:
-        return columns.get(series[0], _NO_POINTS)
     ranked = []
     for at in series:
         of = columns.get(at, _NO_POINTS)
@@ -184,8 +187,9 @@ def load_points(reading: StoreReader, series_ids: Sequence[int], *, is_timed: bo
     statements must see one state: the caller keeps others from writing points of these series, or reads a snapshot.
     """
     found: dict[int, Columns] = {}
-    for first in range(0, len(series_ids), _TOGETHER):
-        piece = series_ids[first : first + _TOGETHER]
+    ordered = sorted(series_ids)
+    for first in range(0, len(ordered), _TOGETHER):
+        piece = ordered[first : first + _TOGETHER]
         spans = reading.rows(_SPANS, ids=piece)
         steps = _steps_of(reading, spans)
         values = _of_points(reading, "value", piece, "d")
@@ -193,7 +197,7 @@ def load_points(reading: StoreReader, series_ids: Sequence[int], *, is_timed: bo
         begin = 0
         for at, n, _, _ in spans:
             end = begin + n
-            found[at] = Columns(steps[at], times_ms[begin:end], values[begin:end])
+            found[at] = Columns(steps[at], times_ms[begin:end] if is_timed else times_ms, values[begin:end])
             begin = end
     return found
 
@@ -312,7 +316,7 @@ def _load_summaries(reading: StoreReader, ids: Sequence[int]) -> dict[int, dict[
     for rows in reading.each(f"SELECT {columns} FROM summary WHERE run_id IN :ids", ids=ids):  # noqa: S608 - our own
         of_runs, of_metrics, counts, counts_nonfinite, *values, totals = zip(*rows, strict=True)
         means = map(mean_of, totals, map(operator.sub, counts, counts_nonfinite))
-        called = [names[at] for at in of_metrics]
+        called = list(map(names.__getitem__, of_metrics))
         made = map(MetricSummary, called, counts, counts_nonfinite, *values, means)
         for run_id, name, summary in zip(of_runs, called, made, strict=True):
             found[run_id][name] = summary

@@ -92,9 +92,15 @@ class Arm:
         """The place of each run in `ok`, in their order (`place_of`)."""
         return places_of(self.ok)
 
-    def states(self, steady: Mapping[str, SteadyState]) -> list[SteadyState]:
-        """Return the states of the runs in `ok` that have one in *steady*, in their order."""
-        return [state for run in self.ok if (state := steady.get(run.uid)) is not None]
+    def states(self, steady: Mapping[str, SteadyState]) -> Sequence[SteadyState | None]:
+        """Return the state of each run in `ok` in *steady*, in their order; None where it has none."""
+        if id(steady) not in self._seen:
+            self._seen[id(steady)] = steady, [steady.get(run.uid) for run in self.ok]
+        return self._seen[id(steady)][1]
+
+    @cached_property
+    def _seen(self) -> dict[int, tuple[Mapping[str, SteadyState], Sequence[SteadyState | None]]]:
+        return {}  # by the identity of a mapping, which is kept with them: asked a dozen times
 
     @property
     def why_no_speed(self) -> str:
@@ -125,12 +131,12 @@ class ArmTimes:
 def sort_runs(level: str, runs: Sequence[RunRecord], metric: str, *, by_precision: bool = False) -> Arm:
     """Return the arm of the *runs*, all of one level of one cell, by the last value of *metric*."""
     drawers: dict[str, list[RunRecord]] = defaultdict(list)
-    values: list[tuple[int, float]] = []
+    values: dict[int, list[float]] = defaultdict(list)
     for run in runs:
         value = metric_value(run, metric)
         drawers[drawer := _drawer(run, metric, value)].append(run)
         if drawer == "ok" and value is not None:
-            values.append((run.seed, value))
+            values[run.seed].append(value)
     return Arm(
         level=level,
         ok=tuple(drawers["ok"]),
@@ -155,10 +161,10 @@ def metric_value(run: RunRecord, metric: str) -> float | None:
     return summary.last
 
 
-def has_nonfinite_loss(run: RunRecord) -> bool:
-    """Whether any loss of *run* was nan or infinite at any step."""
-    broken = [name for name, summary in run.metrics.items() if summary.n_nonfinite > 0]
-    return any(map(_LOSS.search, broken))
+def with_nonfinite_loss(runs: Sequence[RunRecord]) -> int:
+    """Return of how many *runs* any loss was nan or infinite at any step."""
+    broken = [(run.uid, name) for run in runs for name, of in run.metrics.items() if of.n_nonfinite > 0]
+    return len({uid for uid, name in broken if _LOSS.search(name)})
 
 
 def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:
@@ -167,12 +173,12 @@ def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:
     Call it for native arms only (`Arm.has_speed`): the times of emulated arithmetic say nothing about a device.
     """
     by_seeds: dict[int, list[SteadyState]] = defaultdict(list)
-    samples_s: list[tuple[int, float]] = []
-    for run, samples in zip(arm.ok, arm.samples, strict=True):
-        if (state := steady.get(run.uid)) is not None:
+    samples_s: dict[int, list[float]] = defaultdict(list)
+    for run, samples, state in zip(arm.ok, arm.samples, arm.states(steady), strict=True):
+        if state is not None:
             by_seeds[run.seed].append(state)
             if samples is not None:
-                samples_s.append((run.seed, state.median_s / samples))
+                samples_s[run.seed].append(state.median_s / samples)
     seeds = sorted(by_seeds.items())
     return ArmTimes(
         steps_s={seed: fmean([state.median_s for state in of]) for seed, of in seeds},
@@ -216,12 +222,13 @@ def _drawer(run: RunRecord, metric: str, value: float | None) -> str:
 
 def by_seed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> BySeed:
     """Return one number for each seed, the mean of what *read* finds in its runs; a seed without any is absent."""
-    return _means((run.seed, value) for run in runs if (value := read(run)) is not None)
-
-
-def _means(values: Iterable[tuple[int, float]]) -> BySeed:
-    """Return the mean of the values of each seed, by ascending seed."""
     found: dict[int, list[float]] = defaultdict(list)
-    for seed, value in values:
-        found[seed].append(value)
-    return {seed: fmean(of) for seed, of in sorted(found.items())}
+    for run in runs:
+        if (value := read(run)) is not None:
+            found[run.seed].append(value)
+    return _means(found)
+
+
+def _means(values: Mapping[int, Sequence[float]]) -> BySeed:
+    """Return the mean of the values of each seed, by ascending seed."""
+    return {seed: fmean(of) for seed, of in sorted(values.items())}

@@ -54,7 +54,8 @@ def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[st
         by_groups[wheres[id(run.params)]].append(run)
     found: list[CellRuns] = []
     for where, members in by_groups.items():
-        keys = differing(members, settings_of(members))
+        distinct = with_distinct_settings(members)
+        keys = differing(distinct, settings_of(distinct))
         splitting = [key for key in keys if allowed is not None and key not in allowed and not factor.owns(key)]
         mixed = tuple(key for key in keys if key not in splitting)
         found += [

@@ -113,14 +113,15 @@ def _look_at_all(
         raise ComparisonError("no runs to compare: none matches the selection")
     if request.score is not None and request.score not in SCORES:
         raise ComparisonError(f"score={request.score}: choose {', '.join(SCORES)}")
-    factor = find_factor(request.factor, runs)
+    distinct = with_distinct_settings(runs)
+    factor = find_factor(request.factor, distinct)
     levels = find_levels(factor, runs)
     reference = find_reference(factor, levels, request.reference)
     if not any(run.state is State.COMPLETED for run in runs):
         states = ", ".join(f"{n} {state}" for state, n in sorted(Counter(run.state for run in runs).items()))
         raise ComparisonError(f"none of the {len(runs)} runs is COMPLETED ({states}): nothing to compare yet")
     yardstick = find_yardstick(runs, request.metric, request.goal)
-    allowed = find_allowed(request.allow, runs)
+    allowed = find_allowed(request.allow, distinct)
     found = [
         _look_at(factor, group, yardstick.metric, has_target=request.target is not None)
         for group in find_cells(factor, runs, None if request.allow_mixed else allowed)
@@ -286,7 +287,7 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         higher_is_better=higher_is_better,
         by_precision=question.factor.group == "precision",
         steady=steady,
-        reporting={run.uid for run in found.counted if question.curves[STEP].get(run.uid)},
+        reporting={run.uid for run in found.counted if run.uid in steady or question.curves[STEP].get(run.uid)},
         steps=question.curves[STEP],
         data=question.curves.get(DATA, {}),
         communication=question.curves.get(COMMUNICATION, {}),

@@ -139,12 +139,12 @@ def find_rates(arm: Arm, steady: Mapping[str, SteadyState]) -> Rates:
     models: dict[int, GpuModel | None] = {}
     counted: dict[str, Rate] = {}
     kinds: dict[tuple[int, str, str | None], Rate] = {}
-    for run in arm.ok:
+    for run, state in zip(arm.ok, arm.states(steady), strict=True):
         has_counted = run.work is not None and run.work.model_flops is not None
         kind = (id(run.facts), run.numerics, run.precision_effective)  # what the peak is taken from
-        if (kind in kinds and not has_counted) or run.uid not in steady:
+        if state is None or (kind in kinds and not has_counted):
             continue
-        kinds[kind] = rate = attained(run, steady[run.uid], models)
+        kinds[kind] = rate = attained(run, state, models)
         if rate.achieved_tflops is not None:
             counted[run.uid] = rate
     peaks = {(rate.peak_tflops, rate.peak_basis) for rate in kinds.values()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, has_nonfinite_loss
+from hpcml.analysis.compare.arms import Arm, with_nonfinite_loss
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup
 from hpcml.analysis.compare.costs import cost_flags, energy_ratio
@@ -125,7 +125,7 @@ def _reach_flags(arm: Arm) -> list[str]:
 def _method_flags(arm: Arm, terms: Terms, *, has_speed: bool) -> list[str]:
     """Return the flags about how the row's other numbers came about."""
     flags = _time_flags(arm, terms) if has_speed else []
-    if broken := sum(has_nonfinite_loss(run) for run in arm.ok):
+    if broken := with_nonfinite_loss(arm.ok):
         flags.append(f"{broken} of {len(arm.ok)} runs had non-finite loss")
     return flags
 
@@ -177,7 +177,7 @@ def _shape_flags(arm: Arm, terms: Terms) -> list[str]:
 
 def _time_flags(arm: Arm, terms: Terms) -> list[str]:
     """Return the flags about seeds without a steady step time, by the reason."""
-    steady = {run.seed for run in arm.ok if run.uid in terms.steady}
+    steady = {run.seed for run, of in zip(arm.ok, arm.states(terms.steady), strict=True) if of is not None}
     reported = {run.seed for run in arm.ok if run.uid in terms.reporting}
     n, n_silent, n_short = len(arm.values), len(set(arm.values) - reported), len(reported - steady)
     flags = []

@@ -71,8 +71,7 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
         if goal not in Goal.__members__:
             raise ComparisonError(f"goal={goal}: choose max or min")
         return Yardstick(metric=metric, goal="max" if goal == Goal.max.name else "min", goal_source="command line")
-    own = [run for run in runs if run.params.get("objective.metric") == metric]
-    if own:
+    if own := _judged_by(runs, metric):
         is_max = _agreed(own, "goal") == Goal.max.name
         return Yardstick(metric=metric, goal="max" if is_max else "min", goal_source="config")
     is_min = goal_by_name(metric) is Goal.min
@@ -107,12 +106,16 @@ def find_target(runs: Sequence[RunRecord], metric: str, wanted: float | None) ->
         if not math.isfinite(wanted):
             raise ComparisonError(f"target={wanted} must be a number")
         return Target(value=float(wanted), source="command line")
-    own = [run for run in runs if run.params.get("objective.metric") == metric]
-    values = {run.params.get("objective.target") for run in with_distinct_settings(own)}
+    own = _judged_by(with_distinct_settings(runs), metric)
+    values = {run.params.get("objective.target") for run in own}
     if len(values) > 1:
-        raise ComparisonError(_disagreement(own, "target"))
+        raise ComparisonError(_disagreement(_judged_by(runs, metric), "target"))
     value = next(iter(values), None)
     return Target(value=None, source=None) if value is None else Target(value=float(value), source="config")
+
+
+def _judged_by(runs: Sequence[RunRecord], metric: str) -> list[RunRecord]:
+    return [run for run in runs if run.params.get("objective.metric") == metric]
 
 
 def _margin_of(run: RunRecord, metric: str) -> float | None:

@@ -121,8 +121,8 @@ def _knows_samples(arm: Arm, steady: Mapping[str, SteadyState]) -> bool:
 def _timed(arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool) -> list[Placed]:
     return [
         Placed(run.seed, place, read(state) / samples if by_sample and samples is not None else read(state))
-        for run, place, samples in zip(arm.ok, arm.places, arm.samples, strict=True)
-        if (samples is not None or not by_sample) and (state := steady.get(run.uid)) is not None
+        for run, place, samples, state in zip(arm.ok, arm.places, arm.samples, arm.states(steady), strict=True)
+        if state is not None and (samples is not None or not by_sample)
     ]
 
 
@@ -130,8 +130,12 @@ def _sample_means_s(arm: Arm, steady: Mapping[str, SteadyState]) -> Mapping[int,
     return by_seed_of(_timed(arm, steady, _MEAN, by_sample=True))
 
 
+def _states(arm: Arm, steady: Mapping[str, SteadyState]) -> list[SteadyState]:
+    return [state for state in arm.states(steady) if state is not None]
+
+
 def _share_with_modes(arm: Arm, steady: Mapping[str, SteadyState]) -> float:
-    states = arm.states(steady)
+    states = _states(arm, steady)
     return sum(state.has_modes for state in states) / len(states) if states else 0.0
 
 
@@ -144,5 +148,5 @@ def _drift(arm: Arm, terms: Terms) -> float | None:
 
 
 def _mean_over_median(arm: Arm, steady: Mapping[str, SteadyState]) -> float | None:
-    states = arm.states(steady)
+    states = _states(arm, steady)
     return math.exp(fmean(math.log(state.mean_s / state.median_s) for state in states)) if states else None
