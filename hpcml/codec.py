@@ -12,10 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin
 
 from hpcml.errors import ConfigError
 
+_COMMON: Mapping[str, Any] = {  # hints that need not be evaluated
+    **{kind.__name__: kind for kind in (str, int, float, bool)},
+    **{f"{kind.__name__} | None": kind | None for kind in (str, int, float, bool)},
+    "list[str]": list[str],
+    "dict[str, str]": dict[str, str],
+}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _SHOWN = 60  # characters of a value in an error
 Json = Any  # what json.dumps takes; recursive aliases do not help mypy here
@@ -211,7 +217,20 @@ def _decode_dataclass(kind: Any, value: dict[str, Json], where: str) -> Any:  # 
 @functools.cache
 def _shape(kind: Any) -> tuple[dict[str, Any], dict[str, Field[Any]]]:  # noqa: ANN401
     """Return a dataclass's hints and fields by name; resolving hints costs more than all the rest of `decode`."""
-    return get_type_hints(kind), {field.name: field for field in fields(kind)}
+    return _hints(kind), {field.name: field for field in fields(kind)}
+
+
+def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return what `typing.get_type_hints` does for a class of ours, in a fraction of the time."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        names = vars(sys.modules[base.__module__])
+        for name, hint in base.__annotations__.items():
+            if isinstance(hint, str):
+                found[name] = _COMMON[hint] if hint in _COMMON else eval(hint, names)  # noqa: S307 - our own classes'
+            else:
+                found[name] = hint
+    return found
 
 
 def flatten(value: Json, prefix: str = "") -> dict[str, Json]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import platform
 import re
-import socket
 import sys
 import threading
 import time
@@ -251,7 +249,7 @@ class JournalWriter:
         return True
 
     def _create(self) -> None:
-        host, pid = socket.gethostname(), os.getpid()
+        host, pid = _host(), os.getpid()
         stem = os.path.join(self._dir, file_name_of(f"{self._attempt}-{host}-{pid}-{self._writer}"))
         path, count, has_made = stem + ".jsonl", 0, False
         while True:
@@ -286,7 +284,7 @@ class JournalWriter:
             "pid": pid,
             "t0": self._t0_unix,
             **({"closes": True} if self._closes else {}),
-            "versions": {"python": platform.python_version(), "hpcml_client": VERSION},
+            "versions": {"python": sys.version.split()[0], "hpcml_client": VERSION},
         }
         return _checked(json.dumps(header, separators=(",", ":"))[:-1])
 
@@ -328,6 +326,15 @@ class JournalWriter:
 def file_name_of(text: str) -> str:
     """Return *text* with ``_`` for what names of files should not have, as in the names of journals."""
     return _UNSAFE.sub("_", text)
+
+
+def _host() -> str:
+    """Return the name of this machine; `socket`, which asks for it everywhere, takes a millisecond to load."""
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import socket
+
+    return socket.gethostname()
 
 
 def _weakly(journal: JournalWriter) -> Callable[[], None]:

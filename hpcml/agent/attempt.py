@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from socket import gethostname
 
 from hpcml.agent import host, staging
 from hpcml.agent.assignment import Turn, job_of
@@ -213,7 +212,7 @@ def _supervise(
             outcome = part.judged(outcome)
     if outcome.state is State.FAILED and _is_in_shared_job(turn):
         with unharmed("word to the other nodes"):
-            how = f"node {turn.node} ({gethostname()}) ended first: {outcome.reason}"
+            how = f"node {turn.node} ({os.uname().nodename}) ended first: {outcome.reason}"
             write_text(turn.run_dir.has_failed(hold.attempt), how + "\n")
     if part is not None:
         with unharmed("word to the other nodes"):

@@ -5,10 +5,10 @@ It is loaded while the program runs: nobody waits for it then.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from socket import gethostname
 
 from hpcml.agent import failure, history, notify, requeue
 from hpcml.agent.assignment import Turn
@@ -40,7 +40,8 @@ def settle(
     cause = None
     with Unharmed(journal.event)("journals of the ranks"):
         if outcome.state is State.COMPLETED and outcome.reason is None:
-            outcome = replace(outcome, reason=history.cut_short(turn.run_dir, attempt, file_name_of(gethostname())))
+            host = file_name_of(os.uname().nodename)
+            outcome = replace(outcome, reason=history.cut_short(turn.run_dir, attempt, host))
     with Unharmed(journal.event)("cause"):
         cause = failure.cause_of(outcome, turn, attempt)
         outcome = failure.explained(outcome, turn, attempt)

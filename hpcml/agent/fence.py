@@ -30,7 +30,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from hpcml.agent.assignment import Turn, job_of, job_start_of
 from hpcml.agent.signals import Inbox
@@ -80,6 +80,10 @@ class JobStart:
             pack=turn.pack,
             start="" if job_id is None else job_start_of(environ),
         )
+
+    def as_details(self) -> dict[str, object]:
+        """Return it as JSON values, for an event or a claim."""
+        return {"job_id": self.job_id, "array_index": self.array_index, "pack": self.pack, "start": self.start}
 
     def is_same_job(self, other: JobStart) -> bool:
         """Whether the scheduler knows both as one job, started twice perhaps; what has no id is no job."""
@@ -250,7 +254,7 @@ class _Gate:
             wake(self.turn.run_dir)
         directory, uid = str(self.turn.run_dir.journals), self.turn.manifest.uid
         with JournalWriter.open(directory, run=uid, attempt=told.attempt, writer="left") as journal:
-            journal.event(EventName.LEFT, {"reason": left.reason, "status": left.status, **asdict(self.ours)})
+            journal.event(EventName.LEFT, {"reason": left.reason, "status": left.status, **self.ours.as_details()})
 
     def _is_done(self, told: RunFold) -> Left | None:
         """Return why there is nothing to do: the run has completed, or this very job has brought it to its end."""
@@ -288,7 +292,7 @@ class _Gate:
         if attempt in claims or any(one.number == attempt and (one.starts or one.is_judged) for one in told):
             attempt += 1
         attempt = max(attempt, max(claims, default=-1) + 1)
-        content = {**asdict(self.ours), **ProcessIdentity.of_this_process().as_details()}
+        content = {**self.ours.as_details(), **ProcessIdentity.of_this_process().as_details()}
         path = self.turn.run_dir.claim(attempt)
         make_folder(path.parent)
         try:

@@ -6,9 +6,8 @@ The agent records them in the event "facts" of each attempt.
 from __future__ import annotations
 
 import os
-import platform
 import re
-import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,12 +47,12 @@ def facts() -> dict[str, Any]:
     (telemetry/gpus).
     """
     found: dict[str, Any] = {
-        "hostname": socket.gethostname(),
+        "hostname": os.uname().nodename,
         "cpu_model": _cpu_model(),
         "cores": usable_cores(),
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
-        "kernel": platform.release(),
-        "python": platform.python_version(),
+        "kernel": os.uname().release,
+        "python": sys.version.split()[0],
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -78,4 +77,6 @@ def _cpu_model() -> str | None:
                 return " ".join(line.partition(":")[2].split())
     except OSError:
         pass
+    import platform  # noqa: PLC0415 - the start of every program would wait for it
+
     return platform.processor() or None

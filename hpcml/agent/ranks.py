@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import random
-import socket
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +39,7 @@ _TORCHRUN = (
 )
 # Which task of the step that started the agent this is: the agent's own place, and no process's of the program.
 _SLURM_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
+_SPECIAL = frozenset("*?[]")  # in a pattern
 _MPI = ("PMI_*", "PMIX_*", "OMPI_COMM_WORLD_*", "MV2_COMM_WORLD_*", "PALS_*", "HOROVOD_RANK", "HOROVOD_SIZE")
 
 
@@ -63,7 +63,7 @@ def overrides_env(run: Run, name: str, *, processes: int) -> bool:
         return True
     is_own = run.workload.command is not None
     if not is_own or processes > 1:
-        return _is_any(name, (*_TORCHRUN, *_SLURM_TASK) if is_own else _TORCHRUN)
+        return _any_of(*_TORCHRUN, *(_SLURM_TASK if is_own else ()))(name)
     return False
 
 
@@ -99,10 +99,10 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
 def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequence[str]) -> dict[str, str]:
     """Return what all processes find, whatever their place: *environ* without *misleading*, the plan's, and hpcml's."""
     plan, run_dir = turn.manifest.plan, turn.run_dir
-    not_theirs = plan.environment.keys() | _OURS
-    base = {name: value for name, value in environ.items() if name not in not_theirs and not _is_any(name, misleading)}
+    not_theirs, misleads = plan.environment.keys() | _OURS, _any_of(*misleading)
+    base = {name: value for name, value in environ.items() if name not in not_theirs and not misleads(name)}
     if plan.image is not None:
-        base = {name: value for name, value in base.items() if _is_any(name, plan.passed_on)}
+        base = {name: value for name, value in base.items() if _any_of(*plan.passed_on)(name)}
     base |= {name: value for name, value in plan.environment.items() if value is not None}
     base |= {
         "HPCML_RUN_ID": turn.manifest.uid,
@@ -250,8 +250,14 @@ def _place(turn: Turn, local: int, attempt: int, environ: Mapping[str, str]) -> 
     return place
 
 
-def _is_any(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+@cache
+def _any_of(*patterns: str) -> Callable[[str], bool]:
+    """Return what tells whether a name matches any of *patterns*, most of which are names or the beginnings of some."""
+    plain = [pattern for pattern in patterns if not _SPECIAL.intersection(pattern.removesuffix("*"))]
+    names = frozenset(pattern for pattern in plain if not pattern.endswith("*"))
+    begins = tuple(pattern[:-1] for pattern in plain if pattern.endswith("*"))
+    others = [pattern for pattern in patterns if pattern not in plain]
+    return lambda name: name in names or name.startswith(begins) or any(fnmatchcase(name, each) for each in others)
 
 
 def _environ(wanted: Mapping[str, str], plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -292,6 +298,9 @@ def _free_port() -> int:
 
     It is tried in random order, so that runs which start at the same time do not choose the same.
     """
+    import random  # noqa: PLC0415 - for several processes, or a recipe
+    import socket  # noqa: PLC0415 - as above
+
     for port in random.sample(range(_FIRST_PORT, _FIRST_PORT + _PORTS), _TRIES):  # of runs that start at once, too
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))

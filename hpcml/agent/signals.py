@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import select
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,13 +13,13 @@ _CAUGHT = (*sorted(ENDING), signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
 class Inbox:
-    """The signals sent to this process, in order of arrival; a socket wakes up whoever waits for one."""
+    """The signals sent to this process, in order of arrival; a pipe wakes up whoever waits for one."""
 
     def __init__(self) -> None:
         self._received: list[signal.Signals] = []
-        self._reader, self._writer = socket.socketpair()
+        self._reader, self._writer = os.pipe()
         for end in (self._reader, self._writer):
-            end.settimeout(0)
+            os.set_blocking(end, False)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -28,22 +28,22 @@ class Inbox:
         At the end the previous handlers are restored. To be used in the main thread (signal(7), Python's `signal`).
         """
         before = {number: signal.signal(number, self._note) for number in _CAUGHT}
-        wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         try:
             yield
         finally:
             signal.set_wakeup_fd(wakeup_before)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            self._reader.close()
-            self._writer.close()
+            os.close(self._reader)
+            os.close(self._writer)
 
     def wait(self, timeout_s: float) -> list[signal.Signals]:
         """Wait for at most *timeout_s* seconds; return the signals that arrived since the last call, perhaps none."""
         if not self._received:
             select.select([self._reader], [], [], max(0.0, timeout_s))
         try:
-            while self._reader.recv(4096):
+            while os.read(self._reader, 4096):
                 pass
         except BlockingIOError:
             pass

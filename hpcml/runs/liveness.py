@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -190,7 +189,7 @@ def boot_id() -> str:
 def _identify(name: str, pid: int) -> ProcessIdentity:
     ticks = _start_of(name)
     return ProcessIdentity(
-        host=socket.gethostname(),
+        host=os.uname().nodename,
         boot_id=boot_id(),
         pid_namespace=_namespace(),
         pid=pid,
