@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpcml.commands.submit import work_tree
-from hpcml.commands.submit.import_paths import paths_into
+from hpcml.commands.submit.import_paths import Interpreters
 from hpcml.commands.submit.work_tree import WorkTree, is_everything, read_work_tree
 from hpcml.paths import Places
 
@@ -148,6 +149,36 @@ def test_packages_that_pip_installed_as_editable_are_found_in_the_project(projec
     script.write_text(f"#!{venv}/bin/python\n")
     script.chmod(0o755)
 
-    for program in (f"{venv}/bin/python", str(script)):
-        assert paths_into(project, program, tmp_path) == [f"{project}/src", str(project)]
-    assert paths_into(project, "nosuchprogram", tmp_path) == []
+    with Interpreters() as interpreters:
+        interpreters.begin(str(script), tmp_path)
+        for program in (f"{venv}/bin/python", str(script)):
+            assert interpreters.paths_into(project, program, tmp_path) == [f"{project}/src", str(project)]
+        assert interpreters.paths_into(project, "nosuchprogram", tmp_path) == []
+
+
+@pytest.mark.parametrize("python", ["exit 1", "echo no json", "echo '[\"/\"' ; kill $$", "exec sleep 60"])
+def test_a_python_that_does_not_answer_has_no_packages_in_the_project(
+    python: str, project: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "python3"
+    program.write_text(f"#!/bin/sh\n{python}\n")
+    program.chmod(0o755)
+    is_slow = "sleep" in python
+
+    with Interpreters(patience_s=0.2 if is_slow else 20) as interpreters:
+        interpreters.begin(str(program), tmp_path)
+
+        assert interpreters.paths_into(project, str(program), tmp_path) == []
+
+
+def test_who_is_asked_in_vain_is_ended(tmp_path: Path) -> None:
+    program = tmp_path / "python3"
+    program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 600\n")
+    program.chmod(0o755)
+
+    with Interpreters() as interpreters:
+        interpreters.begin(str(program), tmp_path)
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            time.sleep(0.01)
+
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()

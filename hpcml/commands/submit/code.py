@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from hpcml.commands.submit import code_store
 from hpcml.commands.submit.code_store import File
-from hpcml.commands.submit.import_paths import paths_into
+from hpcml.commands.submit.import_paths import Interpreters
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.provenance import Code, describe_code
 from hpcml.commands.submit.startable import named_files
@@ -95,19 +95,29 @@ class _Tree:
         return str(inside) if is_kept or is_own else None
 
 
-def keep_code(places: Places, codes: Mapping[Path, Code]) -> Callable[[Planned, RunDir], KeptCode]:
+def begin_asking(planned: Sequence[Planned], interpreters: Interpreters) -> None:
+    """Have *interpreters* begin to ask what `keep_code` will want to know of the programs of *planned*."""
+    copied = (item for item in planned if item.run.schedule.snapshot is not Snapshot.none and not item.wants_image)
+    programs = {(item.plan.argv[0], item.plan.cwd): None for item in copied if item.run.workload.command is not None}
+    for program, cwd in programs:
+        interpreters.begin(program, Path(cwd))
+
+
+def keep_code(
+    places: Places, codes: Mapping[Path, Code], interpreters: Interpreters | None = None
+) -> Callable[[Planned, RunDir], KeptCode]:
     """Return a function that copies the code of a planned run below ``HPCML_HOME/code``; equal code is kept once.
 
     What is copied depends on ``schedule.snapshot``: *none* copies nothing, *git* checks out the commit with its
     uncommitted changes, *copy* takes the files of the working tree that git tracks or would add, and what lies beside
     them as `work_tree` decides. A program of the user's own starts in a copy of that in its run directory, which the
     agent makes. A recipe's own folder is copied unless the mode is *none*. *codes* has, for each run's code folder, its
-    commit and diff as git reports them.
+    commit and diff as git reports them; *interpreters* may know already where a user's own program imports from.
 
     The function raises `ConfigError` where the code is too large, git fails, or the copy cannot be written. Folders are
     read once: further runs with the same folder and mode share the copy.
     """
-    return _Keeper(places, codes)
+    return _Keeper(places, codes, interpreters or Interpreters())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,7 @@ class _Keeper:
 
     places: Places
     codes: Mapping[Path, Code]
+    interpreters: Interpreters
     trees: dict[tuple[Snapshot, Path], _Tree] = field(default_factory=dict)
     folders: dict[Path, Path] = field(default_factory=dict)
     packages: list[Path] = field(default_factory=list)
@@ -162,7 +173,7 @@ class _Keeper:
     def _imports(self, plan: Plan, tree: _Tree) -> list[str]:
         asked = (plan.argv[0], plan.cwd, id(tree))  # which `trees` keeps
         if asked not in self.imports:
-            self.imports[asked] = paths_into(tree.top, plan.argv[0], Path(plan.cwd))
+            self.imports[asked] = self.interpreters.paths_into(tree.top, plan.argv[0], Path(plan.cwd))
         return self.imports[asked]
 
 

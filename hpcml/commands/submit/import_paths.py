@@ -11,8 +11,10 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Self
 
-_TIMEOUT_S = 20
+_PATIENCE_S = 20.0
+_MOST_AT_ONCE = 4
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _MOST_BYTES = 256  # of a first line
 # Asked are sys.path, where .pth files are, and the finders that setuptools installs where a .pth file cannot do it.
@@ -27,31 +29,73 @@ print(json.dumps(found))
 """
 
 
-def paths_into(top: Path, program: str, cwd: Path) -> list[str]:
-    """Return the folders below *top* that the Python of *program* imports from, in its order; real paths.
+class Interpreters:
+    """Asks the Pythons of programs where they import from, each of them once, while other things are done.
 
-    *program* is the first word of a command: an interpreter, a script with a first line that names one, or anything
-    else, which may start the ``python`` on PATH. *cwd* is where it is started. Empty where there is no such Python, or
-    it gives no answer within 20 seconds: then the run imports as it would without this.
+    To be used in a ``with`` block, at the end of which those that have not answered are ended.
     """
-    python = _interpreter(program, cwd)
-    if python is None:
-        return []
+
+    def __init__(self, *, patience_s: float = _PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        self._asked: dict[str, subprocess.Popen[bytes]] = {}
+        self._said: dict[str, list[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._asked.values():
+            process.kill()
+            process.communicate()
+        self._asked.clear()
+
+    def begin(self, program: str, cwd: Path) -> None:
+        """Begin to ask the Python of *program*, as `paths_into` does, unless many are being asked."""
+        python = _interpreter(program, cwd)
+        if python is not None and len(self._asked) < _MOST_AT_ONCE:
+            self._ask(python)
+
+    def paths_into(self, top: Path, program: str, cwd: Path) -> list[str]:
+        """Return the folders below *top* that the Python of *program* imports from, in its order; real paths.
+
+        *program* is the first word of a command: an interpreter, a script with a first line that names one, or anything
+        else, which may start the ``python`` on PATH. *cwd* is where it is started. Empty where there is no such Python,
+        or it gives no answer within 20 seconds: then the run imports as it would without this.
+        """
+        python = _interpreter(program, cwd)
+        if python is None:
+            return []
+        self._ask(python)
+        if (process := self._asked.pop(python, None)) is not None:
+            self._said[python] = _answer_of(process, self._patience_s)
+        real = (os.path.realpath(path) for path in self._said[python] if os.path.isabs(path))  # noqa: PTH117 - texts
+        # What lies in an environment below the project is linked to and has no counterpart.
+        return [path for path in dict.fromkeys(real) if Path(path).is_relative_to(top) and "site-packages" not in path]
+
+    def _ask(self, python: str) -> None:
+        if python in self._asked or python in self._said:
+            return
+        try:
+            self._asked[python] = subprocess.Popen(
+                [python, "-c", _ASK],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+            )
+        except OSError:
+            self._said[python] = []
+
+
+def _answer_of(process: subprocess.Popen[bytes], patience_s: float) -> list[str]:
     try:
-        done = subprocess.run(
-            [python, "-c", _ASK],
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            cwd="/",
-        )
-        said = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
+        said, _ = process.communicate(timeout=patience_s)
+        found: list[str] = json.loads(said) if process.returncode == 0 else []
+    except (subprocess.TimeoutExpired, ValueError):
+        process.kill()
+        process.communicate()
         return []
-    real = (os.path.realpath(path) for path in said if os.path.isabs(path))  # noqa: PTH117 - texts
-    # What lies in an environment below the project is linked to and has no counterpart.
-    return [path for path in dict.fromkeys(real) if Path(path).is_relative_to(top) and "site-packages" not in path]
+    return found
 
 
 def _interpreter(program: str, cwd: Path) -> str | None:

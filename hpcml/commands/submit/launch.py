@@ -17,6 +17,7 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.batches import Outgoing, batches_of, submit_all
 from hpcml.commands.submit.code import KeptCode, keep_code
 from hpcml.commands.submit.containers import put_inside
+from hpcml.commands.submit.import_paths import Interpreters
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, open_intent, this_host
 from hpcml.errors import ConfigError, why_not
@@ -51,13 +52,18 @@ class Prepared:
 
 
 def launch(
-    planned: Sequence[Planned], places: Places, backends: Backends, command_line: Sequence[str]
+    planned: Sequence[Planned],
+    places: Places,
+    backends: Backends,
+    command_line: Sequence[str],
+    interpreters: Interpreters | None = None,
 ) -> list[Launched]:
     """Write every run directory, then submit one job array for each distinct request; return the runs in pack order.
 
     The steps, each of which `recover` can undo or finish if this process dies: copies of the code are made; the
     submission is written down (phase planning); the run directories are written and synced (phase submitting); the
-    batches are sent one after the other. Arrays are split at the site's limit. *command_line* is recorded in each run.
+    batches are sent one after the other. Arrays are split at the site's limit. *command_line* is recorded in each run;
+    *interpreters* are for `keep_code`.
 
     Raises `ConfigError` if the directories cannot be written (none stays then), and `SubmissionError` if the
     scheduler's programs are not here or a submission failed: what was queued before stays queued and is recorded, the
@@ -67,7 +73,8 @@ def launch(
     require_schedulers(planned)
     now = datetime.now().astimezone()
     submission = new_submission_id(now)
-    prepared = iter(prepare([item for pack in packs for item in pack], places, command_line, submission, now))
+    everything = [item for pack in packs for item in pack]
+    prepared = iter(prepare(everything, places, command_line, submission, now, interpreters))
     return send([[next(prepared) for _ in pack] for pack in packs], submission, places, backends)
 
 
@@ -184,7 +191,12 @@ def _jobs(outgoing: Sequence[Outgoing]) -> list[Job]:
 
 
 def prepare(
-    everything: Sequence[Planned], places: Places, command_line: Sequence[str], submission: str, now: datetime
+    everything: Sequence[Planned],
+    places: Places,
+    command_line: Sequence[str],
+    submission: str,
+    now: datetime,
+    interpreters: Interpreters | None = None,
 ) -> list[Prepared]:
     """Take the snapshots of the code and decide everything else; nothing but the snapshots is written.
 
@@ -199,7 +211,7 @@ def prepare(
         submission=submission,
         submission_size=len(everything),
     )
-    keep = keep_code(places, codes)
+    keep = keep_code(places, codes, interpreters)
     index, runs = iter(range(len(everything))), places.runs
 
     def prepared(item: Planned) -> Prepared:
