@@ -25,7 +25,7 @@ LEVELS: dict[str, int] = {  # a module knows its own room and the levels below; 
     **dict.fromkeys(("config", "images", "schedulers", "agent", "store", "analysis", "report", "interop"), 4),
     "runs": 3,
     "model": 2,
-    **dict.fromkeys(("paths", "units", "codec", "formulas", "plugins"), 1),
+    **dict.fromkeys(("paths", "units", "codec", "formulas", "plugins", "bundled"), 1),
     "errors": 0,
 }
 OWNERS: dict[str, set[str]] = {
@@ -57,8 +57,9 @@ OWNERS: dict[str, set[str]] = {
 LATE: dict[tuple[str, str], str] = {
     ("hpcml", "hpcml.api"): "`import hpcml` costs an agent nothing",
     ("hpcml.api", "hpcml.commands.compare"): "loads the statistics: a second",
-    ("hpcml.agent.main", "hpcml.agent.turns"): "after it is known where modules are found: hpcml.agent.bundle",
+    ("hpcml.agent.main", "hpcml.agent.turns"): "after it is known where modules are found: hpcml.bundled",
     ("hpcml.agent.main", "hpcml.agent.mpi.rank"): "as above",
+    ("hpcml.schedulers.local.start", "hpcml.schedulers.local.queue"): "as above",
     ("hpcml.agent.bundle", "hpcml.runs.atomic"): "what dataclasses write is noted before",
     (
         "hpcml.agent.turns",

@@ -1,4 +1,4 @@
-"""Makes the bundle: one file with all modules that an agent loads on a node (`hpcml.agent.main` says what for).
+"""Makes the bundle: one file with all modules that an agent loads on a node (`hpcml.bundled` says what for).
 
 It holds compiled modules of hpcml, of Python's library and of what the sampler needs, as Python would load them, and
 says where the extension modules lie. It lies among Python's own compiled modules, is trusted as they are, and is made
@@ -26,9 +26,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from hpcml.agent.main import MAGIC, Bundle, place_of_bundle, status_of
+from hpcml.bundled import MAGIC, Bundle, place_of_bundle, status_of
 
-_LOADED = (  # by an agent, its sampler and a rank of MPI; what few of them need stays outside
+_LOADED = (  # by an agent, its sampler, a rank of MPI and a queue; what few of them need stays outside
     "hpcml.agent.turns",
     "hpcml.agent.attempt",
     "hpcml.agent.ending",
@@ -41,6 +41,7 @@ _LOADED = (  # by an agent, its sampler and a rank of MPI; what few of them need
     "hpcml.agent.telemetry.summary",
     "hpcml.agent.mpi.job",
     "hpcml.agent.mpi.rank",
+    "hpcml.schedulers.local.queue",  # which starts agents on this machine
     "encodings.ascii",  # in which /proc is read
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.agent.main import MAGIC
+from hpcml.bundled import MAGIC
 from tests.agent.node import MakeRun, environ, told
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK = """
 import sys
-from hpcml.agent.main import use_bundle
+from hpcml.bundled import use_bundle
 use_bundle()
 import json, re
 from hpcml.agent import signals, turns

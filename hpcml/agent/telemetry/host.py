@@ -219,7 +219,7 @@ def first_reading(environ: Mapping[str, str], *, network: bool) -> tuple[HostRea
 
 
 def load_psutil() -> None:
-    """Load psutil now, so that no reading takes longer for it: an agent puts that off (`hpcml.agent.main`)."""
+    """Load psutil now, so that no reading takes longer for it: an agent puts that off (`hpcml.bundled`)."""
     _ = psutil.Process
 
 

@@ -1,18 +1,20 @@
-"""Begins the queue of a batch in a process of its own: ``python -m hpcml.schedulers.local.start FOLDER``."""
+"""Begins the queue of a batch in a process of its own: ``python -m hpcml.schedulers.local.start FOLDER``.
 
-from __future__ import annotations
+Its modules come from the agents' bundle, as `hpcml.bundled` has it: this module itself loads next to nothing.
+"""
 
+import gc
 import os
 import sys
-import traceback
-from pathlib import Path
-from typing import NoReturn
 
-from hpcml.paths import begin_in_utf8
-from hpcml.schedulers.local.queue import drain
+from hpcml.bundled import use_bundle
+
+TYPE_CHECKING = False  # not typing's own, which is not loaded yet
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
-def start(folder: Path) -> None:
+def start(folder: str) -> None:
     """Fork a process that drains the batch in *folder*; return once that has left its ticket, or was not needed.
 
     So the queue is no child of `hpcml run`, which need not wait for its end. What it prints, and its traceback where it
@@ -26,14 +28,19 @@ def start(folder: Path) -> None:
     os.read(heard, 1)  # which ends with the ticket, or with the queue
 
 
-def _be_the_queue(folder: Path, told: int) -> NoReturn:
+def _be_the_queue(folder: str, told: int) -> "NoReturn":
     code = 1
     try:
         os.setsid()
-        drain(str(folder), on_ticket=lambda: os.close(told))
+        gc.disable()  # nothing that is loaded is garbage
+        from hpcml.schedulers.local.queue import drain  # noqa: PLC0415 - from the bundle
+
+        gc.freeze()
+        gc.enable()
+        drain(folder, on_ticket=lambda: os.close(told))
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, nothing of the process that was copied is to be done twice
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -41,5 +48,8 @@ def _be_the_queue(folder: Path, told: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    use_bundle()
+    from hpcml.paths import begin_in_utf8
+
     begin_in_utf8()
-    start(Path(sys.argv[1]))
+    start(sys.argv[1])
