@@ -21,6 +21,7 @@ from hpcml.commands.logs import last_words
 from hpcml.commands.submit.launch import Launched
 from hpcml.commands.supervision import has_live_queue
 from hpcml.commands.unread_metrics import advice
+from hpcml.errors import StoreError
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report.files import written_words
@@ -49,8 +50,11 @@ def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
         glimpses = _show(launched, places, console)
     except KeyboardInterrupt:
         return _detach_or_cancel(launched, console)
-    with opened(places) as store:
-        collect(store, places)
+    try:
+        with opened(places) as store:
+            collect(store, places)
+    except StoreError as error:  # the next command reads in what this one cannot
+        warn(str(error))
     return _sum_up(launched, glimpses, console)
 
 

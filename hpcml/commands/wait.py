@@ -42,7 +42,7 @@ class TimeIsUpError(Exception):
     """The time given for waiting is over, and `left` runs have not ended."""
 
     def __init__(self, left: int) -> None:
-        super().__init__(f"{left} runs have not ended")
+        super().__init__(f"{left} run has not ended" if left == 1 else f"{left} runs have not ended")
         self.left = left
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hpcml.config.guess import KEYS, did_you_mean
-from hpcml.config.misplaced import of_qsub, what_was_meant
+from hpcml.config.misplaced import of_scheduler, what_was_meant
 from hpcml.errors import ConfigError
 from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
@@ -24,7 +24,7 @@ _PACKAGE = ("-p", "--package")
 _WITH_DEFAULT = ("cluster", "container", "profile", "study", "devices")
 _INFO = ("-i", "--info")
 _INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
-_JOINED = re.compile(r"(-c(?=\d+$)|-l(?=\w+=))(.*)")  # a flag of sbatch or qsub with its value
+_JOINED = re.compile(r"(-c(?=\d+$)|-l(?=\w+=)|-j(?=(?:oe|eo|n)$))(.*)")  # a flag of sbatch or qsub with its value
 _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")
 OF_OWN_PROGRAMS = ("model=custom", "data=custom")  # said for the user, where nothing else is
 
@@ -105,8 +105,8 @@ def _sort(arguments: Sequence[str], project: Path) -> Words:
                 f"{word} {rest[0]}: that is Hydra's --package, for --cfg alone; "
                 f"for Slurm's -p write resources.partition={rest[0]}"
             )
-        if (meant := of_qsub(word, rest[0] if rest else "")) is not None:
-            raise ConfigError(f"{word}: a flag of qsub, and none of hpcml: {meant}")
+        if (meant := of_scheduler(word, rest)) is not None:
+            raise ConfigError(f"{word}: {meant}")
         if word == "-c" and rest and rest[0].isdecimal():
             raise ConfigError(
                 f"-c {rest[0]}: that is Hydra's --cfg; for Slurm's -c write resources.cpus_per_task={rest[0]}"

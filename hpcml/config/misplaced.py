@@ -22,8 +22,19 @@ _SHORT = {  # of sbatch and qsub; -n, -p, -c and -i are Hydra's or hpcml's own
     "-G": "resources.gpus_per_node",
     "-J": "name",
     "-d": "resources.dependency",
+    "-D": "workload.cwd",
+    "-M": "resources.mail_user",
 }
+_LOGS = "leave it out: hpcml logs RUN shows what a run printed, and with --err its errors"
+_AGAIN = (
+    "leave it out: a run that leaves with exit status 75 is queued again (schedule.max_requeues), and schedule.retry "
+    "tries those again that the cluster failed"
+)
+_DIRECTIVE = "write 'resources.extra_directives=[\"{}\"]'"  # the option as it is typed
 _WITHOUT = {
+    **dict.fromkeys(("-j", "-k", "-o", "-e"), _LOGS),
+    "-r": _AGAIN,
+    "-S": "leave it out: the program behind the -- is started without a shell",
     "-I": "hpcml submits no interactive jobs: leave it out",
     "-V": "leave it out; write workload.env.NAME=VALUE for a variable of the program",
 }
@@ -33,8 +44,18 @@ _LONG = {  # of sbatch, where no key is named nearly so, or a wrong one is
     "mem_per_cpu": "write resources.mem=..., that of a node",
     "mem_per_gpu": "write resources.mem=..., that of a node",
     "job_name": "write name={}",
-    "output": "leave it out: hpcml logs RUN shows what a run printed",
-    "error": "leave it out: hpcml logs RUN --err shows it",
+    **dict.fromkeys(("output", "error", "open_mode"), _LOGS),
+    **dict.fromkeys(("requeue", "no_requeue"), _AGAIN),
+    "exclusive": "write resources.exclusive=true",
+    "wrap": "a program stands behind two dashes: hpcml run -- {}",
+    "export": "for a variable of the program write workload.env.NAME=VALUE",
+    "chdir": "write workload.cwd={}",
+    "signal": "write schedule.notice=..., how long before the end of its walltime a program is warned",
+    "test_only": "write -n",
+    "wait": "leave it out: hpcml wait waits for the ends",
+    "parsable": "write --json",
+    **dict.fromkeys(("begin", "comment", "contiguous", "cpu_bind", "gpu_bind"), _DIRECTIVE),
+    **dict.fromkeys(("hint", "hold", "licenses", "nice", "tmp"), _DIRECTIVE),
 }
 _OF_JOBS = ("resources.", "strategy.", "schedule.")  # settings that other programs have as flags of theirs
 
@@ -66,8 +87,18 @@ def _with_dashes(word: str) -> str:
     return ("--" if len(bare) != 1 else "-") + bare
 
 
-def of_qsub(flag: str, value: str) -> str | None:
-    """Return what to write instead of a flag of qsub that Hydra has not, before *value*; None for other flags."""
+def of_scheduler(word: str, behind: Sequence[str]) -> str | None:
+    """Return what to write instead of a flag of sbatch or qsub that is no flag of Hydra, nor like a key; else None.
+
+    *behind* are the words that follow, of which the first may be the flag's value.
+    """
+    if (meant := _of_qsub(word, behind[0] if behind else "")) is not None:
+        return f"a flag of qsub, and none of hpcml: {meant}"
+    meant = _of_sbatch(word, behind)
+    return None if meant is None else f"a flag of sbatch, and none of hpcml: {meant}"
+
+
+def _of_qsub(flag: str, value: str) -> str | None:
     name, _, amount = value.partition("=")
     if flag == "-l":
         if name == "walltime":
@@ -76,16 +107,26 @@ def of_qsub(flag: str, value: str) -> str | None:
             "of qsub's -l write resources.nodes=..., resources.cpus_per_task=..., resources.gpus_per_node=..., "
             "resources.mem=... and resources.walltime=..."
         )
+    if flag == "-W":
+        is_dependency = name == "depend" and amount
+        return f"write resources.dependency={amount}" if is_dependency else _DIRECTIVE.format(f"-W {value}")
     if flag == "-v" and amount:
         return f"for a variable of the program write workload.env.{value}"
     return _WITHOUT.get(flag)
 
 
+def _of_sbatch(word: str, behind: Sequence[str]) -> str | None:
+    flag, sign, joined = word.partition("=")
+    name = flag.lstrip("-").replace("-", "_").lower()
+    if not word.startswith("--") or name not in _LONG:
+        return None
+    value = joined if sign else next((each for each in behind[:1] if not each.startswith("-")), "")
+    return _LONG[name].format(word if _LONG[name] is _DIRECTIVE else value or "...")
+
+
 def of_flag(flag: str, value: str, *, known: Collection[str]) -> str:
     """Return what to write instead of the *flag* of another program with its *value*."""
     name = flag.lstrip("-").replace("-", "_").lower()
-    if name in _LONG:
-        return _LONG[name].format(value)
     count = value.rpartition(":")[2]
     if name == "gres" and value.startswith("gpu"):
         return f"write resources.gpus_per_node={count if count.isdecimal() else 1}"

@@ -32,21 +32,22 @@ _GPU_TEXTS = ("model", "use", "GiB", "W", "draw", "MHz", "throttled", "trouble")
 def so_far(live: LiveLook, n_runs: int) -> Iterator[Part]:
     """Yield which of *n_runs* runs have not ended, and what may be made of a verdict before they have."""
     left = live.n_running + live.n_waiting
+    have = "has" if left == 1 else "have"
     if left == 0:
         ended = "The run has" if n_runs == 1 else f"All {n_runs} runs have"
         yield Paragraph(text=f"{ended} ended: this page changes no more.")
     elif live.is_planned:
         yield Paragraph(
-            text=f"{left} of {n_runs} runs have not ended. The looks at them are planned: a verdict changes at a "
+            text=f"{left} of {n_runs} runs {have} not ended. The looks at them are planned: a verdict changes at a "
             "planned look alone, and holds with what was fixed before the first run.",
             tone="doubt",
         )
     else:
         yield Paragraph(
-            text=f"{left} of {n_runs} runs have not ended: every verdict here is one so far, and exploratory. Watching "
-            "costs nothing as long as the study goes on as it was submitted. Who stops it, or adds seeds, for what "
-            "stands here makes more false claims than 5 %, and the verdict stays exploratory: schedule.until=verdict "
-            "plans such looks.",
+            text=f"{left} of {n_runs} runs {have} not ended: every verdict here is one so far, and exploratory. "
+            "Watching costs nothing as long as the study goes on as it was submitted. Who stops it, or adds seeds, for "
+            "what stands here makes more false claims than 5 %, and the verdict stays exploratory: "
+            "schedule.until=verdict plans such looks.",
             tone="doubt",
         )
     if live.problems:

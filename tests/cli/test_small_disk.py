@@ -166,3 +166,22 @@ def test_code_for_which_the_disk_has_no_room_is_refused_with_the_folder_that_is_
     assert done.returncode == 2
     assert f"the code cannot be kept: {small.home / 'code'}: No space left on device" in done.stderr
     assert small.runs() == []
+
+
+def test_runs_that_completed_are_counted_though_the_store_has_no_room(small: Hpcml) -> None:
+    fills = program(
+        """
+import sys
+with open(sys.argv[1], "wb", buffering=0) as file:
+    try:
+        while file.write(bytes(4096)): pass
+    except OSError: pass
+""",
+        str(small.home / "fill"),
+    )
+
+    done = small("run", fills)
+
+    assert "1 of 1 runs completed" in done.stdout
+    assert "no room is left for the store" in done.stderr
+    assert done.returncode == 0

@@ -477,3 +477,14 @@ def test_a_script_that_a_commit_lacks_is_refused_before_anything_is_written(
 @pytest.mark.parametrize("command", ["python train.py data/numbers", "python -m lib.part", "./run.sh new.py", "true"])
 def test_what_is_not_the_program_itself_need_not_be_tracked(places: Places, repository: Path, command: str) -> None:
     refuse(planned_for(repository, f"workload.command={command}", "schedule.snapshot=git"), places)
+
+
+def test_what_cannot_be_kept_is_answered_by_what_would_help(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("no folder")
+    (tmp_path / "a").write_text("a")
+    there, gone = (File(path="a", source=tmp_path / name, is_executable=False, size=1) for name in ("a", "gone"))
+
+    with pytest.raises(ConfigError, match=r"Not a directory \(choose another HPCML_HOME\)"):
+        code_store.keep(tmp_path / "home" / "code", [there])
+    with pytest.raises(ConfigError, match=r"gone: No such file or directory \(or set schedule.snapshot=none\)"):
+        code_store.keep(tmp_path / "code", [gone])

@@ -242,7 +242,7 @@ def _why(row: Row, known: Sequence[Glance]) -> str | None:
             return f"these runs were looked at before with n = {glance.n} ({day}), and then {added} were added"
         if dropped := len(then_awaited - now - awaited):
             return f"these runs were looked at before with n = {glance.n} ({day}), and then {dropped} were left out"
-    return f"{len(awaited)} of its runs have not ended" if awaited else None
+    return f"{len(awaited)} of its runs {'has' if len(awaited) == 1 else 'have'} not ended" if awaited else None
 
 
 def glances_of(comparison: Comparison, *, at: str) -> Iterator[tuple[str, Glance]]:

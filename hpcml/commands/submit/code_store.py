@@ -63,7 +63,10 @@ def keep(root: Path, files: Sequence[File], links: Sequence[Link] = ()) -> Path:
             have_on_disk(fresh / file.path for file in files)
             return put(fresh, root / _name(copied, links))  # as copied: a file may have changed since the first look
     except OSError as error:
-        raise ConfigError(f"the code cannot be kept: {why_not(error, root)} (or set schedule.snapshot=none)") from error
+        place = Path(str(error.filename2 or error.filename or root))
+        is_ours = place.is_relative_to(root) or root.is_relative_to(place)
+        remedy = "choose another HPCML_HOME" if is_ours else "or set schedule.snapshot=none"
+        raise ConfigError(f"the code cannot be kept: {why_not(error, root)} ({remedy})") from error
 
 
 @contextmanager
