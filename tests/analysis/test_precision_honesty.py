@@ -234,6 +234,25 @@ def test_arms_that_agree_to_the_last_bit_raise_the_question_whether_they_differ(
     assert any("really compute different things" in flag for flag in row.flags)
 
 
+@pytest.mark.parametrize(("value", "is_asked"), [(4.275, True), (1.0, False), (0.0, False), (100.0, False)])
+def test_seeds_that_change_nothing_raise_the_question_whether_they_reach_the_program(
+    value: float, *, is_asked: bool
+) -> None:
+    rows = compare(arm("fp32", [value] * 3) + arm("tf32", [value] * 3), {}).cells[0].rows
+
+    asked = "the same value in all 3 seeds, bit for bit: does the program take its seed?"
+    assert [asked in row.flags for row in rows] == [is_asked, is_asked]
+    assert (
+        "really compute different things" in rows[1].flags[0]
+    )  # before all that is only about how many runs there are
+
+
+def test_seeds_of_which_one_differs_are_not_asked_about() -> None:
+    rows = compare(arm("fp32", [4.2, 4.2, 4.3]) + arm("tf32", VALUES), {}).cells[0].rows
+
+    assert not any("does the program take its seed" in flag for row in rows for flag in row.flags)
+
+
 def test_precisions_are_listed_in_hpcmls_order_with_fp32_first() -> None:
     runs = [r for p in ("fp8_e4m3", "amp_bf16", "tf32", "fp64", "fp32") for r in arm(p, VALUES)]
 

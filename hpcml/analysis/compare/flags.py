@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm, with_nonfinite_loss
@@ -26,6 +27,7 @@ from hpcml.model.precision import (
     is_proven,
 )
 
+_BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
 
@@ -35,7 +37,8 @@ def row_flags(arm: Arm, terms: Terms, found: Matchup | None, ups: SpeedUps | Non
     reference = terms.reference
     tests = [] if found is None or reference is None else _test_flags(found, arm, reference, terms)
     precision = _precision_flags(arm, terms)
-    flags = [*_doubts(arm, terms), *([*precision, *tests] if terms.by_precision else [*tests, *precision])]
+    flags = [*_sameness_flags(arm, found), *_doubts(arm, terms)]
+    flags += [*precision, *tests] if terms.by_precision else [*tests, *precision]
     flags += _method_flags(arm, terms, has_speed=ups is not None)
     if ups is not None:
         flags += [
@@ -50,6 +53,15 @@ def row_flags(arm: Arm, terms: Terms, found: Matchup | None, ups: SpeedUps | Non
 def effective(arm: Arm) -> tuple[str, ...]:
     """Return the precisions that runs of *arm* were measured to compute in, sorted; `NOT_PROVEN` where not measured."""
     return tuple(sorted({run.precision_effective or NOT_PROVEN for run in arm.ok}))
+
+
+def _sameness_flags(arm: Arm, found: Matchup | None) -> Iterator[str]:
+    """Yield the flags about values that are equal where other things were to be computed."""
+    if found is not None and found.is_identical:
+        yield "all values are the reference's, bit for bit: did the two arms really compute different things?"
+    values = set(arm.values.values())
+    if len(arm.values) > 1 and len(values) == 1 and not values <= _BOUNDS:
+        yield f"the same value in all {len(arm.values)} seeds, bit for bit: does the program take its seed?"
 
 
 def _doubts(arm: Arm, terms: Terms) -> list[str]:
@@ -142,9 +154,7 @@ def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     if found.n < statistics.LEAST_SEEDS:
         flags.append(f"n={found.n}: no verdict below {statistics.LEAST_SEEDS} seeds")
-    if found.is_identical:
-        flags.append("all values are the reference's, bit for bit: did the two arms really compute different things?")
-    elif found.contrast.df is not None and not found.contrast.standard_error:
+    if not found.is_identical and found.contrast.df is not None and not found.contrast.standard_error:
         flags.append("no spread in the difference: nothing says how certain it is, hence no verdict")
     if found.is_floored:
         guessed = " as guessed from its values" if terms.resolution.source == "guessed" else ""
