@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from hpcml.model.comparison import ComparisonRequest
 
 _DEFAULT = "report.html"
+_FORMS = {".md": "md", ".tex": "latex"}  # by the end of a file's name, where no option says it
 
 
 @click.command()
 @click.argument("references", metavar="[RUN]...", nargs=-1)
 @click.option(
-    "-o", "out", metavar="FILE", help=f"Default: {_DEFAULT}; for --md and --latex standard output, which is -."
+    "-o",
+    "out",
+    metavar="FILE",
+    help=f"Default: {_DEFAULT}; .md and .tex are --md and --latex, whose default is standard output (-).",
 )
 @click.option("--title", metavar="TEXT", help="Of the report; default: the experiment.")
 @comparing
@@ -63,6 +67,8 @@ def report(
         command_line=_command_line(sys.argv),
     )
     found = publish.publish(places, Selection(**selection), wish)  # type: ignore[arg-type] # click's own types
+    if form is None and out is not None:
+        form = _FORMS.get(Path(out).suffix.lower())
     chosen = REPORT_FORMS[form or "html"]
     file = out or (_DEFAULT if form is None else publish.STDOUT)
     publish.write_report(chosen.render(publication_document(found)), file, sys.stdout, is_ours=chosen.is_ours)

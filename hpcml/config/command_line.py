@@ -183,6 +183,7 @@ _NO_CONTAINER = re.compile(
 _UNKNOWN_FIELD = re.compile(
     r"Could not override '(?P<key>[^']+)'.*\n.*Key '(?P<name>[^']+)' not in '(?P<type>\w+)'", re.DOTALL
 )
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")  # as behind the --
 _MEANT = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
@@ -220,6 +221,8 @@ def _translated(message: str, schema: type | None) -> str | None:
     elif found := _NOT_CONVERTED.search(message):
         key = found["word"].partition("=")[0]
         told = f"{key}={found['value']}: {key} is {_MEANT.get(found['type'], found['type'])}"
+        if ends := _RANGE.fullmatch(found["value"]):
+            told += f"; a range of them is written -m '{key}=range({ends[1]},{int(ends[2]) + 1})'"
     elif found := _NO_BOOL.search(message):
         told = f"{found['key']}={found['value']}: {found['key']} is {_MEANT['Boolean']}"
     elif (found := _NO_CONTAINER.search(message)) and schema is not None and (form := _form(found["key"], schema)):

@@ -130,6 +130,13 @@ def test_latex_comes_out_where_it_is_asked_for(hpcml: Hpcml) -> None:
     assert r"\begin{tabular}" in done.stdout
 
 
+def test_the_end_of_the_files_name_says_its_form(hpcml: Hpcml) -> None:
+    for name, begins in (("r.md", "# "), ("r.tex", "% hpcml report"), ("r.html", "<!doctype html>")):
+        assert hpcml("report", "-o", name).returncode == 0
+        assert begins in (hpcml.cwd / name).read_text()[:200]
+        assert ("<!doctype" in (hpcml.cwd / name).read_text()) == (name == "r.html")
+
+
 def test_runs_that_really_ran_are_reported_with_their_command(hpcml_environ: dict[str, str], tmp_path: Path) -> None:
     user = Hpcml(environ=hpcml_environ, cwd=tmp_path)
     code = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -240,16 +241,21 @@ def find_reference(factor: Factor, levels: Sequence[str], wanted: str | None) ->
     return wanted
 
 
+_LONG = 1e16  # from here on, a number is written with an exponent: not all of its digits mean something
+
+
 def show(value: object) -> str:
     """Return a setting or a fact as one would type it; equal numbers look alike, and None is "not set".
 
-    >>> show(64.0), show(True), show([1, 2])
-    ('64', 'true', '[1, 2]')
+    >>> show(64.0), show(True), show([1, 2]), show(1e150)
+    ('64', 'true', '[1, 2]', '1e+150')
     """
     if isinstance(value, str):
         return value
     if value is None:
         return "not set"
+    if isinstance(value, int | float) and _LONG <= abs(value) <= sys.float_info.max and float(value) == value:
+        return repr(float(value))
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value, sort_keys=True, default=str)

@@ -37,9 +37,9 @@ def row_flags(arm: Arm, terms: Terms, found: Matchup | None, ups: SpeedUps | Non
     reference = terms.reference
     tests = [] if found is None or reference is None else _test_flags(found, arm, reference, terms)
     precision = _precision_flags(arm, terms)
-    flags = [*_sameness_flags(arm, found), *_doubts(arm, terms)]
+    flags = [*_computing_flags(arm, found), *_doubts(arm, terms)]
     flags += [*precision, *tests] if terms.by_precision else [*tests, *precision]
-    flags += _method_flags(arm, terms, has_speed=ups is not None)
+    flags += _time_flags(arm, terms) if ups is not None else []
     if ups is not None:
         flags += [
             *speed_flags(arm, terms, ups),
@@ -55,8 +55,10 @@ def effective(arm: Arm) -> tuple[str, ...]:
     return tuple(sorted({run.precision_effective or NOT_PROVEN for run in arm.ok}))
 
 
-def _sameness_flags(arm: Arm, found: Matchup | None) -> Iterator[str]:
-    """Yield the flags about values that are equal where other things were to be computed."""
+def _computing_flags(arm: Arm, found: Matchup | None) -> Iterator[str]:
+    """Yield the flags about runs that diverged, and values that are equal where other things were to be computed."""
+    if broken := with_nonfinite_loss(arm.ok):
+        yield f"{broken} of {len(arm.ok)} runs had non-finite loss"
     if found is not None and found.is_identical:
         yield "all values are the reference's, bit for bit: did the two arms really compute different things?"
     values = set(arm.values.values())
@@ -132,14 +134,6 @@ def _reach_flags(arm: Arm) -> list[str]:
     to, of, _ = min(short, key=lambda one: one[0] / one[1])
     n_short = sum(n for _, _, n in short)
     return [f"observed to step {to} of {of}, and not after it ({n_short} of {len(arm.ok)} runs)"]
-
-
-def _method_flags(arm: Arm, terms: Terms, *, has_speed: bool) -> list[str]:
-    """Return the flags about how the row's other numbers came about."""
-    flags = _time_flags(arm, terms) if has_speed else []
-    if broken := with_nonfinite_loss(arm.ok):
-        flags.append(f"{broken} of {len(arm.ok)} runs had non-finite loss")
-    return flags
 
 
 def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[str]:
