@@ -16,7 +16,7 @@ _SUFFIXES = (".csv", ".jsonl")  # of files that are read once `workload.metrics_
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|reward|return|bleu|f1|auc|iou|map|mse|mae|rmse"
 # A name that ends in a word for what is measured, and a number: "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000".
 _LINE = re.compile(
-    rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?[A-Za-z_]{{0,30}}(?:{_MEASURED})(?:@\d+)? *[:=]? *)"
+    rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?[A-Za-z_]{{0,30}}(?:{_MEASURED})(?:@\d+)?[\"']? *[:=]? *)"
     r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
     re.IGNORECASE,
 )
@@ -38,9 +38,11 @@ def suggested_rule(printed: str) -> str | None:
     """Return a rule for the last line of *printed* that looks like a metric; None where none does."""
     for line in reversed(printed.splitlines()):
         for found in reversed(list(_LINE.finditer(line[-_LONGEST:]))):
-            words = re.sub(r" +", " +", found["before"].lstrip())
-            name = re.sub(r"\W+", "_", found["before"]).strip("_").lower()
-            return f'{{pattern: "{words}(?P<value>\\S+)", name: {name}}}'
+            plain = found["before"].lstrip()
+            words = re.sub(r" +", " +", re.sub("[\"']", ".", plain))
+            value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
+            name = re.sub(r"\W+", "_", plain).strip("_").lower()
+            return f'{{pattern: "{words}(?P<value>{value})", name: {name}}}'
     return None
 
 

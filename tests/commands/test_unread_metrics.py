@@ -15,6 +15,9 @@ PRINTED = {
     "epoch 2: train loss 0.12, val loss 0.95 (4.1 s)": ("val_loss", "0.95"),
     "step 10 accuracy=93.5%": ("accuracy", "93.5%"),
     "Validation Accuracy : 0.93": ("validation_accuracy", "0.93"),
+    '{"step":19,"loss":5.76,"time":1795620561000}': ("loss", "5.76"),
+    "{'step': 19, 'eval_loss': 5.76}": ("eval_loss", "5.76"),
+    '{"acc": 0.5}': ("acc", "0.5"),
     "Average Loss 1e-3 | lr 0.1": ("average_loss", "1e-3"),
 }
 
