@@ -24,6 +24,7 @@ from hpcml.runs.layout import home_of
 from hpcml.runs.private import create_file, read
 
 FORMAT = 1
+_SHORT = 2000  # characters of a text that is not kept
 _MOST_KNOWN = 1000  # texts of what the runs of a submission have in common
 _MARGIN_S = 60  # before the end of the walltime
 IMPORTED = "imported"  # in place of the format, and of the scheduler: another tool ran it, and hpcml cannot again
@@ -174,6 +175,8 @@ def _laid_out(value: object, known: LaidOut, *, deep: int = 2, margin: str = "")
             parts.append(f"{label}{part}")
         elif isinstance(part, str | int | float | Enum):
             parts.append(label + json.dumps(encode(part)))
+        elif not part and (kind is list or kind is dict):
+            parts.append(label + ("[]" if kind is list else "{}"))
         elif (found := by_id.get((id(part), inner))) is not None:
             parts.append(label + found[1])
         else:
@@ -182,21 +185,26 @@ def _laid_out(value: object, known: LaidOut, *, deep: int = 2, margin: str = "")
 
 
 def _remembered(value: object, known: LaidOut, margin: str) -> str:
-    plain = encode(value)
-    text = _of_texts(plain, margin) or _by_line(plain, known).replace("\n", f"\n{margin}")
+    text = _of_texts(value, margin)
+    if text is not None and len(text) < _SHORT:
+        return text  # as soon made as found, and most are each run's own
+    text = text or _by_line(encode(value), known).replace("\n", f"\n{margin}")
     if len(known.by_id) > _MOST_KNOWN:  # what is each run's own is of no use to the others
         known.by_id.clear()
     known.by_id[id(value), margin] = (value, text)
     return text
 
 
-def _of_texts(value: Json, margin: str) -> str | None:
-    """Return a list of texts, or a table of them, laid out; None of anything else, and of an empty one."""
+def _of_texts(value: object, margin: str) -> str | None:
+    """Return a list of texts, or a table of them and of None, laid out; None of anything else, and of an empty one."""
     between = f",\n{margin}  "
-    if type(value) is list and value and all(type(item) is str for item in value):
+    if type(value) is list and set(map(type, value)) == {str}:
         return f"[{between[1:]}{between.join(map(encode_basestring_ascii, value))}\n{margin}]"
-    if type(value) is dict and value and all(type(item) is str for item in value.values()):
-        lines = (f"{encode_basestring_ascii(name)}: {encode_basestring_ascii(item)}" for name, item in value.items())
+    if type(value) is dict and set(map(type, value)) == {str} and set(map(type, value.values())) <= {str, type(None)}:
+        lines = (
+            f"{encode_basestring_ascii(name)}: {'null' if item is None else encode_basestring_ascii(item)}"
+            for name, item in value.items()
+        )
         return f"{{{between[1:]}{between.join(lines)}\n{margin}}}"
     return None
 

@@ -66,9 +66,10 @@ def warnings(item: Planned, places: Places, kind_of: Callable[[Path], str | None
         )
     if wanted.walltime is None:
         yield f"no resources.walltime: the job gets the default of {site.name}, and cannot stop in time by itself"
-    seen = {"HPCML_HOME": places.home, "data.path": run.data.path, "the working directory": item.plan.cwd}
+    data = None if run.data.path is None else Path(run.data.path)
+    seen = {"HPCML_HOME": places.home, "data.path": data, "the working directory": item.code_folder}
     for what, path in seen.items():
-        kind = None if path is None else (kind_of or file_system_of)(Path(path))
+        kind = None if path is None else (kind_of or file_system_of)(path)
         if kind in _OF_ONE_MACHINE:
             yield f"{what} ({path}) is on {kind}, a file system of this machine: do the nodes of {site.name} see it?"
 

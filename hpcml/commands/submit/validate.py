@@ -156,7 +156,7 @@ def _plan(point: Composed, machine: Machine, software: Software, known: _Known) 
     run = routed(point.run)
     if run.data.path is not None:
         check_exists(run.data.path)
-    cwd = Path(run.workload.cwd or software.cwd)
+    cwd = Path(run.workload.cwd) if run.workload.cwd else software.cwd
     if not os.path.isdir(cwd):  # noqa: PTH112 - Path.is_dir raises where a name is longer than a file's may be
         raise ConfigError(f"workload.cwd={cwd} is no directory")
     refuse_impossible(run)
