@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcml.commands.reported import Reported
@@ -16,7 +17,7 @@ from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.files import read_raw
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
-from hpcml.runs.layout import RunDir
+from hpcml.runs.layout import RunDir, is_run
 from hpcml.runs.state import EventName, RunFold, Told, counted, paths_in, unread_words
 from hpcml.store.journals import find_header
 
@@ -31,12 +32,13 @@ def follow(
 
     It ends when all have ended, or when *is_supervised* (asked each time) says that no queue is left to start those
     that wait. A run that left at a checkpoint is waited for a moment longer, since its agent may be queueing it again.
+    One whose directory was removed meanwhile is lost.
     """
     watchers = [Watcher(run_dir) for run_dir in run_dirs]
     over_since: float | None = None
     while True:
         supervised = is_supervised()  # asked first: what is written before the queue ends is seen by the look below
-        glimpses = [watcher.look() for watcher in watchers]
+        glimpses = [_unless_removed(watcher) for watcher in watchers]
         yield glimpses
         if all(glimpse.is_over for glimpse in glimpses):
             now = time.monotonic()
@@ -48,6 +50,28 @@ def follow(
             if not supervised and not any(glimpse.state is State.RUNNING for glimpse in glimpses):
                 return
         time.sleep(period_s)
+
+
+def _unless_removed(watcher: Watcher) -> Glimpse:
+    try:
+        glimpse = watcher.look()
+    except FileNotFoundError:
+        glimpse = watcher.glimpse()
+    if glimpse.is_over or not watcher.has_read or not _is_removed(watcher.run_dir):
+        return glimpse
+    why = f"{watcher.run_dir.path} was removed while it ran, and with it what it had recorded"
+    return replace(glimpse, state=State.LOST, is_settled=True, reason=why)
+
+
+def _is_removed(run_dir: RunDir) -> bool:
+    """Tell whether nothing of a run is left; False where the file system gives no answer."""
+    try:
+        os.lstat(run_dir.manifest)
+    except (FileNotFoundError, NotADirectoryError):
+        return not is_run(str(run_dir.path))
+    except OSError:
+        return False
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +125,11 @@ class Watcher:
         self._uid = self.run_dir.uid
         with suppress(HpcmlError):  # it is not there (yet), or torn
             self._uid = str(read_raw(self.run_dir.manifest).get("uid") or self._uid)
+
+    @property
+    def has_read(self) -> bool:
+        """Whether any journal was there."""
+        return bool(self._headers)
 
     def look(self) -> Glimpse:
         """Read what is new in all journals and return what is known now.

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,18 @@ def test_pace_and_time_left_are_those_of_the_latest_attempt(run_dir: RunDir) -> 
 
     assert (seen.step, seen.steps, seen.steps_per_s, seen.left_s) == (20, 50, 0.5, 60.0)
     assert seen.latest == {"loss": 0.05}
+
+
+def test_a_run_that_is_removed_while_it_runs_is_waited_for_no_longer(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.journals.mkdir(parents=True)
+    tell(run_dir, "0-agent", ("attempt_started", {}))
+    looks = follow([run_dir], period_s=0.01, is_supervised=lambda: False)
+    before = next(looks)
+    shutil.rmtree(run_dir.path)
+
+    after = [glimpse for (glimpse,) in looks]
+
+    assert before[0].state is State.RUNNING
+    assert [glimpse.state for glimpse in after] == [State.LOST]
+    assert after[0].reason == f"{run_dir.path} was removed while it ran, and with it what it had recorded"
