@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("references", metavar="[RUN]...", nargs=-1)
 @selecting
 @click.option("--columns", metavar="KEY,...", help="Show these and no others: whatever --where knows.")
 @click.option("--sort", metavar="KEY", help="A setting, a field of the run or a metric; default: oldest first.")

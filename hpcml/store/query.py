@@ -146,9 +146,8 @@ def runs_meant(store: Database, reference: str) -> list[RunRecord]:
         rows = reading.rows(f"{RUNS} WHERE run.uid = :uid", uid=reference)
         named = [] if rows else reading.rows(f"{RUNS} WHERE run.name = :name ORDER BY run.uid", name=reference)
         if not rows and not named and len(reference) < _SHORTEST_END:
-            raise StoreError(
-                f"{reference!r} is no whole id or name: of an id give at least {_SHORTEST_END} characters of its end"
-            )
+            what = f"; of an id give at least {_SHORTEST_END} characters of its end"
+            raise StoreError(f"no run is called {reference!r}{_other_thing(reading, reference) or what}")
         if not rows and len(named) != 1 and len(reference) >= _SHORTEST_END:
             rows = reading.rows(_BY_PART, part=reference.lower(), length=len(reference))
         rows = rows or named
@@ -157,7 +156,9 @@ def runs_meant(store: Database, reference: str) -> list[RunRecord]:
         if rows:
             raise StoreError(f"{reference!r} means {_several([row[1] for row in rows])}; give more of the uid")
         words = {word for row in reading.rows("SELECT uid, name FROM run") for word in row if word}
-        raise NoSuchRunError(_not_found(reference, words), reference)
+        other = _other_thing(reading, reference)
+        told = f"no run is called {reference!r}{other}" if other else _not_found(reference, words)
+        raise NoSuchRunError(told, reference)
 
 
 _BY_PART = f"""
@@ -165,6 +166,24 @@ _BY_PART = f"""
 AND (substr(lower(run.uid), 1, :length) = :part OR substr(lower(run.uid), length(run.uid) - :length + 1) = :part)
 ORDER BY run.uid
 """
+
+
+def _other_thing(reading: StoreReader, word: str) -> str:
+    """Return "; it is an experiment: ..." for a *word* that is known as something else than a run; "" for others."""
+    for what, option, sql in _OTHER_THINGS:
+        if reading.rows(sql, word=word):
+            return f"; it is {what}: {option}{'' if option.endswith('=') else ' '}{shlex.quote(word)}"
+    return f"; it is a state: --state {word.upper()}" if word.upper() in State.__members__ else ""
+
+
+_OTHER_THINGS = (
+    ("an experiment", "--experiment", "SELECT 1 FROM run WHERE experiment = :word LIMIT 1"),
+    ("a submission", "--submission", "SELECT 1 FROM run WHERE submission = :word LIMIT 1"),
+    ("a metric", "--metric", "SELECT 1 FROM metric WHERE name = :word"),
+    ("a tag", "--where tag=", "SELECT 1 FROM run_tag WHERE tag = :word LIMIT 1"),
+    ("a precision", "--where precision=", "SELECT 1 FROM run WHERE precision = :word LIMIT 1"),
+    ("a setting", "--by", "SELECT 1 FROM setting WHERE key = :word OR key = :word || '.name' LIMIT 1"),
+)
 
 
 def _not_found(reference: str, known: Collection[str]) -> str:

@@ -190,6 +190,13 @@ def test_a_run_is_meant_by_a_name_that_it_alone_has(five_runs: Database) -> None
         ("basline", "no run is called 'basline'; did you mean baseline"),
         ("%%%%", "no run is called '%%%%'"),
         ("out.html", "no run is called 'out.html': a file to be written is named by -o out.html"),
+        ("other", "no run is called 'other'; it is an experiment: --experiment other"),
+        ("val_accuracy", "no run is called 'val_accuracy'; it is a metric: --metric val_accuracy"),
+        ("paper", "no run is called 'paper'; it is a tag: --where tag=paper"),
+        ("fp32", "no run is called 'fp32'; it is a precision: --where precision=fp32"),
+        ("precision", "no run is called 'precision'; it is a setting: --by precision"),
+        ("seed", "no run is called 'seed'; it is a setting: --by seed"),
+        ("failed", "no run is called 'failed'; it is a state: --state FAILED"),
     ],
 )
 def test_an_unclear_reference_is_refused_with_candidates(five_runs: Database, reference: str, words: str) -> None:
@@ -201,7 +208,7 @@ def test_an_unclear_reference_is_refused_with_candidates(five_runs: Database, re
 
 @pytest.mark.parametrize("reference", ["", "b", "bbb", "%"])
 def test_a_slip_of_the_finger_means_no_run(five_runs: Database, reference: str) -> None:
-    with pytest.raises(StoreError, match=f"'{reference}' .* at least 4 characters"):
+    with pytest.raises(StoreError, match=f"'{reference}'; of an id give at least 4 characters"):
         get_run(five_runs, reference)
 
 
