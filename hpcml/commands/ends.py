@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from hpcml.commands import supervision
-from hpcml.commands.follow import Watcher
+from hpcml.commands.follow import Glimpse, Watcher
 from hpcml.commands.logs import log_tail
 from hpcml.commands.reconcile import QUIET_S, Circumstances, Verdict, by_scheduler
 from hpcml.errors import HpcmlError
@@ -23,9 +23,11 @@ from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import is_cancelled, unmark
+from hpcml.runs.journal import Chunk
 from hpcml.runs.layout import RunDir, is_by_user
+from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.manifest import read_manifest
-from hpcml.runs.state import EventName, read_fold, state_after
+from hpcml.runs.state import EventName, RunFold, fold_of, read_told, state_after
 from hpcml.store.database import Database
 from hpcml.store.query import get_runs
 from hpcml_client.journal import JournalWriter
@@ -45,8 +47,11 @@ def judged(
     *known* is what schedulers said just now by uid, *before* what they had said earlier and when (unix seconds).
     """
     submitting = _submissions_under_way(places)
+    ours = ProcessIdentity.of_this_process()
     judged = [
-        RunDir(Path(record.path)) for record in unfinished if _is_judged(record, known, before, submitting, places)
+        RunDir(Path(record.path))
+        for record in unfinished
+        if _is_judged(record, known, before, submitting, places, ours)
     ]
     if not judged:
         return list(unfinished)
@@ -65,29 +70,55 @@ def _is_judged(
     before: Mapping[str, tuple[Known, float]],
     submitting: Collection[str],
     places: Places,
+    ours: ProcessIdentity,
 ) -> bool:
     """Tell whether the run has ended without saying so, and journal that end, unless it was journalled meanwhile."""
     run_dir, previous = RunDir(Path(record.path)), before.get(record.uid)
+    journals = _Journals(run_dir)
     try:
-        if record.uid in known:
-            was_final = previous is not None and previous[0].state.is_final
-            verdict = _by_word(record, known, run_dir, places, was_final_before=was_final)
+        if record.uid not in known:
+            verdict = _unasked(record, journals, places, ours, is_being_submitted=record.submission in submitting)
+        elif _goes_on(record, known[record.uid]):
+            return False
         else:
-            verdict = _unasked(record, run_dir, places, is_being_submitted=record.submission in submitting)
-        if verdict is not None and _still_stands(record, run_dir):
+            was_final = previous is not None and previous[0].state.is_final
+            verdict = _by_word(record, known, journals, places, ours, was_final_before=was_final)
+        if verdict is not None and _still_stands(record, run_dir, journals.read()):
             pronounce(record, verdict)
     except FileNotFoundError:
         return False  # it is being removed
     except (HpcmlError, OSError) as error:  # of its journals: the other runs are judged all the same
+        if isinstance(error.__cause__, FileNotFoundError):
+            return False
         log.warning("whether run %s goes on cannot be told: %s", record.uid, error)
         return False
     return verdict is not None
 
 
-def _unasked(record: RunRecord, run_dir: RunDir, places: Places, *, is_being_submitted: bool) -> Verdict | None:
-    now = datetime.now().astimezone()
+@dataclass(slots=True)
+class _Journals:
+    """What the journals of a run say that are not of ranks, which may be large and say nothing of its end."""
+
+    run_dir: RunDir
+    _told: Mapping[Path, Chunk] = field(default_factory=dict)
+
+    def read(self) -> Mapping[Path, Chunk]:
+        """Return what they say now; what has not grown since the last time is not read again."""
+        self._told = read_told(self.run_dir, self._told)
+        return self._told
+
+
+def _unasked(
+    record: RunRecord, journals: _Journals, places: Places, ours: ProcessIdentity, *, is_being_submitted: bool
+) -> Verdict | None:
     return supervision.judge_unsupervised(
-        record, run_dir, now, is_being_submitted=is_being_submitted, submissions=places.submissions
+        record,
+        journals.run_dir,
+        datetime.now().astimezone(),
+        is_being_submitted=is_being_submitted,
+        submissions=places.submissions,
+        read=journals.read,
+        ours=ours,
     )
 
 
@@ -109,18 +140,27 @@ def pronounce(record: RunRecord, verdict: Verdict) -> None:
         unmark(run_dir)  # it has ended: whoever submits job.sh again wants it to run
 
 
+def _goes_on(record: RunRecord, known: Known | None) -> bool:
+    """Tell whether its scheduler says that the run goes on: the usual answer, for which no file is opened."""
+    return known is not None and (known.state is State.RUNNING or known.state is record.state is State.PENDING)
+
+
 def _by_word(
-    record: RunRecord, words: Mapping[str, Known | None], run_dir: RunDir, places: Places, *, was_final_before: bool
+    record: RunRecord,
+    words: Mapping[str, Known | None],
+    journals: _Journals,
+    places: Places,
+    ours: ProcessIdentity,
+    *,
+    was_final_before: bool,
 ) -> Verdict | None:
-    known = words[record.uid]
-    if known is not None and (known.state is State.RUNNING or known.state is record.state is State.PENDING):
-        return None  # the usual answers, for which no file is opened
-    started = supervision.last_start(run_dir)
+    known, run_dir = words[record.uid], journals.run_dir
+    started = supervision.last_start_in(journals.read())
     ran_as = None if started is None else started.details.get("job_id")
     if record.state is State.RUNNING and started is not None and ran_as is None:
         # by hand, outside any job: what the scheduler says of the job before it does not concern this attempt
         by_hand = replace(record, scheduler="local", job_id=record.job_id or "by hand")
-        return _unasked(by_hand, run_dir, places, is_being_submitted=False)
+        return _unasked(by_hand, journals, places, ours, is_being_submitted=False)
     about = Circumstances(
         is_cancelled=is_cancelled(run_dir),
         quiet_s=_quiet_s(run_dir, time.time()),
@@ -149,18 +189,23 @@ def _failed_builder(run_dir: RunDir, words: Mapping[str, Known | None]) -> str |
     return image.built_by if has_ended and seen.state is not State.COMPLETED else None
 
 
-def _still_stands(record: RunRecord, run_dir: RunDir) -> bool:
-    """Tell whether the run still stands as *record* says: its own words that came meanwhile go first.
+def _still_stands(record: RunRecord, run_dir: RunDir, journals: Mapping[Path, Chunk]) -> bool:
+    """Tell whether the run still stands as *record* says: its own words that came meanwhile, in *journals*, go first.
 
     While an agent puts the run back into the queue, or has just done so, the scheduler's word may be of the job before.
     """
-    seen = Watcher(run_dir).look()
-    if (seen.state, seen.is_settled) != (record.state, record.is_settled) or seen.attempt > record.attempt:
+    told = fold_of(journals)
+    # ranks' journals, and those that the store leaves out, are looked at where these alone say something else
+    if not _says(told, record) and not _says(Watcher(run_dir).look(), record):
         return False
-    told = read_fold(run_dir)
     if told.job is not None and told.job.job_id != record.job_id:
         return False
     return not supervision.is_being_requeued(told) or _quiet_s(run_dir, time.time()) >= QUIET_S
+
+
+def _says(seen: RunFold | Glimpse, record: RunRecord) -> bool:
+    is_alike = (seen.state, seen.is_settled) == (record.state, record.is_settled)
+    return is_alike and seen.attempt <= record.attempt
 
 
 def _quiet_s(run_dir: RunDir, now: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -15,10 +15,10 @@ from hpcml.model.state import State
 from hpcml.runs import dependency
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.dependency import Outlook
-from hpcml.runs.journal import Chunk, Event, events, read_journal
-from hpcml.runs.layout import RunDir, is_by_rank
+from hpcml.runs.journal import Chunk, Event, events
+from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
-from hpcml.runs.state import EventName, RunFold
+from hpcml.runs.state import EventName, RunFold, read_told
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.submitter import is_tended, queue_liveness
 
@@ -26,9 +26,19 @@ _SUBMISSION_GRACE_S = 600.0  # between writing a run down and its ticket
 
 
 def judge_unsupervised(
-    record: RunRecord, run_dir: RunDir, now: datetime, *, is_being_submitted: bool, submissions: Path
+    record: RunRecord,
+    run_dir: RunDir,
+    now: datetime,
+    *,
+    is_being_submitted: bool,
+    submissions: Path,
+    read: Callable[[], Mapping[Path, Chunk]],
+    ours: ProcessIdentity,
 ) -> Verdict | None:
     """Return the event that ends a run that no process supervises any more; None while one does, or might.
+
+    *read* returns what its journals say (`read_told`), and *ours* is the calling process.
+
 
     Of runs on this machine alone, and only where their processes can be seen from here: those of another host, or of
     another PID namespace, may live. Such a run stays as it is, and so does one that waits in a queue that was killed:
@@ -36,13 +46,12 @@ def judge_unsupervised(
     """
     is_local = record.scheduler == "local"
     if record.state is State.RUNNING and (is_local or record.job_id is None):  # without a ticket: its start is known
-        return _running_here(record, [read_journal(path) for path in run_dir.journal_files()])
+        return _running_here(record, last_start_in(read()), ours)
     if record.job_id is None:
         return None if is_being_submitted else _never_submitted(record, now)
     if not is_local or not run_dir.journals.is_dir():
         return None
-    chunks = [read_journal(path) for path in run_dir.journal_files()]
-    return _waiting_here(record, run_dir, chunks, submissions)
+    return _waiting_here(record, run_dir, list(read().values()), submissions, ours)
 
 
 def has_live_queue(tickets: Sequence[Ticket]) -> bool:
@@ -51,19 +60,20 @@ def has_live_queue(tickets: Sequence[Ticket]) -> bool:
     return any(queue_liveness(job_id, queue) is not Liveness.DEAD for job_id, queue in queues.items())
 
 
-def _running_here(record: RunRecord, chunks: Sequence[Chunk]) -> Verdict | None:
-    started = _last(chunks, EventName.ATTEMPT_STARTED)
-    if started is None or agent_liveness(started) is not Liveness.DEAD:
+def _running_here(record: RunRecord, started: Event | None, ours: ProcessIdentity) -> Verdict | None:
+    if started is None or agent_liveness(started, ours) is not Liveness.DEAD:
         return None
     why = "its agent ended without recording an outcome (killed, or the machine restarted)"
     return _lost(record, why, cause=Cause.AGENT_KILLED)
 
 
-def _waiting_here(record: RunRecord, run_dir: RunDir, chunks: Sequence[Chunk], submissions: Path) -> Verdict | None:
+def _waiting_here(
+    record: RunRecord, run_dir: RunDir, chunks: Sequence[Chunk], submissions: Path, ours: ProcessIdentity
+) -> Verdict | None:
     """Return the end of a run whose queue on this machine has ended before it started; None while one may start it."""
     if why := why_never(record, run_dir):
         return _in_vain(record, why)
-    if _queue_liveness(record, chunks) is not Liveness.DEAD:
+    if _queue_liveness(record, chunks, ours) is not Liveness.DEAD:
         return None
     if is_cancelled(run_dir):
         return Verdict(
@@ -112,8 +122,12 @@ def _last(chunks: Sequence[Chunk], name: str) -> Event | None:
 
 def last_start(run_dir: RunDir) -> Event | None:
     """Return the event with which the last attempt began, as its agent wrote it; None where no attempt has begun."""
-    agents = [path for path in run_dir.journal_files() if not is_by_rank(path)]  # of ranks they may be large
-    return _last([read_journal(path) for path in agents], EventName.ATTEMPT_STARTED)
+    return last_start_in(read_told(run_dir))
+
+
+def last_start_in(journals: Mapping[Path, Chunk]) -> Event | None:
+    """Return the same where the run's journals have been read (`read_told`)."""
+    return _last(list(journals.values()), EventName.ATTEMPT_STARTED)
 
 
 def is_being_requeued(told: RunFold) -> bool:
@@ -126,16 +140,16 @@ def is_being_requeued(told: RunFold) -> bool:
     return any(agent is not None and liveness_of(agent) is not Liveness.DEAD for agent in agents)
 
 
-def agent_liveness(started: Event) -> Liveness:
-    """Return whether the agent that journalled *started* still runs.
+def agent_liveness(started: Event, ours: ProcessIdentity | None = None) -> Liveness:
+    """Return whether the agent that journalled *started* still runs; *ours* as in `liveness_of`.
 
     UNKNOWN where its process cannot be seen from here, and for events of older versions that do not name the process.
     """
     agent = ProcessIdentity.from_details(started.details)
-    return Liveness.UNKNOWN if agent is None else liveness_of(agent)
+    return Liveness.UNKNOWN if agent is None else liveness_of(agent, ours)
 
 
-def _queue_liveness(record: RunRecord, chunks: Sequence[Chunk]) -> Liveness:
+def _queue_liveness(record: RunRecord, chunks: Sequence[Chunk], ours: ProcessIdentity) -> Liveness:
     """Return whether the queue lives that the run waits in, as it was told by whoever started the queue."""
     told = [
         (chunk.header.host, event.details)
@@ -146,6 +160,6 @@ def _queue_liveness(record: RunRecord, chunks: Sequence[Chunk]) -> Liveness:
     for _, details in told:
         process = ProcessIdentity.from_details(details["queue"]) if isinstance(details.get("queue"), dict) else None
         if process is not None and details.get("job_id") == record.job_id:
-            return liveness_of(process)
+            return liveness_of(process, ours)
     is_of_here = socket.gethostname() in {host for host, _ in told}  # an older version told the id alone
     return queue_liveness(record.job_id or "") if is_of_here else Liveness.UNKNOWN

@@ -249,6 +249,21 @@ def read_journal(path: Path) -> Chunk:
         at = chunk.end
 
 
+def read_on(path: Path, before: Chunk | None) -> Chunk:
+    """Return what `read_journal` does; *before* where that was all of the journal, and it has not grown since.
+
+    The file is opened in any case: that is what makes NFS ask its server.
+    """
+    if before is not None:
+        try:
+            with open_regular(path) as file:
+                if os.fstat(file.fileno()).st_size == before.end:
+                    return before
+        except OSError as error:
+            raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error
+    return read_journal(path)
+
+
 def parse_piece(piece: Piece, *, offset: int, journal: str | None = None, quickly: Loads | None = None) -> Chunk:
     """Decode the complete lines of *piece*, which was read for byte *offset*; see `parse_chunk`.
 

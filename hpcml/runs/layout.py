@@ -6,6 +6,7 @@ runs are made (`new_uid`), and how run directories are found on disk (`find_run_
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -23,6 +24,7 @@ NEWEST = re.compile(r"@(-?)([1-9]\d{0,8})")  # in place of an id: @1 the newest 
 REMOVED = ".removed-"  # before the name of a run that is being removed
 _BY_ATTEMPT = re.compile(r"(\d+)-.*\.jsonl")
 _BY_RANK = re.compile(r"-rank\d+(-\d+)?\.jsonl$")
+_NO_FOLDER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
 _BY_USER = re.compile(r"-user(-\d+)?\.jsonl$")
 
 
@@ -194,14 +196,22 @@ class RunDir:
 
     def journal_files(self) -> list[Path]:
         """All existing journals, sorted by name; names begin with the attempt. What is no regular file is none."""
-        return sorted(path for path in self.journals.glob("*.jsonl") if _may_be_file(path))
+        folder = self.journals
+        try:
+            with os.scandir(folder) as entries:  # glob() takes three times as long, and this is asked of each run
+                names = sorted(each.name for each in entries if each.name.endswith(".jsonl") and _may_be_file(each))
+        except OSError as error:
+            if error.errno not in _NO_FOLDER:
+                raise
+            return []
+        return [folder / name for name in names]
 
 
-def _may_be_file(path: Path) -> bool:
+def _may_be_file(entry: os.DirEntry[str]) -> bool:
     try:
-        return stat.S_ISREG(path.stat().st_mode)
+        return stat.S_ISREG(entry.stat().st_mode)
     except FileNotFoundError:
-        return not path.is_symlink()  # gone at this moment: who opens it will see; but not a link to nothing
+        return not entry.is_symlink()  # gone at this moment: who opens it will see; but not a link to nothing
     except OSError:
         return False  # a link to itself, say
 

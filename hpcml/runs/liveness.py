@@ -127,13 +127,15 @@ class ProcessIdentity:
         return cls(host=match["host"], boot_id=match["boot"], pid_namespace=namespace, pid=pid, created_at=created_at)
 
 
-def liveness_of(process: ProcessIdentity) -> Liveness:
+def liveness_of(process: ProcessIdentity, ours: ProcessIdentity | None = None) -> Liveness:
     """Return whether *process* is alive, as far as it can be seen from here (see the table above).
+
+    *ours* is the identity of the calling process, for who asks of many.
 
     >>> liveness_of(ProcessIdentity.of_this_process())
     <Liveness.ALIVE: 'alive'>
     """
-    ours = ProcessIdentity.of_this_process()
+    ours = ours or ProcessIdentity.of_this_process()
     if plain(process.host) != plain(ours.host):
         return Liveness.UNKNOWN
     if not ours.boot_id:

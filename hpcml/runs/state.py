@@ -14,16 +14,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcml.model.state import State
-from hpcml.runs.journal import USER, Event, Header, read_journal
+from hpcml.runs.journal import USER, Chunk, Event, Header, read_on
 from hpcml.runs.layout import RunDir, attempt_of, is_by_rank
 
 if TYPE_CHECKING:
     from hpcml.model.records import StoredEvent
 
-_ORDER = operator.attrgetter("order")
 _LARGEST = 2**31  # of exit codes and array indices, and what every database can keep
 
 
@@ -305,7 +305,7 @@ class AttemptFold:
     def jobs(self) -> list[Told]:
         """The events that name a job, the most reliable last: an agent's own job counts more than the submitter's."""
         named = [told for told in (*self._submissions, *self._starts) if told.details.get("job_id") is not None]
-        return sorted(named, key=lambda told: (told.name == EventName.ATTEMPT_STARTED, told.order))
+        return _ordered(named, last=EventName.ATTEMPT_STARTED)
 
     def take(self, told: Told) -> None:
         """Add an event of this attempt."""
@@ -458,11 +458,23 @@ def read_fold(run_dir: RunDir) -> RunFold:
     A journal without a readable header says nothing, but its attempt counts as begun, by its name: whoever looks for
     the number of the next attempt must not take that one.
     """
+    return fold_of(read_told(run_dir))
+
+
+def read_told(run_dir: RunDir, before: Mapping[Path, Chunk] | None = None) -> dict[Path, Chunk]:
+    """Return what the journals of *run_dir* say, by file in the order of their names, but for those of ranks.
+
+    Of what was read *before* only that is read again which has grown since.
+    """
+    before = before or {}
+    return {path: read_on(path, before.get(path)) for path in run_dir.journal_files() if not is_by_rank(path)}
+
+
+def fold_of(journals: Mapping[Path, Chunk]) -> RunFold:
+    """Return the fold of *journals* (`read_told`); what `read_fold` gives where they were read just now."""
     told = RunFold()
-    for path in run_dir.journal_files():
-        if is_by_rank(path):
-            continue
-        chunk, named = read_journal(path), attempt_of(path)
+    for path, chunk in journals.items():
+        named = attempt_of(path)
         if (header := chunk.header) is None:
             if named is not None:
                 told.begin(named, "")
@@ -478,8 +490,12 @@ def _weightier(known: Told | None, told: Told) -> Told:
     return told if known is None or told.outweighs(known) else known
 
 
-def _ordered(found: list[Told]) -> list[Told]:
-    return sorted(found, key=_ORDER) if len(found) > 1 else list(found)  # the key takes time, and most are alone
+def _ordered(found: list[Told], *, last: str | None = None) -> list[Told]:
+    """Return events sorted by their `order`; behind the others those of the name *last*."""
+    times = [(told.name == last, told.attempt, told.at_ms) for told in found]
+    if len(set(times)) < len(times):  # else their words decide nothing, and are not spelt out
+        return sorted(found, key=lambda told: (told.name == last, told.order))
+    return [told for _, told in sorted(zip(times, found, strict=True), key=operator.itemgetter(0))]
 
 
 def _identity(told: Told) -> tuple[str, int | None]:

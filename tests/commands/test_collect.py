@@ -18,6 +18,7 @@ from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.private import make_home
+from hpcml.store.query import find_runs
 from tests.store.building import Journal, make_run_dir
 
 FORMER = {"scheduler": "pbs", "job_id": "4.pbs01", "job_name": "x"}
@@ -81,6 +82,70 @@ def test_a_run_whose_agent_died_while_it_put_it_back_is_judged_at_once(places: P
     left_at_a_checkpoint(places, {**here, "pid": 2**22 + 1})
 
     with opened(places) as store:
+        (run,) = collect(store, places, ended()).runs
+
+    assert run.state is State.FAILED
+
+
+def running(places: Places, agent: Mapping[str, Any] | None = None) -> tuple[RunDir, Journal]:
+    """Write a run that *agent* carries out, in a job of PBS or, where it is given, on this machine; and its journal."""
+    make_home(places.home)
+    run_dir = make_run_dir(places.runs)
+    job = FORMER if agent is None else {"scheduler": "local", "job_id": "local-1"}
+    Journal(run_dir, writer="launch", attempt=0).event("submitted", **job)
+    journal = Journal(run_dir, writer="agent", attempt=0)
+    journal.event("attempt_started", 1.0, job_id=job["job_id"], **(agent or {}))
+    return run_dir, journal
+
+
+def test_an_end_that_its_agent_told_while_its_scheduler_was_asked_goes_first(places: Places) -> None:
+    run_dir, journal = running(places)
+
+    with opened(places) as store:
+        collect(store, places, ended(lambda: journal.event("attempt_ended", 2.0, state="COMPLETED", exit_code=0)))
+        collect(store, places)
+        (run,) = find_runs(store)
+
+    assert run.state is State.COMPLETED
+    assert not list(run_dir.journals.glob("*-collect*"))
+
+
+def test_an_end_that_an_agent_told_before_it_was_found_dead_goes_first(places: Places) -> None:
+    here = ProcessIdentity.of_this_process().as_details()
+    run_dir, journal = running(places, {**here, "pid": 2**22 + 1})
+
+    def told_meanwhile(_: Sequence[RunRecord]) -> Mapping[str, Known | None]:
+        journal.event("attempt_ended", 2.0, state="COMPLETED", exit_code=0)
+        return {}
+
+    with opened(places) as store:
+        collect(store, places, told_meanwhile)
+        collect(store, places)
+        (run,) = find_runs(store)
+
+    assert run.state is State.COMPLETED
+    assert not list(run_dir.journals.glob("*-collect*"))
+
+
+@pytest.mark.parametrize("name", ["1-node7-agent.jsonl", "0-node7-rank0.jsonl"])
+def test_a_journal_that_nobody_can_read_keeps_no_end_from_being_recorded(places: Places, name: str) -> None:
+    run_dir, _ = running(places)
+    (run_dir.journals / name).write_text("no header\n", encoding="utf-8")
+
+    with opened(places) as store:
+        (run,) = collect(store, places, ended()).runs
+
+    assert run.state is State.FAILED
+
+
+def test_a_run_that_only_a_rank_says_has_begun_is_judged_too(places: Places) -> None:
+    make_home(places.home)
+    run_dir = make_run_dir(places.runs)
+    Journal(run_dir, writer="launch", attempt=0).event("submitted", **FORMER)
+    Journal(run_dir, writer="rank0", attempt=0).event("attempt_started", 1.0, job_id="4.pbs01")
+
+    with opened(places) as store:
+        assert collect(store, places).runs[0].state is State.RUNNING
         (run,) = collect(store, places, ended()).runs
 
     assert run.state is State.FAILED

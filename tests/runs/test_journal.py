@@ -3,7 +3,8 @@ from zlib import crc32
 
 import pytest
 
-from hpcml.runs.journal import Metrics, parse_chunk, read_journal, read_piece, unread
+from hpcml.errors import HpcmlError
+from hpcml.runs.journal import Metrics, parse_chunk, read_journal, read_on, read_piece, unread
 
 HEADER = b'{"hpcml":1,"journal":"j","run":"r","attempt":0,"writer":"rank0","host":"h","pid":1,"t0":1.5}\n'
 
@@ -162,3 +163,19 @@ def test_a_line_of_metrics_says_the_same_whichever_library_reads_it(body: bytes,
     data = HEADER + b"\n".join(lines) + b"\n"
 
     assert repr(parse_chunk(data, offset=0)) == repr(parse_chunk(data, offset=0, quickly=orjson.loads))
+
+
+def test_a_journal_that_has_grown_is_read_again_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "0-h-rank0.jsonl"
+    path.write_bytes(HEADER + metric(0) + metric(1)[:9])
+    torn = read_journal(path)
+    path.write_bytes(HEADER + metric(0) + metric(1))
+
+    whole = read_on(path, torn)
+
+    assert [len(torn.records), len(whole.records)] == [1, 2]
+    assert read_on(path, whole) is whole
+    assert read_on(path, None) == whole
+    path.unlink()
+    with pytest.raises(HpcmlError, match="cannot be read"):
+        read_on(path, whole)
