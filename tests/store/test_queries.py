@@ -20,6 +20,8 @@ from hpcml.store.columns import Keyed
 from hpcml.store.conditions import parse_condition
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
+from hpcml.store.loading import load_runs
+from hpcml.store.pieces import within
 from hpcml.store.query import (
     curve,
     curves,
@@ -343,6 +345,25 @@ def test_many_runs_cost_few_queries(store: Database, runs: Path, monkeypatch: py
     assert 0 < len(asked) <= 24
     assert [record.seed for record in records] == list(range(count - 50))
     assert len(curves(store, [record.uid for record in records], "loss")) == count - 50
+
+
+@pytest.mark.parametrize("chosen", [[1, 2, 3], [3, 2, 1], [1, 3], [1, 1, 3], [2, 2], [1, 3, 3, 4], [4]])
+def test_rows_are_found_by_their_ids_whether_or_not_these_follow_each_other(
+    five_runs: Database, chosen: list[int]
+) -> None:
+    with five_runs.reading() as connection:
+        ids = sorted(connection.execute(select(RUN.c.id)).scalars())
+        asked = [ids[at] for at in chosen]
+        found = [
+            at
+            for piece in within(RUN.c.id, asked)
+            for at in connection.execute(select(RUN.c.id).where(piece)).scalars()
+        ]
+        records = load_runs(connection, asked)
+
+    uids = sorted(uid_of(letter) for letter in "abcde")
+    assert sorted(found) == sorted(set(asked))
+    assert [record.uid for record in records] == [uids[at] for at in chosen]
 
 
 def test_a_record_is_what_it_was_described_as(five_runs: Database) -> None:
