@@ -10,8 +10,9 @@ not in it, Python looks as ever. This module itself loads nothing but what Pytho
 import marshal
 import os
 import sys
+from _thread import RLock
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
-from importlib.util import LazyLoader, cache_from_source, spec_from_file_location
+from importlib.util import cache_from_source, spec_from_file_location
 from types import CodeType, ModuleType
 
 TYPE_CHECKING = False  # not typing's own, which is not loaded yet
@@ -65,7 +66,7 @@ class Bundle:
         file, folder, place = self.head["modules"][name]
         loader: Any = ExtensionFileLoader(name, file) if place is None else _Loader(self, name, file, place)
         if name in _WHEN_USED:
-            loader = LazyLoader(loader)
+            loader = _WhenUsed(loader)
         return spec_from_file_location(
             name, file, loader=loader, submodule_search_locations=None if folder is None else [folder]
         )
@@ -83,6 +84,41 @@ class Bundle:
         """Do what ``exec`` does with a *text* of `dataclasses`, which is compiled already or, where it is new, now."""
         place = self.head["written"].get(text)
         exec(text if place is None else self.at(place), *names)  # noqa: S102 - that library's own text
+
+
+class _WhenUsed:
+    """Has a module loaded by *loader* once something of it is used, which no import statement alone is.
+
+    With the library's own LazyLoader a second one loads the module.
+    """
+
+    def __init__(self, loader: "Any") -> None:  # noqa: ANN401 - of any kind
+        self.loader, self.lock, self.has_begun = loader, RLock(), False
+
+    def create_module(self, spec: ModuleSpec) -> "Any":  # noqa: ANN401 - a module, or None
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__class__ = _Unused
+
+    def load(self, module: ModuleType) -> None:
+        with self.lock:  # of another thread that loads it at this moment
+            if not self.has_begun:
+                self.has_begun = True
+                self.loader.exec_module(module)
+                spec: Any = module.__spec__
+                spec.loader = module.__loader__ = self.loader
+                module.__class__ = ModuleType
+
+
+class _Unused(ModuleType):
+    """A module of which nothing was used yet, or that is being loaded."""
+
+    def __getattribute__(self, name: str) -> "Any":  # noqa: ANN401 - whatever is in a module
+        own = ModuleType.__getattribute__(self, "__dict__")
+        if name != "__spec__" and isinstance(own["__loader__"], _WhenUsed):  # an import asks for __spec__
+            own["__loader__"].load(self)
+        return ModuleType.__getattribute__(self, name)  # it may be of another class by now
 
 
 class _Loader(SourceFileLoader):

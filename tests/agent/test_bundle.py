@@ -110,6 +110,34 @@ def test_what_an_agent_loads_is_the_same_from_a_bundle(tmp_path: Path) -> None:
     assert [after[name] for name in same] == [before[name] for name in same]
 
 
+def test_what_hardly_any_agent_uses_is_loaded_at_its_first_use_and_once(tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+    installation.refresh()
+    look = """
+import sys, threading
+from hpcml.bundled import use_bundle
+use_bundle()
+import pynvml
+from hpcml.agent.nvml import inventory, reader, session
+import hpcml.agent.telemetry.host as host
+
+def is_loaded(module): return type(module).__name__ == "module"
+
+before = is_loaded(pynvml), is_loaded(sys.modules["psutil"])
+errors = []
+def use():
+    try: errors.append(pynvml.NVMLError is pynvml.NVMLError and host.psutil.Process().pid > 0)
+    except BaseException as error: errors.append(error)
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(before, errors == [True] * 8, is_loaded(pynvml), is_loaded(host.psutil),
+      type(pynvml.__loader__).__name__, pynvml.__spec__.loader is pynvml.__loader__)
+"""
+
+    assert installation.python("-c", look).split() == ["(False,", "False)", "True", "True", "True", "_Loader", "True"]
+
+
 def test_a_bundle_is_made_once_and_anew_where_anything_changed(installation: Installation) -> None:
     installation.refresh()
     (bundle,) = installation.bundles
