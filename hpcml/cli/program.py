@@ -42,6 +42,8 @@ def compose(
         program, words = read_program(program_words, words, is_literal=is_literal, most=most)
     with saying_what_is_printed():
         points = compose_from_cli(words, project=Path.cwd(), most=most, program=program)
-    for line in program.remarks([point.run.seed for point in points]) if program is not None and points else ():
-        complain(line)
+    if program is not None and points:
+        seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
+        for line in program.remarks(seeds, precisions, project=Path.cwd()):
+            complain(line)
     return points

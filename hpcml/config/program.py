@@ -12,13 +12,17 @@ import math
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hpcml.config.command_line import kinds_by_key
 from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
-from hpcml.model.placeholders import OF_THE_RUN, names_in
+from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, names_in
+from hpcml.model.precision import PrecisionName, environment
 from hpcml.model.run import Run
+from hpcml.runs.files import read_whole
 
 _SEED = "seed"
 _ARGUMENT = "args."
@@ -63,8 +67,12 @@ class Program:
         for values in itertools.product(*self.sweeps.values()):
             yield dict(zip(self.sweeps, values, strict=True))
 
-    def remarks(self, seeds: Sequence[int]) -> list[str]:
-        """Return lines for the user: what is swept, and what looks like a mistake; *seeds* are those of the runs."""
+    def remarks(self, seeds: Sequence[int], precisions: Collection[PrecisionName], *, project: Path) -> list[str]:
+        """Return lines for the user: what is swept, and what looks like a mistake.
+
+        *seeds* and *precisions* are those of the runs. Files of *project* among the words are looked through for calls
+        of ours.
+        """
         swept = {**self.sweeps, **({_SEED: self.seeds} if self.seeds else {})}
         said = " x ".join(f"{name}: {' '.join(values)}" for name, values in swept.items() if len(values) > 1)
         lines = [f"sweep of the program's own settings: {said}"] if said else []
@@ -72,6 +80,12 @@ class Program:
             lines.append(
                 f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
                 "(a program that reads hpcml_client's run.config has it from there)"
+            )
+        if _are_told_apart_by_nothing(self.words, precisions) and not _asks_us(self.words, project):
+            lines.append(
+                f"{len(set(precisions))} precisions, and no word of the command tells the program its own: write a "
+                "flag with {precision} or {mixed_precision} (a program that calls hpcml_client's apply_precision() has "
+                "it from there)"
             )
         if self.is_sweep and len(seeds) == 1:
             lines.append("-m, and there is one run: a list with commas is a sweep, as in --lr 0.1,0.5")
@@ -123,6 +137,24 @@ def read_program(
         doubts=tuple(_doubts(words)) if is_sweep else (),
     )
     return program, rest
+
+
+def _are_told_apart_by_nothing(words: Sequence[str], precisions: Collection[PrecisionName]) -> bool:
+    """Whether programs of two of *precisions* would get the same words and the same switches in their environment."""
+    asked = {name for name in precisions if name is not PrecisionName.own}
+    switches = {frozenset(environment(name).items()) for name in asked}
+    return len(switches) < len(asked) and not names_in(words, ("precision", MIXED_PRECISION))
+
+
+def _asks_us(words: Sequence[str], project: Path) -> bool:
+    """Whether a word, or a file that one names, has to do with hpcml, and so may ask for its precision."""
+    if any("hpcml" in word for word in words):
+        return True
+    for word in words:
+        with suppress(OSError, ValueError):
+            if word.endswith(".py") and b"hpcml" in read_whole(project / word):
+                return True
+    return False
 
 
 def _check_placeholders(words: Sequence[str], filled_in: Collection[str]) -> None:

@@ -10,6 +10,7 @@ from hpcml.config.compose import Composed, compose_from_cli
 from hpcml.config.program import Program, read_program
 from hpcml.errors import ConfigError
 from hpcml.model.placeholders import fill_in
+from hpcml.model.precision import PrecisionName
 
 
 def swept(line: str, *settings: str) -> Program:
@@ -134,15 +135,15 @@ def test_words_that_cannot_be_meant_are_refused_with_what_to_write(
 
 
 def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
-    assert swept("python m.py --lr 1,2 --seed 0,1").remarks([0, 1]) == [
+    assert swept("python m.py --lr 1,2 --seed 0,1").remarks([0, 1], [], project=Path()) == [
         "sweep of the program's own settings: lr: 1 2 x seed: 0 1"
     ]
-    (no_seed,) = swept("python m.py").remarks([0, 1])
+    (no_seed,) = swept("python m.py").remarks([0, 1], [], project=Path())
     assert "write --seed {seed}" in no_seed
-    assert swept("python m.py --lr 1").remarks([0]) == [
+    assert swept("python m.py --lr 1").remarks([0], [], project=Path()) == [
         "-m, and there is one run: a list with commas is a sweep, as in --lr 0.1,0.5"
     ]
-    (_, expanded) = swept("python m.py --n 1 2 3").remarks([0])
+    (_, expanded) = swept("python m.py --n 1 2 3").remarks([0], [], project=Path())
     assert "write --n FIRST..LAST" in expanded
 
 
@@ -177,3 +178,28 @@ def test_braces_of_the_programs_own_are_left_alone(word: str) -> None:
     assert read_program(["python", "m.py", "--out", word], ["seed=1"])[0].words[-1] == word
     assert read_program(["python", "-c", "print(f'{sed}')"], ["seed=1"])[0].words[-1] == "print(f'{sed}')"
     assert "x" in swept("python m.py training.learning_rate=1,2 x").words
+
+
+@pytest.mark.parametrize(
+    ("line", "names", "is_remarked"),
+    [
+        ("python train.py", ["fp32", "bf16"], True),
+        ("python train.py", ["fp32", "tf32"], False),  # a switch in the environment tells them apart
+        ("python train.py", ["fp32", "fp32"], False),
+        ("python train.py", ["own", "fp32"], False),
+        ("python train.py --p {precision}", ["fp32", "bf16"], False),
+        ("accelerate launch --mixed_precision {mixed_precision} train.py", ["fp32", "bf16"], False),
+        ("python asks.py", ["fp32", "bf16"], False),
+        ("python -c 'import hpcml_client'", ["fp32", "bf16"], False),
+        ("python gone.py", ["fp32", "bf16"], True),
+    ],
+)
+def test_precisions_that_do_not_reach_the_program_are_remarked_on(
+    tmp_path: Path, line: str, names: list[str], *, is_remarked: bool
+) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "asks.py").write_text("from hpcml_client import connect\nconnect().apply_precision()\n")
+
+    said = swept(line).remarks([0, 0], [PrecisionName[name] for name in names], project=tmp_path)
+
+    assert any("2 precisions, and no word of the command tells" in one for one in said) == is_remarked
