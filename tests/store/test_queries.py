@@ -21,7 +21,6 @@ from hpcml.store.conditions import parse_condition
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.loading import load_runs
-from hpcml.store.pieces import within
 from hpcml.store.query import (
     curve,
     curves,
@@ -351,15 +350,11 @@ def test_many_runs_cost_few_queries(store: Database, runs: Path, monkeypatch: py
 def test_rows_are_found_by_their_ids_whether_or_not_these_follow_each_other(
     five_runs: Database, chosen: list[int]
 ) -> None:
-    with five_runs.reading() as connection:
-        ids = sorted(connection.execute(select(RUN.c.id)).scalars())
+    with five_runs.reading() as reading:
+        ids = sorted(reading.column("SELECT id FROM run"))
         asked = [ids[at] for at in chosen]
-        found = [
-            at
-            for piece in within(RUN.c.id, asked)
-            for at in connection.execute(select(RUN.c.id).where(piece)).scalars()
-        ]
-        records = load_runs(connection, asked)
+        found = reading.column("SELECT id FROM run WHERE id IN :ids", ids=asked)
+        records = load_runs(reading, asked)
 
     uids = sorted(uid_of(letter) for letter in "abcde")
     assert sorted(found) == sorted(set(asked))
