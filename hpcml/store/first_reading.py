@@ -2,7 +2,7 @@
 
 A run's files are read and its rows made before anything is locked; then a transaction writes those of a whole group.
 What is stored is to the row what `hpcml.store.ingest` stores run by run, which also takes all that does not go here:
-runs that the store knows, long ones, telemetry, and stores on a server, where others write at the same time.
+runs that the store knows, long ones, and telemetry.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, merge
 from hpcml.store.facts import Happening, JournalStart
 from hpcml.store.journal_rows import Cursor
 from hpcml.store.journals import find_header, sizes_in
+from hpcml.store.locks import hold_runs, is_server
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport
 from hpcml.store.parse import Stretch, storable, take_in
-from hpcml.store.pieces import insert_rows
-from hpcml.store.rows import TELLING, EventRow, add_metrics, folded, insert_events, write_points
+from hpcml.store.rows import TELLING, EventRow, add_metrics, folded, insert_anywhere, insert_events, write_points
 from hpcml.store.schema import JOURNAL, METRIC, RUN, RUN_NOTE, RUN_TAG, RUN_USAGE, RUN_WORK, SERIES, SUMMARY
 from hpcml.store.setting_rows import Groups, write_settings
 
 _MOST_RUNS = 250  # in one transaction: a quarter of a second during which nobody else can write
 _LONG_BYTES = 1 << 20  # of journals: their points take the time, and not the run
 
+_NEXT_IDS = "SELECT nextval(pg_get_serial_sequence(%s, 'id')) FROM generate_series(1, %s)"
 _TALLY = tuple(each.name for each in fields(Tally))
 
 
@@ -93,12 +94,13 @@ class FirstReadings:
 def read_first(connection: Connection, run_dirs: Iterable[RunDir], *, batch_bytes: int) -> FirstReadings:
     """Write the runs among *run_dirs* that the store does not have, and are short, in transactions of many runs.
 
-    *connection* is for writing, to a store that is no server, and in no transaction. *batch_bytes* bounds the journals
-    of one transaction. A run that cannot be read becomes a line of the report's problems.
+    *connection* is for writing, and in no transaction. *batch_bytes* bounds the journals of one transaction. A run that
+    cannot be read becomes a line of the report's problems.
     """
     done = FirstReadings(report=IngestReport(), left=[])
     for group in _groups(run_dirs, batch_bytes, done):
         with connection.begin():
+            hold_runs(connection, {reading.described.uid for reading in group})
             known = _known(connection, group)
             new: dict[str, _FirstReading] = {}
             for reading in group:
@@ -193,11 +195,12 @@ def _known(connection: Connection, group: Sequence[_FirstReading]) -> set[str]:
 
 def _write(connection: Connection, readings: Sequence[_FirstReading]) -> None:
     """Write the rows of *readings*, in the caller's transaction; the store has none of them."""
+    journals = [journal for reading in readings for journal in reading.journals]
     new = _NewRows(
         metric_ids=_metric_ids(connection, readings),
-        run_ids=_free_ids(connection, RUN),
-        journal_ids=_free_ids(connection, JOURNAL),
-        series_ids=_free_ids(connection, SERIES),
+        run_ids=_free_ids(connection, RUN, len(readings)),
+        journal_ids=_free_ids(connection, JOURNAL, len(journals)),
+        series_ids=_free_ids(connection, SERIES, sum(len(journal.stretch.points) for journal in journals)),
     )
     for reading in readings:
         new.add(reading)
@@ -205,9 +208,9 @@ def _write(connection: Connection, readings: Sequence[_FirstReading]) -> None:
         if found := new.of[table]:
             columns = tuple(found[0])
             values = chain.from_iterable(map(itemgetter(*columns), found))
-            insert_rows(connection, f"{table.name} ({', '.join(columns)})", list(values), len(columns))
+            insert_anywhere(connection, f"{table.name} ({', '.join(columns)})", list(values), len(columns))
     write_settings(connection, new.settings)
-    insert_rows(connection, "run_fact (run_id, key, value)", list(chain.from_iterable(new.facts)), 3)
+    insert_anywhere(connection, "run_fact (run_id, key, value)", list(chain.from_iterable(new.facts)), 3)
     if new.events:
         insert_events(connection, new.events)
     if new.points:
@@ -216,7 +219,7 @@ def _write(connection: Connection, readings: Sequence[_FirstReading]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NewRows:
-    """The rows of many runs; ids are counted on from the tables', which nobody else changes meanwhile."""
+    """The rows of many runs; their ids are free (`_free_ids`)."""
 
     metric_ids: Mapping[str, int]
     run_ids: Iterator[int]
@@ -263,7 +266,11 @@ class _NewRows:
             self.points.append((series_id, columns))
 
 
-def _free_ids(connection: Connection, table: Table) -> Iterator[int]:
+def _free_ids(connection: Connection, table: Table, n: int) -> Iterator[int]:
+    """Return *n* ids for new rows of *table*: from its sequence on a server, else counted on, as nobody else writes."""
+    if is_server(connection):
+        ids = connection.exec_driver_sql(_NEXT_IDS, (table.name, n)).scalars()
+        return iter([int(at) for at in ids])
     return count(int(connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()) + 1)
 
 

@@ -28,7 +28,7 @@ from hpcml.store.first_reading import read_first
 from hpcml.store.journals import find_header, is_replaced, sizes_in
 from hpcml.store.later_reading import read_later
 from hpcml.store.loading import load_points
-from hpcml.store.locks import hold_run, is_server
+from hpcml.store.locks import hold_run
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport, News, find_news, is_unchanged
 from hpcml.store.origin import home_of
@@ -102,10 +102,9 @@ def read_news(
     reading = _Reading(roots=[root.absolute() for root in roots], batch_bytes=batch_bytes, is_anew=is_anew)
     with store.writing() as connection:
         left: Sequence[RunDir] = news.changed
-        if not is_anew and not is_server(connection):  # where others write at the same time, each run is locked
+        if not is_anew:
             first = read_first(connection, left, batch_bytes=batch_bytes)
             report, left = report + first.report, first.left
-        if not is_anew:
             later = read_later(connection, left)
             report, left = report + later.report, later.left
         return report + _report_of(connection, left, reading, news.seen)

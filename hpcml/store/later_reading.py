@@ -18,7 +18,7 @@ from hpcml.runs.layout import RunDir
 from hpcml.store.curves import Precedence
 from hpcml.store.first_reading import FirstReadings, Journal, journal_row, read_journal
 from hpcml.store.journals import sizes_in
-from hpcml.store.locks import hold_run
+from hpcml.store.locks import hold_runs
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport
 from hpcml.store.pieces import chunked, within
@@ -65,8 +65,7 @@ def _read_group(connection: Connection, run_dirs: Sequence[RunDir], done: FirstR
             done.left.append(run_dir)
         else:
             described[found.uid] = (run_dir, found)
-    for uid in sorted(described):  # in one order, so that two writers do not wait for each other
-        hold_run(connection, uid)
+    hold_runs(connection, described)
     known = _known(connection, {uid: found for uid, (_, found) in described.items()})
     new: dict[int, list[Journal]] = {}
     for uid, (run_dir, _) in described.items():

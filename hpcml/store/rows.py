@@ -310,6 +310,18 @@ def insert_events(connection: Connection, events: Sequence[EventRow]) -> None:
         insert_rows(connection, _EVENT, list(chain.from_iterable(events)), _EVENT_WIDTH)
 
 
+def insert_anywhere(connection: Connection, into: str, values: Sequence[object], width: int) -> None:
+    """Insert rows as `insert_rows` does, and into a server by COPY."""
+    if not is_server(connection):
+        insert_rows(connection, into, values, width)
+        return
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    with driver.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN") as copy:
+        for at in range(0, len(values), width):
+            copy.write_row(values[at : at + width])
+
+
 def write_points(connection: Connection, series: Sequence[tuple[int, Columns]]) -> None:
     """Add the points of *series*, by id, replacing those of the same series and step; none is there twice.
 

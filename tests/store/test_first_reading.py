@@ -12,6 +12,7 @@ from hpcml.runs.layout import find_run_dirs
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all, ingest_run
 from hpcml.store.opening import open_store
+from hpcml.store.postgres import PostgresStore
 from hpcml.store.query import find_runs
 from hpcml.store.sqlite.file import SqliteStore
 from hpcml_client.journal import JournalWriter
@@ -47,21 +48,18 @@ def varied_runs(runs: Path, count: int) -> None:
         (run_dir.journals / "9-foreign.jsonl").write_text("nobody knows\n", encoding="utf-8")
 
 
-def test_the_rows_are_those_of_runs_read_one_by_one(runs: Path, tmp_path: Path) -> None:
+def test_the_rows_are_those_of_runs_read_one_by_one(store: Database, runs: Path, tmp_path: Path) -> None:
     varied_runs(runs, 20)
-    with (
-        closing(open_store(str(tmp_path / "together.db"))) as together,
-        closing(open_store(str(tmp_path / "single.db"))) as single,
-    ):
-        report = ingest_all(together, runs)
+    with closing(open_store(str(tmp_path / "single.db"))) as single:
+        report = ingest_all(store, runs)
         one_by_one = [ingest_run(single, run_dir) for run_dir in find_run_dirs(runs)]
 
-        assert contents(together) == contents(single)
+        assert contents(store) == contents(single)
         assert report == sum(one_by_one[1:], one_by_one[0])
-        assert find_runs(together) == find_runs(single)
+        assert find_runs(store) == find_runs(single)
         assert report.bad_lines
         assert report.problems
-        assert ingest_all(together, runs).new_points == 0
+        assert ingest_all(store, runs).new_points == 0
 
 
 def test_what_comes_later_is_added_to_what_was_read_together(store: Database, runs: Path, tmp_path: Path) -> None:
@@ -79,18 +77,17 @@ def test_what_comes_later_is_added_to_what_was_read_together(store: Database, ru
         assert contents(store) == contents(fresh)
 
 
-def test_a_hundred_runs_take_few_statements(tmp_path: Path, runs: Path) -> None:
+def test_a_hundred_runs_take_few_statements(store: Database, runs: Path) -> None:
     varied_runs(runs, 100)
     told: Counter[str] = Counter()
-    with closing(open_store(str(tmp_path / "store.db"))) as store:
-        assert isinstance(store, SqliteStore)
+    assert isinstance(store, SqliteStore | PostgresStore)
 
-        @event.listens_for(store._engine, "before_cursor_execute")
-        def _note(_connection, _cursor, statement, *_words):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN002, ANN202
-            told[statement.split()[0]] += 1
+    @event.listens_for(store._engine, "before_cursor_execute")
+    def _note(_connection, _cursor, statement, *_words):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN002, ANN202
+        told[statement.split()[0]] += 1
 
-        ingest_all(store, runs)
+    ingest_all(store, runs)
 
-        assert told.total() < 50, told
-        assert told["BEGIN"] < 5, told
-        assert len(find_runs(store)) == 100
+    assert told.total() < 50, told
+    assert told["BEGIN"] < 5, told
+    assert len(find_runs(store)) == 100
