@@ -26,7 +26,7 @@ from hpcml.agent.outcome import how
 from hpcml.runs.journal import parse_chunk
 
 if TYPE_CHECKING:
-    from hpcml.agent.telemetry.host import FirstReading, HostReader
+    from hpcml.agent.telemetry.host import HostReader, HostReading
     from hpcml.agent.telemetry.sampler import Orders
     from hpcml.agent.telemetry.summary import NodeSummary
 
@@ -51,6 +51,7 @@ class SamplerHandle:
     is_on: bool = True  # else it tells the facts of the GPUs and takes no samples
     trouble: str | None = None  # why there is none, or no more
     _later: _Later | None = None  # what is to be started beside the program
+    _reader: HostReader | None = None  # with which the agent read before the program
     _facts: Mapping[str, Any] | None = None  # of the GPUs, told and not yet taken
     _has_said: bool = False
     _said: bytes = b""
@@ -72,7 +73,7 @@ class SamplerHandle:
         chosen = {**environ, **{name: plan.environment[name] for name in _CHOOSE_GPUS if name in plan.environment}}
         agent = os.getpid()
 
-        def act(reader: HostReader | None = None, first: FirstReading | None = None) -> int:
+        def act(reader: HostReader | None = None, first: HostReading | None = None) -> int:
             from hpcml.agent.telemetry.sampler import sample  # noqa: PLC0415 - in its own process
 
             os.environ.clear()
@@ -106,7 +107,7 @@ class SamplerHandle:
         """
         if self._later is not None:
             try:
-                self._later.read()
+                self._reader = self._later.read()
             except Exception as error:  # noqa: BLE001 - as in a sampler, which would have ended
                 self._later, self.trouble = None, f"the first sample failed: {error!r}"
         self._begin_s = time.monotonic()
@@ -142,21 +143,39 @@ class SamplerHandle:
         ended_s = time.monotonic()
         if self._begin_s is None:
             self._begin_s = ended_s
+        last = self._last_reading()
         self.after_start()  # of a program that could not be started
-        self.stop()
+        self.stop(last)
         summary = self._summed_up()
         summary.end(ended_s)
         self._fold(to_the_end=True)
         details = {**summary.details(), "wall_s": ended_s - self._begin_s}
         return details | ({"trouble": self.trouble} if self.trouble else {})
 
-    def stop(self) -> None:
-        """End the sampler, with SIGKILL if it does not answer; further calls do nothing."""
+    def _last_reading(self) -> HostReading | None:
+        """Read the host at the end of a program that was quicker than its sampler, whose last sample would be late."""
+        if self._reader is None:
+            return None
+        if self.process is not None and select.select([self.process.said], [], [], 0.0)[0]:
+            self._listen()
+        if self._has_said:
+            return None
+        from hpcml.agent.telemetry.host import reading_alone  # noqa: PLC0415 - as above
+
+        with suppress(OSError, ValueError):  # then the sampler reads, a little later
+            return reading_alone(self._reader)
+        return None
+
+    def stop(self, last: HostReading | None = None) -> None:
+        """End the sampler, with SIGKILL if it does not answer; further calls do nothing.
+
+        Its last sample is *last*, where that is given.
+        """
         if self.process is None or self._stopped:
             return
         self._stopped = True
         with suppress(OSError):  # it has ended
-            os.write(self.process.control, b"stop\n")
+            os.write(self.process.control, b"stop\n" if last is None else f"{json.dumps(last)}\n".encode())
         code = self.process.wait(PATIENCE_S - _TO_DIE_S)
         if code is None:
             self.trouble = self.trouble or f"the sampler did not answer within {PATIENCE_S:g} s and was killed"
@@ -209,17 +228,18 @@ class SamplerHandle:
 class _Later:
     """A sampler that is started beside the program: the agent has read before what counts from the program's start."""
 
-    _act: Callable[[HostReader | None, FirstReading | None], int]
+    _act: Callable[[HostReader | None, HostReading | None], int]
     network: bool
     environ: Mapping[str, str]
     _reader: HostReader | None = None
-    _first: FirstReading | None = None
+    _first: HostReading | None = None
 
-    def read(self) -> None:
-        """Read what the host's totals are before the program starts."""
+    def read(self) -> HostReader:
+        """Read what the host's totals are before the program starts; return what it was read with."""
         from hpcml.agent.telemetry.host import first_reading  # noqa: PLC0415 - not for a sampler that reads itself
 
         self._reader, self._first = first_reading(self.environ, network=self.network)
+        return self._reader
 
     def act(self) -> int:
         """Be the sampler; return its exit status."""

@@ -199,23 +199,28 @@ class HostReader:
         return values
 
 
-class FirstReading(NamedTuple):
-    """What a reader read first, and how long that took."""
+class HostReading(NamedTuple):
+    """What a reader read of the host alone, and how long that took."""
 
     at_s: float  # of the monotonic clock
     values: dict[str, float]
     took_s: float
 
 
-def first_reading(environ: Mapping[str, str], *, network: bool) -> tuple[HostReader, FirstReading]:
+def first_reading(environ: Mapping[str, str], *, network: bool) -> tuple[HostReader, HostReading]:
     """Return a reader of the job in *environ*, for the processes below this one, which has none yet; and what it read.
 
     A fork of this process goes on with the reader.
     """
     reader = HostReader(root=os.getpid(), group=find_job_group(job_id(environ)), network=network)
+    return reader, reading_alone(reader)
+
+
+def reading_alone(reader: HostReader) -> HostReading:
+    """Return what *reader* reads now, where there are no processes below this one."""
     at_s = time.monotonic()
     values = reader.read_alone(at_s)
-    return reader, FirstReading(at_s, values, time.monotonic() - at_s)
+    return HostReading(at_s, values, time.monotonic() - at_s)
 
 
 def load_psutil() -> None:

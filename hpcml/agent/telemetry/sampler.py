@@ -2,8 +2,8 @@
 
 It has one thread, and may hang in NVML for as long as it likes: nobody waits for it. On its standard output it says one
 line, once it reads: the file it writes and the facts of the GPUs, as JSON. Any word on its standard input asks for a
-last tick; the end of that input, or of the agent, ends it at once. ``python -P -m hpcml.agent.telemetry.sampler RUN_DIR
-...`` does the same for a process that is no fork of an agent.
+last tick, and a JSON list there says it (`HostReading`); the end of that input, or of the agent, ends it at once.
+``python -P -m hpcml.agent.telemetry.sampler RUN_DIR ...`` does the same for a process that is no fork of an agent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from hpcml.agent.nvml.inventory import shown_gpus, topology_facts
 from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
-from hpcml.agent.telemetry.host import FirstReading, HostReader, find_job_group, job_id, load_psutil
+from hpcml.agent.telemetry.host import HostReader, HostReading, find_job_group, job_id, load_psutil
 from hpcml.agent.telemetry.node import NodeReader
 from hpcml.paths import begin_in_utf8
 from hpcml.runs.layout import RunDir
@@ -61,7 +61,7 @@ class Sampler:
     ticks: int = 0
     missed: int = 0
 
-    def begin(self, about: Mapping[str, Any], first: FirstReading | None = None) -> None:
+    def begin(self, about: Mapping[str, Any], first: HostReading | None = None) -> None:
         """Take the first sample, or the one that the agent has taken, after an event that describes what is read."""
         if first is None:
             values = self._measure(time.perf_counter(), last=False)
@@ -75,13 +75,20 @@ class Sampler:
         due_s = time.monotonic() + self.interval_s
         while True:
             if select.select([control], [], [], max(0.0, due_s - time.monotonic()))[0]:
-                if os.read(control, 64):
-                    self._write(self._measure(time.perf_counter(), last=True))
+                if words := os.read(control, 4096):
+                    self._write(self._told(words) or self._measure(time.perf_counter(), last=True))
                 return
             late = int((time.monotonic() - due_s) / self.interval_s)
             self.missed += late
             due_s += (late + 1) * self.interval_s
             self._write(self._measure(time.perf_counter(), last=False))
+
+    def _told(self, words: bytes) -> dict[str, float] | None:
+        """Return the sample that *words* of the agent hold; None where it has taken none."""
+        if not words.startswith(b"["):
+            return None
+        last = HostReading(*json.loads(words))
+        return self._with_ours(self.node.named(last.at_s, last.values), last.took_s)
 
     def _measure(self, began_s: float, *, last: bool) -> dict[str, float]:
         values = self.node.read(whatever_it_takes=last)
@@ -121,7 +128,7 @@ class Orders:
     samplers: Sequence[str] = field(default_factory=list)  # of packages, by name
 
 
-def sample(orders: Orders, reader: HostReader | None = None, first: FirstReading | None = None) -> int:
+def sample(orders: Orders, reader: HostReader | None = None, first: HostReading | None = None) -> int:
     """Sample until the agent asks for the end, or ends itself; return the exit status.
 
     *reader* is that of the agent, which *first* has been read with before the program started.
