@@ -56,7 +56,7 @@ def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
 def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
     """Return the verdict in words; of one that an interval alone does not explain, also the reason."""
     if row.verdict == "unstable":
-        return _unstable(cell, row)
+        return _unstable(comparison, cell, row)
     if row.verdict != "inconclusive":
         return _WORDS.get(row.verdict, row.verdict)
     if row.verdict_alone is not None:
@@ -75,9 +75,11 @@ def look_words(look: RowLook) -> str:
     return f"look {look.number} of {look.of} at {look.n} seeds, level {look.level:.2g}: {then}"
 
 
-def _unstable(cell: Cell, row: Row) -> str:
+def _unstable(comparison: Comparison, cell: Cell, row: Row) -> str:
     reference = next((each for each in cell.rows if each.verdict == "reference"), None)
     ours, theirs = (_lost(None if each is None else each.losses) for each in (row, reference))
+    if all(each is None or each.losses is None or each.losses.n == each.n_without_metric for each in (row, reference)):
+        return f"unstable: {ours} of its runs completed without any {comparison.metric}, of {cell.reference} {theirs}"
     return f"unstable: lost {ours} of its runs to their own doing, {cell.reference} lost {theirs}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from recorded_runs import arm, run, summary
@@ -147,3 +148,16 @@ def test_exact_figures_are_those_of_the_books() -> None:
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     assert sign_flip(values) == pytest.approx(flipped.pvalue)
     assert p_more(0, 10, 3, 10) == 1.0
+
+
+def test_runs_of_which_no_value_was_read_are_not_said_to_have_broken_down() -> None:
+    mute = [replace(one, metrics={}) for one in arm("tf32", [0.9] * 8)]
+    one, reference = run("tf32", 8, math.nan), arm("fp32", [*TEN])
+    ok = [run("tf32", 9, TEN[9])]
+
+    only_mute = compare([*reference, *mute, *ok], {}, LARGE).cells[0].rows[1]
+    both = compare([*reference, *mute, one, *ok], {}, LARGE).cells[0].rows[1]
+
+    assert (only_mute.verdict, both.verdict) == ("unstable", "unstable")
+    assert any(flag.startswith("8/9 runs completed without the metric, against 0/10") for flag in only_mute.flags)
+    assert any(flag.startswith("9/10 runs lost to their own doing, against 0/10") for flag in both.flags)

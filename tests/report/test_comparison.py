@@ -12,7 +12,7 @@ from rendered import comparison_csv, comparison_json, comparison_markdown, compa
 from report_values import EVIL, ci, comparison, difference, row, speed
 from rich.console import Console
 
-from hpcml.model.comparison import Comparison, Cost, Discrepancy, Load, Occurrence, ToTarget
+from hpcml.model.comparison import Comparison, Cost, Discrepancy, Load, Losses, Occurrence, ToTarget
 from hpcml.report.comparison import comparison_document
 from hpcml.report.document import IntervalChart
 from hpcml.report.text_charts import PLAIN, interval_bars
@@ -427,3 +427,24 @@ def test_a_spreadsheet_runs_nothing_from_a_name() -> None:
 
     assert lines[0]["model"] == "'=HYPERLINK(1)"
     assert lines[1]["difference"] == "-0.001"
+
+
+@pytest.mark.parametrize(
+    ("n_without_metric", "said"),
+    [
+        (4, "unstable: 4 of 5 of its runs completed without any val_accuracy, of fp32 0 of 5"),
+        (3, "unstable: lost 4 of 5"),
+    ],
+)
+def test_runs_that_reported_nothing_are_not_said_to_be_their_arms_doing(n_without_metric: int, said: str) -> None:
+    lost, none = (Losses(n=n, n_ended=5, rate_ci90=None, p_more=None, n_elsewhere=0) for n in (4, 0))
+    known = comparison()
+    (cell,) = known.cells
+    rows = (
+        replace(cell.rows[0], losses=none),
+        row("tf32", 0.9, verdict="unstable", losses=lost, n_without_metric=n_without_metric),
+    )
+
+    text = comparison_text(replace(known, cells=(replace(cell, rows=rows),)))
+
+    assert said in " ".join(text.split())

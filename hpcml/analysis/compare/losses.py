@@ -84,8 +84,10 @@ def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
 def lost_words(arm: Arm, reference: Arm) -> str:
     """Return "8/10 runs lost to their own doing, against 0/10 of fp32 (p = 0.0001)"."""
     (lost, n), (other_lost, other_n) = _counts(arm), _counts(reference)
+    are_mute = all(len(lost_runs(each)) == len(each.without_metric) for each in (arm, reference))
+    how = "completed without the metric" if are_mute else "lost to their own doing"
     return (
-        f"{lost}/{n} runs lost to their own doing, against {other_lost}/{other_n} of {reference.level} "
+        f"{lost}/{n} runs {how}, against {other_lost}/{other_n} of {reference.level} "
         f"(p = {_p_more(arm, reference):.2g})"
     )
 
