@@ -6,6 +6,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from rich.console import Console
 from rich.markup import escape
@@ -34,6 +35,7 @@ from hpcml.schedulers.local.waiting import why_waiting
 _PERIOD_S = 0.25
 _SECOND_THOUGHT_S = 5.0
 _WAITS_PERIOD_S = 2.0
+_ENDS_PERIOD_S = 2.0
 _SAY_AFTER_S, _SAY_PERIOD_S = 5.0, 60.0  # without a terminal: a line of what goes on and what is waited for
 _INTERRUPTED = 130
 _MOST_NAMES = 6
@@ -127,6 +129,26 @@ class _Waits:
         return f"{n} runs waiting for {what.replace('; no. ', '; the first is no. ')}"
 
 
+class _Supervision:
+    """Whether the queue of runs on this machine is alive; once it is not, ends are looked for that nobody told."""
+
+    def __init__(self, launched: Sequence[Launched], places: Places) -> None:
+        self._tickets = [item.ticket for item in launched]
+        self._places = places
+        self._looked_at: float | None = None
+
+    def is_there(self) -> bool:
+        if has_live_queue(self._tickets):
+            return True
+        if self._looked_at is None:  # the first time, all ends are mostly told
+            self._looked_at = time.monotonic()
+        elif time.monotonic() - self._looked_at >= _ENDS_PERIOD_S:
+            with suppress(StoreError), opened(self._places) as store:
+                collect(store, self._places, is_silent=True)
+            self._looked_at = time.monotonic()
+        return False
+
+
 def _show(launched: Sequence[Launched], places: Places, console: Console) -> list[Glimpse]:
     names = labels(launched)
     progress = Progress(
@@ -155,7 +177,7 @@ def _show(launched: Sequence[Launched], places: Places, console: Console) -> lis
         for glimpses in follow(
             [item.run_dir for item in launched],
             period_s=_PERIOD_S,
-            is_supervised=lambda: has_live_queue([item.ticket for item in launched]),
+            is_supervised=_Supervision(launched, places).is_there,
         ):
             waits.look(glimpses)
             now = time.monotonic()

@@ -76,3 +76,11 @@ def test_every_command_takes_the_newest_run_and_the_last_submission(hpcml: Hpcml
 
     assert {done.stderr for done in unknown} == {"hpcml: @7: there are fewer runs than that\n"}
     assert {done.returncode for done in unknown} == {2}
+
+
+def test_a_run_whose_agent_was_killed_is_waited_for_no_longer(hpcml: Hpcml) -> None:
+    done = hpcml("run", program("import os, signal; os.kill(os.getppid(), signal.SIGKILL)"), timeout_s=60)
+
+    assert done.returncode == 1
+    assert "LOST: its agent ended without recording an outcome" in done.stderr
+    assert "0 of 1 runs completed" in done.stdout
