@@ -28,7 +28,7 @@ from hpcml.store.first_reading import read_first
 from hpcml.store.journals import find_header, is_replaced, sizes_in
 from hpcml.store.later_reading import read_later
 from hpcml.store.loading import load_points
-from hpcml.store.locks import hold_run
+from hpcml.store.locks import hold_run, is_server
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport, News, find_news, is_unchanged
 from hpcml.store.origin import home_of
