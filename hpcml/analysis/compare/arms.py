@@ -163,8 +163,11 @@ def metric_value(run: RunRecord, metric: str) -> float | None:
 
 def with_nonfinite_loss(runs: Sequence[RunRecord]) -> int:
     """Return of how many *runs* any loss was nan or infinite at any step."""
-    broken = [(run.uid, name) for run in runs for name, of in run.metrics.items() if of.n_nonfinite > 0]
-    return len({uid for uid, name in broken if _LOSS.search(name)})
+    names: set[str] = set().union(*(run.metrics for run in runs))
+    losses = list(filter(_LOSS.search, names))
+    return len(
+        {run.uid for name in losses for run in runs if name in run.metrics and run.metrics[name].n_nonfinite > 0}
+    )
 
 
 def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:

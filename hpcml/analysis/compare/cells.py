@@ -54,7 +54,7 @@ def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[st
         by_groups[wheres[id(run.params)]].append(run)
     found: list[CellRuns] = []
     for where, members in by_groups.items():
-        distinct = with_distinct_settings(members)
+        distinct = distinct if len(members) == len(runs) else with_distinct_settings(members)
         keys = differing(distinct, settings_of(distinct))
         splitting = [key for key in keys if allowed is not None and key not in allowed and not factor.owns(key)]
         mixed = tuple(key for key in keys if key not in splitting)
@@ -94,7 +94,7 @@ class Terms:
     higher_is_better: bool
     by_precision: bool
     steady: Mapping[str, SteadyState]  # by uid, one step window for all
-    reporting: Collection[str]  # uids of the runs that reported step_time_s at all
+    reporting: Collection[str]  # uids of the runs that reported step_time_s and have no steady state
     steps: Curves  # step_time_s
     data: Curves  # data_time_s
     communication: Curves  # communication_time_s

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from hpcml.analysis.compare.arms import Arm, excluded, sort_runs
 from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells
@@ -155,7 +154,7 @@ def _look_at(factor: Factor, group: CellRuns, metric: str, *, has_target: bool) 
     distinct = with_distinct_settings(counted)
     may_stop_early = has_target or any(run.params.get("objective.target") is not None for run in distinct)
     differences = find_differences(factor, counted, group.mixed, metric=metric, may_stop_early=may_stop_early)
-    return JudgedCell(group=group, arms=arms, differences=differences)
+    return JudgedCell(group=group, arms=arms, counted=counted, distinct=distinct, differences=differences)
 
 
 def _require_two_levels_somewhere(factor: Factor, found: Sequence[JudgedCell]) -> None:
@@ -200,17 +199,9 @@ class JudgedCell:
 
     group: CellRuns
     arms: Mapping[str, Arm]  # by level, in the factor's order
+    counted: Sequence[RunRecord]  # that enter any statistics: completed, with a finite value of the metric
+    distinct: Sequence[RunRecord]  # of those that count one for each content of the settings and each seed
     differences: Differences
-
-    @cached_property
-    def counted(self) -> Sequence[RunRecord]:
-        """The runs that enter any statistics: completed, with a finite value of the metric."""
-        return [run for arm in self.arms.values() for run in arm.ok]
-
-    @cached_property
-    def distinct(self) -> Sequence[RunRecord]:
-        """Of those that count one for each content of the settings and each seed."""
-        return with_distinct_settings(self.counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +278,7 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         higher_is_better=higher_is_better,
         by_precision=question.factor.group == "precision",
         steady=steady,
-        reporting={run.uid for run in found.counted if run.uid in steady or question.curves[STEP].get(run.uid)},
+        reporting={run.uid for run in found.counted if run.uid not in steady and question.curves[STEP].get(run.uid)},
         steps=question.curves[STEP],
         data=question.curves.get(DATA, {}),
         communication=question.curves.get(COMMUNICATION, {}),

@@ -158,7 +158,7 @@ def _questions(settings: Iterable[str], metric: str | None) -> Iterator[tuple[st
     for key in settings:
         yield key, "setting", setting(key)
     if metric is not None:
-        yield LAST_STEP, "fact", lambda run: run.metrics[metric].last_step if metric in run.metrics else None
+        yield LAST_STEP, "fact", lambda run: None if (of := run.metrics.get(metric)) is None else of.last_step
     for key in (*_BINDING_FACTS, *_NOTED_FACTS):
         if key != LAST_STEP:
             yield key, "fact", _fact(key)

@@ -182,7 +182,7 @@ def _shape_flags(arm: Arm, terms: Terms) -> list[str]:
 def _time_flags(arm: Arm, terms: Terms) -> list[str]:
     """Return the flags about seeds without a steady step time, by the reason."""
     steady = {run.seed for run, of in zip(arm.ok, arm.states(terms.steady), strict=True) if of is not None}
-    reported = {run.seed for run in arm.ok if run.uid in terms.reporting}
+    reported = steady | ({run.seed for run in arm.ok if run.uid in terms.reporting} if terms.reporting else set())
     n, n_silent, n_short = len(arm.values), len(set(arm.values) - reported), len(reported - steady)
     flags = []
     if n_silent:

@@ -62,7 +62,8 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
     """
     if not runs:
         raise ComparisonError("no runs to judge: none matches the selection")
-    metric = metric or _agreed(runs, "metric")
+    distinct = with_distinct_settings(runs)
+    metric = metric or _agreed(distinct, "metric", runs)
     if not any(metric in run.metrics for run in runs):
         known = sorted({name for run in runs for name in run.metrics})
         near = suggest(metric, known) or f"they have {', '.join(known) or _NO_METRICS}"
@@ -71,8 +72,8 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
         if goal not in Goal.__members__:
             raise ComparisonError(f"goal={goal}: choose max or min")
         return Yardstick(metric=metric, goal="max" if goal == Goal.max.name else "min", goal_source="command line")
-    if own := _judged_by(runs, metric):
-        is_max = _agreed(own, "goal") == Goal.max.name
+    if own := _judged_by(distinct, metric):
+        is_max = _agreed(own, "goal", runs, metric) == Goal.max.name
         return Yardstick(metric=metric, goal="max" if is_max else "min", goal_source="config")
     is_min = goal_by_name(metric) is Goal.min
     return Yardstick(metric=metric, goal="min" if is_min else "max", goal_source="metric name")
@@ -124,10 +125,11 @@ def _margin_of(run: RunRecord, metric: str) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _agreed(runs: Sequence[RunRecord], word: str) -> str:
-    values = {run.params.get(f"objective.{word}") for run in with_distinct_settings(runs)}
+def _agreed(distinct: Sequence[RunRecord], word: str, runs: Sequence[RunRecord], metric: str | None = None) -> str:
+    """Return what all *distinct* ones of *runs* say; an error counts *runs*, where *metric* is given those of it."""
+    values = {run.params.get(f"objective.{word}") for run in distinct}
     if len(values) > 1:
-        raise ComparisonError(_disagreement(runs, word))
+        raise ComparisonError(_disagreement(runs if metric is None else _judged_by(runs, metric), word))
     value = next(iter(values))
     if value is None:
         raise ComparisonError(f"these runs say no objective.{word}; give one with --{word}")
