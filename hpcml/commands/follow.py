@@ -38,7 +38,7 @@ def follow(
     over_since: float | None = None
     while True:
         supervised = is_supervised()  # asked first: what is written before the queue ends is seen by the look below
-        glimpses = [_unless_removed(watcher) for watcher in watchers]
+        glimpses = [look_unless_removed(watcher) for watcher in watchers]
         yield glimpses
         if all(glimpse.is_over for glimpse in glimpses):
             now = time.monotonic()
@@ -52,7 +52,8 @@ def follow(
         time.sleep(period_s)
 
 
-def _unless_removed(watcher: Watcher) -> Glimpse:
+def look_unless_removed(watcher: Watcher) -> Glimpse:
+    """Return what *watcher* sees; a run whose directory is gone, though it was there, is lost."""
     try:
         glimpse = watcher.look()
     except FileNotFoundError:

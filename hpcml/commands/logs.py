@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from hpcml.commands.follow import Glimpse, Watcher
+from hpcml.commands.follow import Glimpse, Watcher, look_unless_removed
 from hpcml.errors import ConfigError
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
@@ -207,7 +207,7 @@ class _Life:
         if now >= self._refresh_at:
             self._refresh()
             self._refresh_at = time.monotonic() + _REFRESH_S
-        seen = self._watcher.look()
+        seen = look_unless_removed(self._watcher)
         if not seen.is_over:
             self._over_since = None
         elif self._over_since is None:

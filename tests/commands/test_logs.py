@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -115,6 +116,17 @@ def test_following_a_run_that_never_printed_ends_with_it(run_dir: RunDir) -> Non
     tell(run_dir, "0-collect", ("lost", {"reason": "x"}))
 
     assert Reading(run_dir, LogRequest()).ends() == b""
+
+
+def test_following_ends_with_a_run_that_is_removed(run_dir: RunDir) -> None:
+    run_dir.stdout(0, 0).write_text("begun\n")
+    tell(run_dir, "0-agent", ("attempt_started", {}))
+    reading = Reading(run_dir, LogRequest())
+    reading.has(b"begun\n")
+
+    shutil.rmtree(run_dir.path)
+
+    assert reading.ends() == b"begun\n"
 
 
 def test_a_run_whose_agent_may_be_dead_is_asked_about(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
