@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from hpcml.errors import HpcmlError, StoreError
 from hpcml.runs.journal import Chunk, parse_piece, read_piece, unread
@@ -33,7 +34,7 @@ from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport, News, find_news, is_unchanged
 from hpcml.store.origin import home_of
 from hpcml.store.parse import Stretch, storable, take_in
-from hpcml.store.pieces import chunked
+from hpcml.store.pieces import among, chunked
 from hpcml.store.reading import OverSqlalchemy
 from hpcml.store.rests import Seen
 from hpcml.store.schema import JOURNAL, METRIC, RUN, SERIES, SUMMARY
@@ -107,7 +108,31 @@ def read_news(
             report, left = report + first.report, first.left
             later = read_later(connection, left)
             report, left = report + later.report, later.left
-        return report + _report_of(connection, left, reading, news.seen)
+        report += _report_of(connection, left, reading, news.seen)
+        _forget_former(connection, news.changed)
+        return report
+
+
+def _forget_former(connection: Connection, run_dirs: Sequence[RunDir]) -> None:
+    """Forget the runs that *run_dirs* were before their run.json said that they are other ones."""
+    dirs = {storable(str(run_dir.path.absolute())): run_dir for run_dir in run_dirs}
+    former: list[str] = []
+    with connection.begin():
+        twice = [
+            path
+            for chunk in among(RUN.c.path, list(dirs))
+            for path in connection.execute(
+                select(RUN.c.path).where(chunk).group_by(RUN.c.path, RUN.c.home).having(func.count() > 1)
+            ).scalars()
+        ]
+    for path in twice:
+        with suppress(HpcmlError):
+            uid = describe(dirs[path]).uid
+            former += [known for known in rows.uids_in(connection, dirs[path].path.absolute()) if known != uid]
+    for uid in former:
+        rows.forget_rows(connection, uid)
+    if former:
+        rows.forget_names(connection)
 
 
 def _report_of(

@@ -99,6 +99,19 @@ def test_a_run_that_was_read_and_is_damaged_gives_the_answers_of_a_store_made_an
     assert (hpcml("sync").returncode, hpcml("store", "check").returncode) == (0, 0)
 
 
+def test_a_directory_that_says_that_it_is_another_run_is_no_more_what_it_was(
+    hpcml: Hpcml, run_dirs: list[RunDir]
+) -> None:
+    hpcml("runs")
+    run_dirs[2].manifest.write_text(run_dirs[2].manifest.read_text().replace(UIDS[2], UIDS[2].replace("c", "d")))
+
+    before = [run["uid"] for run in hpcml.runs()]
+    for part in hpcml.home.glob("store.db*"):
+        part.unlink()
+
+    assert before == [run["uid"] for run in hpcml.runs()] == [*UIDS[:2], UIDS[2].replace("c", "d")]
+
+
 def test_what_was_read_stands_while_the_file_system_gives_no_answer(hpcml: Hpcml, run_dirs: list[RunDir]) -> None:
     before = hpcml("runs", "--csv").stdout
     run_dirs[2].manifest.unlink()
