@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.agent.telemetry import sampler  # noqa: F401 - Ada may not read root's Python, from where it is loaded
 from hpcml.agent.turns import take_turns
 from hpcml.runs.layout import RunDir
 from hpcml.schedulers import requeue
