@@ -6,12 +6,14 @@ What is a text whatever it looks like keeps its spelling: ``container.environmen
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
-from hpcml.config.command_line import Words, in_quotes
+from hpcml.config.command_line import Words, in_quotes, kinds_by_key
 from hpcml.errors import ConfigError
+from hpcml.model.run import Run
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
@@ -21,6 +23,7 @@ _VARIABLES = (  # texts, whatever they look like
     *("container.environment.", "container.labels.", "workload.env."),
     *("resources.pbs.options.", "cluster.pbs.chunk."),
 )
+_MAY_CHANGE = re.compile(r"(?:^|,)\s*(?:[-+.\d]|(?:true|false|nan|inf)\s*(?:$|,))", re.IGNORECASE)  # read as no text
 _LISTS_OF_TEXTS = ("container.pip", "container.apt", "container.post", "container.options", "container.binds")
 
 
@@ -35,8 +38,8 @@ def readable(words: Words) -> Words:
 
 def _quoted_where_needed(word: str, parser: OverridesParser) -> str:
     key, sign, value = word.partition("=")
-    if key.lstrip("+").startswith(_VARIABLES):
-        word = f"{key}={','.join(_spelled(part, parser) for part in _parts(value))}"
+    if key.lstrip("+").startswith(_VARIABLES) or (_MAY_CHANGE.search(value) and key.lstrip("+") in _texts()):
+        word = f"{key}={','.join(_spelled(part, parser) for part in _split(value))}"
     elif f"{key.lstrip('+')}." in _VARIABLES and value[:1] + value[-1:] == "{}":
         pairs = [pair.partition(":") for pair in _split(value[1:-1])]
         word = f"{key}={{{','.join(f'{name}{colon}{_spelled(text.strip(), parser)}' for name, colon, text in pairs)}}}"
@@ -52,6 +55,12 @@ def _quoted_where_needed(word: str, parser: OverridesParser) -> str:
     if sign and is_text and all(_parts(value)) and _can_be_read(mended, parser):
         return mended
     raise ConfigError(f"{word!r} is no override: {_what_to_write(word)}")
+
+
+@cache
+def _texts() -> frozenset[str]:
+    """Return the keys whose values are texts."""
+    return frozenset(key for key, kind in kinds_by_key(Run).items() if kind is str)
 
 
 def _spelled(value: str, parser: OverridesParser) -> str:

@@ -38,3 +38,31 @@ def test_a_sweep_of_variables_keeps_their_spelling(tmp_path: Path) -> None:
     points = compose_from_cli(["-m", "+workload.env.A=true,1.10,x"], project=tmp_path)
 
     assert [point.run.workload.env["A"] for point in points] == ["true", "1.10", "x"]
+
+
+@pytest.mark.parametrize("value", ["true", "1e3", "3.10", "007", "0x10", "nan", "inf", "1e400", "2026_11_25", "12"])
+def test_texts_keep_their_spelling(tmp_path: Path, value: str) -> None:
+    (point,) = compose_from_cli([f"name={value}", f"++resources.account={value}"], project=tmp_path)
+
+    assert (point.run.name, point.run.resources.account) == (value, value)
+    assert container(f"container.tag={value}", tmp_path).tag == value
+
+
+def test_a_sweep_of_texts_keeps_their_spelling(tmp_path: Path) -> None:
+    points = compose_from_cli(["-m", "experiment=2026_1,2026_2", "name=null,x"], project=tmp_path)
+
+    assert [(point.run.experiment, point.run.name) for point in points] == [
+        ("2026_1", None),
+        ("2026_1", "x"),
+        ("2026_2", None),
+        ("2026_2", "x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"), [('"a,1e3,b"', "a,1e3,b"), ("'a, 1.10'", "a, 1.10"), ("'1.10'", "1.10"), ("'${seed}'", "5")]
+)
+def test_texts_in_quotes_are_what_stands_in_them(tmp_path: Path, typed: str, name: str) -> None:
+    (point,) = compose_from_cli([f"name={typed}", "seed=5"], project=tmp_path)
+
+    assert point.run.name == name

@@ -108,7 +108,7 @@ SWEEPS = {
     "sorted range": "seed=sort(range(3),reverse=true)",
     "casts": "seed=int(1.0,2.0) experiment=str(1,2)",
     "quoted values": """experiment='a','b' workload.command='a, b' name="x,y",'it is'""",
-    "values that look like others": "name='1','true','null',null,1.50,true,1e3",
+    "values that look like others": "name='1','true','null',null training.learning_rate=1.50,1e-3",
     "lists": "tags=[a],[b,c],[] seed=1,2",
     "dicts": "+workload.env={A:1},{B:2} seed=1,2",
     "dicts for a section": "training={steps:3},{batch_size:8} seed=1,2",
