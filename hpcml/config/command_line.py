@@ -174,6 +174,7 @@ _NOT_CONVERTED = re.compile(
     r"'\w+' could not be converted to (?P<type>\w+)",
     re.DOTALL,
 )
+_NOT_OPTIONAL = re.compile(r"Error merging override (?P<word>\S+)\n.*is not Optional")
 _NO_REFERENCE = re.compile(r"Interpolation key '(?P<key>[^']+)' not found")
 _NO_BOOL = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*is not a valid bool")
 _NO_CONTAINER = re.compile(
@@ -223,6 +224,9 @@ def _translated(message: str, schema: type | None) -> str | None:
         told = f"{key}={found['value']}: {key} is {_MEANT.get(found['type'], found['type'])}"
         if ends := _RANGE.fullmatch(found["value"]):
             told += f"; a range of them is written -m '{key}=range({ends[1]},{int(ends[2]) + 1})'"
+    elif found := _NOT_OPTIONAL.search(message):
+        key = found["word"].partition("=")[0].lstrip("+")
+        told = f"{found['word']}: {key} needs a value: leave the word out for its default"
     elif found := _NO_BOOL.search(message):
         told = f"{found['key']}={found['value']}: {found['key']} is {_MEANT['Boolean']}"
     elif (found := _NO_CONTAINER.search(message)) and schema is not None and (form := _form(found["key"], schema)):

@@ -133,6 +133,8 @@ SETTINGS = {
     "--mem-per-cpu 2G": "write resources.mem=..., that of a node",
     "--job-name=x": "write name=x",
     "--output=x.log": "leave it out: hpcml logs RUN shows what a run printed",
+    "seed=null": "seed=null: seed needs a value: leave the word out for its default",
+    "training.steps=null": "training.steps needs a value",
     "-m seed=0..2": "a range of them is written -m 'seed=range(0,3)'",
     "-j oe": "leave it out: hpcml logs RUN shows what a run printed, and with --err its errors",
     "-joe": "leave it out: hpcml logs RUN",
