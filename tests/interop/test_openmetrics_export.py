@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcml.interop.exported import Export
+from hpcml.interop.exported import Export, last_value
 from hpcml.interop.openmetrics_export import write_openmetrics
 from hpcml.model.records import MetricSummary, RunRecord
 from tests.cli.command_line import Hpcml, said_in_one_line
@@ -92,3 +92,11 @@ def test_no_word_breaks_the_format(metrics: list[str], name: str, value: float) 
     assert read == dict.fromkeys(words, value)
     (info,) = (at for at in samples if at.name == "hpcml_run_info")
     assert info.labels["name"] == name.encode("utf-8", "replace").decode()
+
+
+def test_an_exporter_of_contract_1_has_nan_for_what_is_not_finite() -> None:
+    without = replace(summary("loss", 1.0), last=None, n_nonfinite=1)
+    record = replace(run(), metrics={"loss": without, "ppl": summary("ppl", 2.5)})
+
+    assert math.isnan(last_value(record, "loss") or 0.0)
+    assert last_value(record, "ppl") == 2.5
