@@ -13,11 +13,11 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.paths import resource_dir
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
+from hpcml_train.torch import arithmetic
 from hpcml_train.torch import strategies as torch_strategies
 
 if TYPE_CHECKING:
     from hpcml_client import Client
-    from hpcml_train.torch.arithmetic import Arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +69,12 @@ def refused_at_start(planned: Planned, modules: Modules) -> str | None:
     return None
 
 
-def _arithmetic(planned: Planned) -> Arithmetic:
+def _arithmetic(planned: Planned) -> arithmetic.Arithmetic:
     precision, numerics = planned.run.precision, planned.plan.numerics
     scales = precision.loss_scaling and precision.name.name == "amp_fp16"
     words = SimpleNamespace(precision=precision.name.name, numerics=numerics.name, loss_scaling=scales)
-    return cast("Arithmetic", words)
+    words.replaces_products = arithmetic.Arithmetic.replaces_products.fget(words)  # type: ignore[attr-defined]
+    return cast("arithmetic.Arithmetic", words)
 
 
 class _PassedError(Exception):
