@@ -4,7 +4,7 @@
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, List
 
 from hpcml_client.former import answer as _answer_for_former_names
 
@@ -15,12 +15,22 @@ if TYPE_CHECKING:
 __all__ = ["EX_TEMPFAIL", "Checkpoints", "Client", "Saved", "connect"]
 
 
+_MODULES = ("checkpoints", "client")
+
+
 def __getattr__(name: str) -> object:
     """Load what is asked for: hpcml itself writes journals, and has no use for the rest."""
+    if name in _MODULES:
+        return import_module(f"hpcml_client.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module("hpcml_client.client" if name in ("Client", "connect") else "hpcml_client.checkpoints")
     return getattr(module, name)
+
+
+def __dir__() -> List[str]:
+    """Name what can be asked for, too: for whoever types a tabulator."""
+    return sorted({*globals(), *__all__, *_MODULES})
 
 
 _answer_for_former_names()

@@ -39,7 +39,6 @@ def judge_unsupervised(
 
     *read* returns what its journals say (`read_told`), and *ours* is the calling process.
 
-
     Of runs on this machine alone, and only where their processes can be seen from here: those of another host, or of
     another PID namespace, may live. Such a run stays as it is, and so does one that waits in a queue that was killed:
     that is started again from the files in *submissions*.
