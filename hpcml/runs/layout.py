@@ -12,11 +12,12 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 _UID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/i/l: these are read aloud and typed; in sorting order
-_ORDER_DIGITS = 3  # 29,791 runs of one submission keep their order
+_ORDER_DIGITS = 3
+_PLACES_A_SECOND = len(_UID_ALPHABET) ** _ORDER_DIGITS  # a place is 34 us, in which no run is submitted
 _CHANCE_DIGITS = 5
 _PLACES = range(_CHANCE_DIGITS)
 _UID = re.compile(rf"\d{{8}}-\d{{6}}-[{_UID_ALPHABET}]{{1,20}}")
@@ -29,15 +30,18 @@ _BY_USER = re.compile(r"-user(-\d+)?\.jsonl$")
 
 
 def new_uid(now: datetime, index: int) -> str:
-    """Return a new run id, such as ``20250131-120000-22a7k9mx``: time, position in the submission, random characters.
+    """Return a new run id, such as ``20250131-120000-f2a7k9mx``: time, place within the second, random characters.
 
-    Ids sort by time, then by *index* within a submission (up to 29,790), and are unique among all submitters.
+    *now* is when the submission began, *index* counts its runs, each of which has the next place: so ids sort by time,
+    within the same second too, and within a submission by *index*. They are unique among all submitters. The time in
+    the id of a late run of a submission may be a second later than *now*.
     """
+    seconds, place = divmod(now.microsecond * _PLACES_A_SECOND // 1_000_000 + index, _PLACES_A_SECOND)
     order = ""
     for _ in range(_ORDER_DIGITS):
-        index, digit = divmod(index, len(_UID_ALPHABET))
+        place, digit = divmod(place, len(_UID_ALPHABET))
         order = _UID_ALPHABET[digit] + order
-    return f"{now:%Y%m%d-%H%M%S}-{order}{_chance()}"
+    return f"{now + timedelta(seconds=seconds):%Y%m%d-%H%M%S}-{order}{_chance()}"
 
 
 def new_submission_id(now: datetime) -> str:

@@ -1,4 +1,4 @@
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from hpcml.runs.layout import RunDir, find_run_dirs, new_submission_id, new_uid, run_dir_of
@@ -12,6 +12,23 @@ def test_ids_sort_by_time_and_do_not_collide() -> None:
     assert ids == sorted(ids)
     assert len({new_uid(NOW, 0) for _ in range(20)}) == 20  # of 28 million: of a thousand two may well be alike
     assert all(uid.startswith("20261121-083015-") for uid in ids)
+
+
+def test_ids_of_two_submissions_of_the_same_second_sort_by_time() -> None:
+    first = [new_uid(NOW, index) for index in range(1000)]
+    second = [new_uid(NOW + timedelta(milliseconds=100), index) for index in range(1000)]
+    late = new_uid(NOW + timedelta(milliseconds=999), 0)
+
+    assert [*first, *second, late] == sorted([*first, *second, late])
+    assert late.startswith("20261121-083015-")
+
+
+def test_a_submission_of_any_size_keeps_its_order() -> None:
+    ids = [new_uid(NOW + timedelta(milliseconds=500), index) for index in range(0, 100_000, 500)]
+
+    assert ids == sorted(ids)
+    assert ids[0].startswith("20261121-083015-")
+    assert ids[-1].startswith("20261121-083018-")  # three times all places of a second further on
 
 
 def test_only_directories_with_a_manifest_are_runs(tmp_path: Path) -> None:
