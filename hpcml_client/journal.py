@@ -178,9 +178,11 @@ class JournalWriter:
         self, body: str, *, is_synced: bool = False, is_event: bool = False, at: Optional[float] = None
     ) -> None:
         with self._lock:
+            now = self._now()
             # What is lost uses up its number: a reader sees a hole, and behind it how many records fell in.
-            line = self._line(next(self._numbers), body, at)
-            if not (self._ready() and self._write_kept() and self._put(line)):
+            line = _line(next(self._numbers), now - self._t0 if at is None else at - self._t0_unix, body)
+            can_write = (self._fd is not None or self._ready()) and (not self._kept or self._write_kept())
+            if not (can_write and self._put(line)):
                 if is_event and not self._closed and len(self._kept) < _MOST_KEPT:
                     self._kept.append(line)
                 else:
@@ -190,7 +192,7 @@ class JournalWriter:
                 self._report_gap()
             if self._since_header >= _HEADER_EVERY_BYTES:
                 self._repeat_header()
-            if is_synced or self._now() >= self._sync_at:
+            if is_synced or now >= self._sync_at:
                 self._sync()
 
     def _write_kept(self) -> bool:
@@ -200,7 +202,7 @@ class JournalWriter:
         return not self._kept
 
     def _report_gap(self) -> bool:
-        line = self._line(next(self._numbers), _event_body("journal_gap", {"dropped": self._dropped}))
+        line = self._line_now(_event_body("journal_gap", {"dropped": self._dropped}))
         if not self._put(line):
             return False
         self._dropped = 0
@@ -212,15 +214,14 @@ class JournalWriter:
             return True
         if not (self._ready() and self._write_kept() and (not self._dropped or self._report_gap())):
             return False
-        return not self._closes or self._put(self._line(next(self._numbers), _event_body(_CLOSED, {})))
+        return not self._closes or self._put(self._line_now(_event_body(_CLOSED, {})))
 
     def _repeat_header(self) -> None:
         self._since_header, self._header_due = 0, _HEADER_EVERY_BYTES
         self._put(self._header_line)
 
-    def _line(self, seq: int, body: str, at: Optional[float] = None) -> bytes:
-        t_s = self._now() - self._t0 if at is None else at - self._t0_unix
-        return _checked('{"s":%d,"t":%.6f,%s' % (seq, t_s, body))
+    def _line_now(self, body: str) -> bytes:
+        return _line(next(self._numbers), self._now() - self._t0, body)
 
     def _put(self, line: bytes) -> bool:
         try:
@@ -346,6 +347,10 @@ def _weakly(journal: JournalWriter) -> Callable[[], None]:
             alive.start_over_in_child()
 
     return start_over
+
+
+def _line(number: int, t_s: float, body: str) -> bytes:
+    return _checked('{"s":%d,"t":%.6f,%s' % (number, t_s, body))
 
 
 def _checked(line: str) -> bytes:

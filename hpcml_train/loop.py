@@ -267,13 +267,17 @@ class LossWatch:
 class StepClock:
     """Times the parts of each step, in seconds; *wait* blocks until the device has done all its work.
 
+    Without *wait* it has done that once the program goes on.
+
     with clock.data():
         batch = next(batches)
     with clock.step():
         train_on(batch)
     """
 
-    def __init__(self, wait: Callable[[], object], *, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, wait: Optional[Callable[[], object]] = None, *, now: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._data, self._step = _Timed(wait, now), _Timed(wait, now)
 
     @property
@@ -301,17 +305,19 @@ class StepClock:
 class _Timed:
     """Times its block, each time that it is entered; no generator, since every step of a training goes through it."""
 
-    def __init__(self, wait: Callable[[], object], now: Callable[[], float]) -> None:
+    def __init__(self, wait: Optional[Callable[[], object]], now: Callable[[], float]) -> None:
         self.took_s = 0.0
         self._wait, self._now = wait, now
 
     def __enter__(self) -> None:
-        self._wait()
+        if self._wait is not None:
+            self._wait()
         self._began = self._now()
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            self._wait()
+            if self._wait is not None:
+                self._wait()
             self.took_s = self._now() - self._began
 
 

@@ -119,7 +119,7 @@ class JaxTraining(loop.Training):
         compiled: Callable[..., Any] = (
             jax.jit(self._step, donate_argnums=0).lower(self._progress, *self._example).compile()
         )
-        clock = StepClock(lambda: None)  # what a block makes is waited for in it
+        clock = StepClock()  # what a block makes is waited for in it
         orders = itertools.islice(sample_orders(self._recipe.samples, self.task), done, None)
         for step in range(done + 1, self.task.steps + 1):
             with clock.data():

@@ -88,7 +88,7 @@ class SynchronousTraining(TensorflowTraining):
     def steps(self, done: int) -> Iterator[StepEnd]:
         """Give each replica its share, and read what they have added up."""
         task, checkpoints = self.task, self.checkpoints
-        clock = StepClock(lambda: None)  # what a step returns is read, which waits for the device
+        clock = StepClock()  # what a step returns is read, which waits for the device
         orders = itertools.islice(sample_orders(self.recipe.samples, task), done, None)
         for step in range(done + 1, task.steps + 1):
             with clock.data():

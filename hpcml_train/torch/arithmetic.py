@@ -56,6 +56,7 @@ _NEVER_NATIVE = {
     **dict.fromkeys(("bf16x6", "bf16x3", "tf32x3"), "PyTorch has no switch for it"),
 }
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+_NOTHING = contextlib.nullcontext()  # one for all steps
 
 
 def choose_device(kind: Optional[str], local_rank: int) -> torch.device:
@@ -318,7 +319,7 @@ class Arithmetic:
 
     def _products(self, *, is_backward: bool) -> ContextManager[None]:
         """Emulate the products of the block, or compute them in FP8, where the precision asks for one of these."""
-        return self._replaced(is_backward=is_backward) if self.replaces_products else contextlib.nullcontext()
+        return self._replaced(is_backward=is_backward) if self.replaces_products else _NOTHING
 
     @contextlib.contextmanager
     def _replaced(self, *, is_backward: bool) -> Iterator[None]:

@@ -46,6 +46,7 @@ class _Taken(NamedTuple):
     """A window whose trace waits to be read."""
 
     path: str
+    size_bytes: int
     details: Dict[str, Any]
     samples: Mapping[str, fingerprint.Sample]
     unknown: List[str]
@@ -156,9 +157,10 @@ class Observer:
         if not self._lock.acquire(blocking=False):  # another thread's step ended just now
             return
         try:
-            with self._safely():
-                if self._is_on and self._leads(optimizer):
-                    self._end_of_step(optimizer)
+            if self._is_on and self._leads(optimizer):
+                self._end_of_step(optimizer)
+        except Exception as error:  # noqa: BLE001 - as `_safely`, which every step would have to make anew
+            self._fail(error)
         finally:
             self._lock.release()
 
@@ -184,7 +186,7 @@ class Observer:
         elif self._steps > 1:
             step_s = now - self._stepped_at
             self._usual_s = step_s if self._usual_s is None else min(self._usual_s, step_s)
-        if self._taken and self._may_spend(os.path.getsize(self._taken[0].path) / self._bytes_per_s):
+        if self._taken and self._may_spend(self._taken[0].size_bytes / self._bytes_per_s):
             self._read(self._taken.pop(0))
         if self._is_due():
             self._open_window()
@@ -263,7 +265,8 @@ class Observer:
             "seconds": self._last_s,
         }
         late_s = None if self._usual_s else window_s  # what is usual, the next steps will tell
-        self._taken.append(_Taken(hooks.path, details, hooks.samples, [*_hidden(), *hooks.troubles], late_s))
+        unknown = [*_hidden(), *hooks.troubles]
+        self._taken.append(_Taken(hooks.path, os.path.getsize(hooks.path), details, hooks.samples, unknown, late_s))
         self._windows += 1
         self._tries = 0
         self._next_step = 2 * self._steps
@@ -271,9 +274,8 @@ class Observer:
     def _read(self, taken: _Taken) -> None:
         """Read a window's trace, and report it."""
         began = time.perf_counter()
-        size = os.path.getsize(taken.path)
         try:
-            if size > _LARGEST_BYTES:
+            if taken.size_bytes > _LARGEST_BYTES:
                 found = traces.Found([], {f"a window whose trace has more than {_LARGEST_BYTES >> 20} MiB": None}, 0)
             else:
                 found = traces.read_trace(taken.path)
@@ -288,7 +290,7 @@ class Observer:
             read_s += max(0.0, taken.window_s - self._usual_s)
         self._spent_s += read_s
         self._last_s = max(self._last_s, taken.details["seconds"] + read_s)
-        self._bytes_per_s = max(1.0, size / max(time.perf_counter() - began, 1e-6))
+        self._bytes_per_s = max(1.0, taken.size_bytes / max(time.perf_counter() - began, 1e-6))
         known_numbers = {kind: form for kind, form in numbers.items() if form is not None}
         self._report.event(
             "precision_observed",
@@ -310,8 +312,11 @@ class Observer:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
-            with contextlib.suppress(Exception):
-                self._turn_off(f"{type(error).__name__}: {error}")
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        with contextlib.suppress(Exception):
+            self._turn_off(f"{type(error).__name__}: {error}")
 
     def _turn_off(self, why: str) -> None:
         if not self._is_on:

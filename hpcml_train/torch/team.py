@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hpcml_train.torch.arithmetic import Arithmetic
     from hpcml_train.torch.recipe import Batch, Recipe
 
+_NOTHING = contextlib.nullcontext()  # one for all steps
+
 
 class Told(NamedTuple):
     """What all ranks know of a step after they exchanged it."""
@@ -56,7 +58,7 @@ class Team:
     def drawing(self, step: int) -> ContextManager[Any]:
         """Return a context manager around fetching the samples of *step*."""
         del step
-        return contextlib.nullcontext()
+        return _NOTHING
 
     def part(self, *, is_last: bool) -> ContextManager[Any]:
         """Return a context manager around forward and backward pass of a part of a batch.
@@ -64,7 +66,7 @@ class Team:
         Gradients are exchanged after the last part.
         """
         del is_last
-        return contextlib.nullcontext()
+        return _NOTHING
 
     def learn(self, recipe: Recipe, arithmetic: Arithmetic, parts: Sequence[Batch]) -> torch.Tensor:
         """Compute the gradients of one step; return the mean loss of this process's samples."""

@@ -141,7 +141,8 @@ class TorchTraining(loop.Training):
         run, task, team = self.run, self.task, self._team
         if task.compile:
             team.model = cast("nn.Module", torch.compile(team.model))
-        clock = StepClock(functools.partial(_synchronize, [one for one in team.devices if one.type == "cuda"]))
+        gpus = [one for one in team.devices if one.type == "cuda"]
+        clock = StepClock(functools.partial(_synchronize, gpus) if gpus else None)
         self._memories = [PeakMemory(device) for device in dict.fromkeys(team.devices)]  # logical devices are one
         orders = itertools.islice(sample_orders(self._recipe.samples, run, task), done, None)
         window = StepWindow.of_run(run, done)
@@ -207,7 +208,8 @@ class TorchTraining(loop.Training):
 
     def _fetch(self, indices: torch.Tensor) -> List[Batch]:
         chosen = indices.to(self._arithmetic.device)
-        return [self._recipe.batch(part) for part in torch.split(chosen, self._part_size)]
+        parts = [chosen] if len(chosen) == self._part_size else torch.split(chosen, self._part_size)
+        return [self._recipe.batch(part) for part in parts]
 
     def _any_part(self) -> Batch:
         """Return a batch of the size that is trained with, of whichever samples."""
