@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,26 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
         assert chunk.header is not None
         by_pid[chunk.header.pid] = [(record.seq, record.name) for record in chunk.records if isinstance(record, Event)]
     assert by_pid == {os.getpid(): [(0, "before"), (1, "after")], child: [(0, "in the child")]}
+
+
+def test_each_journal_that_is_left_begins_anew_in_a_forked_child(tmp_path: Path) -> None:
+    first, second, gone = (_written(tmp_path / name) for name in ("first", "second", "gone"))
+    first.event("before")
+    forgotten = weakref.ref(gone)
+    del gone
+
+    child = os.fork()
+    if child == 0:
+        first.event("in the child")
+        second.event("in the child")
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert forgotten() is None  # what runs after a fork keeps none alive
+    for name in ("first", "second"):
+        written = [read_journal(path) for path in (tmp_path / name).iterdir()]
+        of_child = [chunk for chunk in written if chunk.header is not None and chunk.header.pid == child]
+        assert [[record.seq for record in chunk.records] for chunk in of_child] == [[0]]
 
 
 def test_a_child_that_writes_nothing_leaves_no_file(tmp_path: Path) -> None:
