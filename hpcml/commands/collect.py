@@ -19,7 +19,7 @@ from hpcml.commands import external_runs
 from hpcml.errors import ConfigError, HpcmlError, NoSuchRunError, StoreError
 from hpcml.model.records import Known, RunRecord
 from hpcml.paths import Places
-from hpcml.runs.layout import find_run_dirs
+from hpcml.runs.layout import find_run_dirs, is_removed
 from hpcml.runs.private import check_lone, claim_home, make_home
 from hpcml.store import origin
 from hpcml.store.database import Database
@@ -129,10 +129,14 @@ def claim(places: Places) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What there was to read, and the runs that had not ended, or not settled, before, with their state after it."""
+    """What there was to read, and the runs that had not ended, or not settled, before, with their state after it.
+
+    `removed` are those of them whose directories are gone: nobody will ever tell their ends.
+    """
 
     report: IngestReport
     runs: Sequence[RunRecord]
+    removed: Sequence[RunRecord] = ()
 
 
 def collect(
@@ -145,7 +149,7 @@ def collect(
     the run first, then read into the store. Runs in folders elsewhere are read and nothing else.
 
     Runs and journals that cannot be read are left out: a warning in the log says so in one line, unless *is_silent*
-    says that the caller will.
+    says that the caller will. So does one of runs that had not ended and whose directories are gone.
 
     *ask* is called with the runs that have not ended, or not settled, to query their schedulers; None: only this
     machine is looked at. A store that this user can only read stays as it is; it raises `StoreError` with *ask*.
@@ -176,12 +180,33 @@ def collect(
     unfinished = open_runs(store, places.runs)  # what others have in the store is theirs to find out
     before = read_words(store, [record.uid for record in unfinished]) if ask is not None else {}
     known = ask(unfinished) if ask is not None else {}  # also without one: jobs may live of which no run does
+    removed = _removed(unfinished, places.runs)
+    if removed and not is_silent:
+        them = "it" if len(removed) == 1 else "them"
+        log.warning("%s: hpcml rm --gone takes %s out of the store, too", _gone_words(removed), them)
+    gone = {record.uid for record in removed}
+    unfinished = [record for record in unfinished if record.uid not in gone]
     if not unfinished:
-        return Collected(report=report, runs=())
+        return Collected(report=report, runs=(), removed=removed)
     # Imported here: what judges a run loads the schedulers, and most answers find none that has to be judged.
     from hpcml.commands.ends import judged  # noqa: PLC0415
 
-    return Collected(report=report, runs=judged(store, places, unfinished, known, before))
+    return Collected(report=report, runs=judged(store, places, unfinished, known, before), removed=removed)
+
+
+def _removed(unfinished: Sequence[RunRecord], runs: Path) -> list[RunRecord]:
+    """Return those of *unfinished* whose directories are gone; none without the folder of all *runs*.
+
+    That may be a disk which is not mounted.
+    """
+    removed = [record for record in unfinished if is_removed(record.path)]
+    return removed if removed and runs.is_dir() else []
+
+
+def _gone_words(removed: Sequence[RunRecord]) -> str:
+    if len(removed) == 1:
+        return f"the directory of run {removed[0].uid}, which had not ended, is gone"
+    return f"the directories of {len(removed)} runs that had not ended ({removed[0].uid}, ...) are gone"
 
 
 def tell_left_out(problems: Sequence[str]) -> None:

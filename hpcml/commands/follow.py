@@ -17,7 +17,7 @@ from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.files import read_raw
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
-from hpcml.runs.layout import RunDir, is_run
+from hpcml.runs.layout import RunDir, is_removed
 from hpcml.runs.state import EventName, RunFold, Told, counted, paths_in, unread_words
 from hpcml.store.journals import find_header
 
@@ -58,21 +58,14 @@ def look_unless_removed(watcher: Watcher) -> Glimpse:
         glimpse = watcher.look()
     except FileNotFoundError:
         glimpse = watcher.glimpse()
-    if glimpse.is_over or not watcher.has_read or not _is_removed(watcher.run_dir):
+    if glimpse.is_over or not watcher.has_read or not is_removed(str(watcher.run_dir.path)):
         return glimpse
-    why = f"{watcher.run_dir.path} was removed while it ran, and with it what it had recorded"
-    return replace(glimpse, state=State.LOST, is_settled=True, reason=why)
+    return replace(glimpse, state=State.LOST, is_settled=True, reason=why_removed(watcher.run_dir.path))
 
 
-def _is_removed(run_dir: RunDir) -> bool:
-    """Tell whether nothing of a run is left; False where the file system gives no answer."""
-    try:
-        os.lstat(run_dir.manifest)
-    except (FileNotFoundError, NotADirectoryError):
-        return not is_run(str(run_dir.path))
-    except OSError:
-        return False
-    return False
+def why_removed(folder: os.PathLike[str] | str) -> str:
+    """Return the reason of the end of a run whose directory, *folder*, was removed before the run had ended."""
+    return f"{os.fspath(folder)} was removed while it ran, and with it what it had recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

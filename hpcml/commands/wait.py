@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcml.commands.collect import collect
+from hpcml.commands.follow import why_removed
 from hpcml.commands.retry import Retried, is_going_on, retry_automatically
 from hpcml.commands.retryable import to_retry
 from hpcml.commands.selection import Selection, select
@@ -15,6 +16,7 @@ from hpcml.commands.status import SchedulersAsked, Standing, standing_of, start_
 from hpcml.commands.submit.backends import Backends
 from hpcml.errors import HpcmlError
 from hpcml.model.records import RunRecord
+from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.store.database import Database
 from hpcml.store.query import get_run
@@ -64,8 +66,8 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
     """Yield each end of the selected runs as it happens, each retry, and each scheduler that stops answering.
 
     An empty selection means all runs that have not ended. The runs are fixed at the first look: later ones are not
-    waited for. A run that is retried is waited for again. Between two looks at least a second passes, and four times as
-    long as the look took.
+    waited for. A run that is retried is waited for again. One whose directory was removed is lost. Between two looks at
+    least a second passes, and four times as long as the look took.
 
     Raises `TimeIsUpError` where runs are left after *timeout_s* seconds; None waits for ever.
     """
@@ -76,9 +78,11 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
     while True:
         began = time.monotonic()
         problems = start_queues_again(waiting.backends)
-        open_now = {record.uid for record in collect(store, waiting.places, asked).runs if not _is_over(store, record)}
+        collected = collect(store, waiting.places, asked)
+        open_now = {record.uid for record in collected.runs if not _is_over(store, record)}
+        removed = {record.uid: _lost(record) for record in collected.removed}
         if left is None:
-            chosen = {record.uid for record in to_retry(store, waiting.places)} | open_now
+            chosen = {record.uid for record in to_retry(store, waiting.places)} | open_now | set(removed)
             if not selection.is_empty:
                 chosen = {record.uid for record in select(store, selection)}
             left = dict.fromkeys(sorted(chosen))
@@ -87,11 +91,13 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
         told = [problem.partition(";")[0] for problem in problems]
         failed: defaultdict[str, list[str]] = defaultdict(list)
         for uid in [uid for uid in left if uid not in open_now]:
-            record = get_run(store, uid)
+            record = removed.get(uid) or get_run(store, uid)
             if not _is_over(store, record):
                 continue
             try:
-                retried = retry_automatically(store, waiting.places, waiting.backends, record)
+                retried = (
+                    None if uid in removed else retry_automatically(store, waiting.places, waiting.backends, record)
+                )
             except HpcmlError as error:
                 retried = None
                 failed[str(error)].append(uid)
@@ -99,7 +105,7 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
                 yield retried
                 continue
             del left[uid]
-            yield EndedRun(record=get_run(store, uid))
+            yield EndedRun(record=removed.get(uid) or get_run(store, uid))
         yield from (Silent(problem=line) for line in _not_retried(failed))
         if not left:
             return
@@ -123,12 +129,14 @@ def watch(waiting: Waiting, selection: Selection) -> Iterator[tuple[list[Standin
     while True:
         began = time.monotonic()
         queues = start_queues_again(waiting.backends)
-        runs = collect(store, waiting.places, asked).runs
-        open_now = {record.uid: record for record in runs}
+        collected = collect(store, waiting.places, asked)
+        open_now = {record.uid: record for record in collected.runs}
+        removed = {record.uid: _lost(record) for record in collected.removed}
         if selection.is_empty:
             shown |= dict.fromkeys(sorted(open_now))
-        records = [open_now.get(uid) or get_run(store, uid) for uid in shown]
-        notes, retried = retry_all(waiting, [record for record in records if record.uid not in given_up])
+        records = [open_now.get(uid) or removed.get(uid) or get_run(store, uid) for uid in shown]
+        may_retry = [record for record in records if record.uid not in given_up and record.uid not in removed]
+        notes, retried = retry_all(waiting, may_retry)
         given_up |= {record.uid for record in records if _is_over(store, record)} if not retried else set()
         yield standing_of(store, records), [*queues, *asked.problems, *notes]
         if not retried and all(_is_over(store, record) for record in records):
@@ -163,6 +171,11 @@ def _not_retried(failed: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for error, uids in failed.items():
         which = uids[0] if len(uids) == 1 else f"{len(uids)} runs ({uids[0]}, ...)"
         yield f"{which} could not be retried: {error}"
+
+
+def _lost(record: RunRecord) -> RunRecord:
+    """Return the *record* of a run whose directory was removed before it had ended, as one that is lost."""
+    return replace(record, state=State.LOST, is_settled=True, reason=why_removed(record.path))
 
 
 def _is_over(store: Database, record: RunRecord) -> bool:

@@ -25,7 +25,7 @@ from hpcml.report.precision import precision_words
 from hpcml.report.render.data import json_ready, json_text
 from hpcml.report.runs import job_words, key_metric, last_value, metric_words, record_json, short_uid, title
 from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, work_words
-from hpcml.report.text import duration, number, safe
+from hpcml.report.text import duration, number, safe, shortened
 from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, paths_in, told_by
 
 
@@ -241,7 +241,7 @@ def _metrics(run: RunRecord, console: Console) -> Table:
     for heading in ("last", "at step", "min", "at step", "max", "at step", "n", "not finite"):
         table.add_column(heading, justify="right", overflow="fold")
     for name, summary in sorted(run.metrics.items()):
-        words = [safe(name), metric_words(last_value(summary)), summary.last_step, number(summary.min)]
+        words = [shortened(safe(name)), metric_words(last_value(summary)), summary.last_step, number(summary.min)]
         words += [summary.min_step, number(summary.max), summary.max_step, summary.n, summary.n_nonfinite or None]
         table.add_row(*(Text("" if word is None else str(word)) for word in words))
     return table

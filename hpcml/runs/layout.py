@@ -303,6 +303,17 @@ def is_run(folder: str) -> bool:
     return True
 
 
+def is_removed(folder: str) -> bool:
+    """Tell whether nothing is left of a run whose directory *folder* was; False where the file system does not say."""
+    try:
+        os.lstat(f"{folder}/run.json")
+    except (FileNotFoundError, NotADirectoryError):
+        return not is_run(folder)
+    except OSError:
+        return False
+    return False
+
+
 def _has_journals(folder: str) -> bool:
     try:
         with os.scandir(f"{folder}/journal") as entries:

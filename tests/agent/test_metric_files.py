@@ -440,3 +440,15 @@ def test_a_large_file_is_read_in_pieces(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(OSError, match=r"No such file"):
         reader.read()
+
+
+def test_a_rule_that_finds_a_number_in_each_letter_of_a_line_fills_no_disk(make_run: MakeRun) -> None:
+    rule = r"workload.metrics=[{pattern: '(?P<value>\d)', name: digit}]"
+    run_dir = make_run("print('1' * 500_000); print('2' * 1000)", rule)
+
+    assert agent(str(run_dir.path)).returncode == 0
+
+    points = [one for path in run_dir.journal_files() for one in read_journal(path).records if isinstance(one, Metrics)]
+    assert [one.values["digit"] for one in points] == [1.0] * 1000 + [2.0] * 1000
+    (trouble,) = told(run_dir, "metrics_trouble")
+    assert "matched more than 1000 times in a line" in trouble["problem"]

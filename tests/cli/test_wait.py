@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 
@@ -53,6 +54,34 @@ def test_waiting_ends_after_the_time_given_and_the_runs_go_on(hpcml: Hpcml) -> N
     (hpcml.cwd / "finish").touch()
     assert hpcml("wait", uid, "--timeout", "1m").returncode == 0
     assert "--timeout='soon' is no time" in hpcml("wait", uid, "--timeout", "soon").stderr
+
+
+def test_a_run_whose_directory_is_removed_is_waited_for_no_longer(hpcml: Hpcml) -> None:
+    first, second = submit(hpcml, "-m", program(UNTIL_TOLD), "seed=1,2", "cluster.max_parallel=2")
+    wait_for(hpcml.cwd / "started")
+    waiting, watching = hpcml.start("wait", first), hpcml.start("status", "--watch", first)
+    time.sleep(3.0)
+
+    shutil.rmtree(hpcml.home / "runs" / "default" / first)
+
+    said, errors = waiting.communicate(timeout=300)
+    assert waiting.returncode == 1, errors
+    assert said.startswith(f"{first}  ")
+    assert "LOST" in said
+    assert f"{first} was removed while it ran" in said
+    assert f"the directory of run {first}, which had not ended, is gone: hpcml rm --gone takes it" in errors
+    seen, errors = watching.communicate(timeout=300)
+    assert watching.returncode == 1, errors
+    assert [line.split()[1] for line in seen.splitlines()][-2:] == ["RUNNING", "LOST"]
+    shown = hpcml("status")
+    assert first[-8:] not in shown.stdout
+    assert second[-8:] in shown.stdout
+    assert f"the directory of run {first}, which had not ended, is gone" in shown.stderr
+    (hpcml.cwd / "finish").touch()
+    assert hpcml("wait", second, "--timeout", "1m").returncode == 0
+    assert not (hpcml.home / "runs" / "default" / first).exists()  # nobody has written an end into it
+    assert hpcml("rm", "--gone", "-y").returncode == 0
+    assert "gone" not in hpcml("runs").stderr
 
 
 def test_ctrl_c_stops_waiting_and_the_runs_go_on(hpcml: Hpcml) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from hpcml_client.journal import JournalWriter
 
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
 _LONGEST_LINE_BYTES = 1 << 20
+_MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
 _AROUND_NUMBERS = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 
 
@@ -42,6 +44,7 @@ class StdoutScanner:
     rules: Sequence[MetricRule]
     counts: Counter[str] = field(default_factory=Counter)
     matched: set[int] = field(default_factory=set)  # rules that gave a value, by their places
+    cut: set[int] = field(default_factory=set)  # rules that matched too often in a line, the rest of which was left out
     _offset: int = 0
     _compiled: list[tuple[re.Pattern[str], str | None]] = field(init=False)
 
@@ -74,7 +77,8 @@ class StdoutScanner:
 
     def _pick(self, line: str) -> Iterator[Picked]:
         for place, (pattern, name) in enumerate(self._compiled):
-            for match in pattern.finditer(line):
+            matches = pattern.finditer(line)
+            for match in itertools.islice(matches, _MOST_IN_A_LINE):
                 groups = match.groupdict()
                 found = {name or groups.get("name"): groups["value"]} if "value" in groups else groups
                 for called, text in found.items():
@@ -82,6 +86,8 @@ class StdoutScanner:
                         for found_one in self._picked(called, text, groups.get("step")):
                             self.matched.add(place)
                             yield found_one
+            if next(matches, None) is not None:
+                self.cut.add(place)
 
     def _picked(self, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
         try:
@@ -125,11 +131,19 @@ class FoundMetrics:
             for found in scanner.scan(to_the_end=to_the_end):
                 self.journal.metrics(found.step, {found.name: found.value}, is_counted=found.is_counted)
 
-    def _tell_of_idle_rules(self) -> None:
+    def _tell_of_rules(self) -> None:
         matched = {place for scanner in self._scanners for place in scanner.matched}
+        cut = {place for scanner in self._scanners for place in scanner.cut}
         for place, rule in enumerate(self.rules):
+            problems = []
             if place not in matched:
-                problem = f"no line matched the rule {rule.pattern}, or none with a number"
+                problems.append(f"no line matched the rule {rule.pattern}, or none with a number")
+            if place in cut:
+                problems.append(
+                    f"the rule {rule.pattern} matched more than {_MOST_IN_A_LINE} times in a line, the rest of which "
+                    "was left out"
+                )
+            for problem in problems:
                 self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
     def end(self, *, within_s: float) -> None:
@@ -137,6 +151,6 @@ class FoundMetrics:
         try:
             if all(path.exists() for path in self.printed):  # else it could not be started
                 self.pick(to_the_end=True)
-                self._tell_of_idle_rules()
+                self._tell_of_rules()
         finally:
             self.files.stop(within_s=within_s)
