@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
 
 import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import selecting
 from hpcml.cli.say import say
+from hpcml.errors import ConfigError
 from hpcml.paths import Places
+
+_GIVEN_BY = {
+    **dict.fromkeys(("resources.mem", "mem"), "--mem"),
+    **dict.fromkeys(("resources.walltime", "walltime"), "--walltime"),
+}
 
 
 @click.command()
@@ -42,9 +50,10 @@ def retry(
     from hpcml.commands import retry as operation
     from hpcml.commands.selection import Selection
     from hpcml.commands.submit.backends import Backends
-    from hpcml.report.status import left_line, retry_lines
+    from hpcml.report.status import left_lines, retry_lines
 
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
+    refuse_settings(wanted.references)
     overrides = {name: value for name, value in (("walltime", walltime), ("mem", mem)) if value is not None}
     backends = Backends.here(places, os.environ)
     if not dry_run:
@@ -54,8 +63,8 @@ def retry(
     is_about_all = wanted.is_empty and cause is None
     for line in retry_lines([entry for entry in decided if entry[-1]] if is_about_all else decided):
         say(line)
-    if is_about_all and (left := left_line(decided)):
-        say(left)
+    for line in left_lines(decided) if is_about_all else ():
+        say(line)
     chosen = [one for one in found if one.manifest is not None]
     if not found:
         say("no failed run matches", err=True)
@@ -68,3 +77,11 @@ def retry(
     for retried in operation.retry(places, backends, chosen):
         say(f"{retried.uid}  {retried.job}")
     return 0
+
+
+def refuse_settings(words: Sequence[str]) -> None:
+    """Raise `ConfigError` for a word such as ``resources.mem=2G``, where a run is expected."""
+    for word in words:
+        setting, is_set, value = word.partition("=")
+        if is_set and setting in _GIVEN_BY:
+            raise ConfigError(f"{word}: to a retry it is given by {_GIVEN_BY[setting]} {shlex.quote(value)}")

@@ -182,10 +182,10 @@ def retry_lines(decided: Decided) -> list[str]:
     ]
 
 
-def left_line(decided: Decided) -> str | None:
-    """Return one line that counts by cause the runs that are not tried again; None where all are."""
-    causes = Counter(cause for _, cause, _, is_tried in decided if not is_tried)
-    if not causes:
-        return None
-    counts = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
-    return f"not worth another try by themselves: {counts} (hpcml retry --cause ... -n says why)"
+def left_lines(decided: Decided) -> list[str]:
+    """Return a line for each cause and reason for which runs are not tried again, with how many these are."""
+    left = Counter((cause, why) for _, cause, why, is_tried in decided if not is_tried)
+    return [
+        safe(f"not worth another try by themselves: {count} {cause}: {why}")
+        for (cause, why), count in sorted(left.items())
+    ]

@@ -110,6 +110,16 @@ def test_a_walltime_that_is_none_is_one_line(hpcml: Hpcml) -> None:
     assert "resources.walltime=00:60 is ambiguous" in said_in_one_line(done)
 
 
+@pytest.mark.parametrize(
+    ("word", "option"), [("resources.mem=2G", "--mem 2G"), ("walltime=01:00:00", "--walltime 01:00:00")]
+)
+def test_what_a_retry_may_change_is_told_where_it_is_given_as_to_run(hpcml: Hpcml, word: str, option: str) -> None:
+    done = hpcml("retry", word, "-y")
+
+    assert done.returncode == 2
+    assert said_in_one_line(done).endswith(f"{word}: to a retry it is given by {option}")
+
+
 def test_a_cause_that_there_is_not_is_one_line(hpcml: Hpcml) -> None:
     done = hpcml("retry", "--cause", "gremlins", "-y")
 
@@ -133,7 +143,8 @@ def test_without_a_word_all_is_repaired_that_the_cluster_broke_and_nobody_did_si
     assert done.returncode == 0, done.stderr
     first, left, *rest = done.stdout.splitlines()
     assert "communication" in first
-    assert left.startswith("not worth another try by themselves: 1 program ")
+    why = "the program failed by itself: hpcml logs --err RUN, then correct it"
+    assert left == f"not worth another try by themselves: 1 program: {why}"
     assert len(rest) == 1
     hpcml("wait")
     states = [(run["experiment"], run["attempt"], run["state"]) for run in hpcml.runs()]
