@@ -35,15 +35,16 @@ def compose(
     *is_literal*: no word of the program is a sweep. The list is empty where Hydra only printed something.
     """
     from hpcml.config.compose import compose_from_cli
-    from hpcml.config.program import read_program
+    from hpcml.config.program import common_program, read_program
 
     program, words = None, list(settings)
     if program_words is not None:
         program, words = read_program(program_words, words, is_literal=is_literal, most=most)
     with saying_what_is_printed():
         points = compose_from_cli(words, project=Path.cwd(), most=most, program=program)
-    if program is not None and points:
+    said = program or common_program([point.run for point in points])
+    if said is not None and points:
         seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
-        for line in program.remarks(seeds, precisions, project=Path.cwd()):
+        for line in said.remarks(seeds, precisions, project=Path.cwd()):
             complain(line)
     return points

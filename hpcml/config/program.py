@@ -76,12 +76,13 @@ class Program:
         swept = {**self.sweeps, **({_SEED: self.seeds} if self.seeds else {})}
         said = " x ".join(f"{name}: {' '.join(values)}" for name, values in swept.items() if len(values) > 1)
         lines = [f"sweep of the program's own settings: {said}"] if said else []
-        if len(set(seeds)) > 1 and _SEED not in names_in(self.words, OF_THE_RUN):
+        is_ours = _asks_us(self.words, project)
+        if len(set(seeds)) > 1 and _SEED not in names_in(self.words, OF_THE_RUN) and not is_ours:
             lines.append(
                 f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
                 "(a program that reads hpcml_client's run.config has it from there)"
             )
-        if _are_told_apart_by_nothing(self.words, precisions) and not _asks_us(self.words, project):
+        if _are_told_apart_by_nothing(self.words, precisions) and not is_ours:
             lines.append(
                 f"{len(set(precisions))} precisions, and no word of the command tells the program its own: write a "
                 "flag with {precision} or {mixed_precision} (a program that calls hpcml_client's apply_precision() has "
@@ -137,6 +138,16 @@ def read_program(
         doubts=tuple(_doubts(words)) if is_sweep else (),
     )
     return program, rest
+
+
+def common_program(runs: Sequence[Run]) -> Program | None:
+    """Return the program that ``workload.command`` is for all of *runs*; None where it differs, or there is none."""
+    commands = {run.workload.command for run in runs}
+    command = commands.pop() if len(commands) == 1 else None
+    try:
+        return None if command is None else Program(words=tuple(shlex.split(command)))
+    except ValueError:
+        return None  # an open quote, which is refused when the run is planned
 
 
 def _are_told_apart_by_nothing(words: Sequence[str], precisions: Collection[PrecisionName]) -> bool:

@@ -214,7 +214,9 @@ class Workload:
     """The program that is started: the recipe of the model, or the command line of the user."""
 
     command: str | None = None  # its words as a shell reads them, which there is none of
-    args: dict[str, str] | None = None  # for {name} in the command; None: braces are the program's own
+    args: dict[str, str] | None = (
+        None  # for {name} in the command, beside the run's own; None: it was no word behind --
+    )
     cwd: str | None = None  # where the command starts; None: where `hpcml run` was typed
     env: dict[str, str] = field(default_factory=dict)
     metrics: list[MetricRule] = field(default_factory=list)

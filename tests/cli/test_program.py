@@ -1,6 +1,7 @@
 """``hpcml run -- program``: a program of one's own, behind two dashes."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -29,6 +30,28 @@ def test_words_reach_the_program_exactly_as_they_were_typed(hpcml: Hpcml) -> Non
     (run,) = hpcml.runs()
     said = RunDir(Path(run["path"])).stdout(0, 0).read_text()
     assert json.loads(said) == [*words, "7", "{seed}"]
+
+
+def test_a_command_that_is_a_setting_has_the_runs_own_filled_in_as_well(hpcml: Hpcml) -> None:
+    words = ["{seed}", "--p={precision}", "{mixed_precision}", "{other}", "{{seed}}"]
+    command = f"{shlex.join([sys.executable, '-c', SAYS])} {' '.join(words)}"
+
+    done = hpcml("run", f"workload.command={command}", "seed=7", "precision=amp_bf16")
+
+    assert done.returncode == 0, done.stderr
+    (run,) = hpcml.runs()
+    said = RunDir(Path(run["path"])).stdout(0, 0).read_text()
+    assert json.loads(said) == ["7", "--p=amp_bf16", "bf16", "{other}", "{seed}"]
+
+
+def test_a_command_that_is_a_setting_and_tells_no_seed_is_remarked_on(hpcml: Hpcml) -> None:
+    command = f"workload.command={shlex.join([sys.executable, '-c', 'pass'])}"
+
+    silent = hpcml("run", "-n", "-m", command, "seed=0,1")
+    told = hpcml("run", "-n", "-m", f"{command} {{seed}}", "seed=0,1")
+
+    assert "2 seeds, and no word of the command tells the program its own" in silent.stderr
+    assert "seeds" not in told.stderr
 
 
 def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcml: Hpcml) -> None:

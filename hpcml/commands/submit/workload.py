@@ -206,13 +206,11 @@ def _start_of_recipe(run: Run, device: Device, software: Software) -> tuple[list
 
 def _own_words(run: Run, command: str) -> list[str]:
     """Return the words of the user's own *command*, with its placeholders filled in."""
-    words, args = _split(command), run.workload.args
-    if args is None:
-        return words
+    words = _split(command)
     values = {"seed": str(run.seed), "precision": run.precision.name.name}
     if names_in(words, [MIXED_PRECISION]):
         values[MIXED_PRECISION] = mixed_precision(run.precision.name)
-    values |= args
+    values |= run.workload.args or {}
     return [fill_in(word, values) for word in words]
 
 
