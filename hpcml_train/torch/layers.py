@@ -13,13 +13,15 @@ from torch.utils import _python_dispatch
 
 from hpcml_train.torch import fingerprint, traces
 
+_MOST_BYTES_EVALUATED = 1 << 22  # of a trace, after which no evaluation is traced any more: it is no part of a step
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
 
 
 class LayerHooks:
     """Hooks of all modules, of one window whose trace is *path*; with samples of products, and autocast's state.
 
-    Without layers nothing is hooked. `troubles` says what makes the window incomplete.
+    Without layers nothing is hooked. `troubles` says what makes the window incomplete. A program may evaluate its model
+    between two steps, in thousands of forward passes: what goes on without gradients is left out of a long trace.
     """
 
     def __init__(self, path: str, *, with_layers: bool, most_bytes: int) -> None:
@@ -32,6 +34,7 @@ class LayerHooks:
         self._thread = threading.local()
         self._handles: List[Any] = []
         self._is_open = True
+        self._is_paused = False
 
     def install(self) -> None:
         """Hook all modules."""
@@ -45,6 +48,8 @@ class LayerHooks:
         for handle in self._handles:
             handle.remove()
         self._note_autocast()
+        if self._is_paused:
+            self.troubles.append("what was computed after an evaluation, outside of modules")
 
     @property
     def _stack(self) -> List[Tuple[int, Any]]:
@@ -81,9 +86,25 @@ class LayerHooks:
                 for wrapper in _WRAPPERS:
                     plain = plain.replace(wrapper, "")
                 self._names.setdefault(id(part), plain or type(part).__name__)
-        if not self.troubles and os.path.getsize(self.path) > self._most_bytes:
+        if not self.troubles:
+            self._keep_short()
+
+    def _keep_short(self) -> None:
+        """Stop a trace that would fill the disk; leave evaluations out of one that is long."""
+        tracing = torch._C._profiler  # noqa: SLF001
+        is_evaluated = not torch.is_grad_enabled()
+        if self._is_paused and not is_evaluated:
+            tracing._enable_execution_trace_observer()  # noqa: SLF001
+            self._is_paused = False
+        if self._is_paused:
+            return
+        size_bytes = os.path.getsize(self.path)
+        if size_bytes > self._most_bytes:
             self.troubles.append(f"a window whose trace has more than {self._most_bytes >> 20} MiB")
-            torch._C._profiler._disable_execution_trace_observer()  # noqa: SLF001 - its file would fill the disk
+            tracing._disable_execution_trace_observer()  # noqa: SLF001
+        elif is_evaluated and size_bytes > _MOST_BYTES_EVALUATED:
+            tracing._disable_execution_trace_observer()  # noqa: SLF001
+            self._is_paused = True
 
     def _note_autocast(self) -> None:
         for device in ("cpu", "cuda"):

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from hpcml_train.precision.observed import Window, name_observed, read_window
-from hpcml_train.torch import observer, traces
+from hpcml_train.torch import layers, observer, traces
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.observer import Observer
 
@@ -266,6 +266,52 @@ def test_validation_between_steps_and_work_of_the_optimizer_are_no_part_of_the_a
         ("optimizer", "bf16"),
         ("evaluation", "fp32"),
     }
+
+
+def test_a_long_evaluation_before_a_step_hides_nothing_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "_MOST_BYTES_EVALUATED", 100_000)
+    evaluated = []
+
+    def evaluates(model: nn.Module) -> Any:
+        with torch.no_grad():
+            for _ in range(200):
+                whole(model)
+        evaluated.append(model)
+        return half(model)
+
+    with watching() as told:
+        train(evaluates)
+
+    assert told.word("amp_bf16") == "amp_bf16"
+    seen = {row["phase"]: row for row in told.details[0]["rows"]}
+    assert {phase: row["format"] for phase, row in seen.items()} == {
+        "forward": "bf16",
+        "backward": "bf16",
+        "evaluation": "fp32",
+    }
+    assert seen["evaluation"]["flops"] < 100 * seen["forward"]["flops"]  # the rest of it was not traced
+    assert told.details[0]["unknown"] == []
+
+
+def test_what_is_not_traced_after_an_evaluation_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "_MOST_BYTES_EVALUATED", 0)
+
+    def evaluates(model: nn.Module) -> Any:
+        with torch.no_grad():
+            whole(model)
+        x = data()
+        for weight in model.parameters():
+            if weight.dim() == 2:
+                x = x @ weight  # no module's forward pass
+        return x.square().mean()
+
+    with watching() as told:
+        train(evaluates)
+
+    assert told.word("fp32") == "unknown"
+    assert [one["what"] for one in told.details[0]["unknown"]] == [
+        "what was computed after an evaluation, outside of modules"
+    ]
 
 
 def test_convolutions_recurrent_layers_and_attention_have_their_flops() -> None:
