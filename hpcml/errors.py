@@ -19,6 +19,11 @@ class HpcmlError(Exception):
 
     exit_code = 1
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The message, as the lines that it is shown in."""
+        return (str(self),)
+
 
 class ConfigError(HpcmlError):
     """The configuration is misspelt, incomplete, contradictory or impossible on the chosen cluster."""
@@ -45,9 +50,21 @@ class NoSuchRunError(StoreError):
 
 
 class ComparisonError(HpcmlError):
-    """The selected runs differ in more than the named factor, or there is nothing to compare."""
+    """The selected runs differ in more than the named factor, or there is nothing to compare.
+
+    *below* are lines that list what differs.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, *below: str) -> None:
+        super().__init__("\n".join((message, *below)))
+        self._lines = (message, *below)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The message, and below it what differs."""
+        return self._lines
 
 
 class ImageError(HpcmlError):

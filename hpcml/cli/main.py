@@ -189,7 +189,7 @@ def main() -> None:
         complain(f"standard output takes no more: {error.strerror}")
         sys.exit(1)
     except HpcmlError as error:
-        complain(error)
+        complain(*error.lines)
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         say(error.ctx.get_help() if error.ctx else error.format_message())

@@ -22,9 +22,10 @@ def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(safe_lines(str(text)), err=err, nl=nl)
 
 
-def complain(problem: object) -> None:
-    """Print *problem* to stderr as one line of hpcml's; words too long to be read are cut."""
-    click.echo(f"hpcml: {safe(shortened(str(problem)))}", err=True)
+def complain(problem: object, *below: object) -> None:
+    """Print *problem* to stderr as one line of hpcml's, and each of *below* as one; words too long to read are cut."""
+    lines = (safe(shortened(str(line))) for line in (problem, *below))
+    click.echo("hpcml: " + "\n".join(lines), err=True)
 
 
 def pass_on(text: str) -> None:

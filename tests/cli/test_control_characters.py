@@ -158,6 +158,23 @@ def test_no_error_passes_it_on_and_each_is_one_line(hpcml: Hpcml) -> None:
         assert "hpcml: " in said_in_one_line(done)
 
 
+def test_runs_that_cannot_be_compared_are_listed_each_in_a_line_of_its_own(hpcml: Hpcml) -> None:
+    for letter in "cd":
+        (manifest,) = hpcml.home.glob(f"runs/*/{UIDS[letter]}/run.json")
+        raw = json.loads(manifest.read_text())
+        raw["run"]["data"]["name"] = f"{HOSTILE} anew"
+        manifest.write_text(json.dumps(raw))
+
+    done = hpcml("compare")
+
+    first, *cells, last = done.stderr.splitlines()
+    assert first == "hpcml: no two runs differ in precision alone:"
+    assert len(cells) == 2
+    assert all(re.match(r"  \S+: model=x\\x1b.*\\r\\nz", cell) for cell in cells), cells
+    assert last.startswith("launch the missing arms")
+    assert obeyed(done.stderr) == set()
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -167,7 +167,7 @@ def _require_two_levels_somewhere(factor: Factor, found: Sequence[JudgedCell]) -
     settings = sorted({key for each in found for key, _ in each.group.where if "." in key})
     mixing = f", or compare anyway with --allow {','.join(settings)}" if settings else ""
     lines.append(f"launch the missing arms, or compare by what differs above instead of {factor.name}{mixing}")
-    raise ComparisonError("\n".join(lines))
+    raise ComparisonError(*lines)
 
 
 def _require_fairness(factor: Factor, found: Sequence[JudgedCell], allowed: Collection[str]) -> None:
@@ -187,7 +187,7 @@ def _require_fairness(factor: Factor, found: Sequence[JudgedCell], allowed: Coll
         f"select fewer with --where KEY=VALUE; --allow {','.join(keys)} compares anyway and lists them as confounders "
         "(--allow-mixed: whatever differs)"
     )
-    raise ComparisonError("\n".join(lines))
+    raise ComparisonError(*lines)
 
 
 STEP, DATA, COMMUNICATION = "step_time_s", "data_time_s", "communication_time_s"

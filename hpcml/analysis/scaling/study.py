@@ -189,7 +189,7 @@ def _require_fairness(groups: Sequence[ScalingRuns], found: Sequence[tuple[Diffe
         "select fewer with --where KEY=VALUE; or look anyway, with these as confounders: --allow WORD[,WORD...] "
         "for those named, --allow-mixed for all"
     )
-    raise ComparisonError("\n".join(lines))
+    raise ComparisonError(*lines)
 
 
 def _nothing_scales(runs: Sequence[RunRecord], over: Over, kind: str) -> str:
