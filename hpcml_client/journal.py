@@ -33,6 +33,7 @@ _CACHED_NAMES = 4096  # a program that makes up names for ever must not fill the
 _DEEPEST = 16  # of nested details; what lies deeper, or in a circle, is written as text
 _LONGEST_INT_BITS = 4096  # Python refuses to print, and to read, integers of more than 4300 digits
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each record
 
 
 class JournalWriter:
@@ -286,7 +287,7 @@ class JournalWriter:
             **({"closes": True} if self._closes else {}),
             "versions": {"python": sys.version.split()[0], "hpcml_client": VERSION},
         }
-        return _checked(json.dumps(header, separators=(",", ":"))[:-1])
+        return _checked(_ENCODE(header)[:-1])
 
     def _encode_name(self, name: str) -> str:
         if len(self._encoded) >= _CACHED_NAMES:
@@ -370,7 +371,7 @@ def _write_whole(fd: Optional[int], data: bytes) -> int:
 
 def _event_body(name: str, details: Mapping[str, Any]) -> str:
     plain = {str(key): _plain(value, _DEEPEST) for key, value in details.items()}
-    return '"k":"e","n":%s,"d":%s' % (json.dumps(name), json.dumps(plain, separators=(",", ":")))
+    return '"k":"e","n":%s,"d":%s' % (json.dumps(name), _ENCODE(plain))
 
 
 def _number(value: float) -> str:

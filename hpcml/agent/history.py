@@ -52,7 +52,7 @@ def reached(run_dir: RunDir) -> dict[int, Reached]:
     """
     found: dict[int, Reached] = {}
     for path in run_dir.journal_files():
-        if (attempt := attempt_of(path)) is not None:
+        if (attempt := attempt_of(path.name)) is not None:
             known = found.get(attempt, Reached())
             found[attempt] = Reached(
                 checkpoint=_later(known.checkpoint, _last_checkpoint_step(path)),

@@ -46,13 +46,17 @@ def judged(
 
     *known* is what schedulers said just now by uid, *before* what they had said earlier and when (unix seconds).
     """
-    submitting = _submissions_under_way(places)
-    ours = ProcessIdentity.of_this_process()
-    judged = [
-        RunDir(Path(record.path))
-        for record in unfinished
-        if _is_judged(record, known, before, submitting, places, ours)
-    ]
+    here = _Here(
+        submissions=places.submissions,
+        under_way=_submissions_under_way(places),
+        ours=ProcessIdentity.of_this_process(),
+        now=datetime.now().astimezone(),
+    )
+    judged = []
+    for record in unfinished:
+        run_dir = RunDir(Path(record.path))
+        if _is_judged(record, run_dir, known, before, here):
+            judged.append(run_dir)
     if not judged:
         return list(unfinished)
     from hpcml.store.ingest import ingest_runs  # noqa: PLC0415 - whoever cancels runs loads this module too
@@ -64,27 +68,35 @@ def judged(
     return [now_known.get(record.uid, record) for record in unfinished]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Here:
+    """What is asked once for all the runs that are judged together."""
+
+    submissions: Path
+    under_way: Collection[str]  # submissions that somebody is making
+    ours: ProcessIdentity
+    now: datetime
+
+
 def _is_judged(
     record: RunRecord,
+    run_dir: RunDir,
     known: Mapping[str, Known | None],
     before: Mapping[str, tuple[Known, float]],
-    submitting: Collection[str],
-    places: Places,
-    ours: ProcessIdentity,
+    here: _Here,
 ) -> bool:
     """Tell whether the run has ended without saying so, and journal that end, unless it was journalled meanwhile."""
-    run_dir, previous = RunDir(Path(record.path)), before.get(record.uid)
-    journals = _Journals(run_dir)
+    previous, journals = before.get(record.uid), _Journals(run_dir)
     try:
         if record.uid not in known:
-            verdict = _unasked(record, journals, places, ours, is_being_submitted=record.submission in submitting)
+            verdict = _unasked(record, journals, here, is_being_submitted=record.submission in here.under_way)
         elif _goes_on(record, known[record.uid]):
             return False
         else:
             was_final = previous is not None and previous[0].state.is_final
-            verdict = _by_word(record, known, journals, places, ours, was_final_before=was_final)
+            verdict = _by_word(record, known, journals, here, was_final_before=was_final)
         if verdict is not None and _still_stands(record, run_dir, journals.read()):
-            pronounce(record, verdict)
+            pronounce(record, run_dir, verdict)
     except FileNotFoundError:
         return False  # it is being removed
     except (HpcmlError, OSError) as error:  # of its journals: the other runs are judged all the same
@@ -100,35 +112,32 @@ class _Journals:
     """What the journals of a run say that are not of ranks, which may be large and say nothing of its end."""
 
     run_dir: RunDir
-    _told: Mapping[Path, Chunk] = field(default_factory=dict)
+    _told: Mapping[str, Chunk] = field(default_factory=dict)
 
-    def read(self) -> Mapping[Path, Chunk]:
+    def read(self) -> Mapping[str, Chunk]:
         """Return what they say now; what has not grown since the last time is not read again."""
         self._told = read_told(self.run_dir, self._told)
         return self._told
 
 
-def _unasked(
-    record: RunRecord, journals: _Journals, places: Places, ours: ProcessIdentity, *, is_being_submitted: bool
-) -> Verdict | None:
+def _unasked(record: RunRecord, journals: _Journals, here: _Here, *, is_being_submitted: bool) -> Verdict | None:
     return supervision.judge_unsupervised(
         record,
         journals.run_dir,
-        datetime.now().astimezone(),
+        here.now,
         is_being_submitted=is_being_submitted,
-        submissions=places.submissions,
+        submissions=here.submissions,
         read=journals.read,
-        ours=ours,
+        ours=here.ours,
     )
 
 
-def pronounce(record: RunRecord, verdict: Verdict) -> None:
-    """Journal *verdict* in the run of *record*.
+def pronounce(record: RunRecord, run_dir: RunDir, verdict: Verdict) -> None:
+    """Journal *verdict* in the run of *record*, in *run_dir*.
 
     For an end its cause is judged and journalled too, the webhook is told, and the cancel mark is removed, so that a
     job script that is submitted again by hand runs. Raises `HpcmlError` where there was no room for it.
     """
-    run_dir = RunDir(Path(record.path))
     told = _with_cause(verdict, run_dir) if verdict.is_end else verdict
     with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=told.attempt, writer="collect") as journal:
         journal.event(told.name, told.details)
@@ -149,8 +158,7 @@ def _by_word(
     record: RunRecord,
     words: Mapping[str, Known | None],
     journals: _Journals,
-    places: Places,
-    ours: ProcessIdentity,
+    here: _Here,
     *,
     was_final_before: bool,
 ) -> Verdict | None:
@@ -160,7 +168,7 @@ def _by_word(
     if record.state is State.RUNNING and started is not None and ran_as is None:
         # by hand, outside any job: what the scheduler says of the job before it does not concern this attempt
         by_hand = replace(record, scheduler="local", job_id=record.job_id or "by hand")
-        return _unasked(by_hand, journals, places, ours, is_being_submitted=False)
+        return _unasked(by_hand, journals, here, is_being_submitted=False)
     about = Circumstances(
         is_cancelled=is_cancelled(run_dir),
         quiet_s=_quiet_s(run_dir, time.time()),
@@ -189,7 +197,7 @@ def _failed_builder(run_dir: RunDir, words: Mapping[str, Known | None]) -> str |
     return image.built_by if has_ended and seen.state is not State.COMPLETED else None
 
 
-def _still_stands(record: RunRecord, run_dir: RunDir, journals: Mapping[Path, Chunk]) -> bool:
+def _still_stands(record: RunRecord, run_dir: RunDir, journals: Mapping[str, Chunk]) -> bool:
     """Tell whether the run still stands as *record* says: its own words that came meanwhile, in *journals*, go first.
 
     While an agent puts the run back into the queue, or has just done so, the scheduler's word may be of the job before.
@@ -198,7 +206,7 @@ def _still_stands(record: RunRecord, run_dir: RunDir, journals: Mapping[Path, Ch
     # ranks' journals, and those that the store leaves out, are looked at where these alone say something else
     if not _says(told, record) and not _says(Watcher(run_dir).look(), record):
         return False
-    if told.job is not None and told.job.job_id != record.job_id:
+    if (job := told.job) is not None and job.job_id != record.job_id:
         return False
     return not supervision.is_being_requeued(told) or _quiet_s(run_dir, time.time()) >= QUIET_S
 
@@ -209,7 +217,7 @@ def _says(seen: RunFold | Glimpse, record: RunRecord) -> bool:
 
 
 def _quiet_s(run_dir: RunDir, now: float) -> float:
-    written = [path.stat().st_mtime for path in run_dir.journal_files() if not is_by_user(path)]
+    written = [path.stat().st_mtime for path in run_dir.journal_files() if not is_by_user(path.name)]
     return now - max(written) if written else float("inf")
 
 

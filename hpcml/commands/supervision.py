@@ -32,7 +32,7 @@ def judge_unsupervised(
     *,
     is_being_submitted: bool,
     submissions: Path,
-    read: Callable[[], Mapping[Path, Chunk]],
+    read: Callable[[], Mapping[str, Chunk]],
     ours: ProcessIdentity,
 ) -> Verdict | None:
     """Return the event that ends a run that no process supervises any more; None while one does, or might.
@@ -124,7 +124,7 @@ def last_start(run_dir: RunDir) -> Event | None:
     return last_start_in(read_told(run_dir))
 
 
-def last_start_in(journals: Mapping[Path, Chunk]) -> Event | None:
+def last_start_in(journals: Mapping[str, Chunk]) -> Event | None:
     """Return the same where the run's journals have been read (`read_told`)."""
     return _last(list(journals.values()), EventName.ATTEMPT_STARTED)
 

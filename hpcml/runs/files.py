@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from hpcml.errors import HpcmlError
 
 _MOST_BYTES = 64 << 20  # of a file that is read whole: a run.json has a few KiB
+_BLOCK_BYTES = 1 << 16
 _DEEPEST = 100  # of nested JSON: what is deeper exhausts the stack of whoever looks through it
 
 
@@ -25,19 +26,28 @@ def open_regular(path: Path | str) -> BinaryIO:
     Raises `OSError` where it cannot be opened, and where it is a folder, a named pipe, a socket or a device: those are
     not even touched.
     """
-    _refuse_others(os.stat(path).st_mode, path)  # noqa: PTH116 - path may be a text
+    return os.fdopen(open_descriptor(path)[0], "rb")
+
+
+def open_descriptor(path: Path | str) -> tuple[int, int]:
+    """Open *path* as `open_regular` does; return its descriptor, which the caller closes, and its bytes.
+
+    A file object looks at its file several times more, which takes longer than reading a short one.
+    """
+    _refuse_others(os.stat(path), path)  # noqa: PTH116 - path may be a text
     # not to wait for the writer of a pipe that has come in between
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        _refuse_others(os.fstat(descriptor).st_mode, path)
-        return os.fdopen(descriptor, "rb")
+        status = os.fstat(descriptor)
+        _refuse_others(status, path)
     except BaseException:
         os.close(descriptor)
         raise
+    return descriptor, status.st_size
 
 
-def _refuse_others(mode: int, path: Path | str) -> None:
-    if not stat.S_ISREG(mode):
+def _refuse_others(status: os.stat_result, path: Path | str) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "is no regular file", str(path))
 
 
@@ -52,13 +62,15 @@ def open_inside(folder: Path, path: Path) -> BinaryIO:
     return open_regular(real)
 
 
-def read_whole(path: Path, *, most: int = _MOST_BYTES) -> bytes:
+def read_whole(path: Path | str, *, most: int = _MOST_BYTES) -> bytes:
     """Return the content of a regular file of at most *most* bytes; raise `OSError` for any other."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size  # a buffer for the most costs more than reading a short file
-        content = file.read(min(size, most) + 1)
-        if size < len(content) <= most:  # it has grown
-            content += file.read(most + 1 - len(content))
+    descriptor, size = open_descriptor(path)
+    try:
+        content = os.read(descriptor, min(size, most) + 1)  # a buffer for the most would cost more than a short file
+        while len(content) <= most and (more := os.read(descriptor, min(_BLOCK_BYTES, most + 1 - len(content)))):
+            content += more
+    finally:
+        os.close(descriptor)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"has more than {most >> 20} MiB", str(path))
     return content

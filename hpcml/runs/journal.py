@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from hpcml.errors import HpcmlError
-from hpcml.runs.files import open_regular, parse_json
+from hpcml.runs.files import open_descriptor, parse_json
 
 FORMAT = 1
 USER = "user"  # the writer of what people say of a run, which changes nothing of how it went
@@ -32,6 +32,8 @@ _FARTHEST_S = 3e10  # a thousand years: two such times make one that calendars c
 _MOST_ATTEMPTS = 2**31
 Loads = Callable[[bytes], Any]
 _IS_METRICS = b'"k":"m"'  # in an event it may stand, too
+_OBJECT = b'{"'
+_DECODE = json.JSONDecoder().decode
 _FLOATS = {float}
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -139,7 +141,7 @@ class Piece:
         return b"\n" in self.data
 
 
-def read_piece(path: Path, offset: int, limit: int) -> Piece:
+def read_piece(path: Path | str, offset: int, limit: int) -> Piece:
     """Read up to *limit* bytes from *offset*, or as many more as it takes to reach the end of a line.
 
     So a line that is longer than *limit* is still read whole, up to 64 MiB: behind a longer one nothing is read any
@@ -153,11 +155,10 @@ def read_piece(path: Path, offset: int, limit: int) -> Piece:
         raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _read(path: Path, offset: int, limit: int) -> Piece:
-    with open_regular(path) as file:
-        descriptor = file.fileno()
-        left = os.fstat(descriptor).st_size - offset  # a large buffer costs more than a short file
-        at, data = offset, os.pread(descriptor, max(0, min(limit, left)), offset)
+def _read(path: Path | str, offset: int, limit: int) -> Piece:
+    descriptor, size = open_descriptor(path)
+    try:  # a large buffer costs more than a short file
+        at, data = offset, os.pread(descriptor, max(0, min(limit, size - offset)), offset)
         while b"\n" not in data and len(data) < _LONGEST_LINE:
             end = at + len(data)
             begin = _data_behind(descriptor, end)
@@ -172,6 +173,8 @@ def _read(path: Path, offset: int, limit: int) -> Piece:
             at, data = line_end, os.pread(descriptor, limit, line_end)
         is_too_long = len(data) >= _LONGEST_LINE and b"\n" not in data[:_LONGEST_LINE]
         return Piece(at=at, data=b"" if is_too_long else data)
+    finally:
+        os.close(descriptor)
 
 
 def _data_behind(descriptor: int, offset: int) -> int | None:
@@ -234,13 +237,15 @@ def is_cut_short(path: Path) -> bool:
     return not any(events([parse_chunk(end.data, offset=end.at)], CLOSED))
 
 
-def read_journal(path: Path) -> Chunk:
+def read_journal(path: Path | str) -> Chunk:
     """Return all complete records of the journal *path*; raise `HpcmlError` where it cannot be read."""
     found, lines, bad_lines, at = None, 0, 0, 0
     records: list[Metrics | Event] = []
     while True:
         piece = read_piece(path, at, _CHUNK_BYTES)
         chunk = parse_piece(piece, offset=at, journal=found.journal if found else None)
+        if at == 0 and len(piece.data) < _CHUNK_BYTES:
+            return chunk  # nearly always
         found = found or chunk.header
         records += chunk.records
         lines, bad_lines = lines + chunk.lines, bad_lines + chunk.bad_lines
@@ -249,18 +254,19 @@ def read_journal(path: Path) -> Chunk:
         at = chunk.end
 
 
-def read_on(path: Path, before: Chunk | None) -> Chunk:
+def read_on(path: Path | str, before: Chunk | None) -> Chunk:
     """Return what `read_journal` does; *before* where that was all of the journal, and it has not grown since.
 
     The file is opened in any case: that is what makes NFS ask its server.
     """
     if before is not None:
         try:
-            with open_regular(path) as file:
-                if os.fstat(file.fileno()).st_size == before.end:
-                    return before
+            descriptor, size = open_descriptor(path)
         except OSError as error:
             raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error
+        os.close(descriptor)
+        if size == before.end:
+            return before
     return read_journal(path)
 
 
@@ -312,7 +318,7 @@ def _metrics(raw: Mapping[str, Any], step: int, seq: int) -> Metrics:
 
 def _parse_any_line(line: bytes) -> Header | Metrics | Event | None:
     try:
-        raw = json.loads(line) if line.count(b"{") + line.count(b"[") < _DEEPEST else parse_json(line)
+        raw = _decoded(line) if line.count(b"{") + line.count(b"[") < _DEEPEST else parse_json(line)
         if _is_damaged(line, raw):
             return None
         if "hpcml" in raw:
@@ -325,6 +331,12 @@ def _parse_any_line(line: bytes) -> Header | Metrics | Event | None:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None  # not only torn: 1e999 is no step, and a line may be nothing but brackets
     return None
+
+
+def _decoded(line: bytes) -> Any:  # noqa: ANN401 - whatever the line says
+    if line.startswith(_OBJECT):  # UTF-8 then, for which `loads` looks at length
+        return _DECODE(line.decode("utf-8", "surrogatepass"))
+    return json.loads(line)
 
 
 def _header(raw: dict[str, Any]) -> Header | None:

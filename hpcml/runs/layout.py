@@ -201,19 +201,26 @@ class RunDir:
     def journal_files(self) -> list[Path]:
         """All existing journals, sorted by name; names begin with the attempt. What is no regular file is none."""
         folder = self.journals
-        try:
-            with os.scandir(folder) as entries:  # glob() takes three times as long, and this is asked of each run
-                names = sorted(each.name for each in entries if each.name.endswith(".jsonl") and _may_be_file(each))
-        except OSError as error:
-            if error.errno not in _NO_FOLDER:
-                raise
-            return []
-        return [folder / name for name in names]
+        return [folder / name for name in journal_names(str(folder))]
+
+
+def journal_names(folder: str) -> list[str]:
+    """Return the names of the `journal_files` in *folder*, for who asks of many runs: a `Path` of each would cost most.
+
+    [] where the folder is absent or not ours.
+    """
+    try:
+        with os.scandir(folder) as entries:  # glob() takes three times as long, and this is asked of each run
+            return sorted(each.name for each in entries if each.name.endswith(".jsonl") and _may_be_file(each))
+    except OSError as error:
+        if error.errno not in _NO_FOLDER:
+            raise
+        return []
 
 
 def _may_be_file(entry: os.DirEntry[str]) -> bool:
     try:
-        return stat.S_ISREG(entry.stat().st_mode)
+        return entry.is_file(follow_symlinks=False) or stat.S_ISREG(entry.stat().st_mode)
     except FileNotFoundError:
         return not entry.is_symlink()  # gone at this moment: who opens it will see; but not a link to nothing
     except OSError:
@@ -245,20 +252,20 @@ def queues_of(submissions: Path) -> Path:
     return submissions / "queues"
 
 
-def attempt_of(journal: Path) -> int | None:
-    """Return the number of the attempt that *journal* belongs to by its name; None where that has none."""
-    match = _BY_ATTEMPT.fullmatch(journal.name)
+def attempt_of(journal: str) -> int | None:
+    """Return the number of the attempt that the journal of this name belongs to; None where the name has none."""
+    match = _BY_ATTEMPT.fullmatch(journal)
     return None if match is None else int(match[1])
 
 
-def is_by_rank(journal: Path) -> bool:
-    """Tell by its name whether *journal* is that of a rank: it may be large, and says nothing about the run's state."""
-    return _BY_RANK.search(journal.name) is not None
+def is_by_rank(journal: str) -> bool:
+    """Tell whether the journal of this name is that of a rank: it may be large, and says nothing of the run's state."""
+    return _BY_RANK.search(journal) is not None
 
 
-def is_by_user(journal: Path) -> bool:
-    """Tell by its name whether *journal* holds notes and tags of users, which say nothing about the run's progress."""
-    return _BY_USER.search(journal.name) is not None
+def is_by_user(journal: str) -> bool:
+    """Tell whether the journal of this name holds notes and tags of users, which say nothing of the run's progress."""
+    return _BY_USER.search(journal) is not None
 
 
 def find_run_dirs(root: Path, *, depth: int = 2) -> Iterator[RunDir]:

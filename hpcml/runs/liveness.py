@@ -142,13 +142,14 @@ def liveness_of(process: ProcessIdentity, ours: ProcessIdentity | None = None) -
         return _without_proc(process)
     if process.boot_id and not _is_same_boot(process.boot_id, ours.boot_id):
         is_dead = _ended_with_its_boot(process, ours)
-    elif _pid_here(process, ours) is not None:
-        return Liveness.ALIVE
     else:
+        shows_ours = _shows_our_namespace()
+        if _pid_here(process, ours, shows_ours=shows_ours) is not None:
+            return Liveness.ALIVE
         is_dead = (
-            (process.pid_namespace == ours.pid_namespace and _shows_our_namespace())
+            (process.pid_namespace == ours.pid_namespace and shows_ours)
             or (not process.boot_id and _is_before_this_boot(process))
-            or _shows_every_process(ours)
+            or _shows_every_process(ours, shows_ours=shows_ours)
         )
     return Liveness.DEAD if is_dead else Liveness.UNKNOWN
 
@@ -162,7 +163,7 @@ def pid_here(process: ProcessIdentity) -> int | None:
     is_of_here = plain(process.host) == plain(ours.host) and (
         not process.boot_id or _is_same_boot(process.boot_id, ours.boot_id)
     )
-    return _pid_here(process, ours) if is_of_here and _shows_our_namespace() else None
+    return _pid_here(process, ours, shows_ours=True) if is_of_here and _shows_our_namespace() else None
 
 
 def is_of_our_namespace(process: ProcessIdentity) -> bool:
@@ -220,12 +221,12 @@ def _without_proc(process: ProcessIdentity) -> Liveness:
     return Liveness.UNKNOWN
 
 
-def _pid_here(process: ProcessIdentity, ours: ProcessIdentity) -> int | None:
+def _pid_here(process: ProcessIdentity, ours: ProcessIdentity, *, shows_ours: bool) -> int | None:
     """Return the number in /proc of a living process, in our PID namespace or in one below it."""
     may_be_ours = process.pid_namespace in ("", ours.pid_namespace)
-    if may_be_ours and _shows_our_namespace() and _is_start_of(process, str(process.pid)):
+    if may_be_ours and shows_ours and _is_start_of(process, str(process.pid)):
         return process.pid
-    if process.pid_namespace == ours.pid_namespace and _shows_our_namespace():
+    if process.pid_namespace == ours.pid_namespace and shows_ours:
         return None
     if process.start_ticks is None and process.created_at is None:
         return None  # an id alone says nothing about another namespace
@@ -254,13 +255,13 @@ def _is_same_boot(one: str, other: str) -> bool:
 def _shows_our_namespace() -> bool:
     """Tell whether the numbers in /proc are those of our PID namespace: it may be mounted for the one above."""
     try:
-        return str((_PROC / "self").readlink()) == str(os.getpid())
+        return os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 - a `Path` takes longer than the question
     except OSError:
         return False
 
 
-def _shows_every_process(ours: ProcessIdentity) -> bool:
-    is_first = ours.pid_namespace == _FIRST_NAMESPACE and _shows_our_namespace()
+def _shows_every_process(ours: ProcessIdentity, *, shows_ours: bool) -> bool:
+    is_first = ours.pid_namespace == _FIRST_NAMESPACE and shows_ours
     return is_first and _start_of("1") is not None and _innermost_pid("self") is not None  # not with hidepid, proc(5)
 
 
@@ -282,7 +283,8 @@ def _namespace() -> str:
 def _start_of(name: str) -> int | None:
     """Return when a process began, in clock ticks since boot; None if there is none, or none that still runs."""
     try:
-        words = (_PROC / name / "stat").read_text(encoding="utf-8", errors="replace")
+        with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - as above
+            words = file.read().decode("utf-8", "replace")
     except OSError:
         return None
     fields = words.rpartition(")")[2].split()  # the name before may hold anything

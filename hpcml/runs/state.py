@@ -14,12 +14,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcml.model.state import State
 from hpcml.runs.journal import USER, Chunk, Event, Header, read_on
-from hpcml.runs.layout import RunDir, attempt_of, is_by_rank
+from hpcml.runs.layout import RunDir, attempt_of, is_by_rank, journal_names
 
 if TYPE_CHECKING:
     from hpcml.model.records import StoredEvent
@@ -442,8 +441,8 @@ class RunFold:
         named = [told for one in self if not one.is_void for told in one.jobs][::-1]
         if not named:
             return None
-        of_job = [told.details for told in named if _identity(told) == _identity(named[0])]
-        job_id, array_index = _identity(named[0])
+        job_id, array_index = identity = _identity(named[0])
+        of_job = [told.details for told in named if _identity(told) == identity]
         return NamedJob(
             job_id=job_id,
             array_index=array_index,
@@ -461,22 +460,23 @@ def read_fold(run_dir: RunDir) -> RunFold:
     return fold_of(read_told(run_dir))
 
 
-def read_told(run_dir: RunDir, before: Mapping[Path, Chunk] | None = None) -> dict[Path, Chunk]:
-    """Return what the journals of *run_dir* say, by file in the order of their names, but for those of ranks.
+def read_told(run_dir: RunDir, before: Mapping[str, Chunk] | None = None) -> dict[str, Chunk]:
+    """Return what the journals of *run_dir* say, by the files' names and in their order, but for those of ranks.
 
     Of what was read *before* only that is read again which has grown since.
     """
-    before = before or {}
-    return {path: read_on(path, before.get(path)) for path in run_dir.journal_files() if not is_by_rank(path)}
+    before, folder = before or {}, str(run_dir.journals)
+    return {
+        name: read_on(f"{folder}/{name}", before.get(name)) for name in journal_names(folder) if not is_by_rank(name)
+    }
 
 
-def fold_of(journals: Mapping[Path, Chunk]) -> RunFold:
+def fold_of(journals: Mapping[str, Chunk]) -> RunFold:
     """Return the fold of *journals* (`read_told`); what `read_fold` gives where they were read just now."""
     told = RunFold()
-    for path, chunk in journals.items():
-        named = attempt_of(path)
+    for name, chunk in journals.items():
         if (header := chunk.header) is None:
-            if named is not None:
+            if (named := attempt_of(name)) is not None:
                 told.begin(named, "")
             continue
         told.begin(header.attempt, header.writer)
@@ -492,6 +492,8 @@ def _weightier(known: Told | None, told: Told) -> Told:
 
 def _ordered(found: list[Told], *, last: str | None = None) -> list[Told]:
     """Return events sorted by their `order`; behind the others those of the name *last*."""
+    if len(found) < 2:
+        return list(found)
     times = [(told.name == last, told.attempt, told.at_ms) for told in found]
     if len(set(times)) < len(times):  # else their words decide nothing, and are not spelt out
         return sorted(found, key=lambda told: (told.name == last, told.order))

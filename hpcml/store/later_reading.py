@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -45,17 +46,20 @@ def read_later(connection: Connection, run_dirs: Sequence[RunDir]) -> FirstReadi
     *connection* is for writing, and in no transaction.
     """
     done = FirstReadings(report=IngestReport(), left=[])
+    homes: dict[Path, str | None] = {}
     for at in range(0, len(run_dirs), _MOST_RUNS):
         with connection.begin():
-            _read_group(connection, run_dirs[at : at + _MOST_RUNS], done)
+            _read_group(connection, run_dirs[at : at + _MOST_RUNS], homes, done)
     return done
 
 
-def _read_group(connection: Connection, run_dirs: Sequence[RunDir], done: FirstReadings) -> None:
+def _read_group(
+    connection: Connection, run_dirs: Sequence[RunDir], homes: dict[Path, str | None], done: FirstReadings
+) -> None:
     described: dict[str, tuple[RunDir, Description]] = {}
     for run_dir in run_dirs:
         try:
-            found = describe(run_dir)
+            found = describe(run_dir, homes)
         except StoreError:
             raise
         except HpcmlError:

@@ -288,11 +288,11 @@ def test_a_tag_is_no_sign_of_life(places: Places, writer: str) -> None:
         record = get_run(store, UID)
     assert record.tags == ("odd",)
     assert record.state is (State.LOST if writer == "user" else State.RUNNING)
-    assert [is_by_user(path) for path in run_dir.journal_files()].count(True) == 1
+    assert [is_by_user(path.name) for path in run_dir.journal_files()].count(True) == 1
 
 
 def test_only_journals_of_people_are_known_as_such() -> None:
     people = ["0-node7-12-user.jsonl", "0-node7-12-user-1.jsonl"]
     others = ["0-a-user-12-agent.jsonl", "0-node7-12-rank0.jsonl", "0-node7-12-superuser.jsonl", "0-node7-12-user.txt"]
 
-    assert [is_by_user(Path(name)) for name in [*people, *others]] == [True, True, *[False] * len(others)]
+    assert [is_by_user(name) for name in [*people, *others]] == [True, True, *[False] * len(others)]
