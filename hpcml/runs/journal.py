@@ -202,12 +202,12 @@ def _end_of_line(descriptor: int, begin: int) -> int | None:
     return None
 
 
-def unread(path: Path, piece: Piece) -> str | None:
+def unread(path: Path | str, piece: Piece) -> str | None:
     """Return in one line that *path* ends in something that is no line and never will be; None where it does not.
 
     *piece* is what `read_piece` found there: without a whole line. It must still be there.
     """
-    left = path.stat().st_size - piece.at
+    left = os.stat(path).st_size - piece.at  # noqa: PTH116 - path may be a text
     if piece.is_news or left <= _LONGEST_LINE:
         return None
     return f"{path}: its last {left / 1e6:,.0f} MB hold no line and are not read (a hole, or what no journal writes)"

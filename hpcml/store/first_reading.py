@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain, count
-from operator import itemgetter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport
 from hpcml.store.parse import Stretch, storable, take_in
 from hpcml.store.rows import TELLING, EventRow, add_metrics, folded, insert_anywhere, insert_events, write_points
-from hpcml.store.schema import JOURNAL, METRIC, RUN, RUN_NOTE, RUN_TAG, RUN_USAGE, RUN_WORK, SERIES, SUMMARY
+from hpcml.store.schema import JOURNAL, METRIC, RUN, RUN_FACT, RUN_NOTE, RUN_TAG, RUN_USAGE, RUN_WORK, SERIES, SUMMARY
 from hpcml.store.setting_rows import Groups, write_settings
 
 _MOST_RUNS = 250  # in one transaction: a quarter of a second during which nobody else can write
@@ -139,13 +138,13 @@ def _groups(run_dirs: Iterable[RunDir], batch_bytes: int, done: FirstReadings) -
 
 def _read(run_dir: RunDir, most_bytes: int, homes: dict[Path, str | None]) -> _FirstReading | None:
     """Read the run's files; None where its journals are longer than *most_bytes*."""
-    described, folder = describe(run_dir, homes), run_dir.journals
-    sizes = sizes_in(str(folder))
+    described, folder = describe(run_dir, homes), str(run_dir.journals)
+    sizes = sizes_in(folder)
     if (size := sum(sizes.values())) > most_bytes:
         return None
     journals, problems = [], []
     for file in sizes:
-        found = read_journal(folder / file, described, most_bytes)
+        found = read_journal(f"{folder}/{file}", described, most_bytes)
         if isinstance(found, Journal):
             journals.append(found)
         elif found is not None:
@@ -161,7 +160,7 @@ def _read(run_dir: RunDir, most_bytes: int, homes: dict[Path, str | None]) -> _F
     )
 
 
-def read_journal(path: Path, described: Description, most_bytes: int) -> Journal | str | None:
+def read_journal(path: str, described: Description, most_bytes: int) -> Journal | str | None:
     """Return what the journal says, or one line about why it is left out; None where no line is complete yet."""
     piece = read_piece(path, 0, most_bytes)
     if not piece.is_news:
@@ -174,7 +173,7 @@ def read_journal(path: Path, described: Description, most_bytes: int) -> Journal
     chunk = parse_piece(piece, offset=0, journal=storable(header.journal), quickly=parse.quickly)
     stretch = take_in(chunk.records, t0=header.t0, epoch_ms=described.epoch_ms)
     bad_lines = chunk.bad_lines + stretch.bad_lines
-    return Journal(file=path.name, header=header, end=chunk.end, bad_lines=bad_lines, stretch=stretch)
+    return Journal(file=path.rpartition("/")[2], header=header, end=chunk.end, bad_lines=bad_lines, stretch=stretch)
 
 
 def _report_of(reading: _FirstReading) -> IngestReport:
@@ -198,19 +197,15 @@ def _write(connection: Connection, readings: Sequence[_FirstReading]) -> None:
     journals = [journal for reading in readings for journal in reading.journals]
     new = _NewRows(
         metric_ids=_metric_ids(connection, readings),
-        run_ids=_free_ids(connection, RUN, len(readings)),
-        journal_ids=_free_ids(connection, JOURNAL, len(journals)),
-        series_ids=_free_ids(connection, SERIES, sum(len(journal.stretch.points) for journal in journals)),
+        run_ids=free_ids(connection, RUN, len(readings)),
+        journal_ids=free_ids(connection, JOURNAL, len(journals)),
+        series_ids=free_ids(connection, SERIES, sum(len(journal.stretch.points) for journal in journals)),
     )
     for reading in readings:
         new.add(reading)
-    for table in (RUN, JOURNAL, SERIES, SUMMARY, RUN_TAG, RUN_NOTE, RUN_USAGE, RUN_WORK):
-        if found := new.of[table]:
-            columns = tuple(found[0])
-            values = chain.from_iterable(map(itemgetter(*columns), found))
-            insert_anywhere(connection, f"{table.name} ({', '.join(columns)})", list(values), len(columns))
+    for table in (RUN, JOURNAL, SERIES, SUMMARY, RUN_FACT, RUN_TAG, RUN_NOTE, RUN_USAGE, RUN_WORK):
+        insert_anywhere(connection, table, new.of[table])
     write_settings(connection, new.settings)
-    insert_anywhere(connection, "run_fact (run_id, key, value)", list(chain.from_iterable(new.facts)), 3)
     if new.events:
         insert_events(connection, new.events)
     if new.points:
@@ -219,7 +214,7 @@ def _write(connection: Connection, readings: Sequence[_FirstReading]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NewRows:
-    """The rows of many runs; their ids are free (`_free_ids`)."""
+    """The rows of many runs; their ids are free (`free_ids`)."""
 
     metric_ids: Mapping[str, int]
     run_ids: Iterator[int]
@@ -227,7 +222,6 @@ class _NewRows:
     series_ids: Iterator[int]
     of: defaultdict[Table, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     settings: dict[int, Groups] = field(default_factory=dict)
-    facts: list[tuple[int, str, str]] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     points: list[tuple[int, Columns]] = field(default_factory=list)
 
@@ -240,7 +234,7 @@ class _NewRows:
         is_sampled = new.is_over and not reading.has_telemetry
         self.of[RUN].append({"id": run_id, **about, "is_sampled": is_sampled})
         self.settings[run_id] = described.settings
-        self.facts.extend((run_id, key, value) for key, value in new.facts.items())
+        self.of[RUN_FACT] += ({"run_id": run_id, "key": key, "value": value} for key, value in new.facts.items())
         for table, found in new.lists.items():
             self.of[table] += ({**values, "run_id": run_id, "position": at} for at, values in enumerate(found))
         for table, values in new.measured.items():
@@ -266,7 +260,7 @@ class _NewRows:
             self.points.append((series_id, columns))
 
 
-def _free_ids(connection: Connection, table: Table, n: int) -> Iterator[int]:
+def free_ids(connection: Connection, table: Table, n: int) -> Iterator[int]:
     """Return *n* ids for new rows of *table*: from its sequence on a server, else counted on, as nobody else writes."""
     if is_server(connection):
         ids = connection.exec_driver_sql(_NEXT_IDS, (table.name, n)).scalars()

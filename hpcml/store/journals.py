@@ -56,7 +56,7 @@ def is_replaced(folder: Path, run: str, read: Mapping[str, tuple[int, str]], siz
     return False
 
 
-def find_header(path: Path, uid: str) -> Header | str:
+def find_header(path: Path | str, uid: str) -> Header | str:
     """Return the header of the journal *path* of run *uid*, or one line about what is wrong.
 
     The header is the first line; where that is damaged, the first copy of it that the writer repeated further on. A

@@ -38,14 +38,15 @@ class Description:
 
     `settings` are those of the run by config group, flattened to dotted keys, with JSON texts as values, sorted by key;
     a setting outside of groups is a group of its own. Runs that have a group alike may share it. `facts` is what only
-    run.json knows of the software. All texts are `storable`.
+    run.json knows of the software. All texts are `storable`. `tags` is None where it was read from the store,
+    which has those of run.json and of people together (`hpcml.store.later_reading`).
     """
 
     uid: str
     epoch_ms: int  # the submission: where the store counts this run's milliseconds from
     columns: Mapping[str, Any]  # of the table `run`
     settings: Mapping[str, Mapping[str, str]]  # "model" -> "model.name" -> JSON
-    tags: Sequence[str]
+    tags: Sequence[str] | None
     facts: Mapping[str, str]  # code, packages: digests
 
     def setting(self, key: str) -> str | None:
@@ -72,7 +73,7 @@ def describe(run_dir: RunDir, homes: dict[Path, str | None] | None = None) -> De
         columns = {
             "path": str(path),
             "manifest_stamp": stamp,
-            "home": _home(path, {} if homes is None else homes),
+            "home": marked(path, {} if homes is None else homes),
             "experiment": str(run["experiment"]),
             "name": _text(run.get("name")),
             "spec_hash": str(raw["spec_hash"]),
@@ -97,7 +98,8 @@ def describe(run_dir: RunDir, homes: dict[Path, str | None] | None = None) -> De
     return Description(uid=uid, epoch_ms=epoch_ms, columns=columns, settings=settings, tags=tags, facts=facts)
 
 
-def _home(path: Path, homes: dict[Path, str | None]) -> str | None:
+def marked(path: Path, homes: dict[Path, str | None]) -> str | None:
+    """Return the mark of the folder of runs that *path*, a run directory, lies in; *homes* as in `describe`."""
     if (folder := path.parent) not in homes:
         homes[folder] = home_of(path)
     return homes[folder]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ class Folded:
     columns: Mapping[str, Any]  # of the table `run`, beside those of its `Description`
     is_over: bool  # it has ended, and nothing about that is open
     facts: Mapping[str, str]  # JSON
-    lists: Mapping[Table, Sequence[Mapping[str, Any]]]  # tags and notes, in their order
+    lists: Mapping[Table, Sequence[Mapping[str, Any]]]  # tags and notes, in their order; absent: they stay
     measured: Mapping[Table, Mapping[str, Any]]  # usage and work; those that nothing was reported of are absent
 
 
@@ -164,7 +165,7 @@ def folded(described: Description, journals: Sequence[JournalStart], happenings:
         journals,
         happenings,
         requested=described.columns["precision"],
-        is_observed=described.setting("precision.observe") == json.dumps("always"),
+        is_observed=described.setting("precision.observe") == '"always"',
     )
     plain = ("is_settled", "exit_code", "attempt", "array_index", "is_shared", "t_start", "t_end", "wall_s")
     columns = {name: getattr(known, name) for name in plain}
@@ -176,17 +177,20 @@ def folded(described: Description, journals: Sequence[JournalStart], happenings:
     for name in ("numerics", "scheduler"):
         text = getattr(known, name)
         columns[name] = described.columns[f"planned_{name}"] if text is None else storable(text)
-    tags = [{"tag": storable(tag)} for tag in fold_tags(described.tags, happenings)]
-    notes = [
-        {"at": note.at, "author": storable(note.author), "text": storable(note.text)} for note in fold_notes(happenings)
-    ]
+    lists: dict[Table, Sequence[Mapping[str, Any]]] = {}
+    if described.tags is not None:
+        lists[RUN_TAG] = [{"tag": storable(tag)} for tag in fold_tags(described.tags, happenings)]
+        lists[RUN_NOTE] = [
+            {"at": note.at, "author": storable(note.author), "text": storable(note.text)}
+            for note in fold_notes(happenings)
+        ]
     usage = fold_usage(happenings, known.counted, _carbon(described))
     measured = {RUN_USAGE: usage, RUN_WORK: fold_work(happenings, known.counted)}
     return Folded(
         columns=columns,
         is_over=known.state.is_final and known.is_settled,
         facts={storable(key): as_json(value) for key, value in {**known.facts, **described.facts}.items()},
-        lists={RUN_TAG: tags, RUN_NOTE: notes},
+        lists=lists,
         measured={table: _storable_fields(found) for table, found in measured.items() if found is not None},
     )
 
@@ -200,22 +204,23 @@ def refold(connection: Connection, run_id: int, described: Description) -> None:
     refold_all(connection, {run_id: described})
 
 
-def refold_all(connection: Connection, runs: Mapping[int, Description]) -> dict[int, Folded]:
+def refold_all(
+    connection: Connection,
+    runs: Mapping[int, Description],
+    journals: Mapping[int, Mapping[int, JournalStart]] | None = None,
+) -> dict[int, Folded]:
     """Write the state, facts, tags, notes and usage of *runs*, computed anew from run.json and all of their events.
 
     Called whenever events were added or run.json changed; the order in which things were read makes no difference.
-    *runs* is by row id, and the caller holds the locks of all. Return what was written.
+    *runs* is by row id, and the caller holds the locks of all; *journals* are all of theirs (`journal_starts`), where
+    the caller knows them. Return what was written.
     """
+    journals = journal_starts(connection, list(runs)) if journals is None else journals
     happenings: dict[int, list[Happening]] = {run_id: [] for run_id in runs}
-    journals: dict[int, dict[int, JournalStart]] = {run_id: {} for run_id in runs}
-    columns = (JOURNAL.c.run_id, JOURNAL.c.id, JOURNAL.c.file, JOURNAL.c.writer, JOURNAL.c.attempt, JOURNAL.c.t0)
     events = select(EVENT.c.run_id, EVENT.c.journal_id, EVENT.c.ordinal, EVENT.c.t_ms, EVENT.c.name, EVENT.c.details)
     events = events.where(EVENT.c.name.in_(sorted(TELLING)))
-    for chunk in within(JOURNAL.c.run_id, list(runs)):
-        for run_id, at, file, writer, attempt, t0 in connection.execute(select(*columns).where(chunk)):
-            journals[run_id][at] = JournalStart(file=file, writer=writer, attempt=attempt, t0=t0)
     for chunk in within(EVENT.c.run_id, list(runs)):
-        for run_id, at, ordinal, t_ms, name, details in connection.execute(events.where(chunk)):
+        for run_id, at, ordinal, t_ms, name, details in connection.execute(events.where(chunk)).all():
             happenings[run_id].append(
                 Happening(
                     journal=journals[run_id][at],
@@ -228,6 +233,16 @@ def refold_all(connection: Connection, runs: Mapping[int, Description]) -> dict[
     new = {at: folded(runs[at], list(journals[at].values()), happenings[at]) for at in runs}
     _write_folded(connection, new)
     return new
+
+
+def journal_starts(connection: Connection, run_ids: Sequence[int]) -> dict[int, dict[int, JournalStart]]:
+    """Return by run, and by the row id of the journal, who wrote each journal and since when."""
+    found: dict[int, dict[int, JournalStart]] = {run_id: {} for run_id in run_ids}
+    columns = (JOURNAL.c.run_id, JOURNAL.c.id, JOURNAL.c.file, JOURNAL.c.writer, JOURNAL.c.attempt, JOURNAL.c.t0)
+    for chunk in within(JOURNAL.c.run_id, run_ids):
+        for run_id, at, file, writer, attempt, t0 in connection.execute(select(*columns).where(chunk)):
+            found[run_id][at] = JournalStart(file=file, writer=writer, attempt=attempt, t0=t0)
+    return found
 
 
 def _write_folded(connection: Connection, new: Mapping[int, Folded]) -> None:
@@ -244,19 +259,20 @@ def _write_folded(connection: Connection, new: Mapping[int, Folded]) -> None:
             of_table[table] += ({**row, "run_id": run_id, "position": at} for at, row in enumerate(found))
         for table, measured in of.measured.items():
             of_table[table].append({**measured, "run_id": run_id})
+    annotated = [run_id for run_id, of in new.items() if of.lists]
     for table, rows in of_table.items():
-        for chunk in within(table.c.run_id, list(new)):
+        for chunk in within(table.c.run_id, annotated if table in (RUN_TAG, RUN_NOTE) else list(new)):
             connection.execute(delete(table).where(chunk))
-        if rows:
-            connection.execute(insert(table), rows)
+        insert_anywhere(connection, table, rows)
 
 
 def _carbon(described: Description) -> Carbon | None:
     """Return the CO2 of the cluster's electricity from the run's configuration; None where it is not configured."""
-    factor, source = (
-        json.loads(described.setting(f"cluster.{key}") or "null") for key in ("co2_g_per_kwh", "co2_source")
-    )
-    is_known = isinstance(factor, int | float) and not isinstance(factor, bool) and source is not None
+    told = [described.setting(f"cluster.{key}") or "null" for key in ("co2_g_per_kwh", "co2_source")]
+    if "null" in told:
+        return None
+    factor, source = map(json.loads, told)
+    is_known = isinstance(factor, int | float) and not isinstance(factor, bool)
     return Carbon(g_per_kwh=float(factor), source=str(source)) if is_known else None
 
 
@@ -310,16 +326,20 @@ def insert_events(connection: Connection, events: Sequence[EventRow]) -> None:
         insert_rows(connection, _EVENT, list(chain.from_iterable(events)), _EVENT_WIDTH)
 
 
-def insert_anywhere(connection: Connection, into: str, values: Sequence[object], width: int) -> None:
-    """Insert rows as `insert_rows` does, and into a server by COPY."""
+def insert_anywhere(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert *rows*, which all have the same columns, in few statements, and into a server by COPY."""
+    if not rows:
+        return
+    columns = tuple(rows[0])
+    into, values = f"{table.name} ({', '.join(columns)})", map(itemgetter(*columns), rows)
     if not is_server(connection):
-        insert_rows(connection, into, values, width)
+        insert_rows(connection, into, list(chain.from_iterable(values)), len(columns))
         return
     driver = connection.connection.driver_connection
     assert driver is not None
     with driver.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN") as copy:
-        for at in range(0, len(values), width):
-            copy.write_row(values[at : at + width])
+        for row in values:
+            copy.write_row(row)
 
 
 def write_points(connection: Connection, series: Sequence[tuple[int, Columns]]) -> None:

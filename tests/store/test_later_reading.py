@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
 from sqlalchemy import Engine, event
 
+from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.model.precision import PrecisionName
+from hpcml.model.run import Observe, Precision
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
@@ -86,6 +91,49 @@ def test_all_that_is_more_than_a_few_events_is_read_too(store: Database, runs: P
     shutil.rmtree(run_dirs[8].path)
     kept = [run_dir for run_dir in run_dirs if run_dir is not run_dirs[8]]
     assert contents(store) == one_by_one(tmp_path, kept)
+
+
+def test_what_run_json_says_is_taken_from_the_store(store: Database, runs: Path, tmp_path: Path) -> None:
+    """It is not read again while it has its size and time; tags and the software of the run stay as they are."""
+    cluster = Cluster(name="c", scheduler=SchedulerName.slurm, co2_g_per_kwh=400.0, co2_source="https://example.org")
+    precision = Precision(name=PrecisionName.fp32, observe=Observe.always)
+    run_dirs = [
+        make_run_dir(runs, f"20260528-202640-{number:06d}", tags=("paper", "b"), cluster=cluster, precision=precision)
+        for number in range(3)
+    ]
+    for run_dir in run_dirs:
+        raw = json.loads(run_dir.manifest.read_text())
+        raw["provenance"] |= {"code": "/copies/c0de", "packages": {"numpy": "2.4.0"}}
+        run_dir.manifest.write_text(json.dumps(raw))
+        agent = Journal(run_dir, writer="agent", t0=T0 + 60)
+        agent.event("attempt_started", pid=1, create_time=T0, hostname="node7", walltime_s=None)
+        agent.event("facts", gpu_model="H100", packages="others")
+        gpu = {"uuid": "GPU-1", "scope": "gpu", "energy_j": 3.6e6, "energy_covered_s": 9.0}
+        node = {"node": 0, "gpus": 1, "energy_j": 3.6e6, "mapping": "CUDA_VISIBLE_DEVICES", "wall_s": 9.0}
+        agent.event("telemetry", **node, data_until_s=9.0, **{f"gpu0_{name}": value for name, value in gpu.items()})
+        people = Journal(run_dir, writer="user", t0=T0 + 70)
+        for name, tag in (("tagged", "x"), ("tagged", "a"), ("untagged", "x"), ("tagged", "x"), ("untagged", "b")):
+            people.event(name, tag=tag)
+        people.event("noted", text="n", author="ada")
+    ingest_all(store, runs)
+    kept = [run_dir.manifest.read_bytes() for run_dir in run_dirs]
+    for run_dir in run_dirs:
+        Journal(run_dir, writer="collect", t0=T0 + 900).event("lost", reason="killed", cause="agent-killed")
+        status = run_dir.manifest.stat()
+        run_dir.manifest.write_bytes(b" " * status.st_size)
+        os.utime(run_dir.manifest, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    report = ingest_runs(store, run_dirs)
+
+    assert (report.runs, report.problems) == (3, ())
+    for run_dir, content in zip(run_dirs, kept, strict=True):
+        run_dir.manifest.write_bytes(content)
+    assert contents(store) == one_by_one(tmp_path, run_dirs)
+    (run, *_) = find_runs(store)
+    assert (run.state, run.tags) == (State.LOST, ("paper", "a", "x"))
+    assert run.facts["code"] == "c0de"
+    assert run.usage is not None
+    assert run.usage.co2_g == 400.0
 
 
 def test_many_runs_take_as_many_statements_as_a_few(store: Database, runs: Path) -> None:
