@@ -4,25 +4,35 @@ For each module Python asks the file system some eight questions. An agent loads
 starts, and on a shared parallel file system one metadata server answers the agents of a thousand nodes. So the modules
 lie in one file besides, a bundle among the compiled modules of this folder, which `hpcml.agent.bundle` makes. It is
 used where this very Python made it and nothing that it was made of has changed since; else, and for a module that is
-not in it, Python looks as ever. This module itself loads nothing but what Python has loaded before.
+not in it, Python looks as ever. Of the file is read at first what is needed until the program starts; the rest once
+something of it is, or by `read_rest`. This module itself loads nothing but what Python has loaded before: so the names
+of Python's import come from where importlib has them from, too.
 """
 
 import marshal
 import os
 import sys
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import (
+    ExtensionFileLoader,
+    SourceFileLoader,
+    cache_from_source,
+    spec_from_file_location,
+)
 from _thread import RLock
-from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
-from importlib.util import cache_from_source, spec_from_file_location
-from types import CodeType, ModuleType
 
 TYPE_CHECKING = False  # not typing's own, which is not loaded yet
 if TYPE_CHECKING:
+    from types import CodeType, ModuleType
     from typing import Any
+else:
+    ModuleType = type(sys)
 
-MAGIC = b"hpcml bundle 1\n"
+MAGIC = b"hpcml bundle 2\n"
+_LENGTH_BYTES = 8
 # Modules that others import for what hardly any agent does: they are loaded at their first use. So `inspect` is for
 # dataclasses that have no docstring, `bz2` for archives, `pynvml` for runs with GPUs, `psutil` for the sampler.
-_WHEN_USED = frozenset(
+WHEN_USED = frozenset(
     {"bz2", "copy", "csv", "inspect", "ipaddress", "locale", "lzma", "psutil", "pynvml", "random", "tempfile"}
 )
 
@@ -30,25 +40,37 @@ _WHEN_USED = frozenset(
 class Bundle:
     """A bundle that was read: it finds modules for Python's import (importlib.abc.MetaPathFinder).
 
-    The file is MAGIC, the length of the head in 8 bytes, the head, and all codes, marshalled. The head is a dict:
-    ``python`` is sys.version; ``watched`` are pairs of a path and what `status_of` said of it; ``modules`` has by name
-    the file, the folder of a package or None, and from where to where the code lies, None for an extension module;
-    ``written`` has the same for the texts that `dataclasses` writes and compiles for each class, and ``patterns`` for
-    what regular expressions, by text and flags, are compiled to. Both compilations are more than half of the time that
-    it takes to load what an agent needs. ``absent`` are modules of Python's library that this Python has not, ``size``
-    is that of all codes in bytes.
+    The file is MAGIC, three lengths in 8 bytes each, the head, and all codes, marshalled. The lengths are those of the
+    head, of the codes that are read with it, and of all codes. The head is a dict: ``python`` is sys.version;
+    ``watched`` are pairs of a path and what `status_of` said of it; ``modules`` has by name the file, the folder of a
+    package or None, and from where to where lies its code with the texts that `dataclasses` writes for its classes and
+    what these are compiled to, None for an extension module; ``patterns`` has what regular expressions, by text and
+    flags, are compiled to. Both compilations are more than half of the time that it takes to load what an agent needs.
+    ``absent`` are modules of Python's library that this Python has not, ``sources`` says where those pairs lie of which
+    a submission asks.
     """
 
-    def __init__(self, content: bytes) -> None:
-        """Raise `ValueError`, `EOFError` or `TypeError` where *content* is no bundle."""
-        if not content.startswith(MAGIC):
+    def __init__(self, path: str) -> None:
+        """Raise `OSError` where *path* cannot be read, and `ValueError`, `EOFError` or `TypeError` for what is none."""
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._begin(os.read(self._file, len(MAGIC) + 3 * _LENGTH_BYTES))
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _begin(self, begin: bytes) -> None:
+        if not begin.startswith(MAGIC):
             raise ValueError(f"it does not begin with {MAGIC!r}")
-        begin = len(MAGIC) + 8
-        end = begin + int.from_bytes(content[len(MAGIC) : begin], "little")
-        self.head = marshal.loads(content[begin:end])  # noqa: S302 - trusted as Python's compiled modules beside it
-        self._codes = memoryview(content)[end:]
-        if len(self._codes) != self.head["size"]:
+        places = range(len(MAGIC), len(MAGIC) + 3 * _LENGTH_BYTES, _LENGTH_BYTES)
+        head, early, size = (int.from_bytes(begin[at : at + _LENGTH_BYTES], "little") for at in places)
+        self._codes_at = len(begin) + head
+        if os.lseek(self._file, 0, os.SEEK_END) != self._codes_at + size:
             raise ValueError("a part of it is missing")
+        content = memoryview(os.pread(self._file, head + early, len(begin)))
+        self.head = marshal.loads(content[:head])  # noqa: S302 - trusted as Python's compiled modules beside it
+        self._early, self._late, self._late_bytes = content[head:], memoryview(b""), size - early
+        self._written: dict[str, CodeType] = {}
 
     def is_current(self) -> bool:
         """Tell whether this Python made it, and what an agent looks at is as it was then."""
@@ -65,25 +87,46 @@ class Bundle:
             return None
         file, folder, place = self.head["modules"][name]
         loader: Any = ExtensionFileLoader(name, file) if place is None else _Loader(self, name, file, place)
-        if name in _WHEN_USED:
+        if name in WHEN_USED:
             loader = _WhenUsed(loader)
         return spec_from_file_location(
             name, file, loader=loader, submodule_search_locations=None if folder is None else [folder]
         )
 
-    def at(self, place: tuple[int, int]) -> "Any":  # noqa: ANN401 - code, or what a pattern is compiled to
-        """Return what lies at *place*."""
-        return marshal.loads(self._codes[place[0] : place[1]])  # noqa: S302 - as above
+    def at(self, place: tuple[int, int]) -> "Any":  # noqa: ANN401 - whatever it is
+        """Return what lies at *place*; raise `OSError` where that cannot be read any more."""
+        begin, end = place
+        early = len(self._early)
+        if begin < early:
+            return marshal.loads(self._early[begin:end])  # noqa: S302 - as above
+        self.read_rest()
+        return marshal.loads(self._late[begin - early : end - early])  # noqa: S302 - as above
+
+    def read_rest(self) -> None:
+        """Read what was not read at first, and close the file; raise `OSError` where that cannot be read any more."""
+        if len(self._late) == self._late_bytes:
+            return
+        late = os.pread(self._file, self._late_bytes, self._codes_at + len(self._early))
+        if len(late) != self._late_bytes:
+            raise OSError("the bundle of modules has become shorter")
+        self._late = memoryview(late)
+        os.close(self._file)
+
+    def code_of(self, place: tuple[int, int]) -> "CodeType":
+        """Return the code of the module at *place*, after which `execute` knows the texts for its classes."""
+        code: CodeType
+        code, written = self.at(place)
+        self._written.update(written)
+        return code
 
     def compiled(self, pattern: str | bytes, flags: int, compiler: ModuleType) -> "Any":  # noqa: ANN401 - a re.Pattern
         """Return what *compiler*, which is re._compiler, makes of *pattern*, or None where that is not known."""
-        place = self.head["patterns"].get((pattern, flags))
-        return None if place is None else compiler._sre.compile(pattern, *self.at(place))  # noqa: SLF001 - as that does
+        known = self.head["patterns"].get((pattern, flags))
+        return None if known is None else compiler._sre.compile(pattern, *known)  # noqa: SLF001 - as that does
 
     def execute(self, text: str, *names: dict[str, object]) -> None:
         """Do what ``exec`` does with a *text* of `dataclasses`, which is compiled already or, where it is new, now."""
-        place = self.head["written"].get(text)
-        exec(text if place is None else self.at(place), *names)  # noqa: S102 - that library's own text
+        exec(self._written.get(text, text), *names)  # noqa: S102 - that library's own text
 
 
 class _WhenUsed:
@@ -128,9 +171,11 @@ class _Loader(SourceFileLoader):
         super().__init__(name, file)
         self._bundle, self._place = bundle, place
 
-    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
-        code: CodeType = self._bundle.at(self._place)
-        return code
+    def get_code(self, fullname: str) -> "CodeType | None":
+        try:
+            return self._bundle.code_of(self._place)
+        except OSError:  # the file system of the bundle is gone, and that of Python's own compiled modules perhaps not
+            return super().get_code(fullname)
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -163,9 +208,15 @@ def status_of(path: str) -> tuple[int, int] | None:
 def use_bundle() -> None:
     """Have Python find modules in the bundle, where there is one that is current."""
     try:
-        with open(place_of_bundle(), "rb", buffering=0) as file:  # noqa: PTH123 - as above
-            bundle = Bundle(file.read())
+        bundle = Bundle(place_of_bundle())
         if bundle.is_current():
             sys.meta_path.insert(0, bundle)
     except (OSError, ValueError, EOFError, TypeError, KeyError):
         return  # there is none, or half of one: it takes longer, and that is all
+
+
+def read_rest() -> None:
+    """Read the rest of the bundle that is in use, so that its file is not needed again; raise `OSError`."""
+    for finder in sys.meta_path:
+        if isinstance(finder, Bundle):
+            finder.read_rest()

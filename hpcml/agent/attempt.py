@@ -27,6 +27,7 @@ from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
 from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.agent.time_limit import time_limit_of
+from hpcml.bundled import read_rest
 from hpcml.model.metric_sources import is_path
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
@@ -222,6 +223,8 @@ def _supervise(
 
 def _begin_beside(telemetry: SamplerHandle, found: FoundMetrics, unharmed: Unharmed) -> None:
     """Begin what the program need not wait for."""
+    with unharmed("what the end needs"):
+        read_rest()
     with unharmed("telemetry"):
         telemetry.after_start()  # a fork: before there is a second thread
     with unharmed("metrics from files"):

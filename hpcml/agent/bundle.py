@@ -26,11 +26,15 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from hpcml.bundled import MAGIC, Bundle, place_of_bundle, status_of
+from hpcml.bundled import MAGIC, WHEN_USED, Bundle, place_of_bundle, status_of
 
-_LOADED = (  # by an agent, its sampler, a rank of MPI and a queue; what few of them need stays outside
+_EARLY = (  # by an agent until the program starts, or its sampler does: of the bundle this is read at first
     "hpcml.agent.turns",
     "hpcml.agent.attempt",
+    "hpcml.agent.telemetry.host",
+    "encodings.ascii",  # in which /proc is read
+)
+_LATE = (  # by an agent, its sampler, a rank of MPI and a queue; what few of them need stays outside
     "hpcml.agent.ending",
     "hpcml.agent.lanes",
     "hpcml.agent.metrics.event_files",
@@ -42,7 +46,6 @@ _LOADED = (  # by an agent, its sampler, a rank of MPI and a queue; what few of 
     "hpcml.agent.mpi.job",
     "hpcml.agent.mpi.rank",
     "hpcml.schedulers.local.queue",  # which starts agents on this machine
-    "encodings.ascii",  # in which /proc is read
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PATIENCE_S = 60.0
@@ -73,7 +76,16 @@ def make() -> None:
 
     To be called in a Python that has loaded nothing of hpcml but this module.
     """
-    noted = _noted_while(lambda: [importlib.import_module(name) for name in _LOADED])
+    early: list[str] = []
+
+    def load() -> None:
+        for name in _EARLY:
+            importlib.import_module(name)
+        early.extend(name for name in sys.modules if name not in WHEN_USED)
+        for name in _LATE:
+            importlib.import_module(name)
+
+    noted = _noted_while(load)
     from hpcml.runs.atomic import replacing  # noqa: PLC0415 - not before what dataclasses write is noted
 
     files = dict(_files(sys.modules.items()))
@@ -87,26 +99,33 @@ def make() -> None:
         begin, end = end, end + len(codes[-1])
         return begin, end
 
+    def listed(names: Iterable[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in names:
+            file, folder, loader = files[name]
+            place = None if loader is None else placed((_code(loader, name), noted.written.get(name, {})))
+            found[name] = (file, folder, place)
+        return found
+
+    modules = listed(name for name in early if name in files)
+    early_bytes = end
+    modules |= listed(name for name in files if name not in modules)
     head: dict[str, Any] = {
         "python": sys.version,
         "watched": _statuses(_watched(files.values())),
-        "sources": sources,
-        "modules": {
-            name: (file, folder, None if loader is None else placed(_code(loader, name)))
-            for name, (file, folder, loader) in files.items()
-        },
-        "written": {text: placed(code) for text, code in noted.written.items()},
-        "patterns": {of: placed(compiled) for of, compiled in noted.patterns.items()},
+        "sources": placed(sources),
+        "modules": modules,
+        "patterns": noted.patterns,
         "absent": {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None},
     }
-    head["size"] = end
     if _statuses(path for path, _ in sources) != sources:
         return  # somebody is at work on them: the next submission makes it
     raw = marshal.dumps(head)
     place = Path(place_of_bundle())
     place.parent.mkdir(parents=True, exist_ok=True)
+    lengths = (length.to_bytes(8, "little") for length in (len(raw), early_bytes, end))
     with replacing(place, durable=True) as draft:
-        draft.write_bytes(b"".join([MAGIC, len(raw).to_bytes(8, "little"), raw, *codes]))
+        draft.write_bytes(b"".join([MAGIC, *lengths, raw, *codes]))
 
 
 class _Noted:
@@ -114,13 +133,14 @@ class _Noted:
 
     def __init__(self, compiler: Any) -> None:  # noqa: ANN401 - re._compiler, which has no types
         self._compiler, self._compile, self._sre = compiler, compiler.compile, vars(compiler)["_sre"]
-        self.written: dict[str, CodeType] = {}
+        self.written: dict[str, dict[str, CodeType]] = {}  # by module
         self.patterns: dict[tuple[str | bytes, int], tuple[Any, ...]] = {}
 
     def execute(self, text: str, *names: dict[str, Any]) -> None:
         """Do what ``exec`` does, for `dataclasses`."""
-        self.written[text] = compile(text, "<string>", "exec", dont_inherit=True)
-        exec(self.written[text], *names)  # noqa: S102 - that library's own text
+        code = compile(text, "<string>", "exec", dont_inherit=True)
+        self.written.setdefault(names[0]["__name__"], {})[text] = code  # the names of the module with the class
+        exec(code, *names)  # noqa: S102 - that library's own text
 
     def compile(self, pattern: str | bytes, flags: int = 0) -> Any:  # noqa: ANN401 - a re.Pattern
         """Do what ``re._compiler.compile`` does."""
@@ -210,8 +230,9 @@ def _statuses(paths: Iterable[str]) -> list[tuple[str, tuple[int, int] | None]]:
 
 def _is_fresh() -> bool:
     try:
-        bundle = Bundle(Path(place_of_bundle()).read_bytes())
-        return bundle.is_current() and all(status_of(path) == was for path, was in bundle.head["sources"])
+        bundle = Bundle(place_of_bundle())
+        sources = bundle.at(bundle.head["sources"])  # at the end: the file is closed by now
+        return bundle.is_current() and all(status_of(path) == was for path, was in sources)
     except (OSError, ValueError, EOFError, TypeError, KeyError):
         return False
 

@@ -191,6 +191,33 @@ def test_a_bundle_without_its_end_is_none(tmp_path: Path) -> None:
     assert installation.look()["from"] == "_Loader"
 
 
+READS_ON = """
+import sys
+from hpcml.bundled import place_of_bundle, read_rest, use_bundle
+use_bundle()
+import hpcml.agent.turns, os
+is_open = place_of_bundle() in [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+WHAT
+from hpcml.agent import ending
+print(is_open, type(ending.__spec__.loader).__name__, ending.settle.__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("read_rest(); open(place_of_bundle(), 'w').close()", id="nothing is read after the rest was"),
+        pytest.param("open(place_of_bundle(), 'w').close()", id="what is there no more comes from Python's own file"),
+        pytest.param("os.unlink(place_of_bundle())", id="a new bundle in place of this one changes nothing"),
+    ],
+)
+def test_what_is_loaded_later_does_not_depend_on_the_bundles_file(what: str, tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+    installation.refresh()
+
+    assert installation.python("-c", READS_ON.replace("WHAT", what)).split() == ["True", "_Loader", "settle"]
+
+
 def test_a_bundle_of_another_python_is_none(tmp_path: Path) -> None:
     installation = Installation(tmp_path / "checkout")
     installation.refresh()

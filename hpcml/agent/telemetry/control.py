@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import how
+from hpcml.bundled import read_rest
 from hpcml.runs.journal import parse_chunk
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class SamplerHandle:
 
     def _fork(self, act: Callable[[], int]) -> None:
         try:
+            read_rest()  # a fork closes all files
             self.process = _Fork.of_this(act)
         except OSError as error:
             self.trouble = f"the sampler cannot start: {error}"
