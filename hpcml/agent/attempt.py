@@ -33,7 +33,7 @@ from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
 from hpcml.runs.cancellation import is_cancelled, unmark
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Plan
+from hpcml.runs.plan import Plan
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from hpcml.agent.assignment import LANE, Turn
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
-from hpcml.model.container import INSIDE_NAMES, INSIDE_PREFIX
 from hpcml.model.run import Observe, ProfileTool, Run
 from hpcml.model.strategy import StrategyName
 from hpcml.paths import program_packages
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Plan
+from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, Plan
 from hpcml.runs.private import make_folder
 
 if TYPE_CHECKING:

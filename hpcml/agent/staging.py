@@ -27,7 +27,7 @@ from hpcml_client.journal import JournalWriter
 
 _LOOK_S = 0.2
 _PATIENCE_S = 600.0  # of the other nodes, for the first: 20,000 files on a busy file system
-_SETTLES_WITHIN_S = 10.0  # the time that is left where the walltime is over: `manifest.stop_and_warn_after_s`
+_SETTLES_WITHIN_S = 10.0  # the time that is left where the walltime is over: `plan.stop_and_warn_after_s`
 
 
 def make_ready(turn: Turn, hold: Hold, inbox: Inbox) -> Outcome | None:

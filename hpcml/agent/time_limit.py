@@ -23,7 +23,8 @@ from typing import Protocol
 from hpcml.agent.assignment import Turn
 from hpcml.runs.journal import events, read_journal
 from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.manifest import Manifest, stop_and_warn_after_s
+from hpcml.runs.manifest import Manifest
+from hpcml.runs.plan import stop_and_warn_after_s
 
 TIME_LIMIT = "HPCML_TIME_LIMIT"  # how this job is asked how long it may run: said by the job script
 _EVENT = "time_limit"

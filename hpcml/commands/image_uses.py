@@ -20,7 +20,7 @@ from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir, find_run_dirs
-from hpcml.runs.manifest import Image
+from hpcml.runs.plan import Image
 from hpcml.store import query
 
 _UNDER_WAY_S = 600.0  # between saying that an image is used, and the directories of the runs that use it

@@ -17,8 +17,9 @@ from hpcml.errors import ConfigError
 from hpcml.images.command import ENV_PREFIXES, RUNTIME_ENVIRONMENT, distinct, exec_argv, wrapped
 from hpcml.images.registry import Reference
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.container import INSIDE_NAMES, INSIDE_PREFIX, RUNTIMES, Bind, Container, ContainerBuild, ContainerGpu
+from hpcml.model.container import RUNTIMES, Bind, Container, ContainerBuild, ContainerGpu
 from hpcml.model.container import ContainerKind as Kind
+from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX
 
 _HUB = "docker.io"
 _GIVES = {"--env": "workload.env", "--workdir": "workload.cwd"}

@@ -51,9 +51,6 @@ class Compression(Enum):
 
 
 RUNTIMES = ("apptainer", "singularity", "enroot", "pyxis", "podman-hpc")  # hpcml/images/runtimes has an entry of each
-# Runtimes that know no prefix of their own for variables inside: each goes in as PREFIX + name, a shell inside renames
-# it, and all names are in one variable. hpcml/agent/ranks sets them.
-INSIDE_PREFIX, INSIDE_NAMES = "HPCMLENV_", "HPCML_INSIDE"
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

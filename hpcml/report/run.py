@@ -9,7 +9,7 @@ from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName
 from hpcml.model.run import Run
 from hpcml.model.strategy import KINDS
-from hpcml.runs.manifest import Plan
+from hpcml.runs.plan import Plan
 from hpcml.units import format_walltime
 
 

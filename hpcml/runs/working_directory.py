@@ -26,7 +26,7 @@ from hpcml.errors import HpcmlError
 from hpcml.runs.atomic import write_text
 from hpcml.runs.files import open_regular, parse_json, read_whole
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Staging
+from hpcml.runs.plan import Staging
 from hpcml.runs.private import FILE, FOLDER, make_folder
 
 _FICLONE = 0x40049409  # linux/fs.h: share the blocks of another file until one of both is written (xfs, btrfs, ...)

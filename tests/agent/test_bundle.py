@@ -22,7 +22,7 @@ from hpcml.bundled import use_bundle
 use_bundle()
 import json, re
 from hpcml.agent import signals, turns
-from hpcml.runs.manifest import Image
+from hpcml.runs.plan import Image
 patterns = [value for module in list(sys.modules.values()) for value in list(vars(module).values())
             if isinstance(value, re.Pattern)]
 loaders = {name: type(getattr(module, "__loader__", None)).__name__ for name, module in sys.modules.items()}

@@ -29,7 +29,7 @@ from hpcml.errors import ConfigError
 from hpcml.model.metric_sources import check_metric_files
 from hpcml.runs.journal import Event, Metrics, read_journal
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Staging
+from hpcml.runs.plan import Staging
 from hpcml_client.journal import JournalWriter
 from tests.agent.node import MakeRun, agent, told
 

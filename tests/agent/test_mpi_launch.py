@@ -15,7 +15,7 @@ from hpcml.agent.mpi.reach import choose, words_for
 from hpcml.agent.mpi.records import RankEnd, Records, codes_of, named
 from hpcml.agent.outcome import judge
 from hpcml.model.state import State
-from hpcml.runs.manifest import MpiStart
+from hpcml.runs.plan import MpiStart
 from hpcml_client.client import Ranks, ranks_by_launcher
 
 SIZE = Size(nodes=2, each=4, cpus=3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Staging
+from hpcml.runs.plan import Staging
 from tests.agent.node import ON_SLURM, MakeRun, agent, start_agent, told, wait_for
 
 TWO_NODES = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")

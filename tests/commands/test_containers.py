@@ -14,7 +14,7 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Image
+from hpcml.runs.plan import Image
 from tests.commands.planning import planned_for
 
 IMAGE = Image(path="/images/a.sif", key="a", sha256="0" * 64)

@@ -17,7 +17,7 @@ from hpcml.errors import ConfigError
 from hpcml.model.recipe import OLDEST
 from hpcml.model.strategy import KINDS, StrategyName
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Image
+from hpcml.runs.plan import Image
 from tests.commands.planning import planned_for
 
 _TORCH = ("+container=ngc_pytorch", "model=transformer_tiny", "precision=fp32")

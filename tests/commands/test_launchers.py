@@ -7,7 +7,7 @@ import pytest
 from hpcml.commands.submit.launchers import mpi_start_of
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, Lsf, SchedulerName
-from hpcml.runs.manifest import MpiStart
+from hpcml.runs.plan import MpiStart
 from tests.conftest import ComposeOne
 
 TWO = ("strategy=mpi", "strategy.processes_per_node=2", "resources.account=x", "workload.command=./solve")

@@ -21,7 +21,8 @@ from hpcml.commands.submit.provenance import describe_code
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Staging, read_manifest
+from hpcml.runs.manifest import read_manifest
+from hpcml.runs.plan import Staging
 from hpcml.runs.working_directory import stage
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.commands.planning import planned_for

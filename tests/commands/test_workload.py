@@ -10,7 +10,7 @@ from hpcml.errors import ConfigError
 from hpcml.model.precision import CPU, Device, Numerics
 from hpcml.model.run import Run, Workload
 from hpcml.paths import resource_dir
-from hpcml.runs.manifest import Plan
+from hpcml.runs.plan import Plan
 from tests.commands.planning import planned_for
 from tests.conftest import ComposeOne
 

@@ -18,7 +18,7 @@ from hpcml.images.cache import Cache
 from hpcml.images.inventory import claim, claims_in
 from hpcml.model.image import ImageRecord
 from hpcml.paths import Places
-from hpcml.runs.manifest import Image
+from hpcml.runs.plan import Image
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.images.test_cache import TEXT, filled
 from tests.images.test_uses import run_of

@@ -14,7 +14,7 @@ from hpcml.commands.submit.containers import put_inside
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Image
+from hpcml.runs.plan import Image
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.commands.planning import planned_for
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Staging
+from hpcml.runs.plan import Staging
 from hpcml.runs.working_directory import WrittenFile, changed, look_at_shared, settle, stage, written_files
 
 

@@ -29,7 +29,8 @@ from hpcml.model.run import (
 from hpcml.model.strategy import Strategy, StrategyName
 from hpcml.model.training import Training
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Manifest, Plan, Provenance, write_manifest
+from hpcml.runs.manifest import Manifest, Provenance, write_manifest
+from hpcml.runs.plan import Plan
 from hpcml.runs.private import make_home
 from hpcml.store.database import Database
 from hpcml.store.schema import BUCKET, DEVICE, FOLDER, RUN_SETTINGS, RUN_USAGE, RUN_WORK, SAMPLER, SETTING, SETTINGS

@@ -16,7 +16,7 @@ from hpcml.agent.ranks import job_environment, mpi_meeting, started_once
 from hpcml.agent.supervise import Rank
 from hpcml.paths import begin_in_utf8
 from hpcml.runs.atomic import write_text
-from hpcml.runs.manifest import MpiStart
+from hpcml.runs.plan import MpiStart
 from hpcml.runs.private import make_folder
 
 HOST_FILE = "HPCML_HOSTFILE"  # for a program that is a launcher itself

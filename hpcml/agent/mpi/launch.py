@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hpcml.runs.manifest import MpiStart
+from hpcml.runs.plan import MpiStart
 
 _ANSWERS_WITHIN_S = 60.0
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -23,7 +23,7 @@ from hpcml.errors import ConfigError, why_not
 from hpcml.model.run import Snapshot
 from hpcml.paths import Places, program_packages
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Plan, Staging
+from hpcml.runs.plan import Plan, Staging
 from hpcml.runs.private import FOLDER, make_folder
 
 _SUBMODULE = b"160000 "

@@ -20,7 +20,7 @@ from hpcml.model.hardware import is_for_data_centres
 from hpcml.model.precision import environment
 from hpcml.model.run import Observe, Run
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Image, Plan
+from hpcml.runs.plan import Image, Plan
 
 _ARCHITECTURES = (None, "x86_64", "aarch64")  # of a cluster; None: nothing special
 _INSTEAD = "+container=docker container.image={} container.tag=latest, or a file: container=sif"

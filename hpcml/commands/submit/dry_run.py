@@ -12,7 +12,7 @@ from hpcml.commands.submit.planned import Planned, are_in_rounds
 from hpcml.errors import NotPrivateError
 from hpcml.model.run import Run
 from hpcml.paths import Places
-from hpcml.runs.manifest import Plan
+from hpcml.runs.plan import Plan
 from hpcml.runs.private import why_shared
 from hpcml.schedulers.contract import Preview
 

@@ -36,7 +36,7 @@ from hpcml.model.run import Data, Model, Precision, Profiling, Run, Schedule, Sn
 from hpcml.model.strategy import Strategy, StrategyName
 from hpcml.paths import Places
 from hpcml.runs.atomic import write_text
-from hpcml.runs.manifest import Image
+from hpcml.runs.plan import Image
 from hpcml.runs.private import check_lent, make_folder
 
 _READING = BuildProgress(stage="checking")  # ten gigabytes take their time

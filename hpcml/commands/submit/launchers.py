@@ -8,7 +8,7 @@ from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.run import Launcher, Run
 from hpcml.model.strategy import StrategyName
-from hpcml.runs.manifest import MpiStart
+from hpcml.runs.plan import MpiStart
 
 # What a scheduler's jobs have; the first is taken where neither the run nor the site names one.
 _OF_SCHEDULER: Mapping[SchedulerName, tuple[Launcher, ...]] = {

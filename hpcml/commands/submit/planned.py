@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcml.model.choices import Until
 from hpcml.model.container import ContainerKind
 from hpcml.model.run import Run
-from hpcml.runs.manifest import Image, Plan
+from hpcml.runs.plan import Image, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from hpcml.config.guess import did_you_mean
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.run import Run
-from hpcml.runs.manifest import Plan
+from hpcml.runs.plan import Plan
 from hpcml.schedulers.registry import SUBMITS
 
 _OPERATORS = frozenset({"|", "||", "|&", "&&", "&", ";", ">", ">>", "<", "2>", "2>>", "2>&1", "&>", ">&2"})

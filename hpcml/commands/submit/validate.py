@@ -32,7 +32,7 @@ from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import own_recipes
 from hpcml.model.run import Run
 from hpcml.paths import is_source_of_hpcml, resource_dir
-from hpcml.runs.manifest import Plan
+from hpcml.runs.plan import Plan
 from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
 

@@ -30,7 +30,7 @@ from hpcml.model.precision import (
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
 from hpcml.model.run import Launcher, LayoutName, ProfileTool, Run
 from hpcml.model.strategy import KINDS, NVLS_NEEDS, Nccl, Processes, StrategyName
-from hpcml.runs.manifest import Plan, stop_and_warn_after_s
+from hpcml.runs.plan import Plan, stop_and_warn_after_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
