@@ -72,6 +72,7 @@ LATE: dict[tuple[str, str], str] = {
     ): "where the agent reads itself what a sampler would",
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.sampler"): "in the sampler's own process",
     ("hpcml.agent.attempt", "hpcml.agent.ending"): "loaded once the program runs, which would wait for it",
+    ("hpcml.runs.orders", "hpcml.runs.manifest"): "as above",
     ("hpcml.agent.turns", "hpcml.agent.lanes"): "for jobs of several runs alone",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.event_files"): "for the first file with metrics",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.mlflow_files"): "as above",
@@ -466,6 +467,8 @@ def test_an_agent_loads_little_before_it_starts_the_sampler() -> None:
     late = ("attempt", "metrics", "mpi", "telemetry.summary", "supervise", "host")
     assert not {name for name in loaded if name.startswith(tuple(f"hpcml.agent.{each}" for each in late))}
     assert not loaded & {
+        "hpcml.model.run",
+        "hpcml.model.cluster",
         "hpcml.model.records",
         "hpcml.model.looks",
         "psutil",

@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcml.errors import HpcmlError
-from hpcml.model.cluster import SchedulerName
 from hpcml.runs.layout import RunDir, run_dir_of
-from hpcml.runs.manifest import Manifest, read_own, read_to_execute
+from hpcml.runs.orders import RunOrders, StartSettings, read_orders
+from hpcml.runs.plan import Plan
 from hpcml.runs.private import check, check_lent
+from hpcml.runs.run_json import read_own
 from hpcml_client.journal import JournalWriter
+
+if TYPE_CHECKING:
+    from hpcml.runs.manifest import Manifest
 
 _BATCH_FORMAT = 1
 _WAITS_FOR_ROOM_S = 30.0  # on a full disk, for how the attempt ended: without it the run is lost
@@ -38,20 +43,40 @@ class Turn:
 
     run_dir: RunDir
     source: Path  # run.json, or the manifest of a retry
-    manifest: Manifest
+    orders: RunOrders
     node: int
     pack: str | None
 
     @property
+    def uid(self) -> str:
+        """The run's id."""
+        return self.orders.uid
+
+    @property
+    def plan(self) -> Plan:
+        """What is to be done."""
+        return self.orders.plan
+
+    @property
+    def settings(self) -> StartSettings:
+        """The settings of the run by which it is started and watched."""
+        return self.orders.settings
+
+    @property
+    def manifest(self) -> Manifest:
+        """All of run.json, which is asked for once the program runs: to load it takes time."""
+        return self.orders.manifest
+
+    @property
     def is_local(self) -> bool:
         """Whether hpcml itself is the scheduler of the run; that may be inside of somebody's interactive job."""
-        return self.manifest.run.cluster.scheduler is SchedulerName.local
+        return self.settings.scheduler == "local"
 
     def open_journal(self, attempt: int) -> JournalWriter:
         """Return the journal of this node's agent for *attempt*."""
         return JournalWriter.open(
             str(self.run_dir.journals),
-            run=self.manifest.uid,
+            run=self.uid,
             attempt=attempt,
             writer="agent" if self.node == 0 else f"agent{self.node}",
             patience_s=_WAITS_FOR_ROOM_S,
@@ -89,13 +114,13 @@ def read_turn(source: Path, pack: str | None, environ: Mapping[str, str]) -> Tur
     Raises `HpcmlError` where the manifest cannot be read, or has a format that this hpcml does not know, and
     `NotPrivateError` where another user could have written it, or the code or the image that it names.
     """
-    manifest = read_to_execute(source)
-    code, image = manifest.provenance.code, manifest.plan.image
-    if code is not None:
-        check(Path(code), top=Path(code).parent.parent)  # HOME/code/DIGEST
+    orders = read_orders(source)
+    image = orders.plan.image
+    if orders.code is not None:
+        check(Path(orders.code), top=Path(orders.code).parent.parent)  # HOME/code/DIGEST
     if image is not None and image.key is not None:
         check_lent(Path(image.path))
-    return Turn(run_dir=run_dir_of(source), source=source, manifest=manifest, node=node_of(environ), pack=pack)
+    return Turn(run_dir=run_dir_of(source), source=source, orders=orders, node=node_of(environ), pack=pack)
 
 
 def node_of(environ: Mapping[str, str]) -> int:

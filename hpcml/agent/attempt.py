@@ -2,7 +2,7 @@
 
 It is loaded while the attempt's sampler, which hpcml/agent/turns starts, loads what it needs. In order: the workload is
 started and watched, and its end is settled (`hpcml.agent.ending`). Trouble of hpcml's own (facts, telemetry) is
-journalled and never ends the workload.
+journalled and never ends the settings.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.agent.time_limit import time_limit_of
 from hpcml.bundled import read_rest
+from hpcml.errors import HpcmlError
 from hpcml.model.metric_sources import is_path
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
@@ -37,6 +38,7 @@ from hpcml.runs.plan import Plan
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
 
+_OF_THE_END = "what the end needs"
 _READS_WITHIN_S = 10.0  # files of metrics, once the program has ended: as `staging` has it, of the time that is left
 
 
@@ -73,15 +75,24 @@ def carry_out(
         tell_end(tell, EventName.ATTEMPT_INTERRUPTED, outcome)
         journal.close()
         return Ended(status=outcome.exit_status, interrupted=True)
-    ended = _settling()(turn, hold.attempt, outcome, inbox, environ, journal)
+    try:
+        settle = _settling(turn)
+    except (OSError, ImportError, HpcmlError) as error:  # as of a file system that is gone: the end is told in any case
+        tell("agent_trouble", what=_OF_THE_END, error=repr(error))
+        tell_end(tell, EventName.ATTEMPT_ENDED, outcome)
+        journal.close()
+        return Ended(status=outcome.exit_status, interrupted=outcome.interrupted)
+    ended = settle(turn, hold.attempt, outcome, inbox, environ, journal)
     if turn.node == 0:
         unmark(turn.run_dir)  # obeyed: whoever submits job.sh again wants it to run
     return replace(ended, interrupted=outcome.interrupted)
 
 
-def _settling() -> Callable[..., Ended]:
+def _settling(turn: Turn) -> Callable[..., Ended]:
+    """Return what settles an end, once all is loaded and read that it needs; raises what that may raise."""
     from hpcml.agent.ending import settle  # noqa: PLC0415 - loaded once the program runs
 
+    assert turn.manifest.uid == turn.uid
     return settle
 
 
@@ -128,7 +139,7 @@ def _work(
             return prevented
         shared = staging.shared_before(turn)
         with unharmed("facts"):
-            plan = turn.manifest.plan
+            plan = turn.plan
             given = {name: value for name, value in {**environ, **plan.environment}.items() if value is not None}
             own = {**host.facts(), **host.telling_variables(given), **_image_facts(plan, turn.run_dir)}
             journal.event("facts", {**own, **telemetry.take_facts(PATIENCE_S)})
@@ -152,7 +163,7 @@ def _supervise(
     turn: Turn, hold: Hold, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter, telemetry: SamplerHandle
 ) -> Outcome:
     """Start the ranks and watch them to their end, reading metrics from the output of the first rank meanwhile."""
-    manifest, plan = turn.manifest, turn.manifest.plan
+    plan = turn.plan
     unharmed = Unharmed(journal.event)
     part = None
     if plan.mpi is not None:
@@ -164,8 +175,8 @@ def _supervise(
 
     def follow() -> None:
         hold.beat()
-        with unharmed("what the end needs"):
-            _settling()
+        with unharmed(_OF_THE_END):
+            _settling(turn)
         with unharmed("metrics from what is printed"):
             found.pick()
         with unharmed("telemetry"):
@@ -190,7 +201,7 @@ def _supervise(
             stop_after_s=plan.stop_after_s,
             margin_s=max(0, (plan.walltime_s or 0) - (plan.stop_after_s or 0)),
             warn_after_s=plan.warn_after_s,
-            notice_s=manifest.run.schedule.notice_s,
+            notice_s=turn.settings.notice_s,
             grace_s=plan.stop_grace_s,
         ),
         tell=lambda name, **details: journal.event(name, details),
@@ -223,7 +234,7 @@ def _supervise(
 
 def _begin_beside(telemetry: SamplerHandle, found: FoundMetrics, unharmed: Unharmed) -> None:
     """Begin what the program need not wait for."""
-    with unharmed("what the end needs"):
+    with unharmed(_OF_THE_END):
         read_rest()
     with unharmed("telemetry"):
         telemetry.after_start()  # a fork: before there is a second thread
@@ -237,18 +248,18 @@ def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter
     Files are followed on the first node, for a user's own program. Without a working directory of its own the run
     follows only files that it names: others may be anybody's.
     """
-    workload, plan, run_dir = turn.manifest.run.workload, turn.manifest.plan, turn.run_dir
-    wanted = [word for word in workload.metrics_from if plan.staging is not None or is_path(word)]
+    settings, plan, run_dir = turn.settings, turn.plan, turn.run_dir
+    wanted = [word for word in settings.metrics_from if plan.staging is not None or is_path(word)]
     cwd = Path(plan.cwd)
     root = cwd if plan.staging is None else run_dir.work / plan.staging.project
     return FoundMetrics(
-        rules=workload.metrics,
+        rules=settings.metrics,
         printed=(first.stdout, first.stderr),
         journal=journal,
         files=MetricsFollower(
             root=root,
-            wanted=wanted if turn.node == 0 and workload.command is not None else (),
-            journal=JournalWriter(str(run_dir.journals), run=turn.manifest.uid, attempt=attempt, writer=WRITER),
+            wanted=wanted if turn.node == 0 and settings.command is not None else (),
+            journal=JournalWriter(str(run_dir.journals), run=turn.uid, attempt=attempt, writer=WRITER),
             journals=run_dir.journals,
             attempt=attempt,
             start_at=os.path.relpath(cwd, root),
@@ -261,8 +272,8 @@ def _is_in_shared_job(turn: Turn) -> bool:
 
     So it is in a job of several nodes in which other runs wait, and where a launcher has started the ranks.
     """
-    is_told = turn.pack is not None or turn.manifest.plan.mpi is not None
-    return is_told and turn.manifest.run.resources.nodes > 1
+    is_told = turn.pack is not None or turn.plan.mpi is not None
+    return is_told and turn.settings.nodes > 1
 
 
 def _failure_in_shared_job(turn: Turn, attempt: int) -> str | None:

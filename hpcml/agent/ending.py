@@ -79,7 +79,7 @@ def settle(
 def _await_other_nodes(turn: Turn, attempt: int, inbox: Inbox) -> None:
     """Wait until the agents of the other nodes have told their ends: Slurm kills them when it puts the job back."""
     until = time.monotonic() + _OTHERS_END_WITHIN_S
-    while turn.manifest.run.resources.nodes > 1 and time.monotonic() < until and not inbox.asks_to_end():
+    while turn.settings.nodes > 1 and time.monotonic() < until and not inbox.asks_to_end():
         try:
             are_over = not any(one.unended for one in read_fold(turn.run_dir) if one.number == attempt)
         except (HpcmlError, OSError):  # the run goes on, whatever their journals are like

@@ -30,7 +30,7 @@ def cause_of(outcome: Outcome, turn: Turn, attempt: int) -> Cause | None:
     """
     if outcome.state is State.COMPLETED:
         return None
-    first = turn.node * turn.manifest.plan.processes_per_node
+    first = turn.node * turn.plan.processes_per_node
     causes = {
         classify(
             outcome.state,
@@ -63,7 +63,7 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
     """
     if outcome.state is not State.FAILED:
         return outcome
-    first = turn.node * turn.manifest.plan.processes_per_node
+    first = turn.node * turn.plan.processes_per_node
     words = (ended_because(_last_words(turn, attempt, first + rank)) for rank in outcome.failed_ranks)
     return replace(outcome, reason=next((said for said in words if said is not None), outcome.reason))
 

@@ -34,7 +34,6 @@ from dataclasses import dataclass, field
 
 from hpcml.agent.assignment import Turn, job_of, job_start_of
 from hpcml.agent.signals import Inbox
-from hpcml.model.cluster import SchedulerName
 from hpcml.model.state import State
 from hpcml.runs.atomic import create_text
 from hpcml.runs.files import open_regular, parse_json
@@ -48,7 +47,7 @@ from hpcml_client.journal import JournalWriter
 RUN_AGAIN = "HPCML_RUN_AGAIN"  # =1 in the job's environment: a run that has completed is to be carried out once more
 _STAYED_OUT = 1  # exit status: this job did not do the run's work, and it is not known to be done
 _INTERRUPTED = 128 + 15
-_RESTART = (SchedulerName.pbs, SchedulerName.lsf)  # a job with an end that they did not hear
+_RESTART = ("pbs", "lsf")  # a job with an end that they did not hear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,13 +251,13 @@ class _Gate:
         told = read_fold(self.turn.run_dir)
         if told.state.is_final:
             wake(self.turn.run_dir)
-        directory, uid = str(self.turn.run_dir.journals), self.turn.manifest.uid
+        directory, uid = str(self.turn.run_dir.journals), self.turn.uid
         with JournalWriter.open(directory, run=uid, attempt=told.attempt, writer="left") as journal:
             journal.event(EventName.LEFT, {"reason": left.reason, "status": left.status, **self.ours.as_details()})
 
     def _is_done(self, told: RunFold) -> Left | None:
         """Return why there is nothing to do: the run has completed, or this very job has brought it to its end."""
-        is_restarted = self.turn.manifest.run.cluster.scheduler in _RESTART
+        is_restarted = self.turn.settings.scheduler in _RESTART
         for attempt in told:
             if not attempt.has_ended or attempt.decision is None:
                 continue

@@ -28,11 +28,13 @@ def slices_of(element: Element, environ: Mapping[str, str]) -> Sequence[str]:
     """
     if len(element.sources) < 2 or LANE in environ:
         return ()
+    devices = [name for name in environ.get(_DEVICES, "").split(",") if name]
+    if len(devices) < 2:
+        return ()
     with suppress(HpcmlError):  # which the run's own turn tells
         if read_to_execute(element.sources[0]).run.resources.mig is None:
             return ()
-    devices = [name for name in environ.get(_DEVICES, "").split(",") if name]
-    return devices[: len(element.sources)] if len(devices) > 1 else ()
+    return devices[: len(element.sources)]
 
 
 def carry_out_beside(words: Sequence[str], slices: Sequence[str], inbox: Inbox, environ: Mapping[str, str]) -> int:

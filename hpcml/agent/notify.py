@@ -72,7 +72,7 @@ def _sweep_message(turn: Turn, state: State) -> dict[str, object] | None:
     file = ended_file(turn.run_dir, turn.manifest)
     if file is None or origin.submission is None or origin.submission_size is None:
         return None
-    counts = record_end(file, turn.manifest.uid, state, size=origin.submission_size)
+    counts = record_end(file, turn.uid, state, size=origin.submission_size)
     if counts is None:
         return None
     return webhook.sweep_message(submission=origin.submission, experiment=turn.manifest.run.experiment, counts=counts)

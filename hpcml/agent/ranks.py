@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from hpcml.agent.assignment import LANE, Turn
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
-from hpcml.model.run import Observe, ProfileTool, Run
-from hpcml.model.strategy import StrategyName
 from hpcml.paths import program_packages
 from hpcml.runs.layout import RunDir
+from hpcml.runs.orders import StartSettings
 from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, Plan
 from hpcml.runs.private import make_folder
 
 if TYPE_CHECKING:
+    from hpcml.model.run import Run
     from hpcml_client.client import Ranks
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
@@ -74,11 +74,11 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
     LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, MASTER_ADDR and MASTER_PORT. One process of the user's own command has none
     of these. For a run in a container, only the variables that the plan passes on reach the program.
     """
-    plan, run_dir, local_size = turn.manifest.plan, turn.run_dir, turn.manifest.plan.processes_per_node
-    nodes = turn.manifest.run.resources.nodes
-    base = _base(turn, attempt, environ, _misleading(turn.manifest.run, local_size * nodes))
-    if turn.manifest.run.workload.command is None or local_size * nodes > 1:
-        base |= _rendezvous(turn.manifest.uid, nodes, environ, suffix=turn.manifest.run.cluster.rendezvous_suffix)
+    plan, run_dir, local_size = turn.plan, turn.run_dir, turn.plan.processes_per_node
+    nodes = turn.settings.nodes
+    base = _base(turn, attempt, environ, _misleading(turn.settings, local_size * nodes))
+    if turn.settings.command is None or local_size * nodes > 1:
+        base |= _rendezvous(turn.uid, nodes, environ, suffix=turn.settings.rendezvous_suffix)
     first = turn.node * local_size
     profiled = _profiled(turn, attempt)
     return [
@@ -97,21 +97,21 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
 
 def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequence[str]) -> dict[str, str]:
     """Return what all processes find, whatever their place: *environ* without *misleading*, the plan's, and hpcml's."""
-    plan, run_dir = turn.manifest.plan, turn.run_dir
+    plan, run_dir = turn.plan, turn.run_dir
     not_theirs, misleads = plan.environment.keys() | _OURS, _any_of(*misleading)
     base = {name: value for name, value in environ.items() if name not in not_theirs and not misleads(name)}
     if plan.image is not None:
         base = {name: value for name, value in base.items() if _any_of(*plan.passed_on)(name)}
     base |= {name: value for name, value in plan.environment.items() if value is not None}
     base |= {
-        "HPCML_RUN_ID": turn.manifest.uid,
+        "HPCML_RUN_ID": turn.uid,
         "HPCML_RUN_DIR": str(run_dir.path),
         "HPCML_CONFIG": str(turn.source),
         "HPCML_ATTEMPT": str(attempt),
-        "HPCML_CLUSTER": turn.manifest.run.cluster.name,
+        "HPCML_CLUSTER": turn.settings.cluster,
     }
     if plan.image is None:  # else argv sets it, before the image's own
-        is_observed = turn.manifest.run.precision.observe is Observe.always
+        is_observed = turn.settings.observe == "always"
         ours = [*run_dir.python_path(is_observed=is_observed), *plan.python_path]
         base["PYTHONPATH"] = os.pathsep.join(filter(None, [*ours, base.get("PYTHONPATH")]))
     return base
@@ -124,7 +124,7 @@ def mpi_rank_of(turn: Turn, attempt: int, environ: Mapping[str, str], place: Ran
     meet outside of MPI (MASTER_ADDR) has been decided by the first node's agent. Into a container goes where PMIx has
     its files, which the program inside must see.
     """
-    plan, run_dir = turn.manifest.plan, turn.run_dir
+    plan, run_dir = turn.plan, turn.run_dir
     each = plan.processes_per_node
     base = _base(turn, attempt, environ, ("TORCHELASTIC_*",))
     base |= {name: environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ}
@@ -151,7 +151,7 @@ def mpi_rank_of(turn: Turn, attempt: int, environ: Mapping[str, str], place: Ran
 
 def started_once(turn: Turn, attempt: int, environ: Mapping[str, str]) -> Rank:
     """Return the program as a single process on the first node, which starts the ranks of all nodes itself."""
-    plan, run_dir = turn.manifest.plan, turn.run_dir
+    plan, run_dir = turn.plan, turn.run_dir
     return Rank(
         argv=plan.argv,
         environ=_environ(_base(turn, attempt, environ, _TORCHRUN), plan, environ),
@@ -163,15 +163,15 @@ def started_once(turn: Turn, attempt: int, environ: Mapping[str, str]) -> Rank:
 
 def job_environment(turn: Turn, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the job's variables for a launcher of ranks: with the run's own settings, which it hands on."""
-    plan = turn.manifest.plan
+    plan = turn.plan
     found = {name: value for name, value in environ.items() if name not in plan.environment and name not in _OURS}
     return {**found, **{name: value for name, value in plan.environment.items() if value is not None}}
 
 
 def mpi_meeting(turn: Turn, environ: Mapping[str, str]) -> dict[str, str]:
     """Return MASTER_ADDR and MASTER_PORT for all ranks of an MPI job, as its first node decides them."""
-    run = turn.manifest.run
-    return _rendezvous(turn.manifest.uid, run.resources.nodes, environ, suffix=run.cluster.rendezvous_suffix)
+    settings = turn.settings
+    return _rendezvous(turn.uid, settings.nodes, environ, suffix=settings.rendezvous_suffix)
 
 
 def _pmi_seen_inside(environ: Mapping[str, str]) -> dict[str, str]:
@@ -189,21 +189,21 @@ def _pmi_seen_inside(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _profiled(turn: Turn, attempt: int) -> dict[int, dict[str, str]]:
     """Return what the ranks that are profiled are told besides: where the profiler is to write."""
-    profile = turn.manifest.run.profile
-    if profile.tool is ProfileTool.none:
+    settings = turn.settings
+    if settings.profiler == "none":
         return {}
     make_folder(turn.run_dir.profile(attempt, 0).parent)
-    return {rank: {PROFILE: str(turn.run_dir.profile(attempt, rank))} for rank in profile.ranks}
+    return {rank: {PROFILE: str(turn.run_dir.profile(attempt, rank))} for rank in settings.profiled_ranks}
 
 
-def _misleading(run: Run, processes: int) -> Sequence[str]:
+def _misleading(settings: StartSettings, processes: int) -> Sequence[str]:
     """Return patterns of what a program must not find in its environment, unless the user or hpcml sets it.
 
     A launcher finds all that the scheduler has given: it starts the processes, and tells each of them.
     """
-    if run.workload.command is None:
+    if settings.command is None:
         return ()
-    starts_them = run.workload.own_launcher is not None or run.strategy.name is StrategyName.horovod
+    starts_them = settings.own_launcher is not None or settings.strategy == "horovod"
     if processes > 1:
         return () if starts_them else (*_MPI, "TORCHELASTIC_*")
     return _TORCHRUN if starts_them else (*_TORCHRUN, *_SLURM_TASK, *_MPI)
@@ -215,9 +215,9 @@ def _place(turn: Turn, local: int, attempt: int, environ: Mapping[str, str]) -> 
     For several of them it is all that torchrun sets, since programs look for parts of it, and Slurm's words for the
     same where the job is Slurm's: Lightning believes these, and JAX.
     """
-    run, each = turn.manifest.run, turn.manifest.plan.processes_per_node
-    count, rank = each * run.resources.nodes, turn.node * each + local
-    is_own = run.workload.command is not None
+    settings, each = turn.settings, turn.plan.processes_per_node
+    count, rank = each * settings.nodes, turn.node * each + local
+    is_own = settings.command is not None
     if is_own and count == 1:
         return {}
     place = {
@@ -228,12 +228,12 @@ def _place(turn: Turn, local: int, attempt: int, environ: Mapping[str, str]) -> 
         "NODE_RANK": str(turn.node),
         "GROUP_RANK": str(turn.node),  # torchrun's word for it
     }
-    if not is_own or run.workload.own_launcher is not None:
+    if not is_own or settings.own_launcher is not None:
         return place
     place |= {
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(count),
-        "TORCHELASTIC_RUN_ID": turn.manifest.uid,
+        "TORCHELASTIC_RUN_ID": turn.uid,
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }

@@ -35,7 +35,7 @@ def make_ready(turn: Turn, hold: Hold, inbox: Inbox) -> Outcome | None:
 
     None: the program can start. A recipe, and a run without a copy of its code, needs nothing.
     """
-    plan = turn.manifest.plan
+    plan = turn.plan
     if plan.staging is None:
         return None
     ready = turn.run_dir.is_staged(hold.attempt)
@@ -43,7 +43,7 @@ def make_ready(turn: Turn, hold: Hold, inbox: Inbox) -> Outcome | None:
         return _wait_for(ready, turn, hold, inbox)
     try:
         stage(turn.run_dir, plan.staging, Path(plan.cwd), on_file=hold.beat)
-        if turn.manifest.run.resources.nodes > 1:
+        if turn.settings.nodes > 1:
             ready.touch(mode=FILE)
     except (OSError, HpcmlError) as error:
         why = why_not(error, plan.cwd) if isinstance(error, OSError) else str(error)
@@ -53,7 +53,7 @@ def make_ready(turn: Turn, hold: Hold, inbox: Inbox) -> Outcome | None:
 
 def shared_before(turn: Turn) -> Mapping[str, object]:
     """Return how what this run shares with others looks now, for `leave`; empty on other nodes than the first."""
-    plan = turn.manifest.plan
+    plan = turn.plan
     return {} if plan.staging is None or turn.node != 0 else look_at_shared(plan.staging)
 
 
@@ -62,12 +62,12 @@ def leave(turn: Turn, attempt: int, shared: Mapping[str, object], journal: Journ
 
     Raises `OSError` and `HpcmlError` where the working directory cannot be read.
     """
-    plan, run_dir = turn.manifest.plan, turn.run_dir
+    plan, run_dir = turn.plan, turn.run_dir
     if plan.staging is None:
         return
     if turn.node == 0 and (touched := changed(shared, look_at_shared(plan.staging))):
         journal.event(EventName.SHARED_CHANGED, {"paths": touched})
-    nodes = turn.manifest.run.resources.nodes
+    nodes = turn.settings.nodes
     if nodes > 1:
         run_dir.has_left_work(attempt, turn.node).touch(mode=FILE)
         left = set(os.listdir(run_dir.has_left_work(attempt, 0).parent))  # noqa: PTH208 - a folder, read anew

@@ -23,7 +23,7 @@ from typing import Protocol
 from hpcml.agent.assignment import Turn
 from hpcml.runs.journal import events, read_journal
 from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.manifest import Manifest
+from hpcml.runs.orders import RunOrders
 from hpcml.runs.plan import stop_and_warn_after_s
 
 TIME_LIMIT = "HPCML_TIME_LIMIT"  # how this job is asked how long it may run: said by the job script
@@ -85,17 +85,17 @@ class AskedLimit:
         self,
         command: str,
         environ: Mapping[str, str],
-        manifest: Manifest,
+        orders: RunOrders,
         tell: Callable[..., None],
         *,
         spent_s: float | None,
         ask_every_s: float = _EVERY_S,
     ) -> None:
         self.ask_every_s = ask_every_s
-        self._command, self._environ, self._manifest, self._tell = shlex.split(command), environ, manifest, tell
+        self._command, self._environ, self._orders, self._tell = shlex.split(command), environ, orders, tell
         self._spent_s = spent_s
         self._known_s: int | None = None
-        self._told_s = manifest.plan.walltime_s
+        self._told_s = orders.plan.walltime_s
         self._process: subprocess.Popen[str] | None = None
         self._until = 0.0
         self._is_silent = False
@@ -129,7 +129,7 @@ class AskedLimit:
                 self._process.communicate()
                 self._process = None
                 self._trouble(f"no answer within {_PATIENCE_S:g} s")
-        return _within(self._known_s, self._manifest, is_alone=self._spent_s is None)
+        return _within(self._known_s, self._orders, is_alone=self._spent_s is None)
 
     def _take(self, said: str, complaint: str, status: int) -> None:
         lines = (said if status == 0 else complaint).strip().splitlines()
@@ -139,7 +139,7 @@ class AskedLimit:
         found_s = json.loads(lines[-1]).get("limit_s") if lines else None
         if isinstance(found_s, int) and found_s > 0:
             if self._spent_s is not None:
-                found_s = _of_its_own(found_s - self._spent_s, self._manifest)
+                found_s = _of_its_own(found_s - self._spent_s, self._orders)
             self._known_s = found_s
             if found_s != self._told_s:
                 self._tell(_EVENT, limit_s=found_s, before_s=self._told_s)
@@ -169,7 +169,7 @@ class FollowedLimit:
 
     def deadlines(self) -> Deadlines | None:
         """Return what follows from what was read last."""
-        return _within(self._known_s, self._turn.manifest, is_alone=self._turn.pack is None)
+        return _within(self._known_s, self._turn.orders, is_alone=self._turn.pack is None)
 
 
 def time_limit_of(turn: Turn, attempt: int, environ: Mapping[str, str], tell: Callable[..., None]) -> TimeLimit:
@@ -186,22 +186,22 @@ def time_limit_of(turn: Turn, attempt: int, environ: Mapping[str, str], tell: Ca
         now = time.time()
         spent_s = now - (ProcessIdentity.of_this_process().created_at or now)
     every_s = _EVERY_S + os.getpid() % _SPREAD_S  # the jobs of an array begin at the same moment
-    return AskedLimit(command, environ, turn.manifest, tell, spent_s=spent_s, ask_every_s=every_s)
+    return AskedLimit(command, environ, turn.orders, tell, spent_s=spent_s, ask_every_s=every_s)
 
 
-def _of_its_own(left_s: float, manifest: Manifest) -> int:
+def _of_its_own(left_s: float, orders: RunOrders) -> int:
     """Return the walltime of one run of a job that has *left_s* to live: as planned, if it can be ended within that."""
-    walltime_s, grace_s = manifest.plan.walltime_s, manifest.plan.stop_grace_s
+    walltime_s, grace_s = orders.plan.walltime_s, orders.plan.stop_grace_s
     return max(1, int(left_s)) if walltime_s is None or left_s < walltime_s + grace_s else walltime_s
 
 
-def _within(limit_s: int | None, manifest: Manifest, *, is_alone: bool) -> Deadlines | None:
-    plan = manifest.plan
+def _within(limit_s: int | None, orders: RunOrders, *, is_alone: bool) -> Deadlines | None:
+    plan = orders.plan
     if limit_s is None:
         return None
     if not is_alone and limit_s == plan.walltime_s and plan.stop_after_s is not None and plan.warn_after_s is not None:
         margin_s = limit_s - plan.stop_after_s
         return Deadlines(stop_after_s=plan.stop_after_s, margin_s=margin_s, warn_after_s=plan.warn_after_s)
-    grace_s, notice_s = plan.stop_grace_s, manifest.run.schedule.notice_s
+    grace_s, notice_s = plan.stop_grace_s, orders.settings.notice_s
     stop_after_s, warn_after_s = stop_and_warn_after_s(limit_s, grace_s=grace_s, notice_s=notice_s)
     return Deadlines(stop_after_s=stop_after_s, margin_s=limit_s - stop_after_s, warn_after_s=warn_after_s)

@@ -83,7 +83,7 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     journal = turn.open_journal(hold.attempt)
     started = {
         **ProcessIdentity.of_this_process().as_details(),
-        "walltime_s": turn.manifest.plan.walltime_s,
+        "walltime_s": turn.plan.walltime_s,
         "node": turn.node,
         "pack": turn.pack,
         "start": fence.JobStart.of(turn, environ).start,

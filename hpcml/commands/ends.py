@@ -27,6 +27,7 @@ from hpcml.runs.journal import Chunk
 from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.manifest import read_manifest
+from hpcml.runs.orders import RunOrders
 from hpcml.runs.state import EventName, RunFold, fold_of, read_told, state_after
 from hpcml.store.database import Database
 from hpcml.store.query import get_runs
@@ -265,7 +266,7 @@ def tell_of_end(record: RunRecord, run_dir: RunDir, verdict: Verdict, *, tell: C
         tell("notify_failed", what=record.params.get("schedule.notify"), error=str(error))
         return
     notify.tell_of_end(
-        Turn(run_dir=run_dir, source=run_dir.manifest, manifest=manifest, node=0, pack=None),
+        Turn(run_dir=run_dir, source=run_dir.manifest, orders=RunOrders.of(manifest), node=0, pack=None),
         state_after(verdict.name, verdict.details),
         reason=verdict.details.get("reason"),
         cause=verdict.details.get("cause"),

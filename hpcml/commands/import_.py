@@ -28,9 +28,9 @@ from hpcml.runs.atomic import appear, sync, write_text
 from hpcml.runs.files import read_raw
 from hpcml.runs.journal import Event, Header, read_journal
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import IMPORTED
 from hpcml.runs.private import make_folder, write_file
 from hpcml.runs.rest import wake
+from hpcml.runs.run_json import IMPORTED
 from hpcml.store.loading import clock_zeros
 
 _WRITER = "agent"  # whose word on beginning and end of an attempt counts

@@ -16,7 +16,7 @@ from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.files import open_inside
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import IMPORTED
+from hpcml.runs.run_json import IMPORTED
 
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16

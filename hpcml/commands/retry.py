@@ -26,8 +26,9 @@ from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import unmark
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import IMPORTED, Manifest, read_to_execute, write_manifest
+from hpcml.runs.manifest import Manifest, read_to_execute, write_manifest
 from hpcml.runs.private import make_folder, write_file
+from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.state import RunFold, told_by
 from hpcml.schedulers.contract import Job
 from hpcml.store.database import Database

@@ -17,7 +17,7 @@ from hpcml.images.packing import Packing
 from hpcml.images.runtime import find_builder
 from hpcml.model.image import Definition
 from hpcml.paths import begin_in_utf8
-from hpcml.runs.manifest import read_own
+from hpcml.runs.run_json import read_own
 
 
 def main(order: Path) -> int:

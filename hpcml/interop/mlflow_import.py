@@ -35,7 +35,7 @@ from hpcml.model.identity import identifies
 from hpcml.model.precision import ALIASES
 from hpcml.model.state import State
 from hpcml.runs.journal import FORMAT, Chunk, Event, Header, Metrics
-from hpcml.runs.manifest import IMPORTED
+from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.state import EventName
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")

@@ -13,12 +13,10 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from functools import cache, cached_property, lru_cache
-from pathlib import PurePosixPath
+from functools import cache, cached_property
 from typing import Any
 
 from hpcml.codec import encode, flatten
@@ -27,12 +25,14 @@ from hpcml.model.choices import Goal, Scale, Until
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.identity import identifies
+from hpcml.model.launcher import launcher_in
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, Numerics, PrecisionName, decide_numerics
 from hpcml.model.strategy import Strategy, StrategyName
+from hpcml.model.telemetry import Telemetry
 from hpcml.model.training import Training
-from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
+from hpcml.units import parse_memory_mb, parse_wait_s, parse_walltime_s
 
 CLAIMS = ("equivalent", "non-inferior", "better")  # what a plan of looks may be to show
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
@@ -55,14 +55,6 @@ _ADDED_LATER: Mapping[str, object] = {
     "training.compile": False,
     "workload.args": None,
     "workload.launcher": "auto",
-}
-_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec"})
-_LAUNCHING_MODULES = {  # python -m MODULE
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate",
-    "deepspeed.launcher.runner": "deepspeed",
-    "horovod.runner": "horovodrun",
 }
 
 
@@ -234,27 +226,12 @@ class Workload:
     @property
     def own_launcher(self) -> str | None:
         """What the user's own command starts the processes of a training with, as torchrun; None: nothing known."""
-        return _launcher_in(self.command or "")
+        return launcher_in(self.command or "")
 
     @property
     def stop_grace_s(self) -> int:
         """The time between the signal to stop and SIGKILL, in seconds."""
         return parse_wait_s(self.stop_grace, field="workload.stop_grace")
-
-
-@lru_cache(maxsize=1000)  # of a sweep's runs it is the same
-def _launcher_in(command: str) -> str | None:
-    try:
-        first, *rest = shlex.split(command) or [""]
-    except ValueError:
-        return None  # planning refuses it
-    first = PurePosixPath(first).name
-    if not first.startswith("python"):
-        return first if first in _LAUNCHERS else None
-    script = next((at for at, word in enumerate(rest) if not word.startswith("-") or word == "-m"), len(rest))
-    return (
-        _LAUNCHING_MODULES.get(rest[script + 1]) if rest[script : script + 1] == ["-m"] and rest[script + 1 :] else None
-    )
 
 
 class Snapshot(Enum):
@@ -324,26 +301,6 @@ class Schedule:
         """
         words = () if self.pack in ("none", "all") else tuple(word.strip() for word in self.pack.split(","))
         return tuple(word for word in words if word)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Telemetry:
-    """What is measured while the program runs, by a separate process (the sampler) on each node."""
-
-    enabled: bool = True
-    interval: str = "1s"  # between samples: NVML's calls take a lock that the program needs, too
-    network: bool = False  # traffic of the node's network cards and InfiniBand ports
-    pcie: bool = False  # traffic of the GPUs' PCIe and NVLink
-    samplers: list[str] = field(default_factory=list)  # of packages: what they read becomes metrics of the run
-
-    def __post_init__(self) -> None:
-        seconds = parse_interval_s(self.interval, field="telemetry.interval")
-        require(0.1 <= seconds <= 600, f"telemetry.interval={self.interval} must lie between 100ms and 10m")
-
-    @property
-    def interval_s(self) -> float:
-        """The time between two samples, in seconds."""
-        return parse_interval_s(self.interval, field="telemetry.interval")
 
 
 class ProfileTool(Enum):

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -16,17 +15,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from hpcml.codec import Json, decode, encode
-from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.run import Run
-from hpcml.runs.files import object_in, read_raw
-from hpcml.runs.layout import home_of
+from hpcml.runs.files import read_raw
 from hpcml.runs.plan import Plan
-from hpcml.runs.private import create_file, read
+from hpcml.runs.private import create_file
+from hpcml.runs.run_json import IMPORTED, must_be_ours, naming, read_own
 
-FORMAT = 1
 _SHORT = 2000  # characters of a text that is not kept
 _MOST_KNOWN = 1000  # texts of what the runs of a submission have in common
-IMPORTED = "imported"  # in place of the format, and of the scheduler: another tool ran it, and hpcml cannot again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,14 +162,6 @@ def read_to_execute(path: Path) -> Manifest:
     return _decoded(path, read_own(path))
 
 
-def read_own(path: Path) -> dict[str, Any]:
-    """Return the JSON object in *path*, which lies in a home; raise `NotPrivateError` where it may be another user's.
-
-    Raises `HpcmlError` where it cannot be read.
-    """
-    return object_in(path, lambda: read(path, top=home_of(path)))
-
-
 def read_provenance(path: Path) -> Provenance | None:
     """Return where the run of *path* comes from, without a look at the rest; None: another tool ran it.
 
@@ -182,30 +170,21 @@ def read_provenance(path: Path) -> Provenance | None:
     raw = read_raw(path)
     if raw.get("format") == IMPORTED:
         return None
-    _must_be_ours(path, raw)
-    with _naming(path):
+    must_be_ours(path, raw)
+    with naming(path):
         provenance = decode(Provenance, raw.get("provenance"))
     assert isinstance(provenance, Provenance)
     return provenance
 
 
 def _decoded(path: Path, raw: dict[str, Any]) -> Manifest:
-    _must_be_ours(path, raw)
-    with _naming(path):
-        manifest = decode(Manifest, raw)
+    must_be_ours(path, raw)
+    with naming(path):
+        return decoded(raw)
+
+
+def decoded(raw: Mapping[str, Any]) -> Manifest:
+    """Return the manifest that *raw*, of our format, is; raise `ConfigError` for values that are not valid."""
+    manifest = decode(Manifest, raw)
     assert isinstance(manifest, Manifest)
     return manifest
-
-
-def _must_be_ours(path: Path, raw: dict[str, Any]) -> None:
-    if raw.get("format") != FORMAT:
-        raise HpcmlError(f"{path} has format {raw.get('format')!r}; this hpcml reads format {FORMAT}")
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Put *path* in front of a value that is not valid."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error

@@ -22,7 +22,8 @@ from hpcml.model.precision import Numerics
 from hpcml.model.record_keys import unix_time
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import FORMAT, Manifest
+from hpcml.runs.manifest import Manifest
+from hpcml.runs.run_json import FORMAT
 from hpcml.store.news import manifest_stamp
 from hpcml.store.origin import home_of
 from hpcml.store.parse import storable

@@ -15,7 +15,8 @@ import pytest
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.model.precision import CPU, Device
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import FORMAT, Manifest, write_manifest
+from hpcml.runs.manifest import Manifest, write_manifest
+from hpcml.runs.run_json import FORMAT
 from tests.agent.node import MakeRun
 from tests.agent.nvml_in_python import FakeLibrary
 from tests.cluster.nvml.building import build_library

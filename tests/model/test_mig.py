@@ -11,7 +11,8 @@ from hpcml.errors import ConfigError
 from hpcml.model.hardware import GpuModel, known_gpus
 from hpcml.model.mig import mig_profiles
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import FORMAT, Manifest, Provenance
+from hpcml.runs.manifest import Manifest, Provenance
+from hpcml.runs.run_json import FORMAT
 from hpcml.schedulers.contract import Job
 from hpcml.schedulers.request import request_for, request_for_pack
 from hpcml.schedulers.slurm.script import Titles, render

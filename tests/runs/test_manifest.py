@@ -8,7 +8,8 @@ from hpcml.codec import encode
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.errors import HpcmlError
 from hpcml.model.precision import CPU
-from hpcml.runs.manifest import FORMAT, LaidOut, Manifest, read_manifest, write_manifest
+from hpcml.runs.manifest import LaidOut, Manifest, read_manifest, write_manifest
+from hpcml.runs.run_json import FORMAT
 from tests.conftest import ORIGIN, ComposeOne
 
 

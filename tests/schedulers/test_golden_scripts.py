@@ -15,7 +15,8 @@ from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
 from hpcml.paths import resource_dir
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import FORMAT, Manifest
+from hpcml.runs.manifest import Manifest
+from hpcml.runs.run_json import FORMAT
 from hpcml.schedulers.batches import own_batch
 from hpcml.schedulers.contract import Job
 from hpcml.schedulers.registry import open_submitter

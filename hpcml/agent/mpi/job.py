@@ -48,7 +48,7 @@ class JobPart:
         """Return the exit codes of all ranks on the first node, given that of the launcher; on others as they are."""
         if not self.has_ranks or self.turn.node != 0:
             return list(of_processes)
-        count = self.turn.manifest.plan.processes_per_node * self.turn.manifest.run.resources.nodes
+        count = self.turn.plan.processes_per_node * self.turn.settings.nodes
         return codes_of(of_processes[0], self.records.ends(), count)
 
     def judged(self, outcome: Outcome) -> Outcome:
@@ -66,11 +66,11 @@ class JobPart:
 
 def part_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> JobPart:
     """Return what this node has to do in the MPI job of *turn*; *environ* is the environment of the agent's job."""
-    run, plan, run_dir = turn.manifest.run, turn.manifest.plan, turn.run_dir
+    plan, run_dir = turn.plan, turn.run_dir
     assert plan.mpi is not None
     records = Records(run_dir.mpi(attempt))
     make_folder(records.folder)
-    size = launch.Size(nodes=run.resources.nodes, each=plan.processes_per_node, cpus=plan.cpus_per_task)
+    size = launch.Size(nodes=turn.settings.nodes, each=plan.processes_per_node, cpus=plan.cpus_per_task)
     hosts = _write_hosts(records.folder, environ, size)
     once = started_once(turn, attempt, {**environ, **({} if hosts is None else {HOST_FILE: str(hosts)})})
     first = turn.node * size.each if plan.mpi.launcher != "none" else 0
@@ -98,7 +98,7 @@ def _launching(
         ask=lambda words: launch.asked(words, theirs),
     )
     log = turn.run_dir.launcher_log(attempt)
-    return Rank(argv=argv, environ=theirs, cwd=Path(turn.manifest.plan.cwd), stdout=log, stderr=log)
+    return Rank(argv=argv, environ=theirs, cwd=Path(turn.plan.cwd), stdout=log, stderr=log)
 
 
 def _waiting(turn: Turn, attempt: int, environ: Mapping[str, str]) -> Rank:

@@ -129,9 +129,9 @@ def be_rank(words: Sequence[str]) -> int:
     except (HpcmlError, OSError) as error:
         sys.stderr.write(f"hpcml: {error}\n")
         return _USAGE
-    run, plan = turn.manifest.run, turn.manifest.plan
+    plan = turn.plan
     assert plan.mpi is not None  # the agent starts nothing else by a launcher
-    each, count = plan.processes_per_node, plan.processes_per_node * run.resources.nodes
+    each, count = plan.processes_per_node, plan.processes_per_node * turn.settings.nodes
     place, records = ranks_by_launcher(os.environ), Records(turn.run_dir.mpi(int(attempt)))
     host = socket.gethostname()
     if (why := refusal(place, os.environ, launcher=plan.mpi.launcher, count=count)) is not None or place is None:

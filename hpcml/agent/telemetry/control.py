@@ -70,7 +70,7 @@ class SamplerHandle:
         It sees the GPUs that the program will see: the plan's CUDA_VISIBLE_DEVICES goes before that of *environ*. Where
         it cannot start, the handle has no process.
         """
-        plan, telemetry = turn.manifest.plan, turn.manifest.run.telemetry
+        plan, telemetry = turn.plan, turn.settings.telemetry
         chosen = {**environ, **{name: plan.environment[name] for name in _CHOOSE_GPUS if name in plan.environment}}
         agent = os.getpid()
 
@@ -256,10 +256,10 @@ def prepare() -> None:
 def _orders(turn: Turn, attempt: int, agent: int) -> Orders:
     from hpcml.agent.telemetry.sampler import Orders  # noqa: PLC0415 - as above
 
-    plan, telemetry = turn.manifest.plan, turn.manifest.run.telemetry
+    plan, telemetry = turn.plan, turn.settings.telemetry
     return Orders(
         run_dir=turn.run_dir.path,
-        run=turn.manifest.uid,
+        run=turn.uid,
         attempt=attempt,
         node=turn.node,
         agent=agent,

@@ -25,9 +25,10 @@ from hpcml.model.cluster import SchedulerName
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir, new_submission_id, new_uid
-from hpcml.runs.manifest import FORMAT, LaidOut, Manifest, Provenance, write_manifest
+from hpcml.runs.manifest import LaidOut, Manifest, Provenance, write_manifest
 from hpcml.runs.plan import Plan
 from hpcml.runs.private import FOLDER, make_folder, open_file, write_file
+from hpcml.runs.run_json import FORMAT
 from hpcml.schedulers.contract import Job, Preview, Submitter, Ticket
 from hpcml.schedulers.registry import require_programs
 

@@ -17,7 +17,8 @@ from hpcml.model.cluster import SchedulerName
 from hpcml.model.comparison import ENOUGH_NODES
 from hpcml.model.identity import identifies
 from hpcml.model.run import Run
-from hpcml.runs.manifest import FORMAT, Manifest, Provenance
+from hpcml.runs.manifest import Manifest, Provenance
+from hpcml.runs.run_json import FORMAT
 from hpcml.schedulers.request import PACK_MARGIN_S, Request, request_for
 from hpcml.units import format_walltime, parse_walltime_s
 

@@ -31,8 +31,8 @@ from hpcml.runs.files import parse_json, read_json
 from hpcml.runs.layout import home_of, queues_of, run_dir_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import Lock, try_lock
-from hpcml.runs.manifest import read_own
 from hpcml.runs.private import FILE, check, is_ours, make_folder, open_file, read
+from hpcml.runs.run_json import read_own
 from hpcml.runs.state import EventName, read_fold
 from hpcml.schedulers.batches import write_sources
 from hpcml.schedulers.contract import Job, Ticket
