@@ -12,9 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from typing import Any, Union, cast, get_args, get_origin
 
 from hpcml.errors import ConfigError
+
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any  # what json.dumps takes; recursive aliases do not help mypy here
+else:
+    Json = object
 
 _COMMON: Mapping[str, Any] = {  # hints that need not be evaluated
     **{kind.__name__: kind for kind in (str, int, float, bool)},
@@ -24,7 +31,6 @@ _COMMON: Mapping[str, Any] = {  # hints that need not be evaluated
 }
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _SHOWN = 60  # characters of a value in an error
-Json = Any  # what json.dumps takes; recursive aliases do not help mypy here
 
 
 def encode(value: object) -> Json:
@@ -33,10 +39,10 @@ def encode(value: object) -> Json:
     >>> encode(Precision(name=PrecisionName.fp32))["name"]
     'fp32'
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _SCALARS:
         return value
-    if names := _field_names(cast("Any", kind)):
+    if names := _field_names(kind):
         return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.name
@@ -84,10 +90,11 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
     with its place below *where* ("cluster.queues"). Classes check themselves as they are made, and may raise it
     too.
     """
-    if _field_names(cast("Any", type(value))) and isinstance(kind, type) and isinstance(value, kind):
+    own: Any = type(value)
+    if _field_names(own) and isinstance(kind, type) and isinstance(value, kind):
         return value
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
+    origin, arguments = _origin(kind), _arguments(kind)
+    if isinstance(kind, types.UnionType):
         if value is None:
             return None
         return decode(_fitting(arguments, value), value, where=where)
@@ -106,6 +113,15 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
     if kind is float and isinstance(value, int):
         return float(value)  # JSON writes 1.0 as 1 in some tools
     return value
+
+
+def _origin(kind: Any) -> Any:  # noqa: ANN401
+    """Return list of list[str]; None of what has no arguments. So `typing` has it, which is not loaded here."""
+    return getattr(kind, "__origin__", None)
+
+
+def _arguments(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    return getattr(kind, "__args__", ())
 
 
 def _decode_items(kind: Any, items: Sequence[Json], where: str) -> Iterable[Any]:  # noqa: ANN401
@@ -145,8 +161,8 @@ def check_type(kind: Any, value: Json, *, where: str, is_deep: bool = True) -> N
 @functools.cache
 def _plain(kind: Any) -> tuple[tuple[Any, ...], Any, frozenset[type]]:  # noqa: ANN401
     """Return of a type its alternatives, if it is a union; else what JSON has for it; and what needs no second look."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
+    origin, arguments = _origin(kind), _arguments(kind)
+    if isinstance(kind, types.UnionType):
         some = [each for each in arguments if each is not type(None)]
         certain = _plain(some[0])[2] | {type(None)} if len(some) == 1 else frozenset({type(None)})
         return arguments, None, certain
@@ -169,13 +185,14 @@ def _check_plain(plain: Any, value: Json, where: str) -> None:  # noqa: ANN401
 
 def _parts(kind: Any, value: Json, where: str) -> Iterator[tuple[Any, Json, str]]:  # noqa: ANN401
     """Yield what is in a list, a table or a class and needs a look: its type, its value and its place."""
+    of: Any = kind  # which mypy would make narrower
     if is_dataclass(kind):
-        hints, _ = _shape(cast("Any", kind))
+        hints, _ = _shape(of)
         for key, item in value.items():
             if key in hints and type(item) not in _plain(hints[key])[2]:
                 yield hints[key], item, f"{where}.{key}".lstrip(".")
         return
-    inner = get_args(kind)[1 if isinstance(value, dict) else 0]
+    inner = _arguments(kind)[1 if isinstance(value, dict) else 0]
     certain = _plain(inner)[2]
     places = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in places:

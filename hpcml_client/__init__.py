@@ -4,11 +4,13 @@
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, List
 
 from hpcml_client.former import answer as _answer_for_former_names
 
+TYPE_CHECKING = False  # not typing's own, which an agent does without
 if TYPE_CHECKING:
+    from typing import List
+
     from hpcml_client.checkpoints import EX_TEMPFAIL, Checkpoints, Saved
     from hpcml_client.client import Client, connect
 
@@ -28,7 +30,7 @@ def __getattr__(name: str) -> object:
     return getattr(module, name)
 
 
-def __dir__() -> List[str]:
+def __dir__() -> "List[str]":
     """Name what can be asked for, too: for whoever types a tabulator."""
     return sorted({*globals(), *__all__, *_MODULES})
 

@@ -9,10 +9,11 @@ import importlib
 import importlib.machinery
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Mapping, Optional, cast
 
+TYPE_CHECKING = False  # not typing's own, which an agent does without
 if TYPE_CHECKING:
     from types import ModuleType
+    from typing import Any, Mapping, Optional
 
 _MOVED: Mapping[str, str] = {
     "hpcml_client.datasets": "hpcml_train.data.digits",
@@ -37,7 +38,8 @@ class _Former:
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> Optional[importlib.machinery.ModuleSpec]:
         del path, target
-        return importlib.machinery.ModuleSpec(fullname, cast("Any", self)) if fullname in _MOVED else None
+        loader: Any = self
+        return importlib.machinery.ModuleSpec(fullname, loader) if fullname in _MOVED else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         """Have Python make the module."""

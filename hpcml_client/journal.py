@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
+from collections.abc import Mapping
 from zlib import crc32
 
+TYPE_CHECKING = False  # not typing's own, which an agent does without
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Any, Callable, Dict, List, Optional, Self
 
 FORMAT = 1
 VERSION = "0.1.0"

@@ -480,6 +480,24 @@ def test_an_agent_loads_little_before_it_starts_the_sampler() -> None:
     assert len({name for name in loaded if name.startswith("hpcml")}) <= 45
 
 
+def test_a_program_waits_for_little_that_its_agent_loads() -> None:
+    program = (
+        "import json, sys; before = set(sys.modules)\n"
+        "import hpcml.agent.turns, hpcml.agent.attempt\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, check=True, timeout=60)
+    loaded = set(json.loads(done.stdout))
+
+    assert {"hpcml.agent.supervise", "hpcml.runs.orders"} <= loaded
+    assert not loaded & {
+        *("typing", "datetime", "hashlib", "logging", "socket", "psutil"),
+        *("hpcml.model.run", "hpcml.model.cluster", "hpcml.model.container", "hpcml.model.strategy"),
+        *("hpcml.runs.manifest", "hpcml.agent.ending", "hpcml.agent.telemetry.sampler"),
+    }
+    assert len({name for name in loaded if name.startswith("hpcml")}) <= 54
+
+
 def test_a_sampler_looks_for_no_packages_and_loads_no_run() -> None:
     program = "import json, sys, hpcml.agent.telemetry.sampler; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, check=True, timeout=60)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.layout import RunDir, run_dir_of
@@ -18,6 +17,7 @@ from hpcml.runs.private import check, check_lent
 from hpcml.runs.run_json import read_own
 from hpcml_client.journal import JournalWriter
 
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
     from hpcml.runs.manifest import Manifest
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcml.agent.assignment import LANE, Turn
 from hpcml.agent.supervise import Rank
@@ -20,6 +19,7 @@ from hpcml.runs.orders import StartSettings
 from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, Plan
 from hpcml.runs.private import make_folder
 
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
     from hpcml.model.run import Run
     from hpcml_client.client import Ranks

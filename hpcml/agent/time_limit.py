@@ -18,7 +18,6 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from hpcml.agent.assignment import Turn
 from hpcml.runs.journal import events, read_journal
@@ -41,7 +40,7 @@ class Deadlines:
     warn_after_s: int
 
 
-class TimeLimit(Protocol):
+class TimeLimit:
     """Who knows how long the job may run."""
 
     ask_ahead_s: float  # so long before something is done because of the limit, it is asked for again
@@ -49,17 +48,17 @@ class TimeLimit(Protocol):
 
     def ask(self) -> None:
         """Begin to ask anew; the answer is that of a later `deadlines`."""
-        ...
+        raise NotImplementedError
 
     def deadlines(self) -> Deadlines | None:
         """Return when the program is to be stopped and warned, by what was told last; None: as planned.
 
         It does not wait for an answer.
         """
-        ...
+        raise NotImplementedError
 
 
-class UnchangedLimit:
+class UnchangedLimit(TimeLimit):
     """The limit is what it was at submission: on this machine."""
 
     ask_ahead_s = 0.0
@@ -72,7 +71,7 @@ class UnchangedLimit:
         """Nobody has told."""
 
 
-class AskedLimit:
+class AskedLimit(TimeLimit):
     """Node 0's: the scheduler is asked by *command*; *tell* journals what it says, or that it says nothing.
 
     *spent_s* is how long the job has run before this run of it began; None where that is its only run. *ask_every_s*
@@ -151,7 +150,7 @@ class AskedLimit:
         self._is_silent = True
 
 
-class FollowedLimit:
+class FollowedLimit(TimeLimit):
     """Another node's: what node 0's agent has journalled in this attempt."""
 
     ask_ahead_s = 2.0  # long after node 0 has asked, also where that began a little later

@@ -14,11 +14,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.files import open_descriptor, parse_json
+
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
+if TYPE_CHECKING:
+    from typing import Any
+
+    Loads = Callable[[bytes], Any]
+else:
+    Loads = Callable
 
 FORMAT = 1
 USER = "user"  # the writer of what people say of a run, which changes nothing of how it went
@@ -30,7 +37,6 @@ _LONGEST_LINE = 64 << 20  # bytes: the longest that a program has written had so
 _DEEPEST = 64  # brackets in a line, above which its nesting is looked at; a writer stops at 16 levels
 _FARTHEST_S = 3e10  # a thousand years: two such times make one that calendars can write
 _MOST_ATTEMPTS = 2**31
-Loads = Callable[[bytes], Any]
 _IS_METRICS = b'"k":"m"'  # in an event it may stand, too
 _OBJECT = b'{"'
 _DECODE = json.JSONDecoder().decode

@@ -12,8 +12,11 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
+
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _UID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/i/l: these are read aloud and typed; in sorting order
 _ORDER_DIGITS = 3
@@ -36,6 +39,8 @@ def new_uid(now: datetime, index: int) -> str:
     within the same second too, and within a submission by *index*. They are unique among all submitters. The time in
     the id of a late run of a submission may be a second later than *now*.
     """
+    from datetime import timedelta  # noqa: PLC0415 - an agent makes no id
+
     seconds, place = divmod(now.microsecond * _PLACES_A_SECOND // 1_000_000 + index, _PLACES_A_SECOND)
     order = ""
     for _ in range(_ORDER_DIGITS):

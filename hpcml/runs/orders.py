@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from hpcml import __version__
 from hpcml.codec import decode
@@ -23,7 +22,10 @@ from hpcml.runs.plan import Plan
 from hpcml.runs.run_json import must_be_ours, naming, read_own
 from hpcml.units import parse_wait_s
 
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
+    from typing import Any
+
     from hpcml.model.run import Run
     from hpcml.runs.manifest import Manifest
 

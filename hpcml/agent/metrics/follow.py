@@ -19,11 +19,15 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reader, Reading
+from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reading
 from hpcml.agent.metrics.sources import Source, reader_of, sources_in
 from hpcml.model.metric_sources import AUTO, MetricFiles
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
+
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
+if TYPE_CHECKING:
+    from hpcml.agent.metrics.reading import Reader
 
 WRITER = "metrics"
 _PAUSES_S = (1.0, 1.0, 2.0)  # at the beginning, then:

@@ -11,9 +11,27 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from hpcml.runs.files import open_inside
+
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Reader(Protocol):
+        """Follows one file that grows."""
+
+        problems: list[str]  # what was left out so far, a line each; whoever tells them clears it
+
+        def read(self) -> tuple[Sequence[Reading], bool]:
+            """Return the next values, and whether there is more to read now.
+
+            Raises `OSError` where the file cannot be read now, and `Damaged` where it never will be.
+            """
+
+        def skip(self) -> None:
+            """Take all that is there now for read; raises as `read` does."""
+
 
 PIECE_BYTES = 1 << 20
 _STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch")  # the first of them that a row has
@@ -37,21 +55,6 @@ class Reading:
 
 class Damaged(Exception):  # noqa: N818 - said of a file
     """A file cannot be read on; the message is one line without the file's name."""
-
-
-class Reader(Protocol):
-    """Follows one file that grows."""
-
-    problems: list[str]  # what was left out so far, a line each; whoever tells them clears it
-
-    def read(self) -> tuple[Sequence[Reading], bool]:
-        """Return the next values, and whether there is more to read now.
-
-        Raises `OSError` where the file cannot be read now, and `Damaged` where it never will be.
-        """
-
-    def skip(self) -> None:
-        """Take all that is there now for read; raises as `read` does."""
 
 
 @dataclass(slots=True)

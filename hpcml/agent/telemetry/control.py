@@ -19,14 +19,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import how
 from hpcml.bundled import read_rest
 from hpcml.runs.journal import parse_chunk
 
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
     from hpcml.agent.telemetry.host import HostReader, HostReading
     from hpcml.agent.telemetry.sampler import Orders
     from hpcml.agent.telemetry.summary import NodeSummary
@@ -176,8 +178,9 @@ class SamplerHandle:
         if self.process is None or self._stopped:
             return
         self._stopped = True
+        word = "stop" if last is None else json.dumps([last.at_s, last.values, last.took_s])
         with suppress(OSError):  # it has ended
-            os.write(self.process.control, b"stop\n" if last is None else f"{json.dumps(last)}\n".encode())
+            os.write(self.process.control, f"{word}\n".encode())
         code = self.process.wait(PATIENCE_S - _TO_DIE_S)
         if code is None:
             self.trouble = self.trouble or f"the sampler did not answer within {PATIENCE_S:g} s and was killed"

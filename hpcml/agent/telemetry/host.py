@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
@@ -199,7 +198,8 @@ class HostReader:
         return values
 
 
-class HostReading(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HostReading:
     """What a reader read of the host alone, and how long that took."""
 
     at_s: float  # of the monotonic clock
