@@ -197,7 +197,7 @@ def draw_path(desk: Desk) -> None:
     boxes = [
         ("Command line", [f"$ {typed}", f"  -- {program}"]),
         ("Configuration", ["conf/", *_listed(groups)]),
-        ("Script", ["job.sh", script[0], script[-1].rpartition("-m ")[2].split()[0]]),
+        ("Script", ["job.sh", script[0], script[-1].partition("from ")[2].split()[0]]),
         ("Queue", _listed(sorted(backend.title for backend in BACKENDS.values()))),
         ("Node: the agent", ["starts the program, samples", "GPUs and host; writes journals:", *_listed(writers)]),
         ("Run directory", _listed(files)),

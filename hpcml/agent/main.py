@@ -1,5 +1,7 @@
 """Where an agent begins: ``python -P -m hpcml.agent.main PATH``; `hpcml.agent.turns` says what PATH may be.
 
+Job scripts call `begin`, for which Python loads less.
+
 Its modules come from one file, where there is a bundle of them (`hpcml.bundled`). This module itself loads nothing but
 what Python has loaded before.
 """
@@ -9,6 +11,10 @@ import os
 import sys
 
 from hpcml.bundled import use_bundle
+
+TYPE_CHECKING = False  # not typing's own, which is not loaded yet
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 RANK = "--rank"  # the words after it are those of hpcml.agent.mpi.rank
 
@@ -39,9 +45,14 @@ def main(words: list[str]) -> int:
     return take_turns(words)
 
 
-if __name__ == "__main__":
+def begin() -> "NoReturn":
+    """Be what the words of this process say, and end it with their exit status."""
     if sys.getfilesystemencoding() == "ascii":
-        from hpcml.paths import begin_in_utf8
+        from hpcml.paths import begin_in_utf8  # noqa: PLC0415 - for names of files in ASCII alone
 
         begin_in_utf8()
     sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    begin()

@@ -44,7 +44,8 @@ def time_limit_command(scheduler: str) -> list[str]:
 
 def _agent() -> list[str]:
     # -P: a job starts where its user stood, and a queue.py or json.py there must not become a part of the agent
-    return [sys.executable, "-P", "-m", "hpcml.agent.main"]
+    # -c: with -m Python loads ten modules more, from a file each, before it looks for the agent's
+    return [sys.executable, "-P", "-c", "from hpcml.agent.main import begin; begin()"]
 
 
 def body(

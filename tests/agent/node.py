@@ -28,9 +28,12 @@ def environ(**variables: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_JOB)} | variables
 
 
+BEGINS = (sys.executable, "-P", "-c", "from hpcml.agent.main import begin; begin()")  # as job scripts start it
+
+
 def agent(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "hpcml.agent.main", *words],
+        [*BEGINS, *words],
         env=environ(**variables),
         capture_output=True,
         text=True,
@@ -40,9 +43,7 @@ def agent(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def start_agent(*words: str, **variables: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "hpcml.agent.main", *words], env=environ(**variables), start_new_session=True
-    )
+    return subprocess.Popen([*BEGINS, *words], env=environ(**variables), start_new_session=True)
 
 
 def told_with_attempts(run_dir: RunDir, name: str) -> list[tuple[int, dict[str, Any]]]:

@@ -65,8 +65,8 @@ def test_a_single_run_is_submitted_by_its_own_script_and_a_retry_by_its_own(
 
     assert first.command[-1] == str(job.run_dir.path / "job.sh")
     assert third.command[-1] == str(job.run_dir.path / "retries" / "3.sh")
-    assert first.script.splitlines()[-1].endswith(f"hpcml.agent.main {job.run_dir.path}")
-    assert third.script.splitlines()[-1].endswith(f"hpcml.agent.main {job.run_dir.path}/retries/3.json")
+    assert first.script.splitlines()[-1].endswith(f"begin; begin()' {job.run_dir.path}")
+    assert third.script.splitlines()[-1].endswith(f"begin; begin()' {job.run_dir.path}/retries/3.json")
     assert f"--job-name=default.{job.run_dir.uid}\n" in first.script
     assert f"--job-name=default.{job.run_dir.uid}-r3\n" in third.script
     assert f"--comment=hpcml:{job.run_dir.uid}-r3\n" in third.script

@@ -22,4 +22,4 @@ module load StdEnv/2023 || exit 1
 set -e
 export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue slurm'
 export HPCML_TIME_LIMIT='PYTHON -P -m hpcml.schedulers.time_limit slurm'
-exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde
+exec PYTHON -P -c 'from hpcml.agent.main import begin; begin()' /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

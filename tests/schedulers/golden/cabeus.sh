@@ -19,4 +19,4 @@ export PATH="${PBS_O_PATH:-$PATH}"  # PBS gives /bin:/usr/bin only; this is wher
 set -e
 export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue pbs'
 export HPCML_TIME_LIMIT='PYTHON -P -m hpcml.schedulers.time_limit pbs'
-exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde
+exec PYTHON -P -c 'from hpcml.agent.main import begin; begin()' /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

@@ -21,4 +21,4 @@ set -e
 export http_proxy=http://proxy.alcf.anl.gov:3128 https_proxy=http://proxy.alcf.anl.gov:3128
 export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue pbs'
 export HPCML_TIME_LIMIT='PYTHON -P -m hpcml.schedulers.time_limit pbs'
-exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde
+exec PYTHON -P -c 'from hpcml.agent.main import begin; begin()' /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

@@ -18,4 +18,4 @@ export HPCML_JOB_START
 set -e
 export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue lsf'
 export HPCML_TIME_LIMIT='PYTHON -P -m hpcml.schedulers.time_limit lsf'
-exec jsrun -n 1 -r 1 -a 1 -c 42 -g 6 -b none PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde
+exec jsrun -n 1 -r 1 -a 1 -c 42 -g 6 -b none PYTHON -P -c 'from hpcml.agent.main import begin; begin()' /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

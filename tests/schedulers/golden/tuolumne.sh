@@ -10,4 +10,4 @@ export HPCML_JOB_NAME=golden.20261121-083015-222abcde
 set -e
 export HPCML_REQUEUE='PYTHON -P -m hpcml.schedulers.requeue flux'
 export HPCML_TIME_LIMIT='PYTHON -P -m hpcml.schedulers.time_limit flux'
-exec PYTHON -P -m hpcml.agent.main /scratch/me/hpcml/runs/demo/20261121-083015-222abcde
+exec PYTHON -P -c 'from hpcml.agent.main import begin; begin()' /scratch/me/hpcml/runs/demo/20261121-083015-222abcde

@@ -161,7 +161,7 @@ def test_the_token_at_the_end_of_a_job_name_outlives_a_long_label() -> None:
 
 
 def test_the_agent_is_started_by_the_python_that_submits() -> None:
-    start = [sys.executable, "-P", "-m", "hpcml.agent.main"]
+    start = [sys.executable, "-P", "-c", "from hpcml.agent.main import begin; begin()"]
 
     assert agent_command("/r") == [*start, "/r"]
     assert agent_array_command("/b.json") == [*start, "--batch", "/b.json"]
