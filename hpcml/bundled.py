@@ -32,8 +32,8 @@ MAGIC = b"hpcml bundle 2\n"
 _LENGTH_BYTES = 8
 # Modules that others import for what hardly any agent does: they are loaded at their first use. So `inspect` is for
 # dataclasses that have no docstring, `bz2` for archives, `pynvml` for runs with GPUs, `psutil` for the sampler.
-WHEN_USED = frozenset(
-    {"bz2", "copy", "csv", "inspect", "ipaddress", "locale", "lzma", "psutil", "pynvml", "random", "tempfile"}
+_WHEN_USED = frozenset(
+    {"bz2", "copy", "csv", "inspect", "ipaddress", "locale", "lzma", "psutil", "pynvml", "random", "shutil", "tempfile"}
 )
 
 
@@ -87,7 +87,7 @@ class Bundle:
             return None
         file, folder, place = self.head["modules"][name]
         loader: Any = ExtensionFileLoader(name, file) if place is None else _Loader(self, name, file, place)
-        if name in WHEN_USED:
+        if name in _WHEN_USED:
             loader = _WhenUsed(loader)
         return spec_from_file_location(
             name, file, loader=loader, submodule_search_locations=None if folder is None else [folder]

@@ -20,18 +20,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from hpcml.bundled import MAGIC, WHEN_USED, Bundle, place_of_bundle, status_of
+from hpcml.bundled import MAGIC, Bundle, place_of_bundle, status_of
 
 _EARLY = (  # by an agent until the program starts, or its sampler does: of the bundle this is read at first
     "hpcml.agent.turns",
     "hpcml.agent.attempt",
     "hpcml.agent.telemetry.host",
+    "hpcml.agent.staging",
+    "hpcml.agent.metrics.printed",
     "encodings.ascii",  # in which /proc is read
 )
 _LATE = (  # by an agent, its sampler, a rank of MPI and a queue; what few of them need stays outside
@@ -49,6 +51,10 @@ _LATE = (  # by an agent, its sampler, a rank of MPI and a queue; what few of th
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PATIENCE_S = 60.0
+_SHOWS_LOADED = (  # a module that waits for its first use is of another class
+    "import sys; from hpcml.bundled import use_bundle; use_bundle(); before = set(sys.modules); import {}; "
+    "print(*(name for name, module in sys.modules.items() if name not in before and type(module) is type(sys)))"
+)
 _File = tuple[str, str | None, SourceFileLoader | None]  # file, folder of a package, None: an extension module
 
 
@@ -76,56 +82,55 @@ def make() -> None:
 
     To be called in a Python that has loaded nothing of hpcml but this module.
     """
-    early: list[str] = []
-
-    def load() -> None:
-        for name in _EARLY:
-            importlib.import_module(name)
-        early.extend(name for name in sys.modules if name not in WHEN_USED)
-        for name in _LATE:
-            importlib.import_module(name)
-
-    noted = _noted_while(load)
+    noted = _noted_while(lambda: [importlib.import_module(name) for name in (*_EARLY, *_LATE)])
     from hpcml.runs.atomic import replacing  # noqa: PLC0415 - not before what dataclasses write is noted
 
     files = dict(_files(sys.modules.items()))
     sources = _statuses(file for file, _, _ in files.values() if not _is_pythons(file))
-    codes: list[bytes] = []
-    end = 0
-
-    def placed(what: Any) -> tuple[int, int]:  # noqa: ANN401 - as marshal
-        nonlocal end
-        codes.append(marshal.dumps(what))
-        begin, end = end, end + len(codes[-1])
-        return begin, end
-
-    def listed(names: Iterable[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name in names:
-            file, folder, loader = files[name]
-            place = None if loader is None else placed((_code(loader, name), noted.written.get(name, {})))
-            found[name] = (file, folder, place)
-        return found
-
-    modules = listed(name for name in early if name in files)
-    early_bytes = end
-    modules |= listed(name for name in files if name not in modules)
+    codes = {
+        name: marshal.dumps((_code(loader, name), noted.written.get(name, {})))
+        for name, (_, _, loader) in files.items()
+        if loader is not None
+    }
     head: dict[str, Any] = {
         "python": sys.version,
         "watched": _statuses(_watched(files.values())),
-        "sources": placed(sources),
-        "modules": modules,
         "patterns": noted.patterns,
         "absent": {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None},
     }
     if _statuses(path for path, _ in sources) != sources:
         return  # somebody is at work on them: the next submission makes it
-    raw = marshal.dumps(head)
     place = Path(place_of_bundle())
     place.parent.mkdir(parents=True, exist_ok=True)
-    lengths = (length.to_bytes(8, "little") for length in (len(raw), early_bytes, end))
-    with replacing(place, durable=True) as draft:
-        draft.write_bytes(b"".join([MAGIC, *lengths, raw, *codes]))
+    for find_early in (tuple, _loaded_early):  # which are early, the bundle itself shows
+        with replacing(place, durable=True) as draft:
+            draft.write_bytes(_laid_out(head, files, codes, marshal.dumps(sources), find_early()))
+
+
+def _laid_out(
+    head: dict[str, Any], files: Mapping[str, _File], codes: Mapping[str, bytes], sources: bytes, early: Sequence[str]
+) -> bytes:
+    """Return the content of the bundle, in which the codes of the modules *early* come first."""
+    first = [name for name in early if name in codes]
+    places, end = {}, 0
+    for name in (*first, *(name for name in codes if name not in first)):
+        places[name] = (end, end + len(codes[name]))
+        end += len(codes[name])
+    modules = {name: (file, folder, places.get(name)) for name, (file, folder, _) in files.items()}
+    raw = marshal.dumps({**head, "modules": modules, "sources": (end, end + len(sources))})
+    early_bytes = sum(len(codes[name]) for name in first)
+    lengths = (length.to_bytes(8, "little") for length in (len(raw), early_bytes, end + len(sources)))
+    return b"".join([MAGIC, *lengths, raw, *(codes[name] for name in places), sources])
+
+
+def _loaded_early() -> Sequence[str]:
+    """Return the modules that are loaded, by the bundle that there is, where an agent loads what is early."""
+    words = [sys.executable, "-P", "-c", _SHOWS_LOADED.format(", ".join(_EARLY))]
+    try:
+        done = subprocess.run(words, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE_S)
+    except (OSError, subprocess.SubprocessError):
+        return ()  # then each agent reads all of the bundle
+    return done.stdout.decode().split()
 
 
 class _Noted:
