@@ -59,6 +59,7 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.api", "hpcml.commands.compare"): "loads the statistics: a second",
     ("hpcml.agent.main", "hpcml.agent.turns"): "after it is known where modules are found: hpcml.bundled",
     ("hpcml.agent.main", "hpcml.agent.mpi.rank"): "as above",
+    ("hpcml.agent.main", "hpcml.paths"): "for names of files in ASCII alone",
     ("hpcml.schedulers.local.start", "hpcml.schedulers.local.queue"): "as above",
     ("hpcml.agent.bundle", "hpcml.runs.atomic"): "what dataclasses write is noted before",
     (
@@ -73,6 +74,10 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.sampler"): "in the sampler's own process",
     ("hpcml.agent.attempt", "hpcml.agent.ending"): "loaded once the program runs, which would wait for it",
     ("hpcml.runs.orders", "hpcml.runs.manifest"): "as above",
+    ("hpcml.agent.attempt", "hpcml.agent.metrics.follow"): "as above, but for runs with files that are followed",
+    ("hpcml.agent.attempt", "hpcml.agent.metrics.printed"): "as above",
+    ("hpcml.agent.ranks", "hpcml.paths"): "for runs whose submission kept no copies of what programs import",
+    ("hpcml.agent.attempt", "hpcml.agent.staging"): "for runs with a working directory of their own",
     ("hpcml.agent.turns", "hpcml.agent.lanes"): "for jobs of several runs alone",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.event_files"): "for the first file with metrics",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.mlflow_files"): "as above",
@@ -493,7 +498,8 @@ def test_a_program_waits_for_little_that_its_agent_loads() -> None:
     assert not loaded & {
         *("typing", "datetime", "hashlib", "logging", "socket", "psutil"),
         *("hpcml.model.run", "hpcml.model.cluster", "hpcml.model.container", "hpcml.model.strategy"),
-        *("hpcml.runs.manifest", "hpcml.agent.ending", "hpcml.agent.telemetry.sampler"),
+        *("hpcml.runs.manifest", "hpcml.agent.ending", "hpcml.agent.telemetry.sampler", "hpcml.agent.staging"),
+        *("shutil", "hpcml.agent.metrics.follow", "hpcml.agent.metrics.printed"),
     }
     assert len({name for name in loaded if name.startswith("hpcml")}) <= 54
 

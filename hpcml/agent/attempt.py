@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
-from hpcml.agent import host, staging
+from hpcml.agent import host
 from hpcml.agent.assignment import Turn, job_of
 from hpcml.agent.fence import Hold
 from hpcml.agent.memory_kills import out_of_memory, read_kills
-from hpcml.agent.metrics.follow import WRITER, MetricsFollower
-from hpcml.agent.metrics.printed import FoundMetrics
 from hpcml.agent.outcome import Ended, Outcome
 from hpcml.agent.ranks import JOB_END, provide_client, ranks_of
 from hpcml.agent.signals import Inbox
@@ -37,6 +36,10 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.plan import Plan
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
+
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
+if TYPE_CHECKING:
+    from hpcml.agent.metrics.printed import FoundMetrics
 
 _OF_THE_END = "what the end needs"
 _READS_WITHIN_S = 10.0  # files of metrics, once the program has ended: as `staging` has it, of the time that is left
@@ -135,11 +138,14 @@ def _work(
     unharmed = Unharmed(journal.event)
     try:
         provide_client(turn.run_dir)
-        if (prevented := staging.make_ready(turn, hold, inbox)) is not None:
-            return prevented
-        shared = staging.shared_before(turn)
+        plan, shared = turn.plan, None
+        if plan.staging is not None:
+            from hpcml.agent import staging  # noqa: PLC0415 - for runs with a working directory of their own
+
+            if (prevented := staging.make_ready(turn, hold, inbox)) is not None:
+                return prevented
+            shared = staging.shared_before(turn)
         with unharmed("facts"):
-            plan = turn.plan
             given = {name: value for name, value in {**environ, **plan.environment}.items() if value is not None}
             own = {**host.facts(), **host.telling_variables(given), **_image_facts(plan, turn.run_dir)}
             journal.event("facts", {**own, **telemetry.take_facts(PATIENCE_S)})
@@ -150,7 +156,7 @@ def _work(
                 journal.event("telemetry", {"node": turn.node, **telemetry.end()})
                 if facts := telemetry.take_facts():
                     journal.event("facts", facts)
-        if not hold.superseded:  # the folder is the later attempt's
+        if shared is not None and not hold.superseded:  # the folder is the later attempt's
             with unharmed("files"):
                 staging.leave(turn, hold.attempt, shared, journal)
         return outcome
@@ -171,14 +177,15 @@ def _supervise(
 
         part = part_of(turn, hold.attempt, environ)
     ranks = ranks_of(turn, hold.attempt, environ) if part is None else [part.process]
-    found = _found_metrics(turn, hold.attempt, ranks[0] if part is None else part.output, journal)
+    first = ranks[0] if part is None else part.output
+    found = cache(partial(_found_metrics, turn, hold.attempt, first, journal))
 
     def follow() -> None:
         hold.beat()
         with unharmed(_OF_THE_END):
             _settling(turn)
         with unharmed("metrics from what is printed"):
-            found.pick()
+            found().pick()
         with unharmed("telemetry"):
             if facts := telemetry.take_facts():
                 journal.event("facts", facts)
@@ -192,7 +199,7 @@ def _supervise(
 
     job_id = job_of(turn, environ)["job_id"]
     with unharmed("metrics from files"):
-        found.look()
+        _look_before(turn, found)
     kills_before = read_kills(job_id if isinstance(job_id, str) else None)
     outcome = supervise(
         ranks,
@@ -205,7 +212,7 @@ def _supervise(
             grace_s=plan.stop_grace_s,
         ),
         tell=lambda name, **details: journal.event(name, details),
-        on_start=lambda: _begin_beside(telemetry, found, unharmed),
+        on_start=lambda: _begin_beside(telemetry, lambda: found().begin(), unharmed),
         on_tick=follow,
         is_unwanted=lambda: hold.superseded or is_cancelled(turn.run_dir),
         job=JobHooks(
@@ -218,7 +225,7 @@ def _supervise(
         ),
     )
     with unharmed("metrics"):
-        found.end(within_s=_READS_WITHIN_S)
+        found().end(within_s=_READS_WITHIN_S)
     if part is not None:
         with unharmed("end of the MPI job"):
             outcome = part.judged(outcome)
@@ -232,24 +239,31 @@ def _supervise(
     return out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
 
 
-def _begin_beside(telemetry: SamplerHandle, found: FoundMetrics, unharmed: Unharmed) -> None:
+def _look_before(turn: Turn, found: Callable[[], FoundMetrics]) -> None:
+    """Note which files of metrics are there before the program is, where some are followed."""
+    if _files_of_metrics(turn):
+        found().look()
+
+
+def _begin_beside(telemetry: SamplerHandle, begin_metrics: Callable[[], None], unharmed: Unharmed) -> None:
     """Begin what the program need not wait for."""
     with unharmed(_OF_THE_END):
         read_rest()
     with unharmed("telemetry"):
         telemetry.after_start()  # a fork: before there is a second thread
     with unharmed("metrics from files"):
-        found.begin()
+        begin_metrics()
 
 
 def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter) -> FoundMetrics:
     """Return what reads the metrics of a program that does not report them: of the first rank, into *journal*.
 
-    Files are followed on the first node, for a user's own program. Without a working directory of its own the run
-    follows only files that it names: others may be anybody's.
+    It is loaded before the program starts only where files are followed: what is there already must be known then.
     """
+    from hpcml.agent.metrics.follow import WRITER, MetricsFollower  # noqa: PLC0415 - see above
+    from hpcml.agent.metrics.printed import FoundMetrics  # noqa: PLC0415 - see above
+
     settings, plan, run_dir = turn.settings, turn.plan, turn.run_dir
-    wanted = [word for word in settings.metrics_from if plan.staging is not None or is_path(word)]
     cwd = Path(plan.cwd)
     root = cwd if plan.staging is None else run_dir.work / plan.staging.project
     return FoundMetrics(
@@ -258,13 +272,25 @@ def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter
         journal=journal,
         files=MetricsFollower(
             root=root,
-            wanted=wanted if turn.node == 0 and settings.command is not None else (),
+            wanted=_files_of_metrics(turn),
             journal=JournalWriter(str(run_dir.journals), run=turn.uid, attempt=attempt, writer=WRITER),
             journals=run_dir.journals,
             attempt=attempt,
             start_at=os.path.relpath(cwd, root),
         ),
     )
+
+
+def _files_of_metrics(turn: Turn) -> Sequence[str]:
+    """Return which files of metrics are followed, in the words of ``workload.metrics_from``.
+
+    They are followed on the first node, for a user's own program. Without a working directory of its own the run
+    follows only files that it names: others may be anybody's.
+    """
+    if turn.node != 0 or turn.settings.command is None:
+        return ()
+    is_its_own = turn.plan.staging is not None
+    return [word for word in turn.settings.metrics_from if is_its_own or is_path(word)]
 
 
 def _is_in_shared_job(turn: Turn) -> bool:

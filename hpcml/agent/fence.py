@@ -139,6 +139,7 @@ class Hold:
     pace: Pace = field(default_factory=Pace)
     _next_at: float = 0.0  # of the monotonic clock
     superseded: bool = False  # a later attempt has been claimed
+    was_over: bool = False  # the run had ended before, and goes on now
 
     def beat(self) -> None:
         """Touch this agent's log and look for a later claim, if it is time; to be called often."""
@@ -171,7 +172,7 @@ def enter(
         if turn.node == 0 and not entered.interrupted:
             gate.tell_left(entered)
         return entered
-    hold = Hold(turn.run_dir, entered, turn.node, gate.pace)
+    hold = Hold(turn.run_dir, entered, turn.node, gate.pace, was_over=gate.was_over)
     make_folder(turn.run_dir.logs)
     turn.run_dir.agent_log(entered, turn.node).touch(mode=FILE)
     return hold
@@ -209,11 +210,13 @@ class _Gate:
     is_asked_again: bool  # a completed run is wanted once more
     _waits_for: str | None = None  # what has been said of whom we wait for
     _dead: set[tuple[int, int]] = field(default_factory=set)  # attempt and node of agents that gave no sign of life
+    was_over: bool = False  # the run had ended when it was looked at last
 
     def lead(self) -> int | Left:
         """Decide for node 0, and so for all nodes of the job; return the attempt that was claimed."""
         while True:
             told = read_fold(self.turn.run_dir)
+            self.was_over = told.state.is_final
             if (done := self._is_done(told)) is not None:
                 return done
             claims = _claims(self.turn.run_dir)

@@ -22,7 +22,7 @@ from hpcml.agent.telemetry.control import SamplerHandle, prepare
 from hpcml.errors import HpcmlError
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.rest import wake_if_over
+from hpcml.runs.rest import wake
 from hpcml.runs.state import EventName
 
 _USAGE = 2
@@ -78,8 +78,8 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     if isinstance(hold, fence.Left):
         sys.stderr.write(f"hpcml agent: run {turn.run_dir.uid} is left alone: {hold.reason}\n")
         return Ended(status=hold.status, interrupted=hold.interrupted)
-    if turn.node == 0:
-        wake_if_over(turn.run_dir)
+    if hold.was_over:  # as the first node knows
+        wake(turn.run_dir)
     journal = turn.open_journal(hold.attempt)
     started = {
         **ProcessIdentity.of_this_process().as_details(),

@@ -14,14 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hpcml.agent.metrics.event_files import EventFile, masked_crc32c
 from hpcml.agent.metrics.follow import WRITER, MetricsFollower
 from hpcml.agent.metrics.mlflow_files import MlflowDatabase
-from hpcml.agent.metrics.reading import Damaged, Reader
+from hpcml.agent.metrics.reading import Damaged
 from hpcml.agent.metrics.sources import reader_of, sources_in
 from hpcml.agent.metrics.text_files import CsvTable, JsonLines, TrainerState
 from hpcml.agent.metrics.wandb_log import WandbLog
@@ -32,6 +32,9 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.plan import Staging
 from hpcml_client.journal import JournalWriter
 from tests.agent.node import MakeRun, agent, told
+
+if TYPE_CHECKING:
+    from hpcml.agent.metrics.reading import Reader
 
 RECORDED = Path(__file__).parent / "recorded" / "wandb-0.31.0-offline.wandb.gz"
 Points = dict[str, list[tuple[int, float]]]
