@@ -497,11 +497,11 @@ def test_a_program_waits_for_little_that_its_agent_loads() -> None:
     assert {"hpcml.agent.supervise", "hpcml.runs.orders"} <= loaded
     assert not loaded & {
         *("typing", "datetime", "hashlib", "logging", "socket", "psutil"),
-        *("hpcml.model.run", "hpcml.model.cluster", "hpcml.model.container", "hpcml.model.strategy"),
+        *("hpcml.model.run", "hpcml.model.cluster", "hpcml.model.container", "hpcml.model.precision"),
         *("hpcml.runs.manifest", "hpcml.agent.ending", "hpcml.agent.telemetry.sampler", "hpcml.agent.staging"),
         *("shutil", "hpcml.agent.metrics.follow", "hpcml.agent.metrics.printed"),
     }
-    assert len({name for name in loaded if name.startswith("hpcml")}) <= 54
+    assert len({name for name in loaded if name.startswith("hpcml")}) <= 45
 
 
 def test_a_sampler_looks_for_no_packages_and_loads_no_run() -> None:

@@ -23,8 +23,8 @@ from hpcml.commands.compare import checklist_of, compare_selected, curves_of, st
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.interop import output
+from hpcml.model.choices import Numerics
 from hpcml.model.comparison import Comparison, ComparisonRequest
-from hpcml.model.precision import Numerics
 from hpcml.model.publication import Axis, GroupCurves, LiveLook, Origin, Publication
 from hpcml.model.query_results import Band, Curves, ReportGroup, Timeline
 from hpcml.model.records import Point, RunRecord

@@ -1,4 +1,4 @@
-"""Choices in the configuration of a run that its analyses know too, without all that a run is."""
+"""Choices in the configuration of a run that its analyses or its agent know too, without all that a run is."""
 
 from __future__ import annotations
 
@@ -25,3 +25,14 @@ class Until(Enum):
 
     all = "all"
     verdict = "verdict"
+
+
+class Numerics(Enum):
+    """How the arithmetic is done: by the device's own units, or emulated by rounding after each operation.
+
+    `auto` leaves the choice to `decide_numerics`.
+    """
+
+    auto = "auto"
+    native = "native"
+    emulated = "emulated"

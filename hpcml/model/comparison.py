@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from hpcml.model.precision import Numerics
+from hpcml.model.choices import Numerics
 
 Verdict = Literal[
     "reference",  # the row that the others are measured against

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from hpcml.errors import ConfigError
+from hpcml.model.choices import Numerics
 
 
 class PrecisionName(Enum):
@@ -68,17 +69,6 @@ def mixed_precision(name: PrecisionName) -> str:
         known = ", ".join(each.name for each in _IN_ACCELERATE)
         raise ConfigError(f"precision={name.name}: {{mixed_precision}} has no word for it; choose one of {known}")
     return _IN_ACCELERATE[name]
-
-
-class Numerics(Enum):
-    """How the arithmetic is done: by the device's own units, or emulated by rounding after each operation.
-
-    `auto` leaves the choice to `decide_numerics`.
-    """
-
-    auto = "auto"
-    native = "native"
-    emulated = "emulated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from typing import Any
 
 from hpcml.codec import decode
 from hpcml.errors import ConfigError
-from hpcml.model.precision import INFERENCE, Device, Numerics, PrecisionName, capability, decide_numerics, why_refused
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import INFERENCE, Device, PrecisionName, capability, decide_numerics, why_refused
 from hpcml.model.run import Data, LayoutName, Model, Run
 from hpcml.model.strategy import KINDS, Strategy, StrategyName
 from hpcml.model.training import Training

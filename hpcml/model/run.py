@@ -21,14 +21,14 @@ from typing import Any
 
 from hpcml.codec import encode, flatten
 from hpcml.errors import ConfigError, require
-from hpcml.model.choices import Goal, Scale, Until
+from hpcml.model.choices import Goal, Numerics, Scale, Until
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.identity import identifies
 from hpcml.model.launcher import launcher_in
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
-from hpcml.model.precision import RECIPES_OWN, Device, Numerics, PrecisionName, decide_numerics
+from hpcml.model.precision import RECIPES_OWN, Device, PrecisionName, decide_numerics
 from hpcml.model.strategy import Strategy, StrategyName
 from hpcml.model.telemetry import Telemetry
 from hpcml.model.training import Training

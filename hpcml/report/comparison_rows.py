@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from hpcml.model.choices import Numerics
 from hpcml.model.comparison import NOT_AS_REQUESTED, Cell, Comparison, Losses, Row, Speed
-from hpcml.model.precision import Numerics, contradicts
+from hpcml.model.precision import contradicts
 from hpcml.report.comparison_costs import (
     FIRST,
     NAME,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console, RenderableType
 
 from hpcml.codec import Json
-from hpcml.model.precision import Numerics
+from hpcml.model.choices import Numerics
 from hpcml.model.publication import GroupCurves
 from hpcml.model.query_results import Band, Curves, ReportGroup
 from hpcml.model.records import MetricSummary, Point, RunRecord

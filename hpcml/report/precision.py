@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpcml.model.precision import (
-    EVIDENCE,
-    NOT_OBSERVED,
-    OBSERVED,
-    PROBED_AS,
-    UNKNOWN,
-    Numerics,
-    PrecisionName,
-    contradicts,
-)
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import EVIDENCE, NOT_OBSERVED, OBSERVED, PROBED_AS, UNKNOWN, PrecisionName, contradicts
 from hpcml.model.records import RunRecord, StoredEvent
 from hpcml.report.runs import is_native
 from hpcml_train.precision.observed import Share, Window, read_window, shares

@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcml.codec import Json, encode
-from hpcml.model.precision import Numerics, contradicts
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import contradicts
 from hpcml.model.record_keys import MEASURED, begun_at, value_of
 from hpcml.model.records import MetricSummary, RunRecord, spell_job
 from hpcml.model.state import State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hpcml.model.precision import Numerics
+from hpcml.model.choices import Numerics
 
 # Runtimes that know no prefix of their own for variables inside: each goes in as PREFIX + name, a shell inside renames
 # it, and all names are in one variable. hpcml/agent/ranks sets them.

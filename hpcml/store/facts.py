@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcml.model.choices import Numerics
 from hpcml.model.failure_causes import Cause
-from hpcml.model.precision import EVIDENCE, OBSERVED_TO, PROBED_AS, STEPS, Numerics, PrecisionName
+from hpcml.model.precision import EVIDENCE, OBSERVED_TO, PROBED_AS, STEPS, PrecisionName
 from hpcml.model.records import Note
 from hpcml.model.state import State
 from hpcml.runs.journal import USER

@@ -18,7 +18,7 @@ from typing import Any
 
 from hpcml.codec import check_type, flatten
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.model.precision import Numerics
+from hpcml.model.choices import Numerics
 from hpcml.model.record_keys import unix_time
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir

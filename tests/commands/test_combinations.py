@@ -23,8 +23,9 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import Composed, compose_from_cli
 from hpcml.errors import ConfigError
+from hpcml.model.choices import Numerics
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.precision import CPU, Device, Numerics
+from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import Recipe, find_program, outcome, read_recipe
 from hpcml.model.run import Run
 from hpcml.model.strategy import KINDS, Processes, StrategyName

@@ -8,7 +8,8 @@ import pytest
 
 from hpcml.commands.recipes import CPU_AND_GPUS, find_device, list_recipes, outcomes
 from hpcml.errors import ConfigError
-from hpcml.model.precision import CAPABILITIES, Numerics, PrecisionName
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import CAPABILITIES, PrecisionName
 from hpcml.paths import resource_dir
 from hpcml.report.recipes import recipe_markdown
 

@@ -6,7 +6,8 @@ import pytest
 
 from hpcml.commands.submit.workload import check_strategy, divide
 from hpcml.errors import ConfigError
-from hpcml.model.precision import CPU, Device, Numerics
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import CPU, Device
 from hpcml.model.run import Run
 from tests.conftest import ComposeOne
 

@@ -7,7 +7,8 @@ from hpcml.commands.submit.validate import plan_all
 from hpcml.commands.submit.workload import Software, build_plan, with_times
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
-from hpcml.model.precision import CPU, Device, Numerics
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import CPU, Device
 from hpcml.model.run import Run, Workload
 from hpcml.paths import resource_dir
 from hpcml.runs.plan import Plan

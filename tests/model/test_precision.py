@@ -1,11 +1,11 @@
 import pytest
 
 from hpcml.errors import ConfigError
+from hpcml.model.choices import Numerics
 from hpcml.model.precision import (
     CAPABILITIES,
     CPU,
     Device,
-    Numerics,
     PrecisionName,
     capability,
     contradicts,

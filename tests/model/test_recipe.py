@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from hpcml.errors import ConfigError
+from hpcml.model.choices import Numerics
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container
-from hpcml.model.precision import CPU, Device, Numerics, PrecisionName
+from hpcml.model.precision import CPU, Device, PrecisionName
 from hpcml.model.recipe import (
     Recipe,
     check,

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcml.model.precision import CPU, Numerics, PrecisionName, decide_numerics
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import CPU, PrecisionName, decide_numerics
 from hpcml.runs.journal import Event, Metrics, read_journal
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "image_classification" / "train.py"

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 from image_runs import Recorded, _free_port, finish, read_rank0
 
-from hpcml.model.precision import CPU, Numerics, PrecisionName, decide_numerics
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import CPU, PrecisionName, decide_numerics
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 from image_runs import Recorded, read_rank0
 
-from hpcml.model.precision import CPU, Numerics, PrecisionName, decide_numerics
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import CPU, PrecisionName, decide_numerics
 from hpcml.model.recipe import read_recipe
 
 ROOT = Path(__file__).resolve().parents[2]

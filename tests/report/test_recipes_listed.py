@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hpcml.model.precision import Numerics, PrecisionName
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import PrecisionName
 from hpcml.model.recipe import ListedRecipe, Option, PrecisionOutcome, Recipe
 from hpcml.model.run import Model
 from hpcml.report import recipes as report

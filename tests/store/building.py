@@ -11,8 +11,9 @@ from typing import Any
 from sqlalchemy import Connection, Table
 from sqlalchemy.schema import DropTable
 
+from hpcml.model.choices import Numerics
 from hpcml.model.container import Container
-from hpcml.model.precision import Numerics, PrecisionName
+from hpcml.model.precision import PrecisionName
 from hpcml.model.run import (
     Cluster,
     Data,

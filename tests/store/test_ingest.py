@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcml.errors import HpcmlError
-from hpcml.model.precision import Numerics
+from hpcml.model.choices import Numerics
 from hpcml.model.run import Model, Workload
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir

@@ -17,8 +17,9 @@ from typing import Any
 from hpcml.analysis.compare.nodes import places_of
 from hpcml.analysis.steady import SteadyState
 from hpcml.analysis.utilization.rates import samples_of
+from hpcml.model.choices import Numerics
 from hpcml.model.comparison import MIXED, NOT_AS_REQUESTED, Excluded
-from hpcml.model.precision import Numerics, contradicts
+from hpcml.model.precision import contradicts
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 

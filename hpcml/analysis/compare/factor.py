@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcml.errors import ComparisonError
-from hpcml.model.precision import ALIASES, Numerics, PrecisionName
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import ALIASES, PrecisionName
 from hpcml.model.records import RunRecord
 
 GROUPS = ("model", "data", "precision", "strategy", "layout", "cluster", "container")  # hpcml's config groups

@@ -32,8 +32,8 @@ from hpcml.analysis.compare.nodes import (
     ratio_over_places,
 )
 from hpcml.analysis.exact import log_rank
+from hpcml.model.choices import Numerics
 from hpcml.model.comparison import ToTarget, Unit
-from hpcml.model.precision import Numerics
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Point, RunRecord
 

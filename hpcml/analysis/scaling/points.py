@@ -18,8 +18,8 @@ from hpcml.analysis.compare.nodes import Placed, PlacedRatio, node_flags, node_o
 from hpcml.analysis.scaling.cells import BATCH, Over
 from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_window, steady_state
 from hpcml.analysis.utilization.rates import samples_per_step
+from hpcml.model.choices import Numerics
 from hpcml.model.comparison import Excluded, Interval
-from hpcml.model.precision import Numerics
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.scaling import Kind, ScalingPoint
 from hpcml.model.state import State

@@ -38,7 +38,7 @@ from hpcml.analysis.scaling.points import (
 )
 from hpcml.analysis.statistics import INDICATIVE_BELOW
 from hpcml.errors import ComparisonError
-from hpcml.model.precision import Numerics
+from hpcml.model.choices import Numerics
 from hpcml.model.records import RunRecord
 from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.state import State

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from hpcml.analysis.steady import SteadyState
 from hpcml.model import hardware
-from hpcml.model.precision import Numerics, PrecisionName
+from hpcml.model.choices import Numerics
+from hpcml.model.precision import PrecisionName
 from hpcml.model.records import RunRecord
 
 

@@ -20,8 +20,9 @@ from hpcml.analysis.utilization.published import published_for
 from hpcml.analysis.utilization.rates import Rate, attained
 from hpcml.errors import ComparisonError
 from hpcml.model import hardware
+from hpcml.model.choices import Numerics
 from hpcml.model.comparison import NOT_PROVEN
-from hpcml.model.precision import Numerics, PrecisionName, contradicts
+from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.model.records import RunRecord, Usage
 from hpcml.model.state import State
 from hpcml.model.utilization import Attained, Attainment

@@ -28,10 +28,11 @@ from hpcml.images.definition import adds_to_base
 from hpcml.images.packing import Packing
 from hpcml.images.registry import Reference, UnreachableError
 from hpcml.images.runtimes import runtime_named
+from hpcml.model.choices import Numerics
 from hpcml.model.cluster import Cluster
 from hpcml.model.container import Container, ContainerBuild, ContainerKind
 from hpcml.model.image import ImageRecord
-from hpcml.model.precision import Numerics, PrecisionName
+from hpcml.model.precision import PrecisionName
 from hpcml.model.run import Data, Model, Precision, Profiling, Run, Schedule, Snapshot, Workload
 from hpcml.model.strategy import Strategy, StrategyName
 from hpcml.paths import Places

@@ -13,6 +13,7 @@ from typing import TypedDict
 from hpcml.agent.ranks import PROFILE, overrides_env
 from hpcml.commands.submit.launchers import mpi_start_of
 from hpcml.errors import ConfigError, require
+from hpcml.model.choices import Numerics
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.container import ContainerKind
 from hpcml.model.placeholders import MIXED_PRECISION, fill_in, names_in
@@ -20,7 +21,6 @@ from hpcml.model.precision import (
     INFERENCE,
     SCALED_PRODUCTS,
     Device,
-    Numerics,
     PrecisionName,
     capability,
     decide_numerics,
