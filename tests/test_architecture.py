@@ -73,8 +73,11 @@ LATE: dict[tuple[str, str], str] = {
     ): "where the agent reads itself what a sampler would",
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.sampler"): "in the sampler's own process",
     ("hpcml.agent.attempt", "hpcml.agent.ending"): "loaded once the program runs, which would wait for it",
-    ("hpcml.runs.orders", "hpcml.runs.manifest"): "as above",
-    ("hpcml.agent.attempt", "hpcml.agent.metrics.follow"): "as above, but for runs with files that are followed",
+    ("hpcml.runs.orders", "hpcml.runs.manifest"): "for webhooks, and for what another version has written",
+    (
+        "hpcml.agent.attempt",
+        "hpcml.agent.metrics.follow",
+    ): "once the program runs, unless files are followed",
     ("hpcml.agent.attempt", "hpcml.agent.metrics.printed"): "as above",
     ("hpcml.agent.ranks", "hpcml.paths"): "for runs whose submission kept no copies of what programs import",
     ("hpcml.agent.attempt", "hpcml.agent.staging"): "for runs with a working directory of their own",
@@ -502,6 +505,14 @@ def test_a_program_waits_for_little_that_its_agent_loads() -> None:
         *("shutil", "hpcml.agent.metrics.follow", "hpcml.agent.metrics.printed"),
     }
     assert len({name for name in loaded if name.startswith("hpcml")}) <= 45
+
+
+@pytest.mark.parametrize("name", ["ending", "lanes", "attempt"])
+def test_an_agent_does_without_all_that_a_run_is(name: str) -> None:
+    program = f"import json, sys, hpcml.agent.{name}; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, check=True, timeout=60)
+
+    assert not {"hpcml.model.run", "hpcml.model.cluster", "hpcml.runs.manifest"} & set(json.loads(done.stdout))
 
 
 def test_a_sampler_looks_for_no_packages_and_loads_no_run() -> None:

@@ -59,12 +59,12 @@ class Turn:
 
     @property
     def settings(self) -> StartSettings:
-        """The settings of the run by which it is started and watched."""
+        """The settings of the run that its agent heeds."""
         return self.orders.settings
 
     @property
     def manifest(self) -> Manifest:
-        """All of run.json, which is asked for once the program runs: to load it takes time."""
+        """All of run.json, of which only a webhook is told: to load it takes time. Raises as `RunOrders.manifest`."""
         return self.orders.manifest
 
     @property

@@ -27,7 +27,6 @@ from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.agent.time_limit import time_limit_of
 from hpcml.bundled import read_rest
-from hpcml.errors import HpcmlError
 from hpcml.model.metric_sources import is_path
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
@@ -79,8 +78,8 @@ def carry_out(
         journal.close()
         return Ended(status=outcome.exit_status, interrupted=True)
     try:
-        settle = _settling(turn)
-    except (OSError, ImportError, HpcmlError) as error:  # as of a file system that is gone: the end is told in any case
+        settle = _settling()
+    except (OSError, ImportError) as error:  # as of a file system that is gone: the end is told in any case
         tell("agent_trouble", what=_OF_THE_END, error=repr(error))
         tell_end(tell, EventName.ATTEMPT_ENDED, outcome)
         journal.close()
@@ -91,11 +90,9 @@ def carry_out(
     return replace(ended, interrupted=outcome.interrupted)
 
 
-def _settling(turn: Turn) -> Callable[..., Ended]:
-    """Return what settles an end, once all is loaded and read that it needs; raises what that may raise."""
+def _settling() -> Callable[..., Ended]:
     from hpcml.agent.ending import settle  # noqa: PLC0415 - loaded once the program runs
 
-    assert turn.manifest.uid == turn.uid
     return settle
 
 
@@ -183,7 +180,7 @@ def _supervise(
     def follow() -> None:
         hold.beat()
         with unharmed(_OF_THE_END):
-            _settling(turn)
+            _settling()
         with unharmed("metrics from what is printed"):
             found().pick()
         with unharmed("telemetry"):

@@ -17,7 +17,6 @@ from hpcml.agent.ranks import REQUEUE
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.errors import HpcmlError
-from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.state import EventName, read_fold
 from hpcml_client.journal import JournalWriter, file_name_of
@@ -57,7 +56,7 @@ def settle(
         journal = turn.open_journal(attempt + 1)
         requeued = requeue.put_back(turn, environ[REQUEUE], inbox, journal)
     if requeued is None or requeued.problem is not None:
-        if turn.manifest.run.schedule.notify is not Notify.never:
+        if turn.settings.notify != "never":
             journal.sync()  # closing does it too, but the webhook may take its time
         with Unharmed(journal.event)("notification"):
             notify.tell_of_end(

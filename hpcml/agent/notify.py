@@ -9,11 +9,13 @@ from pathlib import Path
 
 from hpcml.agent.assignment import Turn
 from hpcml.errors import HpcmlError
-from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Manifest
 from hpcml.runs.private import make_folder, open_file
+
+TYPE_CHECKING = False  # not typing's own, which an agent does without
+if TYPE_CHECKING:
+    from hpcml.runs.manifest import Manifest
 
 _RUNS = "runs"  # HOME/runs/EXPERIMENT/UID
 
@@ -25,21 +27,21 @@ def tell_of_end(
 
     Whatever goes wrong with it (file, network, server) is only journalled, as the event "notify_failed".
     """
-    schedule = turn.manifest.run.schedule
-    if schedule.notify is Notify.never or schedule.webhook_file is None:
+    settings = turn.settings
+    if settings.notify == "never" or settings.webhook_file is None:
         return
     from hpcml.agent import webhook  # noqa: PLC0415 - HTTP and TLS would cost every run tens of milliseconds at its start
 
-    what = schedule.notify.name
+    what = settings.notify
     try:
         message = (
             _sweep_message(turn, state)
-            if schedule.notify is Notify.sweep
+            if what == "sweep"
             else _run_message(turn.manifest, state, reason=reason, cause=cause, wall_s=wall_s)
         )
         if message is None:
             return
-        webhook.post(Path(schedule.webhook_file).expanduser(), message)
+        webhook.post(Path(settings.webhook_file).expanduser(), message)
     except (HpcmlError, OSError, RuntimeError) as error:  # the last: `~` of a user without a home
         tell("notify_failed", what=what, error=str(error))
     else:

@@ -1,8 +1,8 @@
-"""What an agent reads of a run.json before it starts the program (`read_orders`): the plan, and a few settings.
+"""What an agent reads of a run.json (`read_orders`): the plan, and a few settings.
 
-To load all that a run is (`hpcml.model.run`) is a fifth of a program's start, and most of it a start need not know.
-Where this version of hpcml has written run.json, all of it was valid then, since a `Run` that exists is: the rest is
-read while the program runs (`RunOrders.manifest`). What another version has written is read whole at once: it may say
+To load all that a run is (`hpcml.model.run`) would be a fifth of a program's start, and an agent needs no more of it
+than what it tells a webhook (`RunOrders.manifest`). Where this version of hpcml has written run.json, all of it was
+valid then, since a `Run` that exists is. What another version has written is read whole before the start: it may say
 what this one does not know.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSettings:
-    """The settings of a run by which its program is started and watched; enumerations by the names of their members."""
+    """The settings of a run that its agent heeds; enumerations by the names of their members."""
 
     scheduler: str  # model.cluster.SchedulerName
     cluster: str
@@ -43,6 +43,10 @@ class StartSettings:
     metrics: list[MetricRule]
     metrics_from: list[str]
     notice: str
+    max_requeues: int
+    notify: str  # model.run.Notify
+    webhook_file: str | None
+    mig: str | None
     telemetry: Telemetry
     observe: str  # model.run.Observe
     profiler: str  # model.run.ProfileTool
@@ -61,6 +65,10 @@ class StartSettings:
             metrics=run.workload.metrics,
             metrics_from=run.workload.metrics_from,
             notice=run.schedule.notice,
+            max_requeues=run.schedule.max_requeues,
+            notify=run.schedule.notify.name,
+            webhook_file=run.schedule.webhook_file,
+            mig=run.resources.mig,
             telemetry=run.telemetry,
             observe=run.precision.observe.name,
             profiler=run.profile.tool.name,
@@ -80,6 +88,10 @@ class StartSettings:
             "metrics": run["workload"]["metrics"],
             "metrics_from": run["workload"]["metrics_from"],
             "notice": run["schedule"]["notice"],
+            "max_requeues": run["schedule"]["max_requeues"],
+            "notify": run["schedule"]["notify"],
+            "webhook_file": run["schedule"]["webhook_file"],
+            "mig": run["resources"]["mig"],
             "telemetry": run["telemetry"],
             "observe": run["precision"]["observe"],
             "profiler": run["profile"]["tool"],

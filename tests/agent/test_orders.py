@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from hpcml.runs.manifest import read_manifest
 from hpcml.runs.orders import StartSettings, read_orders
 from tests.agent.node import MakeRun, agent, told
 from tests.conftest import ComposeOne
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def rewrite(run_dir: RunDir, *, version: str | None = None, **settings: Any) -> None:  # noqa: ANN401 - JSON
@@ -79,16 +83,29 @@ def test_another_version_is_read_as_ours_where_it_says_the_same(make_run: MakeRu
     assert read_orders(run_dir.manifest).settings == StartSettings.of(read_manifest(run_dir.manifest).run)
 
 
-@pytest.mark.parametrize(("code", "state", "status"), [("pass", "COMPLETED", 0), ("raise SystemExit(3)", "FAILED", 3)])
-def test_an_end_is_told_where_what_it_needs_cannot_be_read(
-    make_run: MakeRun, code: str, state: str, status: int
-) -> None:
-    run_dir = make_run(code)
+def test_a_webhook_is_told_nothing_of_a_run_that_is_not_valid(make_run: MakeRun, tmp_path: Path) -> None:
+    run_dir = make_run("pass", "schedule.notify=run", f"schedule.webhook_file={tmp_path}/url")
     rewrite(run_dir, seed=-1)
     with pytest.raises(ConfigError):
         _ = read_orders(run_dir.manifest).manifest
 
     done = agent(str(run_dir.path))
+
+    assert done.returncode == 0
+    assert [end["state"] for end in told(run_dir, "attempt_ended")] == ["COMPLETED"]
+    assert ["seed=-1" in failed["error"] for failed in told(run_dir, "notify_failed")] == [True]
+
+
+@pytest.mark.parametrize(("code", "state", "status"), [("pass", "COMPLETED", 0), ("raise SystemExit(3)", "FAILED", 3)])
+def test_an_end_is_told_where_what_it_needs_cannot_be_loaded(
+    make_run: MakeRun, tmp_path: Path, code: str, state: str, status: int
+) -> None:
+    run_dir = make_run(code)
+    for package in ("hpcml", "hpcml_client"):
+        shutil.copytree(ROOT / package, tmp_path / "broken" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "broken" / "hpcml" / "agent" / "ending.py").unlink()
+
+    done = agent(str(run_dir.path), PYTHONPATH=str(tmp_path / "broken"))
 
     assert done.returncode == status
     assert [end["state"] for end in told(run_dir, "attempt_ended")] == [state]
