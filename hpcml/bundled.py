@@ -110,6 +110,10 @@ class Bundle:
         if len(late) != self._late_bytes:
             raise OSError("the bundle of modules has become shorter")
         self._late = memoryview(late)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, of which nothing more is read."""
         os.close(self._file)
 
     def code_of(self, place: tuple[int, int]) -> "CodeType":
@@ -211,6 +215,8 @@ def use_bundle() -> None:
         bundle = Bundle(place_of_bundle())
         if bundle.is_current():
             sys.meta_path.insert(0, bundle)
+        else:
+            bundle.close()
     except (OSError, ValueError, EOFError, TypeError, KeyError):
         return  # there is none, or half of one: it takes longer, and that is all
 

@@ -20,7 +20,7 @@ LOOK = """
 import sys
 from hpcml.bundled import use_bundle
 use_bundle()
-import json, re
+import json, os, re
 from hpcml.agent import signals, turns
 from hpcml.runs.plan import Image
 patterns = [value for module in list(sys.modules.values()) for value in list(vars(module).values())
@@ -38,6 +38,7 @@ print(json.dumps({
     "made": repr(Image(path="x")),
     "written": Image.__init__.__code__.co_filename,
     "bundled": len(bundled),
+    "open": sum(os.path.realpath(f"/proc/self/fd/{name}").endswith(".bundle") for name in os.listdir("/proc/self/fd")),
     "re": "re._compiler" in bundled,
     "patterns": len(patterns),
     "other patterns": [each.pattern for each in patterns if anew.compile(each.pattern, each.flags) != each],
@@ -156,7 +157,9 @@ def test_an_agent_takes_no_module_that_an_installer_has_exchanged(installation: 
     installation.refresh()
     installation.edit(by_exchange=True)
 
-    assert (installation.look()["from"], installation.look()["word"]) == ("SourceFileLoader", "new")
+    looked = installation.look()
+    assert (looked["from"], looked["word"]) == ("SourceFileLoader", "new")
+    assert looked["open"] == 0
 
 
 def test_an_agent_takes_no_module_of_a_checkout_that_somebody_has_edited(tmp_path: Path) -> None:
