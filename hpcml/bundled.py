@@ -85,7 +85,10 @@ class Bundle:
             if name in self.head["absent"]:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             return None
-        file, folder, place = self.head["modules"][name]
+        return self.spec_of(name, *self.head["modules"][name])
+
+    def spec_of(self, name: str, file: str, folder: str | None, place: tuple[int, int] | None) -> ModuleSpec | None:
+        """Return the spec of the module *name* from *file*, whose code lies at *place*; None: an extension module."""
         loader: Any = ExtensionFileLoader(name, file) if place is None else _Loader(self, name, file, place)
         if name in _WHEN_USED:
             loader = _WhenUsed(loader)
