@@ -25,7 +25,7 @@ from pathlib import Path
 REPEAT = 5
 METRICS = ["loss", "step_time_s"]
 STEPS = 20
-MAIN = "from hpcml.cli.main import main; main()"
+MAIN = "from hpcml.cli.start import main; main()"
 AT_REST = f"from hpcml.runs import rest; rest.QUIET_S = 0.0; {MAIN}"
 CLICK = "python -c 'import click'"
 FIRST = "the first command, which reads all"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_COMMAND = "from hpcml.cli.main import main; main()"
+_COMMAND = "from hpcml.cli.start import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ RUNS = 1000
 WATCHED_S = 240
 LASTED_S = (75, 100, 125)
 MOST_CALLS_PER_HOUR, LONGEST_STATUS_S = 60, 1.0
-HPCML = "from hpcml.cli.main import main; main()"
+HPCML = "from hpcml.cli.start import main; main()"
 SUBMITIT = """
 import os, signal, subprocess, sys, time
 import submitit

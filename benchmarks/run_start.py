@@ -20,7 +20,7 @@ from pathlib import Path
 
 REPEAT = 9
 ROOT = Path(__file__).resolve().parent.parent
-HPCML = [sys.executable, "-c", "from hpcml.cli.main import main; main()"]
+HPCML = [sys.executable, "-c", "from hpcml.cli.start import main; main()"]
 GIT = ["git", "-c", "user.name=benchmark", "-c", "user.email=benchmark"]
 
 

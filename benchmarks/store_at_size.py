@@ -153,7 +153,7 @@ def test_case(number: int, name: str, at: float) -> dict[str, Any]:
 def answers(folder: Path, reframe: str | None) -> None:
     path = filled_store(folder / "home", RUNS, 2, STEPS)
     environ = {**os.environ, "HPCML_HOME": str(folder / "home"), "HPCML_STORE": str(path)}
-    hpcml = [sys.executable, "-c", "from hpcml.cli.main import main; main()"]
+    hpcml = [sys.executable, "-c", "from hpcml.cli.start import main; main()"]
     where = "precision=tf32 and val_accuracy>0.95"
     listed = command_s([*hpcml, "runs", "--where", where, "--limit", "20"], environ)
     compared = command_s([*hpcml, "compare", "--by", "precision"], environ)

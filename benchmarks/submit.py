@@ -28,7 +28,7 @@ from tests.cluster.slurm.cluster import Cluster, missing
 
 PEER_POINTS = 60
 LEAST_RATIO = 15
-HPCML = "from hpcml.cli.main import main; main()"
+HPCML = "from hpcml.cli.start import main; main()"
 MIB = 1024
 PEER = """
 import sys

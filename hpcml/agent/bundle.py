@@ -12,11 +12,13 @@ an installer changes by exchanging files. So what somebody edits there by hand i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
 import marshal
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -26,7 +28,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+import hpcml
 from hpcml.bundled import MAGIC, Bundle, place_of_bundle, status_of
+from hpcml.bundled_commands import LENGTHS, MARK, commands_are_fresh, place_of_commands
+from hpcml.bundled_commands import MAGIC as COMMANDS_MAGIC
 
 _EARLY = (  # by an agent until the program starts, or its sampler does: of the bundle this is read at first
     "hpcml.agent.turns",
@@ -49,6 +54,7 @@ _LATE = (  # by an agent, its sampler, a rank of MPI and a queue; what few of th
     "hpcml.agent.mpi.rank",
     "hpcml.schedulers.local.queue",  # which starts agents on this machine
 )
+_LOADED_BY_NAME = ("antlr4.LL1Analyzer", "omegaconf._impl", "rich._emoji_codes", "sqlalchemy.dialects.sqlite")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PATIENCE_S = 60.0
 _SHOWS_LOADED = (  # a module that waits for its first use is of another class
@@ -59,14 +65,14 @@ _File = tuple[str, str | None, SourceFileLoader | None]  # file, folder of a pac
 
 
 def refresh() -> str | None:
-    """Make the bundle anew in a Python of its own, where it is absent or older than what it is made of.
+    """Make both bundles anew in a Python of their own, where the agents' is absent or older than what it is made of.
 
-    Nothing happens where compiled modules cannot be written, or must not be. Returns why it could not be made, in one
-    line: agents start without it, too.
+    Or where the commands' is absent, or was of little use to this command. Nothing happens where compiled modules
+    cannot be written, or must not be. Returns why they could not be made, in one line: agents start without, too.
     """
-    if sys.dont_write_bytecode or _is_fresh() or not _is_writable():
+    if sys.dont_write_bytecode or (_is_fresh() and commands_are_fresh()) or not _is_writable():
         return None
-    words = [sys.executable, "-P", "-m", "hpcml.agent.bundle"]
+    words = [sys.executable, *["-O"] * sys.flags.optimize, "-P", "-m", "hpcml.agent.bundle"]
     try:
         subprocess.run(words, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE_S)
     except subprocess.CalledProcessError as error:
@@ -78,11 +84,12 @@ def refresh() -> str | None:
 
 
 def make() -> None:
-    """Load what an agent loads, and write it into the bundle; raises `OSError`.
+    """Load what an agent loads, then what commands load, and write them into their bundles; raises `OSError`.
 
     To be called in a Python that has loaded nothing of hpcml but this module.
     """
-    noted = _noted_while(lambda: [importlib.import_module(name) for name in (*_EARLY, *_LATE)])
+    noted = _Noted()
+    noted.load(lambda: [importlib.import_module(name) for name in (*_EARLY, *_LATE)])
     from hpcml.runs.atomic import replacing  # noqa: PLC0415 - not before what dataclasses write is noted
 
     files = dict(_files(sys.modules.items()))
@@ -98,13 +105,15 @@ def make() -> None:
         "patterns": noted.patterns,
         "absent": {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None},
     }
-    if _statuses(path for path, _ in sources) != sources:
-        return  # somebody is at work on them: the next submission makes it
     place = Path(place_of_bundle())
     place.parent.mkdir(parents=True, exist_ok=True)
-    for find_early in (tuple, _loaded_early):  # which are early, the bundle itself shows
-        with replacing(place, durable=True) as draft:
-            draft.write_bytes(_laid_out(head, files, codes, marshal.dumps(sources), find_early()))
+    if _statuses(path for path, _ in sources) == sources:  # else somebody is at work on them: the next one makes it
+        for find_early in (tuple, _loaded_early):  # which are early, the bundle itself shows
+            with replacing(place, durable=True) as draft:
+                draft.write_bytes(_laid_out(head, files, codes, marshal.dumps(sources), find_early()))
+    noted.load(_load_for_commands)
+    with replacing(Path(place_of_commands()), durable=True) as draft:
+        draft.write_bytes(_for_commands(noted))
 
 
 def _laid_out(
@@ -133,13 +142,76 @@ def _loaded_early() -> Sequence[str]:
     return done.stdout.decode().split()
 
 
+def _load_for_commands() -> None:
+    """Load what commands may need; what cannot be loaded, such as a package that is half installed, is not in it."""
+    names = [found.name for found in pkgutil.walk_packages(hpcml.__path__, "hpcml.", onerror=lambda _: None)]
+    for name in [*names, *_LOADED_BY_NAME]:
+        if not name.startswith("hpcml.store.migrations"):  # which Alembic executes
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+def _for_commands(noted: _Noted) -> bytes:
+    """Return the content of the commands' bundle, of all modules that Python finds in one folder."""
+    mark = os.urandom(MARK)
+    parts: list[bytes] = []
+    end = 0
+
+    def placed(what: Any) -> tuple[int, int]:  # noqa: ANN401 - as marshal
+        nonlocal end
+        parts.append(mark + marshal.dumps(what))
+        begin, end = end, end + len(parts[-1])
+        return begin, end
+
+    modules: dict[str, Any] = {}
+    folders: dict[str, Any] = {}
+    tops: dict[str, Any] = {}
+    for name, (file, _, loader) in _files(sys.modules.items()):
+        if loader is not None and loader.name != name:
+            continue  # another name of a module
+        package, _, last = name.rpartition(".")
+        where = sys.path if not package else list(getattr(sys.modules.get(package), "__path__", []))
+        folder = next((each for each in where if file.startswith(f"{each}/{last}")), None)
+        if folder is None or (package and len(where) != 1):
+            continue
+        was = status_of(file)
+        (folders if package else tops)[package or name] = folder, status_of(folder)
+        place = None if loader is None else placed((_code(loader, name), noted.written.get(name, {})))
+        modules[name] = file.removeprefix(f"{folder}/{last}"), was, place
+    head = {
+        "python": sys.version,
+        "mark": mark,
+        "modules": modules,
+        "folders": folders,
+        "tops": tops,
+        "pythons": {each for each in sys.path if _is_pythons(f"{each}/os.py") or each.endswith(".zip")},
+        "patterns": {of: placed(compiled) for of, compiled in noted.patterns.items()},
+    }
+    raw = marshal.dumps(head)
+    lengths = (length.to_bytes(LENGTHS, "little") for length in (len(raw), end))
+    return b"".join([COMMANDS_MAGIC, *lengths, raw, *parts])
+
+
 class _Noted:
     """What was compiled while modules were loaded."""
 
-    def __init__(self, compiler: Any) -> None:  # noqa: ANN401 - re._compiler, which has no types
-        self._compiler, self._compile, self._sre = compiler, compiler.compile, vars(compiler)["_sre"]
+    def __init__(self) -> None:
+        self._compiler = vars(importlib.import_module("re._compiler"))
+        self._compile, self._sre = self._compiler["compile"], self._compiler["_sre"]
         self.written: dict[str, dict[str, CodeType]] = {}  # by module
         self.patterns: dict[tuple[str | bytes, int], tuple[Any, ...]] = {}
+
+    def load(self, load: Callable[[], object]) -> None:
+        """Call *load* and note what is compiled; patterns that were compiled before are compiled once more."""
+        before = [(pattern, flags) for _, pattern, flags in getattr(re, "_cache", ())]
+        vars(dataclasses)["exec"] = self.execute  # its own global name, before Python's
+        self._compiler["compile"] = self.compile
+        re.purge()
+        for pattern, flags in before:
+            re.compile(pattern, flags)
+        load()
+        self._compiler["compile"] = self._compile
+        del vars(dataclasses)["exec"]
 
     def execute(self, text: str, *names: dict[str, Any]) -> None:
         """Do what ``exec`` does, for `dataclasses`."""
@@ -159,28 +231,11 @@ class _Noted:
                 self.patterns[asked] = tuple(_plain(what) for what in compiled)
                 return self._sre.compile(pattern, *compiled)
 
-        vars(self._compiler)["_sre"] = Noting()
+        self._compiler["_sre"] = Noting()
         try:
             return self._compile(pattern, flags)
         finally:
-            vars(self._compiler)["_sre"] = self._sre
-
-
-def _noted_while(load: Callable[[], object]) -> _Noted:
-    """Return what is compiled during *load*, and the patterns of what was loaded before."""
-    compiler = importlib.import_module("re._compiler")
-    before = [(pattern, flags) for _, pattern, flags in getattr(re, "_cache", ())]
-    noted = _Noted(compiler)
-    own = compiler.compile
-    vars(dataclasses)["exec"] = noted.execute  # its own global name, before Python's
-    vars(compiler)["compile"] = noted.compile
-    re.purge()
-    for pattern, flags in before:
-        re.compile(pattern, flags)
-    load()
-    vars(compiler)["compile"] = own
-    del vars(dataclasses)["exec"]
-    return noted
+            self._compiler["_sre"] = self._sre
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - as marshal

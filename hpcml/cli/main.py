@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from hpcml import __version__
 from hpcml.cli.numerics import spare
 from hpcml.cli.say import SafeFormatter, complain, say
 from hpcml.errors import ConfigError, HpcmlError
@@ -77,7 +78,6 @@ GROUPS = {
     "Keep": ("hpcml export --to csv -o results", ("tag", "note", "rm", "export", "import", "ingest", "store", "sync")),
 }
 _INTERRUPTED = 130
-_NEW_BEFORE_A_SEARCH = 100_000  # objects; Python searches for cycles after 700, through all that was loaded
 
 
 class LazyGroup(click.Group):
@@ -123,7 +123,7 @@ class LazyGroup(click.Group):
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(package_name="hpcml", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 @click.option("--home", metavar="DIR", help="Where runs are kept (HPCML_HOME; ~/.local/share/hpcml).")
 @click.option("--store", metavar="FILE", help="The experiment store (HPCML_STORE; store.db in the home).")
 @click.pass_context
@@ -169,7 +169,6 @@ def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
     begin_in_utf8()
     spare()
-    gc.set_threshold(_NEW_BEFORE_A_SEARCH, 20, 20)
     atexit.register(gc.freeze)  # nor does Python search all once more before it ends: a quarter of `hpcml runs`
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter("hpcml: %(levelname)s: %(message)s"))

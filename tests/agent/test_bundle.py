@@ -2,90 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpcml.bundled import MAGIC
+from tests.agent.installation import Installation
 from tests.agent.node import MakeRun, environ, told
-
-ROOT = Path(__file__).resolve().parents[2]
-LOOK = """
-import sys
-from hpcml.bundled import use_bundle
-use_bundle()
-import json, os, re
-from hpcml.agent import signals, turns
-from hpcml.runs.plan import Image
-patterns = [value for module in list(sys.modules.values()) for value in list(vars(module).values())
-            if isinstance(value, re.Pattern)]
-loaders = {name: type(getattr(module, "__loader__", None)).__name__ for name, module in sys.modules.items()}
-bundled = [name for name, loader in loaders.items() if loader == "_Loader"]
-sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "Bundle"]
-for name in [name for name in sys.modules if name.partition(".")[0] == "re"]:
-    del sys.modules[name]
-import re as anew
-print(json.dumps({
-    "from": type(turns.__spec__.loader).__name__,
-    "file": turns.__file__,
-    "word": getattr(signals, "WORD", None),
-    "made": repr(Image(path="x")),
-    "written": Image.__init__.__code__.co_filename,
-    "bundled": len(bundled),
-    "open": sum(os.path.realpath(f"/proc/self/fd/{name}").endswith(".bundle") for name in os.listdir("/proc/self/fd")),
-    "re": "re._compiler" in bundled,
-    "patterns": len(patterns),
-    "other patterns": [each.pattern for each in patterns if anew.compile(each.pattern, each.flags) != each],
-}))
-"""
-Look = Callable[..., dict[str, object]]
-
-
-class Installation:
-    """A copy of hpcml in a folder of its own, with a place of its own for what Python compiles."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for package in ("hpcml", "hpcml_client"):
-            shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-        unwanted = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
-        self.environ = {name: value for name, value in os.environ.items() if name not in unwanted}
-        self.environ |= {"PYTHONPATH": str(folder), "PYTHONPYCACHEPREFIX": str(folder.parent / "compiled")}
-
-    def python(self, *words: str, **environ: str) -> str:
-        argv = [sys.executable, "-P", *words]
-        done = subprocess.run(
-            argv, env={**self.environ, **environ}, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def look(self) -> dict[str, object]:
-        found: dict[str, object] = json.loads(self.python("-c", LOOK))
-        return found
-
-    def refresh(self, **environ: str) -> str:
-        return self.python("-c", "from hpcml.agent.bundle import refresh; print(refresh())", **environ).strip()
-
-    @property
-    def bundles(self) -> list[Path]:
-        return sorted(self.folder.parent.rglob("*.bundle"))
-
-    def edit(self, *, by_exchange: bool) -> None:
-        """Have hpcml.agent.signals say a word; *by_exchange* as an installer does it, else as an editor may."""
-        module = self.folder / "hpcml" / "agent" / "signals.py"
-        text = module.read_text() + "\nWORD = 'new'\n"
-        if by_exchange:
-            (module.parent / "draft").write_text(text)
-            (module.parent / "draft").replace(module)
-        else:
-            module.write_text(text)
 
 
 @pytest.fixture(params=["checkout", "site-packages"])
@@ -194,33 +119,6 @@ def test_a_bundle_without_its_end_is_none(tmp_path: Path) -> None:
     assert installation.look()["from"] == "_Loader"
 
 
-READS_ON = """
-import sys
-from hpcml.bundled import place_of_bundle, read_rest, use_bundle
-use_bundle()
-import hpcml.agent.turns, hpcml.agent.attempt, hpcml.agent.telemetry.host, os
-is_open = place_of_bundle() in [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-WHAT
-from hpcml.agent import ending
-print(is_open, type(ending.__spec__.loader).__name__, ending.settle.__name__)
-"""
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param("read_rest(); open(place_of_bundle(), 'w').close()", id="nothing is read after the rest was"),
-        pytest.param("open(place_of_bundle(), 'w').close()", id="what is there no more comes from Python's own file"),
-        pytest.param("os.unlink(place_of_bundle())", id="a new bundle in place of this one changes nothing"),
-    ],
-)
-def test_what_is_loaded_later_does_not_depend_on_the_bundles_file(what: str, tmp_path: Path) -> None:
-    installation = Installation(tmp_path / "checkout")
-    installation.refresh()
-
-    assert installation.python("-c", READS_ON.replace("WHAT", what)).split() == ["True", "_Loader", "settle"]
-
-
 def test_a_bundle_of_another_python_is_none(tmp_path: Path) -> None:
     installation = Installation(tmp_path / "checkout")
     installation.refresh()
@@ -266,3 +164,30 @@ def test_a_run_from_a_bundle_ends_as_one_without(make_run: MakeRun, tmp_path: Pa
     assert run_dir.stdout(0, 0).read_text() == "hello\n"
     assert told(run_dir, "attempt_ended")[0]["reason"] == "exit status 3"
     assert told(run_dir, "telemetry")[0]["samples"] >= 2
+
+
+READS_ON = """
+import sys
+from hpcml.bundled import place_of_bundle, read_rest, use_bundle
+use_bundle()
+import hpcml.agent.turns, hpcml.agent.attempt, hpcml.agent.telemetry.host, os
+is_open = place_of_bundle() in [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+WHAT
+from hpcml.agent import ending
+print(is_open, type(ending.__spec__.loader).__name__, ending.settle.__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("read_rest(); open(place_of_bundle(), 'w').close()", id="nothing is read after the rest was"),
+        pytest.param("open(place_of_bundle(), 'w').close()", id="what is there no more comes from Python's own file"),
+        pytest.param("os.unlink(place_of_bundle())", id="a new bundle in place of this one changes nothing"),
+    ],
+)
+def test_what_is_loaded_later_does_not_depend_on_the_bundles_file(what: str, tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+    installation.refresh()
+
+    assert installation.python("-c", READS_ON.replace("WHAT", what)).split() == ["True", "_Loader", "settle"]
