@@ -7,7 +7,7 @@ import gc
 
 from hpcml.bundled_commands import use_commands
 
-_NEW_BEFORE_A_SEARCH = 100_000  # objects; Python searches for cycles after 700, through all that was loaded
+_NEW_BEFORE_A_SEARCH = 1_000_000  # objects; Python searches for cycles after 700, through all that was loaded
 
 
 def main() -> None:

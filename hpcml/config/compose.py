@@ -35,7 +35,7 @@ from omegaconf.errors import OmegaConfBaseException
 from hpcml.codec import decode_alike
 from hpcml.config.command_line import Words, arrange, in_one_line, in_quotes, kinds_by_key
 from hpcml.config.misplaced import of_flag
-from hpcml.config.once import composing_once
+from hpcml.config.once import composing_once, sharing_schemas
 from hpcml.config.program import Program
 from hpcml.config.spelling import readable
 from hpcml.config.sweep.points import (
@@ -117,11 +117,12 @@ def compose_from_cli(
             _check_overrides(words, filled_in=program.sweeps if program is not None else ())
             if any(flag in _PRINTS or flag.startswith("--cfg=") for flag in words.flags):
                 words = _as_decided(words, program, scratch)
-            try:
-                _run_hydra(words, collect, scratch)
-            except SweepFoundError as found:
-                _refuse_other_sweepers(found.config.hydra)
-                outcomes = Sweep(found, project, settle, most=most).settled()
+            with sharing_schemas():
+                try:
+                    _run_hydra(words, collect, scratch)
+                except SweepFoundError as found:
+                    _refuse_other_sweepers(found.config.hydra)
+                    outcomes = Sweep(found, project, settle, most=most).settled()
     composed = _all_or_nothing(outcomes)
     if program is None:
         return composed

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hydra._internal import hydra as inside
+from hydra.core.config_store import ConfigStore
 from hydra.core.utils import configure_log
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -74,3 +75,17 @@ def composing_once(*, is_sweep: bool) -> Iterator[None]:
         yield
     finally:
         inside.Hydra = before  # type: ignore[misc]
+
+
+@contextmanager
+def sharing_schemas() -> Iterator[None]:
+    """Let Hydra copy its store of schemas no more within the block.
+
+    It copies what it looks for files with before each composition, and with that the whole store. Of that it only
+    loads, and copies what it has loaded.
+    """
+    ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del ConfigStore.__deepcopy__  # type: ignore[attr-defined]

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import yaml
+from hydra._internal import config_loader_impl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.defaults_list import DefaultsList
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -27,7 +29,6 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import env_override
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
 from omegaconf import (
     BooleanNode,
     DictConfig,
@@ -297,6 +298,7 @@ class Sweep(Generic[T]):
         self.points = self._split(most)
         self._results: list[T | Exception | None] = [None] * len(self.points)
         self._refused_at = len(self.points)
+        self._first: DictConfig | None = None  # the first point's composition, until it is used
 
     def settled(self) -> list[T | Exception]:
         """Return for each point the result of *settle*, or the exception that it raised for the point.
@@ -336,12 +338,11 @@ class Sweep(Generic[T]):
         """Find the places whose words are certain to set one leaf only; in doubt there are none."""
         first = self.points[0]
         try:
-            hydra_words = typed(self._config.hydra.overrides.hydra)
-            defaults = self._loader.compute_defaults_list(
-                self._config.hydra.job.config_name, [*hydra_words, *first], RunMode.RUN
-            )
-        except (*HYDRA_REFUSALS, *HYDRA_STUMBLES):  # composing the first point says so in the right words
+            with _heard() as heard:
+                self._first = self._compose(0)
+        except (*HYDRA_REFUSALS, *HYDRA_STUMBLES):  # the first group is composed again, and says so
             return _Plan()
+        defaults = heard[-1]
         words = self._parser.parse_overrides(list(first))
         plain = {word.input_line for word in defaults.config_overrides}
         keys = [word.key_or_group if word.input_line in plain else None for word in words]
@@ -426,6 +427,9 @@ class Sweep(Generic[T]):
         return _interpolates(list(words)) or self._composition(files).interpolates()
 
     def _compose(self, index: int) -> DictConfig:
+        if index == 0 and self._first is not None:
+            config, self._first = self._first, None
+            return config
         try:
             config = self._loader.load_sweep_config(self._config, list(self.points[index]))
         except (*HYDRA_REFUSALS, *HYDRA_STUMBLES):
@@ -438,6 +442,24 @@ class Sweep(Generic[T]):
         with read_write(task), open_dict(task):
             del task["hydra"]
         return Composition(task, config.hydra, self._project)
+
+
+@contextmanager
+def _heard() -> Iterator[list[DefaultsList]]:
+    """Give the lists of files that Hydra composes of within the block."""
+    heard: list[DefaultsList] = []
+    inside: Any = config_loader_impl
+    make = inside.create_defaults_list
+
+    def hear(**words: Any) -> DefaultsList:  # noqa: ANN401 - as Hydra's own
+        heard.append(make(**words))
+        return heard[-1]
+
+    inside.create_defaults_list = hear
+    try:
+        yield heard
+    finally:
+        inside.create_defaults_list = make
 
 
 def typed(words: ListConfig) -> list[str]:
