@@ -4,9 +4,9 @@ Rows refer to each other by integer keys; outside of the store runs are named by
 from its run's `epoch_ms`, which never changes once the run is known, so that what an agent reports later moves no row.
 `clock_ms` is the run's start on the same clock: the times that queries return count from there.
 
-A change of a table needs a new file in migrations/versions and a new `hpcml.store.database.REVISION`. People's queries
-see the views of `hpcml.store.views`, so tables may change freely. Where a column of `RUN` has the name of a field of
-`hpcml.model.records.RunRecord`, it means the same.
+A change of a table needs a new file in migrations/versions, a new `hpcml.store.database.REVISION`, and sqlite/new.sql
+written anew. People's queries see the views of `hpcml.store.views`, so tables may change freely. Where a column of
+`RUN` has the name of a field of `hpcml.model.records.RunRecord`, it means the same.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from hpcml.errors import StoreError
 from hpcml.store.database import APPLICATION_ID, REVISION
 from hpcml.store.sqlite.backups import keep_before_upgrade
 from hpcml.store.sqlite.location import another_programs, newer, revision_of
+from hpcml.store.sqlite.new import make_if_empty
 
 log = logging.getLogger(__name__)
 
@@ -86,13 +87,13 @@ def bring_up_to_date(engine: Engine, path: Path) -> None:
     one upgrades and the others find it done. Raises `StoreError` for tables of another program, a newer schema, and
     where no backup can be made.
     """
-    # Imported here, since Alembic would double the start-up time of every command that writes.
-    from hpcml.store.upgrade import known_revisions, upgrade  # noqa: PLC0415
-
     with for_writing(engine).connect() as connection, connection.begin():
         revision = revision_of(driver_of(connection))  # somebody else may have been faster
-        if revision == REVISION:
+        if revision == REVISION or make_if_empty(driver_of(connection), path):
             return
+        # Imported here, since Alembic would double the start-up time of every command that writes.
+        from hpcml.store.upgrade import known_revisions, upgrade  # noqa: PLC0415
+
         if revision is None:
             if inspect(connection).get_table_names():
                 raise StoreError(another_programs(path))

@@ -20,6 +20,7 @@ from hpcml.errors import StoreError
 from hpcml.store.database import REVISION, Database
 from hpcml.store.reading import StoreReader, in_sqlite
 from hpcml.store.sqlite.location import Placement, check_file, damaged, revision_of
+from hpcml.store.sqlite.new import make_if_empty
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -141,6 +142,10 @@ class SqliteStore(SqliteFile):
             raise StoreError(f"the store {placement.path} cannot be opened: {error.strerror}") from error
         store = cls(placement)
         with store.translated(), closing(store._connect()) as driver:
+            if revision_of(driver) is None:
+                driver.execute("BEGIN IMMEDIATE")
+                make_if_empty(driver, placement.path)
+                driver.execute("COMMIT")
             if revision_of(driver) != REVISION:
                 from hpcml.store.sqlite.engine import bring_up_to_date  # noqa: PLC0415 - loads Alembic
 
