@@ -20,12 +20,17 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FILE, open_file
+
+TYPE_CHECKING = False  # not typing's own, which an agent need not load
+if TYPE_CHECKING:
+    from queue import SimpleQueue
+    from threading import Thread
 
 _FORGOTTEN_S = 3600.0  # after which the draft of a process that cannot be seen is nobody's any more
 _SYNCS_AT_ONCE = 16  # a file system writes several in one go
@@ -141,25 +146,77 @@ def forgotten_drafts(folder: str, names: Iterable[str]) -> Iterator[Path]:
 
 def have_on_disk(paths: Iterable[Path]) -> None:
     """Flush files, and the entries of folders, to the disk (fsync); several at a time, where that takes long."""
-    every = list(paths)
-    began_s = time.perf_counter()
-    for path in every[:_SYNCS_AT_ONCE]:
-        sync(path)
-    is_quick = time.perf_counter() - began_s < _SYNCS_AT_ONCE * _QUICK_S
-    every = every[_SYNCS_AT_ONCE:]
-    if is_quick or not every:
-        for path in every:
-            sync(path)
-        return
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - every agent would load it, for submissions
+    with having_on_disk() as have:
+        for path in paths:
+            have(path)
 
-    def share(first: int) -> None:
-        for path in every[first::_SYNCS_AT_ONCE]:
-            sync(path)
 
-    with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
-        for _ in pool.map(share, range(min(_SYNCS_AT_ONCE, len(every)))):
-            pass
+@contextmanager
+def having_on_disk(quick_s: float = _QUICK_S) -> Iterator[Callable[[Path], None]]:
+    """Give what has a file, or the entries of a folder, flushed to the disk while the caller goes on.
+
+    All are by the end of the block, unless it raises. Raises `OSError` for one that could not be. Where one takes less
+    than *quick_s*, it is done at once.
+    """
+    syncing = _Syncing(quick_s)
+    try:
+        yield syncing.add
+    except BaseException:
+        syncing.end(is_wanted=False)
+        raise
+    syncing.end()
+
+
+class _Syncing:
+    """Flushes the first files itself, and the others by threads where those took long: else threads cost more."""
+
+    def __init__(self, quick_s: float) -> None:
+        self._quick_s = quick_s
+        self._count = 0
+        self._took_s = 0.0
+        self._queue: SimpleQueue[Path | None]
+        self._threads: list[Thread] = []
+        self._errors: list[OSError] = []
+        self._is_wanted = True
+
+    def add(self, path: Path) -> None:
+        self._count += 1
+        if self._count <= _SYNCS_AT_ONCE:
+            began_s = time.perf_counter()
+            sync(path)
+            self._took_s += time.perf_counter() - began_s
+        elif self._took_s < _SYNCS_AT_ONCE * self._quick_s:
+            sync(path)
+        else:
+            if not self._threads:
+                self._start()
+            self._queue.put(path)
+
+    def _start(self) -> None:
+        from queue import SimpleQueue  # noqa: PLC0415 - every agent would load them, for submissions
+        from threading import Thread  # noqa: PLC0415 - as above
+
+        self._queue = SimpleQueue()
+        self._threads = [Thread(target=self._work, daemon=True) for _ in range(_SYNCS_AT_ONCE)]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self, *, is_wanted: bool = True) -> None:
+        self._is_wanted = is_wanted
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        if is_wanted and self._errors:
+            raise self._errors[0]
+
+    def _work(self) -> None:
+        while (path := self._queue.get()) is not None:
+            if self._is_wanted and not self._errors:
+                try:
+                    sync(path)
+                except OSError as error:
+                    self._errors.append(error)
 
 
 def sync(path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hpcml.runs.atomic import (
     draft_of,
     forgotten_drafts,
     have_on_disk,
+    having_on_disk,
     is_forgotten,
     replacing,
     write_text,
@@ -134,3 +136,41 @@ def test_only_drafts_of_dead_processes_are_found_to_be_forgotten(tmp_path: Path)
         (tmp_path / name).touch()
 
     assert list(forgotten_drafts(str(tmp_path), [path.name for path in tmp_path.iterdir()])) == [left]
+
+
+@pytest.mark.parametrize("quick_s", [60.0, 0.0])
+def test_files_are_on_the_disk_by_the_end_of_the_block_or_an_error_says_which_is_not(
+    quick_s: float, tmp_path: Path
+) -> None:
+    paths = [tmp_path / str(index) for index in range(100)]
+    before = threading.active_count()
+
+    with having_on_disk(quick_s) as have:
+        for path in paths:
+            path.write_text("x")
+            have(path)
+        assert threading.active_count() == before + (0 if quick_s else 16)
+    assert threading.active_count() == before
+
+    with pytest.raises(FileNotFoundError, match="gone"):
+        sync_all([*paths, tmp_path / "gone", *paths], quick_s)
+    assert threading.active_count() == before
+
+
+def sync_all(paths: Sequence[Path], quick_s: float, error: BaseException | None = None) -> None:
+    with having_on_disk(quick_s) as have:
+        for path in paths:
+            have(path)
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize("quick_s", [60.0, 0.0])
+def test_what_interrupts_the_writing_is_raised_and_nobody_goes_on(quick_s: float, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    before = threading.active_count()
+
+    with pytest.raises(KeyboardInterrupt):
+        sync_all([tmp_path / "file"] * 100, quick_s, KeyboardInterrupt())
+
+    assert threading.active_count() == before
