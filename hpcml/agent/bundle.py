@@ -8,6 +8,8 @@ are submitted; whoever installs hpcml for others calls ``python -m hpcml.agent.b
 What a bundle was made of is watched as Python watches what it has compiled, by time and size. A submission looks at
 every file. An agent looks at each file of a checkout, which people edit; of an installed package at its folder, which
 an installer changes by exchanging files. So what somebody edits there by hand is in agents from the next submission on.
+
+What commands load is made into a file of its own (`hpcml.bundled_commands`), of which a command looks at each module.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ _LATE = (  # by an agent, its sampler, a rank of MPI and a queue; what few of th
 _LOADED_BY_NAME = ("antlr4.LL1Analyzer", "omegaconf._impl", "rich._emoji_codes", "sqlalchemy.dialects.sqlite")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PATIENCE_S = 60.0
+_AGENTS_ALONE = "--agents"
 _SHOWS_LOADED = (  # a module that waits for its first use is of another class
     "import sys; from hpcml.bundled import use_bundle; use_bundle(); before = set(sys.modules); import {}; "
     "print(*(name for name, module in sys.modules.items() if name not in before and type(module) is type(sys)))"
@@ -65,14 +68,17 @@ _File = tuple[str, str | None, SourceFileLoader | None]  # file, folder of a pac
 
 
 def refresh() -> str | None:
-    """Make both bundles anew in a Python of their own, where the agents' is absent or older than what it is made of.
+    """Make the bundle anew in a Python of its own, where it is absent or older than what it is made of.
 
-    Or where the commands' is absent, or was of little use to this command. Nothing happens where compiled modules
-    cannot be written, or must not be. Returns why they could not be made, in one line: agents start without, too.
+    The commands' is made with it where that is absent, or was of little use to this command: it takes a second more.
+    Nothing happens where compiled modules cannot be written, or must not be. Returns why they could not be made, in
+    one line: agents start without, too.
     """
-    if sys.dont_write_bytecode or (_is_fresh() and commands_are_fresh()) or not _is_writable():
+    are_fresh = commands_are_fresh()
+    if sys.dont_write_bytecode or (are_fresh and _is_fresh()) or not _is_writable():
         return None
     words = [sys.executable, *["-O"] * sys.flags.optimize, "-P", "-m", "hpcml.agent.bundle"]
+    words += [_AGENTS_ALONE] if are_fresh else []
     try:
         subprocess.run(words, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE_S)
     except subprocess.CalledProcessError as error:
@@ -83,8 +89,8 @@ def refresh() -> str | None:
     return None
 
 
-def make() -> None:
-    """Load what an agent loads, then what commands load, and write them into their bundles; raises `OSError`.
+def make(*, for_commands: bool) -> None:
+    """Load what an agent loads, and with *for_commands* what commands load, and write both bundles; raises `OSError`.
 
     To be called in a Python that has loaded nothing of hpcml but this module.
     """
@@ -111,6 +117,8 @@ def make() -> None:
         for find_early in (tuple, _loaded_early):  # which are early, the bundle itself shows
             with replacing(place, durable=True) as draft:
                 draft.write_bytes(_laid_out(head, files, codes, marshal.dumps(sources), find_early()))
+    if not for_commands:
+        return
     noted.load(_load_for_commands)
     with replacing(Path(place_of_commands()), durable=True) as draft:
         draft.write_bytes(_for_commands(noted))
@@ -303,4 +311,4 @@ def _is_writable() -> bool:
 
 
 if __name__ == "__main__":
-    make()
+    make(for_commands=_AGENTS_ALONE not in sys.argv[1:])

@@ -205,6 +205,9 @@ def test_it_is_made_anew_where_much_has_changed_and_only_there(tmp_path: Path) -
 
     add_word(installation.folder / "hpcml" / "commands" / "rm.py")
     installation.python("-c", ask.format("hpcml.commands.rm"))
+    installation.edit(by_exchange=False)  # of which the agents' bundle is made anew
+    installation.refresh()
+    assert installation.look()["from"] == "_Loader"
     assert bundle.stat().st_mtime_ns == first
 
     names = sorted(path.stem for path in (installation.folder / "hpcml" / "model").glob("[a-z]*.py"))
