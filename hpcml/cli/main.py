@@ -78,6 +78,7 @@ GROUPS = {
     "Keep": ("hpcml export --to csv -o results", ("tag", "note", "rm", "export", "import", "ingest", "store", "sync")),
 }
 _INTERRUPTED = 130
+_NEW_BEFORE_A_SEARCH = 1_000_000  # objects; Python searches for cycles after 700, through all that was loaded
 
 
 class LazyGroup(click.Group):
@@ -169,6 +170,8 @@ def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
     begin_in_utf8()
     spare()
+    gc.set_threshold(_NEW_BEFORE_A_SEARCH, 20, 20)
+    gc.enable()
     atexit.register(gc.freeze)  # nor does Python search all once more before it ends: a quarter of `hpcml runs`
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter("hpcml: %(levelname)s: %(message)s"))

@@ -7,12 +7,10 @@ import gc
 
 from hpcml.bundled_commands import use_commands
 
-_NEW_BEFORE_A_SEARCH = 1_000_000  # objects; Python searches for cycles after 700, through all that was loaded
-
 
 def main() -> None:
     """Run the command line, as `hpcml.cli.main` has it."""
-    gc.set_threshold(_NEW_BEFORE_A_SEARCH, 20, 20)
+    gc.disable()  # nothing that is loaded is garbage; that which is called enables it
     use_commands()
     from hpcml.cli.main import main
 

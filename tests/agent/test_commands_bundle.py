@@ -85,6 +85,14 @@ def test_a_command_says_the_same_from_a_bundle(words: list[str], installation: I
     assert said[0] == said[1]
 
 
+def test_what_finds_the_bundle_loads_nothing_else(installation: Installation) -> None:
+    look = "import sys; before = set(sys.modules); import hpcml.cli.start; print(*sorted(set(sys.modules) - before))"
+
+    loaded = installation.python("-c", look).split()
+
+    assert loaded == ["gc", "hpcml", "hpcml.bundled", "hpcml.bundled_commands", "hpcml.cli", "hpcml.cli.start"]
+
+
 def test_python_m_hpcml_is_the_command_line(installation: Installation) -> None:
     assert installation.python("-m", "hpcml", "--version") == installation.python("-c", START, "--version")
 
