@@ -47,7 +47,7 @@ class CommandsBundle(Bundle):
         if not first.startswith(MAGIC) or os.fstat(file).st_size != begin + length + rest:
             raise ValueError("it is none, or a part of it is missing")
         self.head = marshal.loads(os.pread(file, length, begin))  # noqa: S302 - trusted as Python's compiled modules
-        self._commands, self._codes_begin = file, begin + length
+        self._file, self._codes_begin = file, begin + length
         self._written = {}
         self.changed: set[str] = set()  # modules that were asked for and have another file now
 
@@ -72,7 +72,7 @@ class CommandsBundle(Bundle):
         Raises `OSError` where that cannot be read: somebody has closed the file, whose number is another file's now.
         """
         begin, end = place
-        content = os.pread(self._commands, end - begin, self._codes_begin + begin)
+        content = os.pread(self._file, end - begin, self._codes_begin + begin)
         if len(content) != end - begin or not content.startswith(self.head["mark"]):
             raise OSError("this is not the bundle any more")
         return marshal.loads(memoryview(content)[MARK:])  # noqa: S302 - as above
@@ -126,7 +126,10 @@ def use_commands() -> None:
 
 def commands_are_fresh() -> bool:
     """Tell whether there is a bundle of this Python, and it had most of what this command has asked for."""
-    used = next((finder for finder in sys.meta_path if isinstance(finder, CommandsBundle)), None)
-    if used is None:
-        used = commands_bundle()  # a command that began otherwise has not asked
-    return used is not None and len(used.changed) <= _MANY
+    for finder in sys.meta_path:
+        if isinstance(finder, CommandsBundle):
+            return len(finder.changed) <= _MANY
+    bundle = commands_bundle()  # a command that began otherwise has not asked it
+    if bundle is not None:
+        bundle.close()
+    return bundle is not None
