@@ -2,7 +2,7 @@
 
 It is loaded while the attempt's sampler, which hpcml/agent/turns starts, loads what it needs. In order: the workload is
 started and watched, and its end is settled (`hpcml.agent.ending`). Trouble of hpcml's own (facts, telemetry) is
-journalled and never ends the settings.
+journalled and never ends the workload.
 """
 
 from __future__ import annotations
