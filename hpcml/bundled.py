@@ -165,10 +165,23 @@ class _Unused(ModuleType):
     """A module of which nothing was used yet, or that is being loaded."""
 
     def __getattribute__(self, name: str) -> "Any":  # noqa: ANN401 - whatever is in a module
-        own = ModuleType.__getattribute__(self, "__dict__")
-        if name != "__spec__" and isinstance(own["__loader__"], _WhenUsed):  # an import asks for __spec__
-            own["__loader__"].load(self)
+        if name != "__spec__":  # an import asks for that
+            _load(self)
         return ModuleType.__getattribute__(self, name)  # it may be of another class by now
+
+    def __setattr__(self, name: str, value: object) -> None:
+        _load(self)  # which would set it back
+        ModuleType.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _load(self)
+        ModuleType.__delattr__(self, name)
+
+
+def _load(module: _Unused) -> None:
+    loader = ModuleType.__getattribute__(module, "__dict__")["__loader__"]
+    if isinstance(loader, _WhenUsed):
+        loader.load(module)
 
 
 class _Loader(SourceFileLoader):

@@ -64,6 +64,22 @@ print(before, errors == [True] * 8, is_loaded(pynvml), is_loaded(host.psutil),
     assert installation.python("-c", look).split() == ["(False,", "False)", "True", "True", "True", "_Loader", "True"]
 
 
+def test_what_is_set_in_a_module_before_its_first_use_stays(tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "checkout")
+    installation.refresh()
+    look = """
+from hpcml.bundled import use_bundle
+use_bundle()
+import pynvml, tempfile
+before = type(pynvml).__name__, type(tempfile).__name__
+pynvml.nvmlLib = "mine"
+del tempfile.tempdir
+print(before, pynvml.nvmlLib, hasattr(tempfile, "tempdir"))
+"""
+
+    assert installation.python("-c", look).strip() == "('_Unused', '_Unused') mine False"
+
+
 def test_a_bundle_is_made_once_and_anew_where_anything_changed(installation: Installation) -> None:
     installation.refresh()
     (bundle,) = installation.bundles
