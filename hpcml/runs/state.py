@@ -266,6 +266,11 @@ class AttemptFold:
         return min((start.at_ms for start in self._starts), default=None)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether an agent of it started, or saw it end."""
+        return self.began_ms is not None or self.end_seen is not None
+
+    @property
     def ended_ms(self) -> int | None:
         """The time of its end, by its agent or its scheduler; None where only the time of its discovery is known."""
         if self.end_seen is not None:
@@ -403,6 +408,23 @@ class RunFold:
     def state(self) -> State:
         """The state of the run."""
         return State.PENDING if self.decision is None else self.decision.state
+
+    def counting(self, starts: Iterable[int] | None = None) -> list[int]:
+        """Return the attempts whose work counts, in order: the one that decided, and those that it continues.
+
+        An attempt continues the one before if that left a checkpoint, and so on. *starts* are those that did any work,
+        by default those that are told to have begun; attempts after the one that decided are left out.
+        """
+        begun = [one.number for one in self if one.has_begun] if starts is None else starts
+        decided = None if self.deciding is None else self.deciding.number
+        left_checkpoint = {one.number for one in self if one.left_checkpoint}
+        working: list[int] = []
+        for attempt in sorted((at for at in begun if decided is None or at <= decided), reverse=True):
+            is_last = attempt == decided or (decided is None and not working)
+            if not is_last and attempt not in left_checkpoint:
+                break
+            working.insert(0, attempt)
+        return working
 
     @property
     def is_settled(self) -> bool:

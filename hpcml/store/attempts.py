@@ -10,7 +10,6 @@ from hpcml.model.checklist import Attempts, AttemptTime
 from hpcml.model.records import RunRecord
 from hpcml.runs.state import DECISIVE, EventName, RunFold, Told
 from hpcml.store.database import Database
-from hpcml.store.facts import counted_attempts
 from hpcml.store.loading import RUNS, load_records
 
 _TOLD = """
@@ -42,8 +41,8 @@ def others_of_experiments(store: Database, experiments: Collection[str], known: 
 
 
 def _attempts(fold: RunFold) -> list[AttemptTime]:
-    begun = [one for one in fold if one.began_ms is not None or one.end_seen is not None]
-    counted = set(counted_attempts([one.number for one in begun], fold))
+    begun = [one for one in fold if one.has_begun]
+    counted = set(fold.counting())
     return [
         AttemptTime(number=one.number, state=fold.state_of(one), wall_s=one.wall_s, counts=one.number in counted)
         for one in begun

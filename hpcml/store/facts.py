@@ -96,7 +96,7 @@ class RunFacts:
     array_index: int | None = None
     job_name: str | None = None
     is_shared: bool = False
-    t_start: float | None = None  # of the first attempt whose work counts (`counted_attempts`)
+    t_start: float | None = None  # of the first attempt whose work counts (`RunFold.counting`)
     t_end: float | None = None
     wall_s: float | None = None  # of all attempts whose work counts
     counted: Sequence[int] = ()  # these attempts
@@ -129,7 +129,7 @@ def fold(
     starts = _starts(journals, known)
     deciding = told.deciding
     seen = deciding.end_seen if deciding is not None and told.state.is_final else None
-    working = counted_attempts(starts, told)
+    working = told.counting(starts)
     probed = max((h for h in known if h.name == "precision"), key=_by_precedence, default=None)
     job = told.job
     precision = _Precision.of(known, probed, working, requested=requested, is_expected=is_observed)
@@ -172,23 +172,6 @@ def _starts(journals: Iterable[JournalStart], known: Sequence[Happening]) -> dic
                 of_writer[journal.attempt] = min(journal.t0, of_writer.get(journal.attempt, math.inf))
         starts |= of_writer
     return starts
-
-
-def counted_attempts(starts: Iterable[int], told: RunFold) -> list[int]:
-    """Return the attempts whose work counts, in order: the one that decided, and those whose checkpoints it continued.
-
-    An attempt continues the one before if that left a checkpoint, and so on. An attempt that never started did no work
-    and is passed over; attempts after the one that decided are left out.
-    """
-    decided = None if told.deciding is None else told.deciding.number
-    left_checkpoint = {one.number for one in told if one.left_checkpoint}
-    working: list[int] = []
-    for attempt in sorted((at for at in starts if decided is None or at <= decided), reverse=True):
-        is_last = attempt == decided or (decided is None and not working)
-        if not is_last and attempt not in left_checkpoint:
-            break
-        working.insert(0, attempt)
-    return working
 
 
 def _wall_s(told: RunFold, working: Sequence[int]) -> float | None:
