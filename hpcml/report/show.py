@@ -178,10 +178,11 @@ def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
 
 
 def _unread(events: Sequence[StoredEvent]) -> dict[str, object]:
-    """Return what was not read of the files of metrics that the program wrote, by file."""
+    """Return what was not read of the metrics that the program wrote, in the attempts whose work counts, by file."""
+    counting = RunFold.of(map(told_by, events)).counting()
     told: dict[str, list[str]] = {}
     for event in events:
-        if event.name == EventName.METRICS_TROUBLE:
+        if event.name == EventName.METRICS_TROUBLE and event.attempt in counting:
             place = f"metrics in {event.details.get('file')}"
             told.setdefault(place, []).append(str(event.details.get("problem")))
     return {place: "; ".join(dict.fromkeys(problems)) for place, problems in told.items()}

@@ -4,14 +4,15 @@ import csv
 import io
 import json
 import re
+from collections.abc import Sequence
 from datetime import UTC
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from report_values import EVIL, NOW, event, run, summary
 from rich.console import Console
 
-from hpcml.model.records import RunRecord
+from hpcml.model.records import RunRecord, StoredEvent
 from hpcml.model.state import State
 from hpcml.report.render.data import json_text
 from hpcml.report.runs import _cut_table, _Lines, record_json, runs_csv, runs_json, runs_markdown, runs_table
@@ -25,9 +26,17 @@ def table(*runs: RunRecord, width: int = 100, metric: str | None = None) -> list
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def details(record: RunRecord, *, width: int = 100, asked: Asked | None = None, is_all: bool = True) -> str:
+def details(
+    record: RunRecord,
+    *,
+    width: int = 100,
+    asked: Asked | None = None,
+    is_all: bool = True,
+    events: Sequence[StoredEvent] | None = None,
+) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(run_details(record, [event()], console=console, zone=UTC, asked=asked, is_all=is_all))
+    told = [event()] if events is None else events
+    console.print(run_details(record, told, console=console, zone=UTC, asked=asked, is_all=is_all))
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
@@ -295,3 +304,21 @@ def test_details_as_json_hold_the_events() -> None:
 
     assert found["uid"] == "20261121-080000-abcdef"
     assert found["events"][0]["details"] == {"matmul": "tf32", "error": "nan"}
+
+
+def test_what_was_not_read_of_an_attempt_that_does_not_count_is_not_missing() -> None:
+    def attempt(number: int, state: str, *, was_read: bool) -> list[StoredEvent]:
+        told: dict[str, Any] = {"attempt": number, "writer": "agent", "t_s": 10.0 * number}
+        trouble = {"file": "what was printed", "problem": f"no line matched in attempt {number}"}
+        started = event(**told, name="attempt_started", details={"hostname": "n1"})
+        ended = event(**told, name="attempt_ended", details={"state": state})
+        return [started, *([] if was_read else [event(**told, name="metrics_trouble", details=trouble)]), ended]
+
+    cancelled = attempt(0, "CANCELLED", was_read=False)
+    again = details(run(), events=[*cancelled, *attempt(1, "COMPLETED", was_read=True)], is_all=False)
+    unread = details(run(), events=[*cancelled, *attempt(1, "COMPLETED", was_read=False)], is_all=False)
+
+    assert "no line matched" not in again
+    assert "no line matched in attempt 1" in unread
+    assert "attempt 0" not in unread
+    assert "no line matched in attempt 0" in details(run(), events=cancelled, is_all=False)
