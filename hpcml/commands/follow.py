@@ -89,7 +89,7 @@ class Glimpse:
     is_settled: bool = True  # False: ended by a signal from outside, and nobody has said why
     written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
     touched: tuple[str, ...] = ()  # files and folders shared with other runs that changed while this one ran
-    unread: tuple[str, ...] = ()  # what was not read of metrics that its program wrote or printed
+    unread: tuple[str, ...] = ()  # what was not read of metrics that its program wrote or printed, where work counts
     may_go_on: bool = False  # it left at a checkpoint: its agent may be queueing it again right now
 
     @property
@@ -111,7 +111,7 @@ class Watcher:
     _uid: str = field(init=False)  # which a folder that was copied need not be called
     _written: tuple[int, int] | None = None
     _touched: dict[str, None] = field(default_factory=dict)
-    _unread: dict[str, None] = field(default_factory=dict)
+    _unread: dict[tuple[int, str], None] = field(default_factory=dict)  # by attempt
     _headers: dict[Path, Header] = field(default_factory=dict)
     _offsets: dict[Path, int] = field(default_factory=dict)
 
@@ -164,11 +164,12 @@ class Watcher:
                 if record.name == EventName.SHARED_CHANGED:
                     self._touched |= dict.fromkeys(paths_in(record.details))
                 if record.name == EventName.METRICS_TROUBLE:
-                    self._unread[unread_words(record.details)] = None
+                    self._unread[header.attempt, unread_words(record.details)] = None
                 self.told.take(Told.of(record, header))
 
     def glimpse(self) -> Glimpse:
         """Return what follows from the records so far, without a look at the disk."""
+        counting = self.told.counting() if self._unread else ()
         return Glimpse(
             uid=self.run_dir.uid,
             state=self.told.state,
@@ -182,7 +183,7 @@ class Watcher:
             is_settled=self.told.is_settled,
             written=self._written,
             touched=tuple(self._touched),
-            unread=tuple(self._unread),
+            unread=tuple(dict.fromkeys(words for attempt, words in self._unread if attempt in counting)),
             may_go_on=self.told.may_go_on,
         )
 

@@ -49,6 +49,17 @@ def test_a_run_that_is_started_again_is_running_again(run_dir: RunDir) -> None:
     assert (watcher.look().state, watcher.look().reason) == (State.RUNNING, None)
 
 
+def test_metrics_that_an_attempt_without_count_did_not_print_are_no_trouble_of_the_run(run_dir: RunDir) -> None:
+    trouble = ("metrics_trouble", {"file": "what was printed", "problem": "no line matched the rule"})
+    tell(run_dir, "0-agent", ("attempt_started", {}), trouble, ENDED)
+    watcher = Watcher(run_dir)
+    after_the_first = watcher.look().unread
+    tell(run_dir, "1-agent", ("attempt_started", {}), ("attempt_ended", {"state": "COMPLETED"}))
+
+    assert len(after_the_first) == 1
+    assert watcher.look().unread == ()
+
+
 def test_the_last_words_are_those_of_the_last_attempt_and_cannot_move_the_cursor(run_dir: RunDir) -> None:
     run_dir.logs.mkdir()
     run_dir.stderr(0, 0).write_text("old\n")
