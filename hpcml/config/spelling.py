@@ -132,4 +132,7 @@ def _what_to_write(word: str) -> str:
         return (
             f'a quote is not closed; a text with one is written {name}="it\'s", and all of it in quotes for the shell'
         )
-    return f"a text with such signs is written in two kinds of quotes: '{name}=\"...\"'"
+    texts = '"..."'
+    if value.startswith("[") and value.endswith("]"):
+        texts = "[" + ",".join(texts for _ in _split(value[1:-1])) + "]"
+    return f"a text with such signs is written in two kinds of quotes: write '{name}={texts}'"

@@ -84,6 +84,8 @@ SETTINGS = {
     "-m seed=1,,2": "empty part",
     "'seed=range('": "is missing",
     "seed=[1": "is missing",
+    "'cluster.prelude=[export A=b]'": "write 'cluster.prelude=[\"...\"]'",
+    "'cluster.prelude=[module load a,\"x\" b=c]'": 'write \'cluster.prelude=["...","..."]\'',
     "'a b=1'": "write key=value",
     "schlüssel=1": "write key=value",
     "seed": "write key=value",
