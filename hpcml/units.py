@@ -1,4 +1,4 @@
-"""Walltimes, intervals and memory sizes as people write them, converted to one unit and back.
+"""Walltimes, intervals, memory sizes and shares as people write them, converted to one unit and back.
 
 Each parser takes the name of the setting for its message, and raises `ConfigError` where it cannot read the text.
 """
@@ -86,6 +86,16 @@ def spell_walltime(seconds: float) -> str:
         return f"{max(whole, 1)}s"
     hours, minutes = divmod(math.ceil(whole / _SECONDS["minutes"]), 60)
     return f"{hours}h{minutes:02d}m" if hours and minutes else f"{hours}h" if hours else f"{minutes}m"
+
+
+def spell_percent(share: float) -> str:
+    """Return *share* in percent with two digits, or with all before the point, and never with an exponent above.
+
+    >>> spell_percent(0.0123), spell_percent(1.0), spell_percent(1.234)
+    ('1.2 %', '100 %', '123 %')
+    """
+    percent = share * 100
+    return f"{percent:.2g} %" if abs(percent) < 99.5 else f"{percent:.0f} %"  # above, two digits are 1e+02
 
 
 def parse_interval_s(text: str, *, field: str) -> float:

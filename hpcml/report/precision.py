@@ -8,6 +8,7 @@ from hpcml.model.choices import Numerics
 from hpcml.model.precision import EVIDENCE, NOT_OBSERVED, OBSERVED, PROBED_AS, UNKNOWN, PrecisionName, contradicts
 from hpcml.model.records import RunRecord, StoredEvent
 from hpcml.report.runs import is_native
+from hpcml.units import spell_percent
 from hpcml_train.precision.observed import Share, Window, read_window, shares
 
 _LISTED_STEPS = 6
@@ -84,8 +85,8 @@ def _share_words(windows: Sequence[Window]) -> Iterator[str]:
         names = [one.layer for one in of if one.layer is not None]
         more = f" and {len(names) - _LISTED_LAYERS} more" if len(names) > _LISTED_LAYERS else ""
         layers = f": {', '.join(names[:_LISTED_LAYERS])}{more}" if names else ""
-        total = 100 * sum(one.share for one in of)
-        yield f"{total:.2g} % {form}{' emulated' * is_emulated} {phase}{layers}"
+        total = spell_percent(sum(one.share for one in of))
+        yield f"{total} {form}{' emulated' * is_emulated} {phase}{layers}"
 
 
 def _flipped(probe: object, told: Sequence[StoredEvent]) -> Iterator[str]:

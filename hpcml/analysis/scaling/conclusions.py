@@ -11,6 +11,7 @@ from hpcml.analysis.scaling.points import Costs, faster
 from hpcml.analysis.statistics import ALPHA, INDICATIVE_BELOW
 from hpcml.model.comparison import Interval
 from hpcml.model.scaling import Kind, ScalingPoint, SerialShare
+from hpcml.units import spell_percent
 
 _MISFIT = 0.10  # a law that leaves a measured time by more describes something else
 
@@ -148,12 +149,12 @@ def _paying(cell: Evidence, least_efficiency: float) -> list[str]:
 def _law(fit: SerialShare, over: str) -> str:
     if fit.misfit > _MISFIT or (fit.p_lack_of_fit is not None and fit.p_lack_of_fit < ALPHA):
         p = "" if fit.p_lack_of_fit is None else f", p of its lack of fit {fit.p_lack_of_fit:.2g}"
-        said = f"{fit.law}'s law does not describe these times: it is off by up to {fit.misfit * 100:.2g} %{p}"
+        said = f"{fit.law}'s law does not describe these times: it is off by up to {spell_percent(fit.misfit)}{p}"
         if fit.per_doubling is None or fit.serial_beside is None:
             return said
         return (
-            f"{said}; with {fit.per_doubling * 100:.2g} % of the reference's time more for each doubling of {over}, as "
-            f"communication costs, and {fit.serial_beside * 100:.2g} % that does not divide it describes them"
+            f"{said}; with {spell_percent(fit.per_doubling)} of the reference's time more for each doubling of {over}, "
+            f"as communication costs, and {spell_percent(fit.serial_beside)} that does not divide it describes them"
         )
     share = f"{fit.law}: {percent(fit.share, fit.ci95)} of the work does not divide"
     if fit.ci95 is None:

@@ -23,6 +23,7 @@ from hpcml.model.comparison import Excluded, Interval
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.scaling import Kind, ScalingPoint
 from hpcml.model.state import State
+from hpcml.units import spell_percent
 
 _WAITING = 0.05  # of a step's time: input that is waited for longer than this is told
 
@@ -119,7 +120,7 @@ def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: PlacedRatio | None) -> 
     waiting = median_of(arm.waiting)
     if waiting is not None and waiting >= _WAITING:
         flags.append(
-            f"waits for input as long as {waiting * 100:.2g} % of a step's time, which is not part of the step"
+            f"waits for input as long as {spell_percent(waiting)} of a step's time, which is not part of the step"
         )
     return flags
 
