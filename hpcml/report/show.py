@@ -59,8 +59,9 @@ def run_details(
     parts += [_pairs({**head, **dict(_outcome(run)), **place})]
     if run.notes:
         parts += [_title("notes"), _indent(_notes(run.notes, zone))]
-    parts += _section("missing", {**dict(_missing(run)), **_unread(events)})
-    parts += _section("precision", dict(precision_words(run, events)))
+    counting = _that_count(events)
+    parts += _section("missing", {**dict(_missing(run)), **_unread(counting)})
+    parts += _section("precision", dict(precision_words(run, counting)))
     parts += _section("times", dict(_times(run, zone)))
     attempts = attempts_of(events)
     if any(attempt.number for attempt in attempts) or any(attempt.checkpoints for attempt in attempts):
@@ -177,12 +178,17 @@ def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
     }
 
 
-def _unread(events: Sequence[StoredEvent]) -> dict[str, object]:
-    """Return what was not read of the metrics that the program wrote, in the attempts whose work counts, by file."""
+def _that_count(events: Sequence[StoredEvent]) -> Sequence[StoredEvent]:
+    """Return the events of the attempts whose work counts; all where no attempt has begun."""
     counting = RunFold.of(map(told_by, events)).counting()
+    return [event for event in events if event.attempt in counting] if counting else events
+
+
+def _unread(events: Sequence[StoredEvent]) -> dict[str, object]:
+    """Return what was not read of the files of metrics that the program wrote, by file."""
     told: dict[str, list[str]] = {}
     for event in events:
-        if event.name == EventName.METRICS_TROUBLE and event.attempt in counting:
+        if event.name == EventName.METRICS_TROUBLE:
             place = f"metrics in {event.details.get('file')}"
             told.setdefault(place, []).append(str(event.details.get("problem")))
     return {place: "; ".join(dict.fromkeys(problems)) for place, problems in told.items()}

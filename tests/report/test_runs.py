@@ -322,3 +322,21 @@ def test_what_was_not_read_of_an_attempt_that_does_not_count_is_not_missing() ->
     assert "no line matched in attempt 1" in unread
     assert "attempt 0" not in unread
     assert "no line matched in attempt 0" in details(run(), events=cancelled, is_all=False)
+
+
+def test_products_of_an_attempt_that_does_not_count_are_none_of_the_runs() -> None:
+    def attempt(number: int, seen: str) -> list[StoredEvent]:
+        row = {"phase": "forward", "layer": "1", "format": seen, "storage": "fp32", "flops": 100}
+        window = {"step": number + 2, "seconds": 0.1, "rows": [row]}
+        told: dict[str, Any] = {"attempt": number, "t_s": 10.0 * number}
+        return [
+            event(**told, writer="agent", name="attempt_started", details={"hostname": "n1"}),
+            event(**told, name="precision_observed", details=window),
+            event(**told, writer="agent", name="attempt_ended", details={"state": "COMPLETED" if number else "FAILED"}),
+        ]
+
+    said = details(run(), events=[*attempt(0, "tf32"), *attempt(1, "fp32")], is_all=False)
+
+    assert "1 window, to step 3;" in said
+    assert "100 % fp32 forward" in said
+    assert "tf32 forward" not in said
