@@ -52,8 +52,10 @@ def runs(places: Places, /, columns: str | None, metric: str | None, form: str |
         say(report.runs_markdown(records, now=now, metric=metric), nl=False)
     elif records:
         show(report.runs_table(records, console=console(), now=now, metric=metric))
+    elif chosen.is_empty:
+        say("no runs recorded here yet; hpcml run -n shows what a first one would do", err=True)
     else:
-        say("no runs recorded here yet, or none that match; hpcml run -n shows what a first one would do", err=True)
+        say("no recorded run matches; hpcml runs lists them all", err=True)
     say_interrupted(places)
 
 

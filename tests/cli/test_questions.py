@@ -39,6 +39,13 @@ def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
     return user
 
 
+def test_where_no_run_matches_it_is_not_said_that_there_are_none(hpcml: Hpcml) -> None:
+    done = hpcml("runs", "--where", "seed=17")
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "no recorded run matches; hpcml runs lists them all\n"
+
+
 def letters(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stderr
     return "".join(record["uid"][-1] for record in json.loads(done.stdout))
