@@ -241,6 +241,50 @@ def test_json_lines_are_read_by_their_steps_or_numbered(tmp_path: Path) -> None:
     assert len(reader.problems) == 1
 
 
+@pytest.mark.parametrize("kind", [CsvTable, JsonLines])
+def test_a_table_that_goes_on_in_another_attempt_goes_on_counting(
+    tmp_path: Path, kind: type[CsvTable | JsonLines]
+) -> None:
+    """Else its rows would be those of the first steps once more, and stand for them."""
+    path = tmp_path / "log"
+    row = "{}\n" if kind is CsvTable else '{{"loss": {}}}\n'
+    before = "loss\n" if kind is CsvTable else "\n"
+    path.write_text(before + "".join(row.format(value) for value in (0.5, 0.25, 0.125)))
+    reader = kind(tmp_path, path)
+    reader.skip()
+    with path.open("a") as file:
+        file.write(row.format(0.0625))
+
+    readings, _ = reader.read()
+
+    assert [(reading.step, reading.value) for reading in readings] == [(3, 0.0625)]
+
+
+def test_a_row_that_was_cut_off_by_the_end_of_an_attempt_is_left_there(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("loss\n0.5\n0.2")
+    reader = CsvTable(tmp_path, path)
+    reader.skip()
+    with path.open("a") as file:
+        file.write("\n0.125\n")
+
+    readings, _ = reader.read()
+
+    assert [(reading.step, reading.value) for reading in readings] == [(2, 0.125)]
+
+
+def test_rounds_of_boosting_are_steps(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("round,valid logloss\n22,0.5\n23,0.25\n")
+
+    readings, _ = CsvTable(tmp_path, path).read()
+
+    assert [(each.name, each.step, each.value) for each in readings] == [
+        ("valid logloss", 22, 0.5),
+        ("valid logloss", 23, 0.25),
+    ]
+
+
 def test_the_state_of_a_trainer_is_read_once_each_time_that_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "trainer_state.json"
     history = [{"epoch": 0.5, "loss": 0.75, "step": 10}, {"epoch": 1.0, "eval_loss": 0.5, "step": 20}]

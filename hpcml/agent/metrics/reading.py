@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 
 PIECE_BYTES = 1 << 20
-_STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch")  # the first of them that a row has
+_MOST_COUNTED_BYTES = 64 << 20
+_STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch", "round")  # the first of them that a row has
 _TIMES = ("_timestamp", "timestamp", "wall_time", "time")
 _FIRST_UNIX_S = 1e9  # 2001: a smaller "time" is a duration, and a metric
 _NOT_FINITE = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
@@ -97,6 +98,18 @@ class Lines:
             data = b""
         self.file.offset += end
         return data[:end].decode("utf-8", "replace").splitlines(), is_full
+
+    def pass_over(self) -> Iterator[Sequence[str]]:
+        """Yield the lines that are there now, to be counted; go on behind all of it, an incomplete last line too.
+
+        Those of the first 64 MiB: the program waits for it to start, and a file may be made to harm.
+        """
+        more = True
+        while more and self.file.offset < _MOST_COUNTED_BYTES:
+            lines, more = self.next()
+            yield lines
+        self.file.offset = self.file.size_bytes()
+        self.problems.clear()  # told when those lines came
 
 
 def values_of(row: Mapping[str, object], *, number: int, steps: Sequence[str] = _STEPS) -> Iterator[Reading]:

@@ -31,8 +31,8 @@ class JsonLines:
         self._lines = Lines(Growing(self.root, self.path), self.problems)
 
     def skip(self) -> None:
-        """Begin behind what is there."""
-        self._lines.file.offset = self._lines.file.size_bytes()
+        """Begin behind what is there, and number on from there."""
+        self._count += sum(1 for lines in self._lines.pass_over() for line in lines if line.strip())
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the numbers in the next complete lines, and whether there are more."""
@@ -69,9 +69,9 @@ class CsvTable:
         self._lines = Lines(Growing(self.root, self.path), self.problems)
 
     def skip(self) -> None:
-        """Begin behind what is there."""
-        self._take_header()
-        self._lines.file.offset = self._lines.file.size_bytes()
+        """Begin behind what is there, and number on from there."""
+        if self._take_header():
+            self._count += sum(len(_rows(lines)) for lines in self._lines.pass_over())
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the numbers in the next complete rows, and whether there are more."""
