@@ -106,6 +106,15 @@ def test_a_run_on_the_cpu_waits_for_no_sampler_and_all_that_it_uses_is_counted(m
     assert summary["data_until_s"] == pytest.approx(summary["wall_s"])
 
 
+def test_memory_that_was_held_between_two_samples_is_counted(make_run: MakeRun) -> None:
+    """On a machine without a group of the job, the processes are looked through every five seconds."""
+    run_dir = make_run("block = bytearray(b'x') * (300 << 20)", "telemetry.interval=10s")
+
+    summary = carried_out(run_dir, {})
+
+    assert 300 < summary["host_max_memory_mb"] < 600
+
+
 def test_of_a_program_that_is_quicker_than_its_sampler_all_is_counted(make_run: MakeRun, tmp_path: Path) -> None:
     copy = tmp_path / "hpcml"
     for package in ("hpcml", "hpcml_client"):

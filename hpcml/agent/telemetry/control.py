@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -62,6 +63,7 @@ class SamplerHandle:
     _offset: int = 0
     _begin_s: float | None = None  # of the monotonic clock: when the program was started
     _summary: NodeSummary | None = None
+    _held_before_mb: float = 0.0
     _read_at_s: float = field(default_factory=time.monotonic)
     _stopped: bool = False
 
@@ -113,6 +115,7 @@ class SamplerHandle:
                 self._reader = self._later.read()
             except Exception as error:  # noqa: BLE001 - as in a sampler, which would have ended
                 self._later, self.trouble = None, f"the first sample failed: {error!r}"
+        self._held_before_mb = _most_held_mb()
         self._begin_s = time.monotonic()
 
     def after_start(self) -> None:
@@ -147,6 +150,7 @@ class SamplerHandle:
         ended_s = time.monotonic()
         if self._begin_s is None:
             self._begin_s = ended_s
+        held_mb = _most_held_mb()  # before the sampler's end, which counts as well
         last = self._last_reading()
         self.after_start()  # of a program that could not be started
         self.stop(last)
@@ -154,6 +158,8 @@ class SamplerHandle:
         summary.end(ended_s)
         self._fold(to_the_end=True)
         details = {**summary.details(), "wall_s": ended_s - self._begin_s}
+        if held_mb > self._held_before_mb:  # else it was another child that held the most
+            details["host_max_memory_mb"] = max(held_mb, details.get("host_max_memory_mb", 0.0))
         return details | ({"trouble": self.trouble} if self.trouble else {})
 
     def _last_reading(self) -> HostReading | None:
@@ -345,6 +351,11 @@ def _be(act: Callable[[], int], control: int, said: int) -> NoReturn:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
+
+
+def _most_held_mb() -> float:
+    """Return the most that one process below this one held that has ended, in MiB; samples see what is held then."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024  # KiB, getrusage(2)
 
 
 def _of_sampler(code: int) -> str:
