@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from hpcml.agent import failure, history, notify, requeue
 from hpcml.agent.assignment import Turn
@@ -24,6 +25,7 @@ from hpcml_client.journal import JournalWriter, file_name_of
 _REQUEUE_KILLS_WITHIN_S = 60.0
 _OTHERS_END_WITHIN_S = 10.0
 _LOOK_S = 0.2
+_SCANT_BYTES = 64 << 10  # of a disk that is full: a program writes by blocks
 
 
 def settle(
@@ -41,6 +43,8 @@ def settle(
         if outcome.state is State.COMPLETED and outcome.reason is None:
             host = file_name_of(os.uname().nodename)
             outcome = replace(outcome, reason=history.cut_short(turn.run_dir, attempt, host))
+        if outcome.state in (State.COMPLETED, State.FAILED) and (full := _full_disk(turn.run_dir.logs)):
+            outcome = replace(outcome, reason="; ".join(filter(None, [outcome.reason, full])))
     with Unharmed(journal.event)("cause"):
         cause = failure.cause_of(outcome, turn, attempt)
         outcome = failure.explained(outcome, turn, attempt)
@@ -73,6 +77,19 @@ def settle(
     if requeued.is_same_job and not turn.is_local:
         _wait_to_be_killed(inbox)
     return Ended(status=LEFT_AT_CHECKPOINT, waits=True)
+
+
+def _full_disk(logs: Path) -> str | None:
+    """Return in one line that what was printed may be cut off, since *logs* is on a full disk; None where it is not.
+
+    A program tells why it failed to its standard error, which has no room then, and one that takes no notice of that
+    ends well.
+    """
+    status = os.statvfs(logs)
+    blocks = status.f_bfree if os.geteuid() == 0 else status.f_bavail
+    if blocks * status.f_frsize >= _SCANT_BYTES and (status.f_favail or not status.f_files):
+        return None
+    return f"no room is left on the disk of {logs}: what it printed last may be missing"
 
 
 def _await_other_nodes(turn: Turn, attempt: int, inbox: Inbox) -> None:

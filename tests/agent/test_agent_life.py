@@ -438,6 +438,35 @@ def test_a_rank_whose_connections_broke_off_is_not_the_cause(make_run: MakeRun) 
     assert told(run_dir, "attempt_ended")[0]["cause"] == "gpu_memory"
 
 
+_FILLS_ITS_DISK = """
+import contextlib, os
+with contextlib.suppress(OSError):
+    while os.write(1, b"loss 0.5\\n" * 99): pass
+os._exit({status})
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs to mount a small disk")
+@pytest.mark.parametrize(("status", "state", "told_first"), [(1, "FAILED", "exit status 1; "), (0, "COMPLETED", "")])
+def test_a_run_whose_disk_is_full_at_its_end_says_so(
+    make_run: MakeRun, status: int, state: str, told_first: str
+) -> None:
+    """The words that would tell why it failed had no room, nor had the last values of one that takes no notice."""
+    run_dir = make_run(_FILLS_ITS_DISK.format(status=status))
+    run_dir.logs.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "hpcml-test", str(run_dir.logs)], check=True)
+    try:
+        agent(str(run_dir.path))
+    finally:
+        subprocess.run(["umount", "-l", str(run_dir.logs)], check=True)
+
+    (end,) = told(run_dir, "attempt_ended")
+    assert (end["state"], end["exit_code"]) == (state, status)
+    assert end["reason"].startswith(
+        f"{told_first}no room is left on the disk of {run_dir.logs}: what it printed last may"
+    )
+
+
 @pytest.mark.skipif(
     os.getuid() != 0 or not os.access("/sys/fs/cgroup/memory", os.W_OK), reason="needs a memory cgroup to make"
 )
