@@ -7,6 +7,7 @@ any result was known. Used by `hpcml compare`, `best`, `plan` and `report`.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -53,6 +54,11 @@ class Target:
     source: Literal["config", "command line"] | None
 
 
+def _offered(known: Sequence[str]) -> str:
+    choice = shlex.quote(known[0]) if len(known) == 1 else "NAME"
+    return f"they have {', '.join(known)} (--metric {choice} judges by {'it' if len(known) == 1 else 'one of them'})"
+
+
 def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | None) -> Yardstick:
     """Return the metric to judge *runs* by and its direction ("max" or "min").
 
@@ -66,7 +72,7 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
     metric = metric or _agreed(distinct, "metric", runs)
     if not any(metric in run.metrics for run in runs):
         known = sorted({name for run in runs for name in run.metrics})
-        near = suggest(metric, known) or f"they have {', '.join(known) or _NO_METRICS}"
+        near = suggest(metric, known) or (_offered(known) if known else f"they have {_NO_METRICS}")
         raise ComparisonError(f"no run recorded {metric}: {near}")
     if goal is not None:
         if goal not in Goal.__members__:
