@@ -27,6 +27,7 @@ from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.agent.time_limit import time_limit_of
 from hpcml.bundled import read_rest
+from hpcml.errors import HpcmlError
 from hpcml.model.metric_sources import is_path
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
@@ -274,6 +275,7 @@ def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter
             journals=run_dir.journals,
             attempt=attempt,
             start_at=os.path.relpath(cwd, root),
+            goes_on=attempt > 0 and _goes_on(run_dir, attempt),
         ),
     )
 
@@ -288,6 +290,15 @@ def _files_of_metrics(turn: Turn) -> Sequence[str]:
         return ()
     is_its_own = turn.plan.staging is not None
     return [word for word in turn.settings.metrics_from if is_its_own or is_path(word)]
+
+
+def _goes_on(run_dir: RunDir, attempt: int) -> bool:
+    from hpcml.agent import history  # noqa: PLC0415 - for attempts after the first
+
+    try:
+        return history.is_continued(run_dir, attempt)
+    except (HpcmlError, OSError):
+        return False
 
 
 def _is_in_shared_job(turn: Turn) -> bool:

@@ -61,6 +61,18 @@ def reached(run_dir: RunDir) -> dict[int, Reached]:
     return found
 
 
+def is_continued(run_dir: RunDir, attempt: int) -> bool:
+    """Tell whether *attempt* goes on from the one before, as the store counts it: that left a checkpoint.
+
+    Raises `HpcmlError` where a journal cannot be read.
+    """
+    before = [one for one in read_fold(run_dir) if one.number < attempt and one.starts]
+    if not before:
+        return False
+    told = reached(run_dir).get(before[-1].number, Reached())
+    return before[-1].left_checkpoint or told.checkpoint is not None
+
+
 def attempts_left_at_checkpoint(run_dir: RunDir) -> list[int]:
     """Return the numbers of the attempts whose program left at a checkpoint, to go on in another."""
     return [one.number for one in read_fold(run_dir) if one.may_go_on]

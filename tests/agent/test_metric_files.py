@@ -242,28 +242,29 @@ def test_json_lines_are_read_by_their_steps_or_numbered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [CsvTable, JsonLines])
-def test_a_table_that_goes_on_in_another_attempt_goes_on_counting(
-    tmp_path: Path, kind: type[CsvTable | JsonLines]
+@pytest.mark.parametrize(("goes_on", "step"), [(True, 3), (False, 0)])
+def test_a_table_that_goes_on_from_a_checkpoint_goes_on_counting(
+    tmp_path: Path, kind: type[CsvTable | JsonLines], *, goes_on: bool, step: int
 ) -> None:
-    """Else its rows would be those of the first steps once more, and stand for them."""
+    """Else its rows would be those of the first steps once more, and stand for them, as those of a new begin are to."""
     path = tmp_path / "log"
     row = "{}\n" if kind is CsvTable else '{{"loss": {}}}\n'
     before = "loss\n" if kind is CsvTable else "\n"
     path.write_text(before + "".join(row.format(value) for value in (0.5, 0.25, 0.125)))
-    reader = kind(tmp_path, path)
+    reader = kind(tmp_path, path, goes_on=goes_on)
     reader.skip()
     with path.open("a") as file:
         file.write(row.format(0.0625))
 
     readings, _ = reader.read()
 
-    assert [(reading.step, reading.value) for reading in readings] == [(3, 0.0625)]
+    assert [(reading.step, reading.value) for reading in readings] == [(step, 0.0625)]
 
 
 def test_a_row_that_was_cut_off_by_the_end_of_an_attempt_is_left_there(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("loss\n0.5\n0.2")
-    reader = CsvTable(tmp_path, path)
+    reader = CsvTable(tmp_path, path, goes_on=True)
     reader.skip()
     with path.open("a") as file:
         file.write("\n0.125\n")
@@ -464,6 +465,32 @@ sys.stdout.flush(); os.kill(os.getpid(), 9)"""
     (trouble,) = told(run_dir, "metrics_trouble")
     assert trouble["problem"].startswith("no line matched the rule loss=(?P<loss>")
     assert told(run_dir, "metrics_read") == [{"jsonl": {"metrics": 1, "values": 1}, "told_elsewhere": []}]
+
+
+@pytest.mark.parametrize(("leaves", "steps"), [(75, [0, 1, 2, 3]), (1, [0, 1, 0, 1])])
+def test_an_attempt_numbers_rows_on_from_the_checkpoint_of_the_one_before(
+    make_run: MakeRun, tmp_path: Path, leaves: int, steps: list[int]
+) -> None:
+    (tmp_path / "code").mkdir()
+    uid = "20261121-083015-222aaaaa"
+    program = f"""import os, sys
+is_first = not os.path.exists("metrics.csv")
+with open("metrics.csv", "a") as file:
+    file.write("loss\\n" * is_first + "0.5\\n0.25\\n")
+sys.exit({leaves} if is_first else 0)"""
+    run_dir = make_run(
+        program,
+        uid=uid,
+        cwd=str(RunDir(tmp_path / "home" / "runs" / "default" / uid).work / "mine"),
+        staging=Staging(code=str(tmp_path / "code"), project="mine"),
+    )
+
+    agent(str(run_dir.path))
+    agent(str(run_dir.path))
+
+    assert [end["exit_code"] for end in told(run_dir, "attempt_ended")] == [leaves, 0]
+    records = [record for path in sorted(run_dir.journal_files()) for record in read_journal(path).records]
+    assert [record.step for record in records if isinstance(record, Metrics)] == steps
 
 
 def test_the_reader_needs_no_library_of_the_programs() -> None:

@@ -67,6 +67,7 @@ class MetricsFollower:
     journals: Path
     attempt: int
     start_at: str = "."
+    goes_on: bool = False  # the attempt, from a checkpoint of the one before: so do tables without steps
     picked: Callable[[], Collection[str]] = tuple
     _followed: dict[str, _Followed] = field(default_factory=dict)  # by place
     _owners: dict[str, tuple[MetricFiles, str]] = field(default_factory=dict)  # by name: kind and stream
@@ -87,7 +88,7 @@ class MetricsFollower:
         if not self.wanted:
             return
         for source in self._sources()[:_MOST_FILES]:
-            followed = _Followed(source, reader_of(source, self.root))
+            followed = _Followed(source, reader_of(source, self.root, goes_on=self.goes_on))
             self._followed[source.place] = followed
             try:
                 followed.reader.skip()

@@ -100,7 +100,7 @@ class Lines:
         return data[:end].decode("utf-8", "replace").splitlines(), is_full
 
     def pass_over(self) -> Iterator[Sequence[str]]:
-        """Yield the lines that are there now, to be counted; go on behind all of it, an incomplete last line too.
+        """Yield the complete lines that are there now, to be counted.
 
         Those of the first 64 MiB: the program waits for it to start, and a file may be made to harm.
         """
@@ -108,7 +108,6 @@ class Lines:
         while more and self.file.offset < _MOST_COUNTED_BYTES:
             lines, more = self.next()
             yield lines
-        self.file.offset = self.file.size_bytes()
         self.problems.clear()  # told when those lines came
 
 

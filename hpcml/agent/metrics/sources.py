@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePath
 
 from hpcml.model.metric_sources import AUTO, MetricFiles
@@ -39,8 +40,8 @@ class Source:
     is_labelled: bool = False  # whether it always does, as for a folder "validation"
 
 
-def reader_of(source: Source, root: Path) -> Reader:
-    """Return what reads the file, which lies below *root*."""
+def reader_of(source: Source, root: Path, *, goes_on: bool = False) -> Reader:
+    """Return what reads the file, which lies below *root*; *goes_on* as in `CsvTable`."""
     from hpcml.agent.metrics.event_files import EventFile  # noqa: PLC0415 - at the first file: no program waits for it
     from hpcml.agent.metrics.mlflow_files import MlflowDatabase, MlflowMetric  # noqa: PLC0415 - as above
     from hpcml.agent.metrics.text_files import CsvTable, JsonLines, TrainerState  # noqa: PLC0415 - as above
@@ -50,8 +51,8 @@ def reader_of(source: Source, root: Path) -> Reader:
     if source.kind is MetricFiles.mlflow and path.name != "mlflow.db" and path.suffix not in (".db", ".sqlite"):
         return MlflowMetric(root, path)
     readers: Mapping[MetricFiles, Callable[[Path, Path], Reader]] = {
-        MetricFiles.jsonl: JsonLines,
-        MetricFiles.csv: CsvTable,
+        MetricFiles.jsonl: partial(JsonLines, goes_on=goes_on),
+        MetricFiles.csv: partial(CsvTable, goes_on=goes_on),
         MetricFiles.trainer: TrainerState,
         MetricFiles.tensorboard: EventFile,
         MetricFiles.mlflow: MlflowDatabase,

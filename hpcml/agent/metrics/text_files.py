@@ -18,10 +18,11 @@ _LARGEST_STATE_BYTES = 16 << 20  # of a trainer_state.json, which is read whole 
 
 @dataclass(slots=True)
 class JsonLines:
-    """Follows a file with a JSON object a line."""
+    """Follows a file with a JSON object a line; *goes_on*: lines are numbered on behind those that `skip` passes."""
 
     root: Path
     path: Path
+    goes_on: bool = False
     problems: list[str] = field(default_factory=list)
     _lines: Lines = field(init=False)
     _count: int = 0
@@ -31,8 +32,10 @@ class JsonLines:
         self._lines = Lines(Growing(self.root, self.path), self.problems)
 
     def skip(self) -> None:
-        """Begin behind what is there, and number on from there."""
-        self._count += sum(1 for lines in self._lines.pass_over() for line in lines if line.strip())
+        """Begin behind what is there."""
+        if self.goes_on:
+            self._count += sum(1 for lines in self._lines.pass_over() for line in lines if line.strip())
+        self._lines.file.offset = self._lines.file.size_bytes()
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the numbers in the next complete lines, and whether there are more."""
@@ -56,10 +59,14 @@ class JsonLines:
 
 @dataclass(slots=True)
 class CsvTable:
-    """Follows a CSV file with a header; one whose header changed, or that became shorter, is read again."""
+    """Follows a CSV file with a header; one whose header changed, or that became shorter, is read again.
+
+    *goes_on*: rows are numbered on behind those that `skip` passes.
+    """
 
     root: Path
     path: Path
+    goes_on: bool = False
     problems: list[str] = field(default_factory=list)
     _lines: Lines = field(init=False)
     _header: bytes = b""
@@ -69,9 +76,10 @@ class CsvTable:
         self._lines = Lines(Growing(self.root, self.path), self.problems)
 
     def skip(self) -> None:
-        """Begin behind what is there, and number on from there."""
-        if self._take_header():
+        """Begin behind what is there."""
+        if self._take_header() and self.goes_on:
             self._count += sum(len(_rows(lines)) for lines in self._lines.pass_over())
+        self._lines.file.offset = self._lines.file.size_bytes()
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the numbers in the next complete rows, and whether there are more."""
