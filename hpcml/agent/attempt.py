@@ -151,7 +151,7 @@ def _work(
         outcome = _supervise(turn, hold, inbox, environ, journal, telemetry)
         if telemetry.is_on:
             with unharmed("telemetry"):
-                journal.event("telemetry", {"node": turn.node, **telemetry.end()})
+                journal.event("telemetry", {"node": turn.node, **telemetry.end(most_held_mb=outcome.most_held_mb)})
                 if facts := telemetry.take_facts():
                     journal.event("facts", facts)
         if shared is not None and not hold.superseded:  # the folder is the later attempt's

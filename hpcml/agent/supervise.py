@@ -167,6 +167,7 @@ class _Watch:
     late: str = field(init=False)  # what to say at the deadline
     look_at: float = field(init=False)
     follow_by: float = float("inf")  # when the others must have left, too
+    most_held_mb: float | None = None
 
     def __post_init__(self) -> None:
         limit_s = self.limits.stop_after_s
@@ -220,10 +221,21 @@ class _Watch:
         _send(self.processes, signal.SIGKILL)
         kill(self._sessions())  # what the ranks left behind
         ended = self.job.codes([code for code in codes if code is not None])
-        return judge(ended, self.stop, warned=self.warned, wall_s=time.monotonic() - self.started)
+        outcome = judge(ended, self.stop, warned=self.warned, wall_s=time.monotonic() - self.started)
+        return replace(outcome, most_held_mb=self.most_held_mb)
 
     def _codes(self) -> list[int | None]:
-        return [process.poll() for process in self.processes]  # every one must be asked
+        return [self._code_of(process) for process in self.processes]  # every one must be asked
+
+    def _code_of(self, process: subprocess.Popen[bytes]) -> int | None:
+        """Return what `poll` does, and note what memory the process, or one that it waited for, held at most."""
+        if process.returncode is None:
+            with suppress(ChildProcessError):  # somebody else has waited for it, which poll() knows to take
+                pid, status, used = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    process.returncode = os.waitstatus_to_exitcode(status)
+                    self.most_held_mb = max(self.most_held_mb or 0.0, used.ru_maxrss / 1024)  # KiB: getrusage(2)
+        return process.poll()
 
     def _sessions(self) -> set[int]:
         return {process.pid for process in self.processes} | self._ranks()

@@ -48,6 +48,17 @@ def test_the_runs_of_a_pack_take_turns_each_as_itself(make_run: MakeRun, tmp_pat
     assert {told(run, "attempt_started")[0]["pack"] for run in runs} == {"20261121-083015-sub-1/0"}
 
 
+def test_each_run_of_a_pack_held_the_memory_that_its_own_program_held(make_run: MakeRun, tmp_path: Path) -> None:
+    words = "block = bytearray(b'x') * ({} << 20)"
+    rarely = "telemetry.interval=10s"
+    runs = [make_run(words.format(mib), rarely, uid=uid) for uid, mib in (("a", 300), ("b", 100), ("c", 300))]
+
+    agent("--batch", batch(tmp_path, runs))
+
+    held_mb = [told(run, "telemetry")[0]["host_max_memory_mb"] for run in runs]
+    assert [mb // 100 for mb in held_mb] == [3, 1, 3]
+
+
 def test_a_pack_started_again_passes_over_what_has_ended(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run(COUNTS, *ON_SLURM, uid="a"), make_run(WAITS, *ON_SLURM, uid="b")]
     runs.append(make_run(COUNTS, *ON_SLURM, uid="c"))

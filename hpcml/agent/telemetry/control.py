@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import sys
@@ -63,7 +62,6 @@ class SamplerHandle:
     _offset: int = 0
     _begin_s: float | None = None  # of the monotonic clock: when the program was started
     _summary: NodeSummary | None = None
-    _held_before_mb: float = 0.0
     _read_at_s: float = field(default_factory=time.monotonic)
     _stopped: bool = False
 
@@ -115,7 +113,6 @@ class SamplerHandle:
                 self._reader = self._later.read()
             except Exception as error:  # noqa: BLE001 - as in a sampler, which would have ended
                 self._later, self.trouble = None, f"the first sample failed: {error!r}"
-        self._held_before_mb = _most_held_mb()
         self._begin_s = time.monotonic()
 
     def after_start(self) -> None:
@@ -142,15 +139,15 @@ class SamplerHandle:
             self._fold()
         return news
 
-    def end(self) -> dict[str, Any]:
+    def end(self, *, most_held_mb: float | None = None) -> dict[str, Any]:
         """End the sampler after a last sample; return the details of the event `telemetry` (docs/telemetry.md).
 
+        *most_held_mb* is what a process of the program held at most, which samples may have missed.
         They are flat, with the units in the names; `trouble` is among them where sampling did not go to the end.
         """
         ended_s = time.monotonic()
         if self._begin_s is None:
             self._begin_s = ended_s
-        held_mb = _most_held_mb()  # before the sampler's end, which counts as well
         last = self._last_reading()
         self.after_start()  # of a program that could not be started
         self.stop(last)
@@ -158,8 +155,8 @@ class SamplerHandle:
         summary.end(ended_s)
         self._fold(to_the_end=True)
         details = {**summary.details(), "wall_s": ended_s - self._begin_s}
-        if held_mb > self._held_before_mb:  # else it was another child that held the most
-            details["host_max_memory_mb"] = max(held_mb, details.get("host_max_memory_mb", 0.0))
+        if most_held_mb is not None:
+            details["host_max_memory_mb"] = max(most_held_mb, details.get("host_max_memory_mb", 0.0))
         return details | ({"trouble": self.trouble} if self.trouble else {})
 
     def _last_reading(self) -> HostReading | None:
@@ -351,11 +348,6 @@ def _be(act: Callable[[], int], control: int, said: int) -> NoReturn:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
-
-
-def _most_held_mb() -> float:
-    """Return the most that one process below this one held that has ended, in MiB; samples see what is held then."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024  # KiB, getrusage(2)
 
 
 def _of_sampler(code: int) -> str:
