@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -80,23 +81,18 @@ def _read_group(
 ) -> None:
     found: dict[str, _Place] = {}
     for run_dir in run_dirs:
-        try:
-            place = _Place.of(run_dir, homes)
-        except HpcmlError:
-            done.left.append(run_dir)  # whoever reads it alone says what is wrong
-        else:
-            if found.setdefault(storable(run_dir.uid), place) is not place:
-                done.left.append(run_dir)
+        with suppress(HpcmlError):  # whoever reads it alone says what is wrong
+            found.setdefault(storable(run_dir.uid), _Place.of(run_dir, homes))
     hold_runs(connection, found)
     known = _known(connection, found)
     new: list[tuple[_Known, Sequence[Journal]]] = []
+    written: set[RunDir] = set()
     for uid, place in found.items():
         journals = _new_journals(place.run_dir, known.get(uid))
         described = _described(known[uid], place.run_dir, journals, homes) if journals else None
-        if described is None:
-            done.left.append(place.run_dir)
-        else:
+        if described is not None:
             new.append((replace(known[uid], described=described), journals))
+            written.add(place.run_dir)
     if new:
         _write(connection, new)
         read = [journal for _, journals in new for journal in journals]
@@ -105,6 +101,7 @@ def _read_group(
             bad_lines=sum(journal.bad_lines for journal in read),
             lost_records=sum(journal.cursor.lost_records for journal in read),
         )
+    done.left += [run_dir for run_dir in run_dirs if run_dir not in written]  # in order: of two copies the first counts
 
 
 def _known(connection: Connection, found: Mapping[str, _Place]) -> dict[str, _Known]:
