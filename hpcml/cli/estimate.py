@@ -10,7 +10,7 @@ import click
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
 from hpcml.cli.program import BeforeProgram
-from hpcml.cli.say import say
+from hpcml.cli.say import complain, say
 from hpcml.paths import Places
 
 
@@ -40,10 +40,12 @@ def estimate(
     from hpcml.report import estimate as report
 
     most = most_runs(os.environ)
-    points = compose(words, program_words, is_literal=as_is, most=most)
+    points, remarks = compose(words, program_words, is_literal=as_is, most=most)
     if not points:
         return 0  # Hydra has printed what was asked for
     planned, machine = plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=True, most=most)
+    for remark in remarks:
+        complain(remark)
     found = operation.estimate_runs(planned, places, machine)
     if form == "json":
         say(report.estimate_json(found), nl=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcml.cli.say import complain, saying_what_is_printed
+from hpcml.cli.say import saying_what_is_printed
 
 if TYPE_CHECKING:
     from hpcml.config.compose import Composed
@@ -29,10 +29,12 @@ class BeforeProgram(click.Command):
 
 def compose(
     settings: Sequence[str], program_words: Sequence[str] | None, *, is_literal: bool, most: int
-) -> list[Composed]:
-    """Compose the runs of *settings* and, where there are any, of the words of a program; say what it sweeps.
+) -> tuple[list[Composed], list[str]]:
+    """Compose the runs of *settings* and, where there are any, of the words of a program.
 
-    *is_literal*: no word of the program is a sweep. The list is empty where Hydra only printed something.
+    With them come lines for the user: what the program sweeps, and what looks like a mistake. They are to be said once
+    the runs were found sound, so that a refusal is one line. *is_literal*: no word of the program is a sweep. There are
+    no runs where Hydra only printed something.
     """
     from hpcml.config.compose import compose_from_cli
     from hpcml.config.program import common_program, read_program
@@ -43,8 +45,7 @@ def compose(
     with saying_what_is_printed():
         points = compose_from_cli(words, project=Path.cwd(), most=most, program=program)
     said = program or common_program([point.run for point in points])
-    if said is not None and points:
-        seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
-        for line in said.remarks(seeds, precisions, project=Path.cwd()):
-            complain(line)
-    return points
+    if said is None or not points:
+        return points, []
+    seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
+    return points, said.remarks(seeds, precisions, project=Path.cwd())

@@ -54,10 +54,12 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
         raise click.UsageError("--dry-run changes nothing and so cannot ask the store what --missing leaves out")
     most = most_runs(os.environ)
     settings = [word for word in words if word not in _OWN_FLAGS]
-    points = compose(settings, program_words, is_literal="as-is" in flags, most=most)
+    points, remarks = compose(settings, program_words, is_literal="as-is" in flags, most=most)
     if not points:
         return 0  # Hydra has printed what was asked for
     planned, machine = validate.plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=is_dry, most=most)
+    for remark in remarks:
+        complain(remark)
     if any(point.run.workload.command for point in points) and has_input():
         complain(
             "the program's input is empty: what comes through a pipe or < stays with hpcml run; "

@@ -85,7 +85,7 @@ def test_bad_plans_are_refused_in_one_line_before_anything_is_written(hpcml: Hpc
     ):
         arms = () if any(word.startswith("training.") for word in words[2:]) else ("training.batch_size=1,2",)
         more = ("training.batch_size=1,2",) if words[-1] == "training.steps=1,2" else ()
-        done = hpcml("run", "-m", *words, *arms, *more, "schedule.until=verdict", "workload.command='sh arm.sh'")
+        done = hpcml("run", "-m", *words, *arms, *more, "schedule.until=verdict", "workload.command='sh arm.sh {seed}'")
         assert done.returncode == 2, (words, done.stderr)
         assert told in said_in_one_line(done), (words, done.stderr)
     assert not (hpcml.home / "looks").exists()
