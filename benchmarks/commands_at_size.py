@@ -26,7 +26,10 @@ REPEAT = 5
 METRICS = ["loss", "step_time_s"]
 STEPS = 20
 MAIN = "from hpcml.cli.start import main; main()"
-AT_REST = f"from hpcml.runs import rest; rest.QUIET_S = 0.0; {MAIN}"
+AT_REST = (  # as `hpcml.cli.start` begins
+    "import gc; gc.disable(); from hpcml.bundled_commands import use_commands; use_commands(); "
+    "from hpcml.runs import rest; rest.QUIET_S = 0.0; from hpcml.cli.main import main; main()"
+)
 CLICK = "python -c 'import click'"
 FIRST = "the first command, which reads all"
 COMMANDS = ("runs", "runs --limit 20", "status", "show @1", "sync", "compare --by precision")
@@ -58,7 +61,7 @@ def table(home: Path, runs: int, repeat: int, hpcml: list[str]) -> dict[str, flo
     for left in home.glob("store.db*"):
         left.unlink()
     first = used([*hpcml, "runs", "--limit", "1"], environ)
-    argvs = {CLICK: [sys.executable, "-c", "import click"]}
+    argvs = {CLICK: [sys.executable, "-P", "-c", "import click"]}
     argvs |= {f"hpcml {words}": [*hpcml, *words.split()] for words in COMMANDS}
     best = dict.fromkeys(argvs, (float("inf"), 0.0))
     for _ in range(repeat):
@@ -104,7 +107,7 @@ def main() -> None:
     if chosen.only_fill:
         fill(chosen.home, *chosen.runs)
         return
-    hpcml = [sys.executable, "-c", MAIN if chosen.awake else AT_REST]
+    hpcml = [sys.executable, "-P", "-c", MAIN if chosen.awake else AT_REST]
     with tempfile.TemporaryDirectory() as name:
         found = {
             runs: table((chosen.home or Path(name)) / str(runs), runs, chosen.repeat, hpcml) for runs in chosen.runs

@@ -42,12 +42,12 @@ def ends(home: Path, runs: int) -> tuple[float, float]:
     for number in range(runs):
         write_running(home, number, ProcessIdentity.of_process(agent.pid))
     environ = {**os.environ, "HPCML_HOME": str(home), "HPCML_STORE": str(home / "store.db")}
-    status = [sys.executable, "-c", MAIN, "status"]
+    status = [sys.executable, "-P", "-c", MAIN, "status"]
     used(status, environ)
     agent.kill()
     agent.wait()
     measured = used(status, environ)
-    listed = [sys.executable, "-c", MAIN, "runs", "--state", "lost", "--json"]
+    listed = [sys.executable, "-P", "-c", MAIN, "runs", "--state", "lost", "--json"]
     found = subprocess.run(listed, env=environ, capture_output=True, text=True, check=True).stdout.count('"LOST"')
     if found != runs:
         raise SystemExit(f"{found} of {runs} ends were recorded")
