@@ -68,9 +68,12 @@ class Bundle:
         if os.lseek(self._file, 0, os.SEEK_END) != self._codes_at + size:
             raise ValueError("a part of it is missing")
         content = memoryview(os.pread(self._file, head + early, len(begin)))
+        if len(content) != head + early:
+            raise ValueError("a part of it was not read")
         self.head = marshal.loads(content[:head])  # noqa: S302 - trusted as Python's compiled modules beside it
         self._early, self._late, self._late_bytes = content[head:], memoryview(b""), size - early
         self._written: dict[str, CodeType] = {}
+        self._lock = RLock()  # threads may load modules at the same time, and must not close the file twice
 
     def is_current(self) -> bool:
         """Tell whether this Python made it, and what an agent looks at is as it was then."""
@@ -107,13 +110,14 @@ class Bundle:
 
     def read_rest(self) -> None:
         """Read what was not read at first, and close the file; raise `OSError` where that cannot be read any more."""
-        if len(self._late) == self._late_bytes:
-            return
-        late = os.pread(self._file, self._late_bytes, self._codes_at + len(self._early))
-        if len(late) != self._late_bytes:
-            raise OSError("the bundle of modules has become shorter")
-        self._late = memoryview(late)
-        self.close()
+        with self._lock:
+            if len(self._late) == self._late_bytes:
+                return
+            late = os.pread(self._file, self._late_bytes, self._codes_at + len(self._early))
+            if len(late) != self._late_bytes:
+                raise OSError("the bundle of modules has become shorter")
+            self._late = memoryview(late)
+            self.close()
 
     def close(self) -> None:
         """Close the file, of which nothing more is read."""

@@ -207,3 +207,34 @@ def test_what_is_loaded_later_does_not_depend_on_the_bundles_file(what: str, tmp
     installation.refresh()
 
     assert installation.python("-c", READS_ON.replace("WHAT", what)).split() == ["True", "_Loader", "settle"]
+
+
+def test_the_rest_is_read_once_whoever_asks_at_the_same_time(tmp_path: Path) -> None:
+    installation = Installation(tmp_path / "hpcml-source")
+    installation.refresh()
+
+    said = installation.python(
+        "-c",
+        """
+import os, threading, time
+from hpcml.bundled import Bundle, place_of_bundle
+bundle = Bundle(place_of_bundle())
+closed, errors, pread, close = [], [], os.pread, os.close
+def read_slowly(*words):
+    time.sleep(0.2)
+    return pread(*words)
+def close_noted(file):
+    closed.append(file)
+    close(file)
+def ask():
+    try: bundle.read_rest()
+    except OSError as error: errors.append(error)
+os.pread, os.close = read_slowly, close_noted
+threads = [threading.Thread(target=ask) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(closed), errors)
+""",
+    )
+
+    assert said == "1 []\n"
