@@ -73,6 +73,7 @@ LATE: dict[tuple[str, str], str] = {
         "hpcml.agent.telemetry.host",
     ): "where the agent reads itself what a sampler would",
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.sampler"): "in the sampler's own process",
+    ("hpcml.agent.attempt", "hpcml.agent.other_nodes"): "as the next, and for runs on several nodes alone",
     ("hpcml.agent.attempt", "hpcml.agent.ending"): "loaded once the program runs, which would wait for it",
     ("hpcml.runs.orders", "hpcml.runs.manifest"): "for webhooks, and for what another version has written",
     (

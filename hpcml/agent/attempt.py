@@ -65,6 +65,12 @@ def carry_out(
         outcome = _cancelled()
     else:
         outcome = _work(turn, hold, inbox, environ, journal, telemetry)
+        if turn.settings.nodes > 1:
+            with Unharmed(journal.event)("ends of the other nodes"):
+                from hpcml.agent.other_nodes import ended_everywhere  # noqa: PLC0415 - by now `settle` has loaded it
+
+                why_ended = partial(_why_ended, turn, hold.attempt, environ)
+                outcome = ended_everywhere(turn, hold, outcome, inbox, why_ended=why_ended)
         if hold.superseded:
             # We were taken for dead: the run, its state and its place in the queue are the later attempt's.
             reason = f"attempt {hold.attempt + 1} has taken the run over"
@@ -85,7 +91,7 @@ def carry_out(
         tell_end(tell, EventName.ATTEMPT_ENDED, outcome)
         journal.close()
         return Ended(status=outcome.exit_status, interrupted=outcome.interrupted)
-    ended = settle(turn, hold.attempt, outcome, inbox, environ, journal)
+    ended = settle(turn, hold, outcome, inbox, environ, journal)
     if turn.node == 0:
         unmark(turn.run_dir)  # obeyed: whoever submits job.sh again wants it to run
     return replace(ended, interrupted=outcome.interrupted)
@@ -216,7 +222,7 @@ def _supervise(
         job=JobHooks(
             ranks=part.sessions if part is not None and part.has_ranks else None,
             codes=(lambda codes: codes) if part is None else part.codes,
-            why_ended=lambda: _failure_elsewhere(environ) or _failure_in_shared_job(turn, hold.attempt),
+            why_ended=partial(_why_ended, turn, hold.attempt, environ),
             has_failed_elsewhere=lambda: _failure_in_shared_job(turn, hold.attempt),
             on_end_asked=tell_beforehand,
             time_limit=time_limit_of(turn, hold.attempt, environ, lambda name, **details: journal.event(name, details)),
@@ -308,6 +314,10 @@ def _is_in_shared_job(turn: Turn) -> bool:
     """
     is_told = turn.pack is not None or turn.plan.mpi is not None
     return is_told and turn.settings.nodes > 1
+
+
+def _why_ended(turn: Turn, attempt: int, environ: Mapping[str, str]) -> str | None:
+    return _failure_elsewhere(environ) or _failure_in_shared_job(turn, attempt)
 
 
 def _failure_in_shared_job(turn: Turn, attempt: int) -> str | None:

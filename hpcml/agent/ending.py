@@ -13,29 +13,30 @@ from pathlib import Path
 
 from hpcml.agent import failure, history, notify, requeue
 from hpcml.agent.assignment import Turn
+from hpcml.agent.fence import Hold
+from hpcml.agent.other_nodes import await_ends
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Ended, Outcome
 from hpcml.agent.ranks import REQUEUE
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
-from hpcml.runs.state import EventName, read_fold
+from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter, file_name_of
 
 _REQUEUE_KILLS_WITHIN_S = 60.0
-_OTHERS_END_WITHIN_S = 10.0
-_LOOK_S = 0.2
 _SCANT_BYTES = 64 << 10  # of a disk that is full: a program writes by blocks
 
 
 def settle(
-    turn: Turn, attempt: int, outcome: Outcome, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter
+    turn: Turn, hold: Hold, outcome: Outcome, inbox: Inbox, environ: Mapping[str, str], journal: JournalWriter
 ) -> Ended:
     """Journal the end that this agent has seen with its cause, requeue the run or notify the webhook.
 
     Only node 0's agent requeues and notifies. The end is written before the queue is asked, since the scheduler may
     kill this process at any moment after that.
     """
+    attempt = hold.attempt
     obstacle = requeue.obstacle(turn, attempt, outcome, environ) if outcome.checkpointed else None
     outcome = replace(outcome, reason=_whole_reason(turn, outcome, obstacle))
     cause = None
@@ -56,7 +57,7 @@ def settle(
     requeued = None
     if outcome.checkpointed and obstacle is None:
         journal.close()
-        _await_other_nodes(turn, attempt, inbox)
+        await_ends(turn, hold, inbox)
         journal = turn.open_journal(attempt + 1)
         requeued = requeue.put_back(turn, environ[REQUEUE], inbox, journal)
     if requeued is None or requeued.problem is not None:
@@ -90,19 +91,6 @@ def _full_disk(logs: Path) -> str | None:
     if blocks * status.f_frsize >= _SCANT_BYTES and (status.f_favail or not status.f_files):
         return None
     return f"no room is left on the disk of {logs}: what it printed last may be missing"
-
-
-def _await_other_nodes(turn: Turn, attempt: int, inbox: Inbox) -> None:
-    """Wait until the agents of the other nodes have told their ends: Slurm kills them when it puts the job back."""
-    until = time.monotonic() + _OTHERS_END_WITHIN_S
-    while turn.settings.nodes > 1 and time.monotonic() < until and not inbox.asks_to_end():
-        try:
-            are_over = not any(one.unended for one in read_fold(turn.run_dir) if one.number == attempt)
-        except (HpcmlError, OSError):  # the run goes on, whatever their journals are like
-            return
-        if are_over:
-            return
-        time.sleep(_LOOK_S)
 
 
 def _wait_to_be_killed(inbox: Inbox) -> None:

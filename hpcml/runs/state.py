@@ -242,8 +242,13 @@ class AttemptFold:
     @property
     def unended(self) -> list[Told]:
         """The starts of those agents that told no end: they are at work, or were killed."""
-        ended = {end.writer for end in self._ends if end.name != EventName.ATTEMPT_ENDING}
+        ended = self.writers_of_ends
         return [start for start in self.starts if start.writer not in ended]
+
+    @property
+    def writers_of_ends(self) -> set[str]:
+        """The writers of those agents that told their end."""
+        return {end.writer for end in self._ends if end.name != EventName.ATTEMPT_ENDING}
 
     @property
     def is_void(self) -> bool:

@@ -46,6 +46,12 @@ def start_agent(*words: str, **variables: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*BEGINS, *words], env=environ(**variables), start_new_session=True)
 
 
+def agents_of(run_dir: RunDir, nodes: int, **variables: str) -> list[int]:
+    """Run the agents of a job on so many nodes to their ends; return their exit statuses."""
+    started = [start_agent(str(run_dir.path), SLURM_NODEID=str(node), **variables) for node in range(nodes)]
+    return [one.wait(timeout=300) for one in started]
+
+
 def told_with_attempts(run_dir: RunDir, name: str) -> list[tuple[int, dict[str, Any]]]:
     """Return the events called *name*, in the order of their journals."""
     found = []

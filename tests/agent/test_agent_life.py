@@ -21,6 +21,7 @@ from tests.agent.node import (
     MakeRun,
     Requeue,
     agent,
+    agents_of,
     began,
     is_gone,
     start_agent,
@@ -393,8 +394,7 @@ def test_the_ranks_find_what_torchrun_would_set(make_run: MakeRun) -> None:
     run_dir = make_run(code, *ON_SLURM, "strategy=ddp", "strategy.processes_per_node=2", "resources.nodes=2")
     node = {"HPCML_MASTER_ADDR": "cn1", "SLURM_JOB_ID": "7", "HPCML_REQUEUE": "false"}
 
-    agent(str(run_dir.path), SLURM_NODEID="0", **node)
-    agent(str(run_dir.path), SLURM_NODEID="1", **node)
+    assert agents_of(run_dir, 2, **node) == [0, 0]
 
     seen = [eval(run_dir.stdout(0, rank).read_text()) for rank in range(4)]  # noqa: S307 - our own print
     ports = {found[1] for found in seen}
@@ -418,7 +418,7 @@ def test_ranks_meet_at_the_name_that_a_node_has_on_the_fast_network(make_run: Ma
     code = "import os; print(os.environ['MASTER_ADDR'])"
     run_dir = make_run(code, *ON_SLURM, "cluster.rendezvous_suffix=i", *TWO_NODES)
 
-    agent(str(run_dir.path), SLURM_NODEID="0", SLURM_JOB_ID="7", HPCML_REQUEUE="false", HPCML_MASTER_ADDR=first)
+    agents_of(run_dir, 2, SLURM_JOB_ID="7", HPCML_REQUEUE="false", HPCML_MASTER_ADDR=first)
 
     assert run_dir.stdout(0, 0).read_text().strip() == found
 

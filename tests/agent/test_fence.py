@@ -21,7 +21,7 @@ from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
 from hpcml.runs.state import EventName, read_fold
 from hpcml_client.journal import JournalWriter
-from tests.agent.node import MakeRun, agent, start_agent, told, told_with_attempts, wait_for
+from tests.agent.node import MakeRun, agent, agents_of, start_agent, told, told_with_attempts, wait_for
 
 ON_SLURM = ("cluster.scheduler=slurm", "cluster.name=testslurm")
 ON_PBS = ("cluster.scheduler=pbs", "cluster.name=testpbs")
@@ -202,18 +202,18 @@ def test_all_nodes_of_a_job_are_in_the_same_attempt_however_late_they_come(make_
     second = start_agent(str(run_dir.path), SLURM_NODEID="1", **job)  # it comes first, and waits
     time.sleep(1)
 
-    agent(str(run_dir.path), SLURM_NODEID="0", **job)
+    first = start_agent(str(run_dir.path), SLURM_NODEID="0", **job)
+    assert second.wait(timeout=300) == 0
     agent(str(run_dir.path), SLURM_NODEID="2", **job)
 
-    assert second.wait(timeout=300) == 0
+    assert first.wait(timeout=300) == 0
     started = told_with_attempts(run_dir, "attempt_started")
     assert sorted((number, details["node"]) for number, details in started) == [(0, 0), (0, 1), (0, 2)]
 
 
 def test_where_the_first_node_leaves_the_others_leave(make_run: MakeRun) -> None:
     run_dir = make_run("pass", *ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
-    for node in ("0", "1"):
-        agent(str(run_dir.path), SLURM_NODEID=node, SLURM_JOB_ID="1")
+    agents_of(run_dir, 2, SLURM_JOB_ID="1")
 
     late = start_agent(str(run_dir.path), SLURM_NODEID="1", SLURM_JOB_ID="2")
     time.sleep(1)

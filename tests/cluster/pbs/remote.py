@@ -48,7 +48,8 @@ def main() -> int:
     kind, *words = sys.argv[1:]
     there, here = os.pipe()
     back, answer = os.pipe()
-    if os.fork() == 0:
+    other_end = os.fork()
+    if other_end == 0:
         os.close(here)
         os.close(back)
         serve(kind, words, there, answer)
@@ -57,8 +58,11 @@ def main() -> int:
     if kind == "mpiexec":
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda told, _frame: os.write(here, bytes([told])))
-    said = os.read(back, 1)
-    return said[0] if said else 255
+    if said := os.read(back, 1):
+        return said[0]
+    _, status = os.waitpid(other_end, 0)
+    sys.stderr.write(f"{kind}: the other end is gone, by status {os.waitstatus_to_exitcode(status)}\n")
+    return 255
 
 
 if __name__ == "__main__":

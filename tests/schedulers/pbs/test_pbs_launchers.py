@@ -189,7 +189,7 @@ def test_a_signal_to_the_job_reaches_the_agents_of_all_nodes(
     known = until_final(submitter, [ticket])[ticket]
 
     assert all((folder / f"told-{rank}").exists() for rank in (0, 1))
-    assert known.exit_code == "7"
+    assert known.exit_code == "7", [path.read_text() for path in job.run_dir.path.rglob("*.OU")]
 
 
 def test_the_first_launcher_that_is_there_is_taken(submitter: PbsSubmitter, folder: Path, reachable: PbsDouble) -> None:
