@@ -8,7 +8,8 @@
    the array stands in squeue, measured for PEER_POINTS points and for half as many; what a further point costs is
    extrapolated to 1000, and labelled so. The peer is installed into a venv of its own below the cluster's folder.
    hpcml is compiled and has its bundles, as whoever installs it for others leaves it: its user could not write them.
-   What Slurm itself takes is measured, too: sbatch with the same script once more.
+   What Slurm itself takes is measured, too: sbatch with the same script once more; and what the disk takes: bare Python
+   that makes the same folders, links and files once more, and has the same of them on the disk, by as many threads.
 2. 10 000 points on the PBS double, with nothing started: wall seconds, and the memory of the largest process.
 
 The promises: 1000 points at least LEAST_RATIO times faster than the peer.
@@ -31,6 +32,7 @@ from tests.cluster.slurm.cluster import Cluster, missing
 PEER_POINTS = 60
 LEAST_RATIO = 15
 REPEAT = 3
+SYNCS_AT_ONCE = 16  # as hpcml.runs.atomic
 HPCML = "from hpcml.cli.start import main; main()"
 MIB = 1024
 PEER = """
@@ -50,6 +52,45 @@ def task(cfg):
 task()
 """
 
+WRITES = """
+import os, queue, sys, threading, time
+given, made, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+runs = []
+for run in os.scandir(given):
+    entries = [(one.name, os.readlink(one.path) if one.is_symlink() else None,
+                open(one.path, "rb").read() if one.is_file(follow_symlinks=False) else None) for one in os.scandir(run)]
+    runs.append((run.name, entries))
+waiting = queue.SimpleQueue()
+def flush():
+    while (path := waiting.get()) is not None:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+workers = [threading.Thread(target=flush) for _ in range(threads)]
+began = time.perf_counter()
+for worker in workers:
+    worker.start()
+for name, entries in runs:
+    run = f"{made}/{name}"
+    os.mkdir(run)
+    for entry, target, content in entries:
+        path = f"{run}/{entry}"
+        if target is not None:
+            os.symlink(target, path)
+        elif content is None:
+            os.mkdir(path)
+        else:
+            with open(path, "xb", buffering=0) as file:
+                file.write(content)
+            waiting.put(path)
+    waiting.put(run)
+for _ in workers:
+    waiting.put(None)
+for worker in workers:
+    worker.join()
+print(time.perf_counter() - began)
+"""
+
 
 def install(account: Account) -> None:
     """Compile the account's sources and make their bundles."""
@@ -60,8 +101,10 @@ def install(account: Account) -> None:
         subprocess.run([str(account.python), *words], env=environ, check=True)
 
 
-def ours_s(account: Account, points: int, folder: Path) -> tuple[float, float]:
-    """Return the wall seconds of the whole command, and of sbatch alone; the arrays are held and cancelled afterwards.
+def ours_s(account: Account, points: int, folder: Path) -> tuple[float, float, float]:
+    """Return the wall seconds of the whole command, of sbatch alone, and of bare Python that writes the same files.
+
+    The arrays are held and cancelled afterwards.
 
     *folder* stays: for a minute ext4 looks at each inode that was freed before it takes one (`recently_deleted`), and
     whoever makes files after somebody has removed thousands pays for that.
@@ -81,7 +124,12 @@ def ours_s(account: Account, points: int, folder: Path) -> tuple[float, float]:
     account.run(["sbatch", str(script)], cwd=folder)
     slurm_s = time.perf_counter() - started
     account.run(["scancel", "--user", "hpcuser"], cwd=folder)
-    return took_s, slurm_s
+    (runs,) = (folder / "home" / "runs").iterdir()
+    bare = ["/bin/sh", "-c", f'mkdir bare && exec "$@" "{runs}" bare {SYNCS_AT_ONCE}', "-", str(account.python)]
+    written = account.run([*bare, "-c", WRITES], cwd=folder)
+    if written.returncode != 0:
+        sys.exit(written.stderr.decode())
+    return took_s, slurm_s, float(written.stdout)
 
 
 def peer_s(account: Account, python: Path, points: int) -> float:
@@ -135,7 +183,7 @@ def on_slurm() -> float:
         folders = [account.new_folder() for _ in range(1 + REPEAT)]
         ours_s(account, 3, folders[0])  # thrown away: files are read for the first time
         every = [ours_s(account, 1000, folder) for folder in folders[1:]]
-        ours, slurm = (min(seconds) for seconds in zip(*every, strict=True))
+        ours, slurm, bare = (min(seconds) for seconds in zip(*every, strict=True))
         half, whole = (peer_s(account, python, points) for points in (PEER_POINTS // 2, PEER_POINTS))
         for folder in folders:
             shutil.rmtree(folder)
@@ -147,6 +195,7 @@ def on_slurm() -> float:
     print("| 1000 points, Slurm | wall s | ratio |\n|---|---:|---:|")
     print(f"| hpcml, the least of {REPEAT} | {ours:.2f} | 1 |")
     print(f"| of that sbatch and slurmctld, the same array once more | {slurm:.3f} | {slurm / ours:.3f} |")
+    print(f"| bare Python that writes the same files | {bare:.2f} | {bare / ours:.2f} |")
     print(
         f"| hydra-submitit-launcher (extrapolated from {PEER_POINTS}: {whole:.1f} s) | {peer:.0f} | {peer / ours:.1f} |"
     )
