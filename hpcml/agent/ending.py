@@ -14,14 +14,14 @@ from pathlib import Path
 from hpcml.agent import failure, history, notify, requeue
 from hpcml.agent.assignment import Turn
 from hpcml.agent.fence import Hold
-from hpcml.agent.other_nodes import await_ends
+from hpcml.agent.other_nodes import await_ends, leave_with_first
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Ended, Outcome
 from hpcml.agent.ranks import REQUEUE
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
-from hpcml.runs.state import EventName
+from hpcml.runs.state import EventName, Told, read_fold
 from hpcml_client.journal import JournalWriter, file_name_of
 
 _REQUEUE_KILLS_WITHIN_S = 60.0
@@ -53,7 +53,10 @@ def settle(
     if turn.node != 0:
         journal.close()
         # With another status srun would kill node 0's agent, which puts the run back into the queue.
-        return Ended(status=0 if outcome.checkpointed else outcome.exit_status)
+        status = 0 if outcome.checkpointed else outcome.exit_status
+        if status == 0 and not journal.dropped:
+            leave_with_first(turn, hold, inbox)
+        return Ended(status=status)
     requeued = None
     if outcome.checkpointed and obstacle is None:
         journal.close()
@@ -64,12 +67,13 @@ def settle(
         if turn.settings.notify != "never":
             journal.sync()  # closing does it too, but the webhook may take its time
         with Unharmed(journal.event)("notification"):
+            told = _of_all_nodes(turn, attempt) if requeued is None else None
             notify.tell_of_end(
                 turn,
-                outcome.state,
-                reason=requeued.problem if requeued else outcome.reason,
-                cause=cause,
-                wall_s=outcome.wall_s,
+                told.state if told else outcome.state,
+                reason=requeued.problem if requeued else told.reason if told else outcome.reason,
+                cause=_cause_of(told) if told else cause,
+                wall_s=told.wall_s if told else outcome.wall_s,
                 tell=lambda name, **details: journal.event(name, details),
             )
         journal.close()
@@ -78,6 +82,19 @@ def settle(
     if requeued.is_same_job and not turn.is_local:
         _wait_to_be_killed(inbox)
     return Ended(status=LEFT_AT_CHECKPOINT, waits=True)
+
+
+def _of_all_nodes(turn: Turn, attempt: int) -> Told | None:
+    """Return what decides the attempt, which may be a failure on another node; None where this node's end does."""
+    if turn.settings.nodes == 1:
+        return None
+    decision = next((one.decision for one in read_fold(turn.run_dir) if one.number == attempt), None)
+    return decision if decision is not None and decision.name == EventName.ATTEMPT_ENDED else None
+
+
+def _cause_of(told: Told) -> str | None:
+    cause = told.details.get("cause")
+    return None if cause is None else str(cause)
 
 
 def _full_disk(logs: Path) -> str | None:

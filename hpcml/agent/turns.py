@@ -26,6 +26,7 @@ from hpcml.runs.rest import wake
 from hpcml.runs.state import EventName
 
 _USAGE = 2
+_FIRST_OF_SEVERAL = "HPCML_MASTER_ADDR"  # set by the job scripts of several nodes alone
 
 
 def take_turns(words: Sequence[str]) -> int:
@@ -64,7 +65,8 @@ def _run(source: Path, pack: str | None, inbox: Inbox, environ: Mapping[str, str
             return Ended(status=0)
         return _carry_out(turn, inbox, environ)
     except (HpcmlError, OSError) as error:
-        return Ended(status=_complain(error))
+        # On several nodes the others would wait for this one for ever: the job ends
+        return Ended(status=_complain(error), interrupted=_FIRST_OF_SEVERAL in environ)
 
 
 def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:

@@ -242,13 +242,17 @@ class AttemptFold:
     @property
     def unended(self) -> list[Told]:
         """The starts of those agents that told no end: they are at work, or were killed."""
-        ended = self.writers_of_ends
+        ended = {end.writer for end in self.told_ends}
         return [start for start in self.starts if start.writer not in ended]
 
     @property
-    def writers_of_ends(self) -> set[str]:
-        """The writers of those agents that told their end."""
-        return {end.writer for end in self._ends if end.name != EventName.ATTEMPT_ENDING}
+    def told_ends(self) -> list[Told]:
+        """The ends that its agents told, by time: of each the weightiest."""
+        found: dict[str, Told] = {}
+        for end in self._ends:
+            if end.name != EventName.ATTEMPT_ENDING:
+                found[end.writer] = _weightier(found.get(end.writer), end)
+        return _ordered(list(found.values()))
 
     @property
     def is_void(self) -> bool:

@@ -57,7 +57,8 @@ def told_with_attempts(run_dir: RunDir, name: str) -> list[tuple[int, dict[str, 
     found = []
     for path in run_dir.journal_files():
         chunk = read_journal(path)
-        assert chunk.header is not None
+        if chunk.header is None:
+            continue  # it is being begun
         number = chunk.header.attempt
         found += [(number, record.details) for record in chunk.records if is_event(record, name)]
     return found

@@ -203,10 +203,10 @@ def test_all_nodes_of_a_job_are_in_the_same_attempt_however_late_they_come(make_
     time.sleep(1)
 
     first = start_agent(str(run_dir.path), SLURM_NODEID="0", **job)
-    assert second.wait(timeout=300) == 0
+    wait_for(lambda: told(run_dir, "attempt_ended"), "the second node's end")
     agent(str(run_dir.path), SLURM_NODEID="2", **job)
 
-    assert first.wait(timeout=300) == 0
+    assert [one.wait(timeout=300) for one in (first, second)] == [0, 0]
     started = told_with_attempts(run_dir, "attempt_started")
     assert sorted((number, details["node"]) for number, details in started) == [(0, 0), (0, 1), (0, 2)]
 

@@ -9,7 +9,7 @@ import pytest
 from hpcml.agent.notify import record_end
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
-from tests.agent.node import MakeRun, agent, start_agent, told
+from tests.agent.node import ON_SLURM, MakeRun, agent, agents_of, start_agent, told
 from tests.agent.receiver import SECRET, Server, serving
 
 
@@ -59,6 +59,18 @@ def test_a_run_that_goes_on_is_not_told_until_it_has_ended(make_run: MakeRun, se
 
     assert before == 0
     assert [taken["body"]["state"] for taken in server.taken] == ["COMPLETED"]
+
+
+def test_a_failure_on_another_node_is_what_is_told(make_run: MakeRun, server: Server, url_file: Path) -> None:
+    two_nodes = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
+    code = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(2 * rank); sys.exit(3 * rank)"
+    run_dir = make_run(code, *two_nodes, *words("run", url_file))
+
+    assert agents_of(run_dir, 2, SLURM_JOB_ID="1") == [0, 3]
+
+    (taken,) = server.taken
+    assert (taken["body"]["state"], taken["body"]["cause"]) == ("FAILED", "program")
+    assert taken["body"]["reason"] == "exit status 3"
 
 
 def test_a_requeue_that_fails_is_an_end_and_told(make_run: MakeRun, server: Server, url_file: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import threading
 import time
@@ -19,7 +21,7 @@ from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
 from hpcml.runs.state import read_fold
 from hpcml_client.journal import JournalWriter
-from tests.agent.node import ON_SLURM, MakeRun, start_agent, told, wait_for
+from tests.agent.node import ON_SLURM, MakeRun, Requeue, agents_of, start_agent, told, wait_for
 
 TWO_NODES = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
 SUCCESS = Outcome(state=State.COMPLETED, exit_code=0, signal=None, reason=None, wall_s=1.0)
@@ -127,3 +129,71 @@ def test_an_agent_that_lives_is_waited_for_however_long_that_takes(turn: Turn) -
 
     assert found == SUCCESS
     assert time.monotonic() - began >= 6.0
+
+
+def test_a_run_of_which_one_node_was_interrupted_is_not_completed(make_run: MakeRun) -> None:
+    run_dir = make_run(OTHER_FOLLOWS.format(status=0), *TWO_NODES)
+    _, both = start_both(run_dir)
+
+    os.kill(both[1].pid, signal.SIGTERM)  # by the system that shuts its node down, say: the first is told nothing
+
+    assert [one.wait(timeout=60) != 0 for one in both] == [True, True]
+    fold = read_fold(run_dir)
+    assert (fold.state, fold.is_settled) == (State.CANCELLED, False)
+    assert fold.reason == "cancelled by SIGTERM"
+
+
+def test_nobody_waits_for_nodes_of_a_run_that_was_removed(make_run: MakeRun) -> None:
+    run_dir = make_run(OTHER_FOLLOWS.format(status=0), *TWO_NODES)
+    _, both = start_both(run_dir)
+
+    shutil.rmtree(run_dir.path)
+
+    both[0].wait(timeout=60)
+    both[1].terminate()
+    both[1].wait(timeout=60)
+
+
+def test_what_other_nodes_left_at_a_checkpoint_goes_on_though_the_first_was_done(
+    make_run: MakeRun, requeue: Requeue
+) -> None:
+    run_dir = make_run(OTHER_FOLLOWS.format(status=75), *TWO_NODES)
+    words = requeue("""echo '{"scheduler": "slurm", "job_id": "2"}'""")
+    _, both = start_both(run_dir, HPCML_REQUEUE=words)
+
+    (run_dir.path / "go").touch()
+
+    assert [one.wait(timeout=60) for one in both] == [75, 0]
+    fold = read_fold(run_dir)
+    assert (fold.state, fold.attempt, fold.requeues) == (State.PENDING, 1, 1)
+    assert [end["state"] for end in told(run_dir, "attempt_ended")] == ["TIMEOUT"] * 2
+
+
+def test_a_run_is_put_back_once_the_slowest_node_has_left_its_checkpoint(make_run: MakeRun, requeue: Requeue) -> None:
+    code = """
+import os, pathlib, sys, time
+if os.environ["RANK"] == "1": time.sleep(14); pathlib.Path(os.environ["HPCML_RUN_DIR"], "saved").touch()
+sys.exit(75)
+"""
+    run_dir = make_run(code, *TWO_NODES)
+    saved = shlex.quote(str(run_dir.path / "saved"))
+    words = requeue(f"""test -e {saved} || exit 9; echo '{{"scheduler": "slurm", "job_id": "2"}}'""")
+
+    assert agents_of(run_dir, 2, SLURM_JOB_ID="1", HPCML_REQUEUE=words) == [75, 0]
+    assert read_fold(run_dir).state is State.PENDING
+
+
+def test_the_nodes_of_a_job_leave_together(make_run: MakeRun) -> None:
+    """Flux ends a job some seconds after its first task has left, however that was."""
+    code = OTHER_FOLLOWS.replace('"1"', '"0"').format(status=0)  # it is the first that follows
+    run_dir = make_run(code, *TWO_NODES)
+    both = [start_agent(str(run_dir.path), SLURM_NODEID=node, SLURM_JOB_ID="1") for node in ("0", "1")]
+    wait_for(lambda: told(run_dir, "attempt_ended"), "the other node's end")
+    time.sleep(2.0)
+
+    before = [one.poll() for one in both]
+    (run_dir.path / "go").touch()
+
+    assert before == [None, None]
+    assert [one.wait(timeout=60) for one in both] == [0, 0]
+    assert read_fold(run_dir).state is State.COMPLETED

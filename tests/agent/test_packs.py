@@ -192,3 +192,17 @@ def test_the_sampler_of_a_run_that_could_not_be_begun_measures_no_other(make_run
     for run_dir in run_dirs:  # its last word, which it has only where it was asked to end
         (telemetry,) = run_dir.telemetry.glob("*.jsonl")
         assert "sampler_ended" in telemetry.read_text()
+
+
+def test_a_node_that_cannot_take_part_in_a_run_ends_the_job_whose_nodes_would_wait_for_it(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    two_nodes = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
+    runs = [make_run(COUNTS, *two_nodes, uid=uid) for uid in ("a", "b")]
+    job = {"SLURM_JOB_ID": "1", "HPCML_MASTER_ADDR": "cn1"}
+    runs[0].manifest.write_text("")  # which this node alone cannot read
+
+    done = agent("--batch", batch(tmp_path, runs), SLURM_NODEID="1", **job)
+
+    assert done.returncode == 2
+    assert told(runs[1], "attempt_started") == []

@@ -19,7 +19,9 @@ from hpcml.schedulers.script import body
 GPU_REQUEST = (
     "--gpus-per-task={gpus}"  # a task is an agent, and has its whole node's; unless the site says it otherwise
 )
-_EXIT_TIMEOUT_S = 5  # within which the other nodes are left alone after one has failed
+# Within which the others leave after the first node, well or not: agents wait for each other (other_nodes), and the
+# first may have a webhook to tell and the run to queue again after the others have left (flux-core, src/shell/doom.c)
+_EXIT_TIMEOUT_S = 30
 _WAITS = ("afterok", "afterany", "afternotok", "after")
 _JOB = re.compile(r"[f\u0192]?[1-9A-HJ-NP-Za-km-z]+")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -49,7 +49,8 @@ class Job:
     others: list[int] = field(default_factory=list)  # sessions of tasks on other nodes
     kills: list[tuple[float, int]] = field(default_factory=list)  # when which signal follows
     runs: int = 0
-    failed_at: float | None = None  # when the first of several nodes failed
+    left_at: float | None = None  # when the first of several nodes ended
+    is_doomed: bool = False  # and the others did not follow in time
     again: bool = False  # put back into the queue once it has ended
 
 
@@ -63,7 +64,7 @@ class Engine:
     closed: bool = False  # nothing is started
     kill_delay_s: float = 1.0  # between the signals of a cancellation
     ending: tuple[int, ...] = (signal.SIGTERM, signal.SIGKILL)
-    exit_timeout_s: float = 1.0  # within which other nodes go on after one has failed
+    exit_timeout_s: float = 1.0  # within which other nodes go on after one has ended, however that was (Flux)
     keeps_in_vain: bool = False  # what waits in vain waits for ever
     jobs: list[Job] = field(default_factory=list)
 
@@ -133,15 +134,18 @@ class Engine:
         codes = [process.poll() for process in job.processes]
         failed = [code for code in codes if code]
         if failed and job.code is None:
-            job.code, job.failed_at = failed[0], now
+            job.code = failed[0]
+        if any(code is not None for code in codes) and job.left_at is None:
+            job.left_at = now
         if None in codes:
-            if job.failed_at is not None and now > job.failed_at + self.exit_timeout_s and not job.kills:
+            if job.left_at is not None and now > job.left_at + self.exit_timeout_s and not job.kills:
+                job.is_doomed = True
                 self.end(job)
             return
         self.signal(job, signal.SIGKILL)  # what it left in its sessions
         if job.again:
             job.state, job.again, job.code, job.why = "waiting", False, None, None
-            job.kills, job.failed_at, job.others = [], None, []
+            job.kills, job.left_at, job.others = [], None, []
             return
         job.state, job.ended_at = "ended", now
         job.code = job.code or 0

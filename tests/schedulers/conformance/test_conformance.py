@@ -183,6 +183,19 @@ def test_the_first_of_several_nodes_that_fails_ends_the_others(served: Site) -> 
     assert ranks[0][-1] == ranks[1][-1] != "at"
 
 
+@pytest.mark.parametrize("last", [0, 1])
+def test_several_nodes_may_end_one_long_after_the_other(served: Site, last: int) -> None:
+    text = f'if [ "$RANK" = {last} ]; then sleep 8; fi\necho done'
+    (given,) = served.submit([served.program(text)], *NODES, *served.for_two_nodes)
+
+    state = served.until_over(given)
+
+    assert state is State.COMPLETED, served.query([given.ticket])
+    assert [printed(given, rank=rank) for rank in (0, 1)] == ["done\n"] * 2
+    if served.remembers:
+        served.until_known(given, lambda known: known.state is State.COMPLETED)
+
+
 def test_one_job_at_a_time_carries_out_a_run(site: Site) -> None:
     (given,) = site.submit([site.until_gate("echo done")])
     until(lambda: n_attempts(given.path) or None, lambda: "it does not begin")
