@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import importlib
 import logging
@@ -77,6 +78,15 @@ GROUPS = {
     "Clusters": ("hpcml doctor --cluster karolina", ("cluster", "doctor", "gpus", "recipes", "new")),
     "Keep": ("hpcml export --to csv -o results", ("tag", "note", "rm", "export", "import", "ingest", "store", "sync")),
 }
+# What a disk, a network file system or a system without room answers: no defect of ours, wherever it is met
+_OF_THE_DISK = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.EROFS, errno.EUCLEAN),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+        *(errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    }
+)
+_OF_A_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _INTERRUPTED = 130
 _NEW_BEFORE_A_SEARCH = 1_000_000  # objects; Python searches for cycles after 700, through all that was loaded
 
@@ -186,10 +196,14 @@ def main() -> None:
         if isinstance(error, FileNotFoundError) and _is_here_gone():
             complain("the folder that you are in was removed meanwhile: cd to one that is there")
             sys.exit(ConfigError.exit_code)
-        if error.filename is not None or not _takes_no_more():  # what cannot be written to has no name
+        if error.filename is None and _takes_no_more():  # what cannot be written to has no name
+            complain(f"standard output takes no more: {error.strerror}")
+        elif error.errno in _OF_THE_DISK or (error.filename is not None and error.errno in _OF_A_PLACE):
+            place = "" if error.filename is None else f"{error.filename}: "
+            complain(f"{place}{error.strerror} (hpcml sync finishes what was begun, once that is put right)")
+        else:
             raise
-        complain(f"standard output takes no more: {error.strerror}")
-        sys.exit(1)
+        sys.exit(HpcmlError.exit_code)
     except HpcmlError as error:
         complain(*error.lines)
         sys.exit(error.exit_code)
