@@ -218,8 +218,13 @@ def _says(seen: RunFold | Glimpse, record: RunRecord) -> bool:
 
 
 def _quiet_s(run_dir: RunDir, now: float) -> float:
+    """Return for how long nobody has journalled anything and no agent has given a sign of life, which a log's time is.
+
+    A program may report nothing for hours.
+    """
     written = [path.stat().st_mtime for path in run_dir.journal_files() if not is_by_user(path.name)]
-    return now - max(written) if written else float("inf")
+    beats = [path.stat().st_mtime for path in run_dir.agent_logs()]
+    return now - max(written + beats) if written or beats else float("inf")
 
 
 def _with_cause(verdict: Verdict, run_dir: RunDir) -> Verdict:

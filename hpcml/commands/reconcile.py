@@ -15,6 +15,7 @@ from hpcml.model.state import State
 from hpcml.runs.state import EventName
 
 QUIET_S = 120.0  # a job that is not in the queue of *this* scheduler may run under another one: its journals would grow
+ACCOUNTED_WITHIN_S = 3600.0  # the end of a job, by an accounting that was behind
 _MAY_RUN_AGAIN = frozenset({State.NODE_FAIL, State.PREEMPTED, State.CANCELLED})
 _KILLED = frozenset({"0:9", "137:0", "137", "265"})  # by SIGKILL, as Slurm and PBS write it
 _NOT_ITS_OWN = frozenset({State.TIMEOUT, State.OUT_OF_MEMORY, State.FAILED, State.COMPLETED})
@@ -24,11 +25,11 @@ _NOT_ITS_OWN = frozenset({State.TIMEOUT, State.OUT_OF_MEMORY, State.FAILED, Stat
 class Circumstances:
     """What is known of a run besides its record and its scheduler's last answer.
 
-    `quiet_s` is infinite where nothing was ever written into its journals.
+    `quiet_s` is infinite where nothing was ever written into its journals, and no agent gave a sign of life.
     """
 
     is_cancelled: bool = False  # somebody asked for its end
-    quiet_s: float = float("inf")  # since anything was written into its journals
+    quiet_s: float = float("inf")  # since anything was written into its journals, or an agent's last sign of life
     ran_as: str | None = None  # the job that its last attempt says it started in
     was_final_before: bool = False  # the word before this one said that the job had ended, too
     waits_in_vain: str | None = None  # why what it waits for cannot come true any more
@@ -65,6 +66,8 @@ def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -
         return _forgotten(record, about)
     if not known.state.is_final:
         return _requeued(record, known, about)
+    if known.state is State.LOST:
+        return _untold(record, known, about)
     if _may_yet_speak(record, known, about):
         return None
     if not record.is_settled:
@@ -93,10 +96,28 @@ def _may_yet_speak(record: RunRecord, known: Known, about: Circumstances) -> boo
     return is_doubtful and not about.was_final_before
 
 
+def _untold(record: RunRecord, known: Known, about: Circumstances) -> Verdict | None:
+    """Return the end of a run whose job is gone, and of whose end the accounting was not told; None while it may be.
+
+    What was cancelled has its reason. Of any other job that ran the accounting hears minutes later why it ended, or
+    never. Of one that waited nothing is known: it has nobody who would give a sign of life.
+    """
+    if not about.was_final_before:
+        return None
+    if not (about.is_cancelled and record.is_settled):
+        has_begun = record.state is not State.PENDING
+        if not has_begun or about.quiet_s < ACCOUNTED_WITHIN_S:
+            return None
+    return _unknown(record, about, _said(record, known))
+
+
 def _forgotten(record: RunRecord, about: Circumstances) -> Verdict | None:
     """Return the end of a run whose job the scheduler has forgotten; None while its journals may still grow."""
     job = "" if record.job_id is None else f" {spell_job(record.job_id, record.array_index)}"
-    forgotten = f"{record.scheduler} has forgotten job{job}"
+    return _unknown(record, about, f"{record.scheduler} has forgotten job{job}")
+
+
+def _unknown(record: RunRecord, about: Circumstances, forgotten: str) -> Verdict | None:
     if not record.is_settled:
         details = {"state": State.CANCELLED.value, "raw": None, "reason": f"{record.reason}; {forgotten}"}
         return _verdict(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.CANCELLED.value})

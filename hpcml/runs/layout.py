@@ -198,6 +198,10 @@ class RunDir:
         """The log of the agent of node *node*: empty unless something unusual happened."""
         return self.logs / f"{attempt}-agent{node or ''}.log"
 
+    def agent_logs(self) -> list[Path]:
+        """The logs of the agents of all attempts, which these touch as a sign of life; [] before the first."""
+        return list(self.logs.glob("*-agent*.log"))
+
     @property
     def being_removed(self) -> Path:
         """The path to which the run is moved while it is removed: a hidden name in the same folder."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from hpcml.commands.reconcile import QUIET_S, Circumstances, Verdict, by_scheduler
+from hpcml.commands.reconcile import ACCOUNTED_WITHIN_S, QUIET_S, Circumstances, Verdict, by_scheduler
 from hpcml.model.records import JobUsage, Known, RunRecord
 from hpcml.model.state import State
 
@@ -54,6 +55,39 @@ def ended(verdict: Verdict | None) -> tuple[str, str]:
     assert verdict is not None
     assert verdict.name == "ended_by_scheduler", verdict
     return str(verdict.details["state"]), str(verdict.details["reason"])
+
+
+GONE = Known(state=State.LOST, raw="RUNNING", reason="squeue has no such job any more", is_live=False)
+LONG_QUIET = replace(STARTED, quiet_s=ACCOUNTED_WITHIN_S, was_final_before=True)
+
+
+def test_a_job_of_whose_end_the_accounting_is_never_told_is_lost_in_the_end() -> None:
+    verdict = by_scheduler(RUNS, GONE, LONG_QUIET)
+
+    assert verdict is not None
+    why = "slurm says RUNNING (squeue has no such job any more) and it recorded no outcome"
+    assert (verdict.name, verdict.details["reason"]) == ("lost", why)
+    verdict = by_scheduler(INTERRUPTED, GONE, LONG_QUIET)
+    assert ended(verdict)[0] == "CANCELLED"
+
+
+def test_of_a_job_that_waited_and_is_gone_nothing_is_known() -> None:
+    assert by_scheduler(WAITS, GONE, LONG_QUIET) is None
+
+
+@pytest.mark.parametrize("record", [RUNS, INTERRUPTED])
+@pytest.mark.parametrize("changed", [{"quiet_s": ACCOUNTED_WITHIN_S - 1.0}, {"was_final_before": False}])
+def test_the_accounting_is_given_time_to_hear_of_an_end(record: RunRecord, changed: dict[str, Any]) -> None:
+    assert by_scheduler(record, GONE, replace(LONG_QUIET, **changed)) is None
+
+
+def test_a_cancelled_job_that_is_gone_needs_no_word_of_the_accounting() -> None:
+    about = replace(STARTED, is_cancelled=True, was_final_before=True, quiet_s=1.0)
+
+    verdict = by_scheduler(RUNS, GONE, about)
+
+    assert verdict is not None
+    assert verdict.name == "cancelled"
 
 
 @pytest.mark.parametrize("record", [WAITS, RUNS])

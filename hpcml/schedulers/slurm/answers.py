@@ -180,12 +180,11 @@ def merge(tickets: Collection[Ticket], queue: list[JobRow] | None, accounting: l
 
     *queue* must have been asked first: what it holds is of this moment, the accounting is late by seconds or, after
     trouble, by any time. So the accounting's word that a job waits or runs is worth nothing once the queue has
-    answered without that job.
+    answered without that job: it is LOST then, unless it is told more another time.
     """
     live, past = pick(tickets, queue or []), pick(tickets, accounting or [])
     arrays = {row.job_id for row in [*(queue or []), *(accounting or [])] if row.indices is not None}
     known: dict[Ticket, Known] = {}
-    unanswered: dict[Ticket, str] = {}
     for ticket in tickets:
         now, then = live.get(ticket), past.get(ticket)
         late = None if then is None else replace(then.known, is_live=False)
@@ -198,9 +197,10 @@ def merge(tickets: Collection[Ticket], queue: list[JobRow] | None, accounting: l
             )
         elif late is not None and (queue is None or late.state.is_final):
             known[ticket] = late
-        elif late is not None:
-            unanswered[ticket] = f"squeue has no job {ticket.spelled} any more, but sacct still says {late.raw}"
-    return Answers(known=known, unanswered=unanswered)
+        elif late is not None:  # a moment after its end, or for ever: "runaway jobs" of sacctmgr(1)
+            reason = "squeue has no such job any more, and sacct has not been told of its end"
+            known[ticket] = Known(state=State.LOST, raw=late.raw, reason=reason, is_live=False)
+    return Answers(known=known)
 
 
 def _never_began(ticket: Ticket, then: JobRow | None, arrays: Collection[str]) -> bool:

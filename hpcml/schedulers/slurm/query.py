@@ -73,10 +73,10 @@ def query(tickets: Collection[Ticket], *, patience_s: float) -> Answers:
     told = _accounting(left, questions) if left else ""
     accounting = None if told is None else parse_sacct(told)
     answers = merge(tickets, queue, accounting)
-    unanswered = dict(answers.unanswered)
+    unanswered: dict[Ticket, str] = {}
     if queue is None or accounting is None:
         why = "; ".join(questions.problems)
-        unanswered |= {ticket: why for ticket in tickets if ticket not in answers.known and ticket not in unanswered}
+        unanswered = {ticket: why for ticket in tickets if ticket not in answers.known}
     return replace(answers, unanswered=unanswered, calls=questions.calls)
 
 

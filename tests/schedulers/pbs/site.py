@@ -58,6 +58,14 @@ def until_running(hpcml: Hpcml) -> list[dict[str, Any]]:
 
 
 def age(run: dict[str, Any], seconds: float = 3600) -> None:
+    """Make the run's journals, and the signs of life of its agents, as old as if there had been none for so long."""
+    age_journals(run, seconds)
+    past = time.time() - seconds
+    for log in Path(run["path"]).glob("logs/*-agent*.log"):
+        os.utime(log, (past, past))
+
+
+def age_journals(run: dict[str, Any], seconds: float = 3600) -> None:
     """Make the run's journals as old as if nothing had been written for so long."""
     past = time.time() - seconds
     for file in Path(run["path"]).glob("journal/*.jsonl"):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.command_line import Hpcml, program
 from tests.cluster.pbs.double import PbsDouble
-from tests.schedulers.pbs.site import SALOMON, SLEEPS, age, status, submit, until, until_running, user_of
+from tests.schedulers.pbs.site import SALOMON, SLEEPS, age, age_journals, status, submit, until, until_running, user_of
 
 
 @pytest.fixture
@@ -98,6 +98,21 @@ def test_a_forgotten_job_is_lost_once_its_journals_are_quiet(hpcml: Hpcml, pbs: 
     (entry,) = status(hpcml)
 
     assert (entry["state"], entry["reason"]) == ("LOST", "pbs has forgotten job 1.pbs01 and it recorded no outcome")
+
+
+def test_a_forgotten_job_whose_agent_gives_signs_of_life_goes_on_though_its_program_reports_nothing(
+    hpcml: Hpcml, pbs: PbsDouble
+) -> None:
+    (run,) = submit(hpcml, SLEEPS)
+    until_running(hpcml)
+    pbs.set(forgotten=[1])  # as where the scheduler of another cluster is asked, with the same file system
+    age_journals(run)
+
+    before = status(hpcml)[0]["state"]
+    age(run)
+
+    assert before == "RUNNING"
+    assert status(hpcml)[0]["state"] == "LOST"
 
 
 @pytest.mark.parametrize("words", [[], ["-m", "seed=0,1"]], ids=["a job", "an array"])

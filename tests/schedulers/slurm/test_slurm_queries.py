@@ -156,7 +156,7 @@ def test_while_one_of_the_two_is_silent_nobody_knows_that_there_is_no_job(
         slurm.call_in(environ, as_user.find_new, folder)
 
 
-def test_what_the_accounting_says_of_a_job_that_the_queue_has_not_is_no_answer(slurm: Account, folder: Path) -> None:
+def test_a_job_that_the_queue_has_not_is_lost_whatever_the_accounting_says_of_it(slurm: Account, folder: Path) -> None:
     ((ticket, _),) = slurm.call(as_user.submit, folder, ["true"], HELD)
     wrappers = slurm.call(as_user.write_program, folder / "wrappers", "squeue", "#!/bin/sh\nexit 0\n")
     wait_for_accounting(slurm, folder, ticket.job_id, "PENDING")
@@ -164,8 +164,9 @@ def test_what_the_accounting_says_of_a_job_that_the_queue_has_not_is_no_answer(s
     answers = slurm.call_in({"PATH": f"{wrappers}:{slurm.environ['PATH']}"}, as_user.query, [ticket])
     slurm.call(as_user.cancel, ticket)
 
-    assert answers.known == {}
-    assert "sacct still says PENDING" in answers.unanswered[ticket]
+    known = answers.known[ticket]
+    assert (known.state, known.raw, known.is_live) == (State.LOST, "PENDING", False)
+    assert "squeue has no such job any more" in str(known.reason)
 
 
 def test_a_job_requeues_itself_and_keeps_its_id(slurm: Account, folder: Path) -> None:
