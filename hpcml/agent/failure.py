@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcml.agent.assignment import Turn
-from hpcml.agent.outcome import Outcome
-from hpcml.model.failure_causes import Cause, classify, ended_because
+from hpcml.agent.outcome import Outcome, how
+from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception
 from hpcml.model.state import State
 
 _TAIL_BYTES = 64 << 10
@@ -57,15 +57,20 @@ def cause_of(outcome: Outcome, turn: Turn, attempt: int) -> Cause | None:
 
 
 def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
-    """Return *outcome* with the message of hpcml_client as its reason, where the program ended with one, or without it.
+    """Return *outcome* with what the program said of its failure in its reason; as it is, where it said nothing.
 
-    The first failed rank that printed such a message counts; without one, the outcome is returned as it is.
+    A message of hpcml_client is the reason, of the first failed rank that printed one. Otherwise the last exception
+    follows it that the rank printed which failed first, where that left by itself.
     """
     if outcome.state is not State.FAILED:
         return outcome
     first = turn.node * turn.plan.processes_per_node
-    words = (ended_because(_last_words(turn, attempt, first + rank)) for rank in outcome.failed_ranks)
-    return replace(outcome, reason=next((said for said in words if said is not None), outcome.reason))
+    printed = [_last_words(turn, attempt, first + rank) for rank in outcome.failed_ranks]
+    if said := next(filter(None, map(ended_because, printed)), None):
+        return replace(outcome, reason=said)
+    left_by_itself = outcome.exit_code is not None and how(outcome.exit_code) in (outcome.reason or "")
+    exception = last_exception(printed[0]) if left_by_itself and printed else None
+    return replace(outcome, reason=f"{outcome.reason}; last exception: {exception}") if exception else outcome
 
 
 def _last_words(turn: Turn, attempt: int, rank: int) -> str:

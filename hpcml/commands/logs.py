@@ -248,16 +248,19 @@ def _start_of_last(file: BinaryIO, lines: int) -> int:
 # The last lines of the output, usually the reason of a failure.
 
 _LAST_WORDS_BYTES = 4096
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _TAIL_BYTES = 16_384
 
 
 def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
     """Return the last *lines* lines that the last attempt printed to standard error, without blank ones.
 
-    Of several ranks it is one that printed something. Characters that a terminal would obey are replaced by ``?``.
+    Of several ranks it is one that printed something. Colours are left out, and what else a terminal would obey is
+    replaced by ``?``.
     """
     for path in sorted(run_dir.logs.glob("*-rank*.err"), key=_attempt_of, reverse=True):
-        said = [line for line in _tail(run_dir, path, _LAST_WORDS_BYTES).splitlines() if line.strip()]
+        plain = _COLOUR.sub("", _tail(run_dir, path, _LAST_WORDS_BYTES)).expandtabs()
+        said = [line for line in plain.splitlines() if line.strip()]
         if said:
             return ["".join(c if c.isprintable() else "?" for c in line) for line in said[-lines:]]
     return []

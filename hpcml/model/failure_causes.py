@@ -63,6 +63,12 @@ _INSTALL_CLIENT = (
     "env -i, sudo); leave that out, or install it there: pip install ./hpcml_client, from hpcml's source"
 )
 _NO_MODULE = re.compile(r"^(?:\[rank\d+\]: ?)?ModuleNotFoundError: No module named '([\w.]+)'\s*\Z", re.MULTILINE)
+_TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?)?(?:.* )?Traceback \(most recent call last\):\s*$")
+_EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+# What launchers end with when what they have started failed: torchrun; accelerate, deepspeed
+_OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
+_LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _NO_INPUT = re.compile(r"^(\[rank\d+\]: ?)?EOFError: EOF when reading a line\s*\Z", re.MULTILINE)
 _GIVE_ANSWERS = "it asked for input, and nobody is there to type it: give it as an argument, or in a file that it reads"
 
@@ -178,6 +184,31 @@ def ended_because(log_tail: str) -> str | None:
             "module of yours: hpcml run -n says what is copied)"
         )
     return _GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None
+
+
+def last_exception(printed: str) -> str | None:
+    r"""Return type and message of the last exception whose traceback was *printed*, as far as one line has it, or None.
+
+    A launcher's, which only says that what it has started failed, counts where there is no other.
+
+    >>> last_exception("Traceback (most recent call last):\n  File ...\nValueError: no such layer\nBye.\n")
+    'ValueError: no such layer'
+    """
+    found: list[str] = []
+    rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
+    for line in _COLOUR.sub("", printed).splitlines():
+        if begins := _TRACEBACK.match(line):
+            rank = begins["rank"] or ""
+        elif rank is not None and line.startswith(rank) and (words := line[len(rank) :]) and not words[0].isspace():
+            rank = None
+            if _EXCEPTION.match(words):
+                found.append(words)
+    own = [words for words in found if not words.partition(":")[0].endswith(_OF_LAUNCHERS)]
+    last = next(iter((own or found)[-1:]), None)
+    if last is None:
+        return None
+    plain = "".join(c if c.isprintable() else " " for c in last).rstrip(" :")
+    return plain if len(plain) <= _LONGEST_EXCEPTION else f"{plain[: _LONGEST_EXCEPTION - 3].rstrip()}..."
 
 
 def _of_failure(exit_code: int | None, signal: int | None, log_tail: str) -> Cause:

@@ -1,6 +1,6 @@
 import pytest
 
-from hpcml.model.failure_causes import Cause, classify, ended_because
+from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception
 from hpcml.model.state import State
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'
@@ -125,3 +125,45 @@ def test_without_words_the_way_of_ending_is_all_there_is(
 def test_an_end_whose_remedy_is_known_says_it(tail: str, said: str) -> None:
     assert str(ended_because(tail)).startswith(said)
     assert ended_because(f"{tail}and it went on\n") is None
+
+
+TORCHRUN = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 3, in <module>
+[rank1]:     raise KeyError("lr")
+[rank1]: KeyError: 'lr'
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 7, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+"""
+WORKER = f"""{TRACEBACK}RuntimeError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "loader.py", line 9, in fetch
+    raise ValueError
+ValueError: bad sample
+"""
+LONG = f"{TRACEBACK}_pickle.UnpicklingError: Weights only load failed.\n\t(1) In 2.6 ...\n\nCheck the documentation.\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "exception"),
+    [
+        (f"{TRACEBACK}ValueError: no such layer\n", "ValueError: no such layer"),
+        (f"{TRACEBACK}AssertionError\nbye\n", "AssertionError"),
+        (LONG, "_pickle.UnpicklingError: Weights only load failed."),
+        (f"{TRACEBACK}OSError: first\n\nDuring handling of it:\n\n{TRACEBACK}KeyError: 'last'\n", "KeyError: 'last'"),
+        (f"{TRACEBACK}\x1b[1;35mValueError\x1b[0m: \x1b[35min colour\x1b[0m\n", "ValueError: in colour"),
+        (f"Process Worker-1:\n{TRACEBACK}ValueError: of a child\n", "ValueError: of a child"),
+        (WORKER, "ValueError: bad sample"),
+        (TORCHRUN, "KeyError: 'lr'"),
+        (f"{TRACEBACK}subprocess.CalledProcessError: returned 1\n", "subprocess.CalledProcessError: returned 1"),
+        (f"{TRACEBACK}ValueError: {'x' * 300}\n", f"ValueError: {'x' * 225}..."),
+        ("ValueError: said without a traceback\n", None),
+        (TRACEBACK, None),
+        ("", None),
+    ],
+)
+def test_the_last_exception_is_the_first_line_of_the_last_traceback(printed: str, exception: str | None) -> None:
+    assert last_exception(printed) == exception
