@@ -108,6 +108,16 @@ def test_a_checkpoint_that_git_ignores_is_nobodys_beginning(project: Path, place
     assert names_of(read_work_tree(project, places)) == {"ckpt_tools.py"}
 
 
+def test_a_file_in_an_ignored_folder_that_is_all_of_another_folder_is_taken_once(project: Path, places: Places) -> None:
+    fill(project, "python/module/fast/a.py", "lib/fast/out/b", "lib/fast/data/c")
+    under_git(project, "fast\n")
+
+    tree = read_work_tree(project, places)
+
+    assert [file.path for file in tree.files if file.path.endswith("a.py")] == ["python/module/fast/a.py"]
+    assert (tree.empty, list(tree.shared)) == (["lib/fast/out"], ["lib/fast/data"])
+
+
 def test_without_git_all_source_is_code_wherever_it_lies(project: Path, places: Places) -> None:
     fill(project, "runs/launch.py", "src/deep/model.py", "src/big.bin", size_bytes=40 << 20)
     fill(project, ".hidden/x")

@@ -299,7 +299,8 @@ def _read(tree: WorkTree, prefix: PurePosixPath, without: Sequence[str]) -> None
             tree.files.append(File(path=str(path), source=place, is_executable=executable, size=status.st_size))
     for name in sorted(_listed(tree.top / prefix, "-oi", "--directory")):
         path = prefix / name
-        tree.ignored.add(str(path))
+        if not tree.is_ignored(path):  # git names a folder and one in it, where the inner one is all that the outer has
+            tree.ignored.add(str(path))
 
 
 def _listed(folder: Path, *flags: str) -> set[str]:
