@@ -247,6 +247,25 @@ def test_runs_that_stop_at_a_target_or_were_told_how_long_to_train_may_end_at_ot
     assert [note.key for note in by_length.notes] == ["last_step"]
 
 
+def test_a_flag_of_the_program_may_be_what_chooses_its_precision_which_then_is_one_within_an_arm() -> None:
+    flagged = [
+        replace(one, uid=f"{one.uid}-{dtype}")
+        for dtype, seen in (("float32", "fp32"), ("bfloat16", "amp_bf16"))
+        for one in arm("own", VALUES, precision_effective=seen, params={"workload.args.dtype": dtype})
+    ]
+
+    cell = compare(flagged, {}, ComparisonRequest(by="dtype")).cells[0]
+
+    assert [(row.level, row.precision_effective) for row in cell.rows] == [
+        ("bfloat16", ("amp_bf16",)),
+        ("float32", ("fp32",)),
+    ]
+    assert cell.confounders == ()
+    mixed = [*flagged[:-1], replace(flagged[-1], precision_effective="fp32")]
+    with pytest.raises(ComparisonError, match=r"precision_effective: fp32 \(4 runs: bfloat16, float32\); "):
+        compare(mixed, {}, ComparisonRequest(by="dtype"))
+
+
 def test_an_option_that_makes_another_arithmetic_is_in_the_name_of_the_level() -> None:
     unscaled = arm("amp_fp16", VALUES, params={"precision.loss_scaling": False})
     truncated = arm("tf32", VALUES, params={"precision.rounding": "rz"}, numerics="emulated")

@@ -25,12 +25,13 @@ CELL_GROUPS = tuple(group for group in GROUPS if group != "precision")
 SOFTWARE = ("framework", "torch", "tensorflow", "keras", "jax", "jaxlib", "cuda", "cudnn", "nccl")  # facts
 _GPUS = ("gpu_model", "n_gpus", "gpu_driver", "gpu_power_limit_w", "gpu_max_sm_mhz", "gpu_ecc")
 _DEVICES = ("resources.nodes", "resources.gpus_per_node")
+PRECISION_EFFECTIVE = "precision_effective"  # a fact, of what the program was seen to multiply
 # What cannot stay alike when the factor changes: it goes with the factor, and is listed where it differs.
 _COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("data.path", "workload.cwd", *_GPUS, "cpu_model"),
     "container": (*SOFTWARE, "packages", "image_sha256", "python"),
     "model": (*SOFTWARE, "code"),  # it may bring another recipe, with another framework
-    "precision": ("precision_effective",),
+    "precision": (PRECISION_EFFECTIVE,),
     "strategy": (*_DEVICES, "n_gpus"),
     "resources.nodes": ("n_gpus",),
     "resources.gpus_per_node": ("strategy.processes_per_node", "n_gpus"),
@@ -38,7 +39,8 @@ _COMPANIONS: Mapping[str, tuple[str, ...]] = {
 }
 _SHORT = {"devices": ",".join(_DEVICES), "profile": "profile.tool"}  # words for keys of other names
 LAST_STEP = "last_step"  # a fact of a run and a metric: the step at which it was last reported
-_SAY_HOW_LONG = ("training.", "workload.")  # settings by which a run may be meant to take other steps
+_PROGRAMS_OWN = "workload."
+_SAY_HOW_LONG = ("training.", _PROGRAMS_OWN)  # settings by which a run may be meant to take other steps
 _UNITS_OF_STATISTICS = ("seed",)
 _MOST_NAMED = 3
 _ARGUMENTS = "workload.args."  # what was swept of the user's own command line, by the name of the flag
@@ -72,13 +74,16 @@ class Factor:
     def owns(self, key: str) -> bool:
         """Whether the setting or fact *key* may change along with the factor: it is about it, or follows from it.
 
-        With the strategy, for example, the number of nodes may change; with the cluster the model of the GPU.
+        With the strategy, for example, the number of nodes may change; with the cluster the model of the GPU; with a
+        flag of the user's program the precision that it computes in.
         """
         if self.parts:
             return any(part.owns(key) for part in self.parts)
         section = "container" if self.key.startswith("container.") else self.name
         if key == LAST_STEP and self.key.startswith(_SAY_HOW_LONG):
             return True
+        if key == PRECISION_EFFECTIVE and self.key.startswith(_PROGRAMS_OWN):
+            return True  # --dtype: on one device, with one software, nothing else has chosen it
         return self.is_about(key) or key in _COMPANIONS.get(section, ())
 
     def level(self, run: RunRecord) -> str:

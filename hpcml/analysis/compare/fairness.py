@@ -18,7 +18,16 @@ from statistics import median
 from typing import Literal
 
 from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.factor import LAST_STEP, SOFTWARE, Factor, setting_of, show, suggest, with_distinct_settings
+from hpcml.analysis.compare.factor import (
+    LAST_STEP,
+    PRECISION_EFFECTIVE,
+    SOFTWARE,
+    Factor,
+    setting_of,
+    show,
+    suggest,
+    with_distinct_settings,
+)
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Discrepancy, Occurrence
 from hpcml.model.identity import changes_results
@@ -29,14 +38,14 @@ _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked whe
 _BINDING_FACTS = (
     *("device", "gpu_model", "n_gpus", "gpu_driver", "gpu_power_limit_w", "gpu_max_sm_mhz", "gpu_ecc"),
     *("cpu_model", "threads", *SOFTWARE, "image_sha256", "code", "packages"),
-    *("gpu_shared", "thermal_throttling", "precision_effective", LAST_STEP),
+    *("gpu_shared", "thermal_throttling", PRECISION_EFFECTIVE, LAST_STEP),
 )
 _NOTED_FACTS = (
     *("hostname", "git_commit", "git_dirty", "kernel", "python", "cpu_capability", "blas"),
     "power_throttling",  # under one cap it is what the arm itself does: a precision that draws more is slowed more
 )
 # Known of a run only if it was measured beside it, or probed: not to know it is no difference, the rows flag it.
-_MEASURED = frozenset({"gpu_shared", "thermal_throttling", "power_throttling", "precision_effective"})
+_MEASURED = frozenset({"gpu_shared", "thermal_throttling", "power_throttling", PRECISION_EFFECTIVE})
 # Facts that are looked up elsewhere than among the facts of a run, or beside them (`_fact`).
 _ELSEWHERE = _MEASURED | {LAST_STEP, "code", "git_commit", "git_dirty"}
 _THROTTLED_FROM = 0.01  # of the time
@@ -177,7 +186,7 @@ def _fact(key: str) -> _Read:  # noqa: PLR0911 - one for each kind
         return lambda run: run.git_commit
     if key == "git_dirty":
         return lambda run: run.git_dirty
-    if key == "precision_effective":
+    if key == PRECISION_EFFECTIVE:
         return lambda run: run.precision_effective
     if key == "gpu_shared":
         return lambda run: _yes(run.usage.energy_scope == "shared" if run.usage and run.usage.energy_scope else None)
