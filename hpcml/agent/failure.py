@@ -6,6 +6,7 @@ after the workload.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
     """Return *outcome* with what the program said of its failure in its reason; as it is, where it said nothing.
 
     A message of hpcml_client is the reason, of the first failed rank that printed one. Otherwise the last exception
-    follows it that the rank printed which failed first, where that left by itself.
+    follows it that the rank printed which failed first, where that left by itself or aborted.
     """
     if outcome.state is not State.FAILED:
         return outcome
@@ -68,8 +69,9 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
     printed = [_last_words(turn, attempt, first + rank) for rank in outcome.failed_ranks]
     if said := next(filter(None, map(ended_because, printed)), None):
         return replace(outcome, reason=said)
-    left_by_itself = outcome.exit_code is not None and how(outcome.exit_code) in (outcome.reason or "")
-    exception = last_exception(printed[0]) if left_by_itself and printed else None
+    code = -signal.SIGABRT if outcome.signal == signal.SIGABRT else outcome.exit_code
+    by_itself = code is not None and how(code) in (outcome.reason or "")
+    exception = last_exception(printed[0]) if by_itself and printed else None
     return replace(outcome, reason=f"{outcome.reason}; last exception: {exception}") if exception else outcome
 
 

@@ -65,6 +65,8 @@ _INSTALL_CLIENT = (
 _NO_MODULE = re.compile(r"^(?:\[rank\d+\]: ?)?ModuleNotFoundError: No module named '([\w.]+)'\s*\Z", re.MULTILINE)
 _TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?)?(?:.* )?Traceback \(most recent call last\):\s*$")
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_TERMINATED = re.compile(r"terminate called after throwing an instance of '(?P<type>[^']+)'$")  # libstdc++
+_WHAT = re.compile(r" +what\(\): +(?P<message>.*)")  # its next line
 # What launchers end with when what they have started failed: torchrun; accelerate, deepspeed
 _OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
 _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
@@ -189,16 +191,22 @@ def ended_because(log_tail: str) -> str | None:
 def last_exception(printed: str) -> str | None:
     r"""Return type and message of the last exception whose traceback was *printed*, as far as one line has it, or None.
 
-    A launcher's, which only says that what it has started failed, counts where there is no other.
+    Also of one that ended a C++ program. A launcher's, which only says that what it has started failed, counts where
+    there is no other.
 
     >>> last_exception("Traceback (most recent call last):\n  File ...\nValueError: no such layer\nBye.\n")
     'ValueError: no such layer'
     """
     found: list[str] = []
+    terminated = ""  # the type of a C++ exception
     rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
     for line in _COLOUR.sub("", printed).splitlines():
         if begins := _TRACEBACK.match(line):
             rank = begins["rank"] or ""
+        elif ended := _TERMINATED.match(line):
+            found.append(terminated := ended["type"])
+        elif found and found[-1] is terminated and (what := _WHAT.match(line)):
+            found[-1] = f"{terminated}: {what['message']}"
         elif rank is not None and line.startswith(rank) and (words := line[len(rank) :]) and not words[0].isspace():
             rank = None
             if _EXCEPTION.match(words):

@@ -216,12 +216,21 @@ db.commit()
 """
 
 
+CPP_ENDS = b"terminate called after throwing an instance of 'A'\n  what():  b\n"
+
+
 @pytest.mark.parametrize(
     ("code", "state", "exit_code", "reason"),
     [
         ("raise SystemExit(3)", "FAILED", 3, "exit status 3"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "FAILED", None, "killed by SIGKILL"),
         ("import sys; print('x' * 100_000_000); sys.exit(1)", "FAILED", 1, "exit status 1"),
+        (
+            f"import os; os.write(2, {CPP_ENDS!r}); os.abort()",
+            "FAILED",
+            None,
+            "killed by SIGABRT; last exception: A: b",
+        ),
         ("raise KeyError('a')", "FAILED", 1, "exit status 1; last exception: KeyError: 'a'"),
     ],
 )

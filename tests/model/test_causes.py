@@ -144,6 +144,10 @@ Original Traceback (most recent call last):
     raise ValueError
 ValueError: bad sample
 """
+CPP = """Number of labels: 3
+terminate called after throwing an instance of 'fasttext::DenseMatrix::EncounteredNaNError'
+  what():  Encountered NaN.
+"""
 LONG = f"{TRACEBACK}_pickle.UnpicklingError: Weights only load failed.\n\t(1) In 2.6 ...\n\nCheck the documentation.\n"
 
 
@@ -157,6 +161,8 @@ LONG = f"{TRACEBACK}_pickle.UnpicklingError: Weights only load failed.\n\t(1) In
         (f"{TRACEBACK}\x1b[1;35mValueError\x1b[0m: \x1b[35min colour\x1b[0m\n", "ValueError: in colour"),
         (f"Process Worker-1:\n{TRACEBACK}ValueError: of a child\n", "ValueError: of a child"),
         (WORKER, "ValueError: bad sample"),
+        (CPP, "fasttext::DenseMatrix::EncounteredNaNError: Encountered NaN."),
+        ("terminate called after throwing an instance of 'int'\n", "int"),
         (TORCHRUN, "KeyError: 'lr'"),
         (f"{TRACEBACK}subprocess.CalledProcessError: returned 1\n", "subprocess.CalledProcessError: returned 1"),
         (f"{TRACEBACK}ValueError: {'x' * 300}\n", f"ValueError: {'x' * 225}..."),
