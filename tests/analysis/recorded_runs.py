@@ -73,7 +73,7 @@ def run(
         "state": State.COMPLETED,
         "reason": None,
         "exit_code": 0,
-        "attempt": 1,
+        "attempt": 0,
         "scheduler": "slurm",
         "job_id": "4711",
         "array_index": None,

@@ -209,7 +209,7 @@ def test_the_runs_that_differ_in_the_fewest_settings_speak() -> None:
         {"numerics": "emulated"},
         {"facts": {**FACTS, "device": "cpu"}},
         {"state": State.FAILED},
-        {"attempt": 2},
+        {"attempt": 1},
     ],
 )
 def test_other_work_says_nothing(other: dict[str, Any]) -> None:

@@ -206,5 +206,7 @@ def _over_nodes(arm: Arm, terms: Terms, ups: SpeedUps) -> dict[str, PlacedRatio 
 
 def _requeue_flags(arm: Arm, terms: Terms) -> list[str]:
     """Return the flag for runs that were started again: their times to the target include the queue."""
-    waited = sum(reach.run.attempt > 1 and reach.at_s is not None for reach in terms.reaches.get(arm.level, ()))
+    waited = sum(reach.run.attempt > 0 and reach.at_s is not None for reach in terms.reaches.get(arm.level, ()))
+    if waited == 1:
+        return ["1 run was started more than once: its time to the target holds the waiting"]
     return [f"{waited} runs were started more than once: their times to the target hold the waiting"] if waited else []

@@ -375,7 +375,7 @@ def devices_of(params: Mapping[str, Any]) -> int:
 
 
 def _is_same_work(wanted: Wanted, run: RunRecord) -> bool:
-    if run.state is not State.COMPLETED or run.wall_s is None or run.wall_s <= 0 or run.attempt > 1:
+    if run.state is not State.COMPLETED or run.wall_s is None or run.wall_s <= 0 or run.attempt > 0:
         return False  # between two attempts lies the queue
     if any(show(wanted.params.get(key)) != show(run.params.get(key)) for key in _SAME_WORK):
         return False
