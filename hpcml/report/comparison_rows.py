@@ -36,7 +36,7 @@ from hpcml.report.document import (
     span,
     words,
 )
-from hpcml.report.text import decimals_for, duration, ends, number, p_value, to_decimals
+from hpcml.report.text import decimals_for, duration, ends, number, p_value, ratio_decimals, to_decimals
 
 RowQuantities = Callable[[Comparison, Cell], Sequence[Quantity[Row]]]
 _GROUPS = ("model", "data", "strategy", "layout", "cluster", "container")
@@ -386,14 +386,17 @@ def _why_no_speed(row: Row) -> str | None:
 def _speedup(row: Row) -> Entry:
     if row.speed is None or row.speed.step_ms is None:
         return NOTHING
-    return Entry(text="1", order=1.0) if row.verdict == "reference" else fixed(row.speed.speedup, 2)
+    if row.verdict == "reference":
+        return Entry(text="1", order=1.0)
+    return fixed(row.speed.speedup, ratio_decimals(row.speed.speedup_ci95))
 
 
 def _short_speedup(row: Row) -> Entry:
     if row.speed is None:
         return words(_no_speed(row))
+    decimals = ratio_decimals(row.speed.speedup_ci95)
     if row.verdict == "reference":
         text = "" if row.speed.step_ms is None else "1"
     else:
-        text = "" if row.speed.speedup is None else f"{row.speed.speedup:.2f}"
-    return Entry(text=text, interval=ends(row.speed.speedup_ci95, 2))
+        text = "" if row.speed.speedup is None else to_decimals(row.speed.speedup, decimals)
+    return Entry(text=text, interval=ends(row.speed.speedup_ci95, decimals))

@@ -21,7 +21,7 @@ from typing import Generic, Literal, TypeVar
 
 from hpcml.codec import Json
 from hpcml.model.comparison import Interval, Verdict
-from hpcml.report.text import duration, ends, number, to_decimals
+from hpcml.report.text import duration, ends, number, ratio_decimals, to_decimals
 
 Tone = Literal["good", "bad", "doubt", "plain", "faint", "conclusion", "strong"]
 Kind = Literal["number", "interval", "text", "bar"]
@@ -303,7 +303,7 @@ class Quantity(Generic[RowT]):
             return self.write(row)
         value = self.value(row)
         if isinstance(value, Interval):
-            return between(value, 2)
+            return between(value, ratio_decimals(value))
         return figure(value) if isinstance(value, int | float) else words(value)
 
     def short_entry(self, row: RowT) -> Entry:

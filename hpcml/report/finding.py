@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from hpcml.model.comparison import Cell, Comparison, Interval, Losses, Row, RowLook, Verdict
+from hpcml.model.comparison import Cell, Comparison, Losses, Row, RowLook, Verdict
 from hpcml.report.comparison_rows import cell_decimals, verdict_words
 from hpcml.report.document import VERDICT_TONES, Finding
-from hpcml.report.text import ends, to_decimals
+from hpcml.report.text import ratio, to_decimals
 
 AFTERWARDS = "the margin was given on the command line, afterwards: fix it beforehand (objective.margin)"
 ENOUGH_IS_SAID = "indicative only"  # a flag of rows with few seeds, which findings say in their own words
@@ -167,16 +167,12 @@ def _doubts(cell: Cell, row: Row) -> Iterator[str]:
 
 def _ratios(cell: Cell, row: Row) -> Iterator[str]:
     if row.speed and row.speed.speedup is not None:
-        yield f"{_times(row.speed.speedup, row.speed.speedup_ci95)} times as fast as {cell.reference}"
+        yield f"{ratio(row.speed.speedup, row.speed.speedup_ci95)} times as fast as {cell.reference}"
     if row.cost and row.cost.energy_ratio is not None:
-        yield f"{_times(row.cost.energy_ratio, row.cost.energy_ratio_ci95)} times its energy per sample"
+        yield f"{ratio(row.cost.energy_ratio, row.cost.energy_ratio_ci95)} times its energy per sample"
     if row.to_target and row.to_target.ratio is not None:
         reached = f"reached {row.to_target.target:g} in {row.to_target.reached} of {row.to_target.n} runs"
-        yield f"{_times(row.to_target.ratio, row.to_target.ratio_ci95)} times its time to the target ({reached})"
-
-
-def _times(value: float, interval: Interval | None) -> str:
-    return f"{value:.2f}" + ("" if interval is None else f" {ends(interval, 2)}")
+        yield f"{ratio(row.to_target.ratio, row.to_target.ratio_ci95)} times its time to the target ({reached})"
 
 
 def heading(cell: Cell) -> str:

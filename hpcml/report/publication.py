@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hpcml.model.comparison import Cell
+from hpcml.model.comparison import Cell, Comparison
 from hpcml.model.publication import Publication
 from hpcml.model.query_results import ReportGroup
 from hpcml.model.records import RunRecord
@@ -91,7 +91,11 @@ def _styles(publication: Publication) -> Styles:
 def _counted(publication: Publication) -> str:
     states = Counter(run.state.value for run in publication.runs)
     listed = ", ".join(f"{n} {state}" for state, n in states.most_common())
-    return f"{len(publication.runs)} run{'s'[: len(publication.runs) != 1]} ({listed})"
+    return f"{_runs(len(publication.runs))} ({listed})"
+
+
+def _runs(n: int) -> str:
+    return f"{n} run{'s'[: n != 1]}"
 
 
 def _summary(publication: Publication) -> Section:
@@ -194,7 +198,7 @@ def _all_runs(publication: Publication, levels: Mapping[str, str]) -> Table:
         text_column("state"),
         number_column(metric or "objective"),
         number_column("wall time"),
-        number_column("attempts"),
+        number_column("attempt"),
         number_column("energy", "kJ"),
         number_column("mean power", "W"),
         text_column("tags"),
@@ -221,7 +225,8 @@ def _all_runs(publication: Publication, levels: Mapping[str, str]) -> Table:
         ]
         for run in publication.runs
     ]
-    table = without_empty_columns(Table(caption=f"All {len(rows)} runs", columns=columns, rows=rows))
+    caption = "The only run" if len(rows) == 1 else f"All {len(rows)} runs"
+    table = without_empty_columns(Table(caption=caption, columns=columns, rows=rows))
     return table if len(rows) <= _MANY else _said_once(table)
 
 
@@ -300,7 +305,9 @@ def _methods(publication: Publication) -> Iterator[str]:
         yield (
             "The unit is the seed: a run gives one number, the last value of its metric, and runs with the same seed "
             "are averaged first. Means and speed-ups have 95 % intervals of Student's t; differences have 90 % "
-            "intervals, paired by seed where all arms have the same seeds, else by Welch."
+            "intervals: paired by the seeds that a row shares with the reference, which are three or more and half of "
+            "the larger arm at least; with three or more that are fewer than half these are pairs and the others stand "
+            "beside them; else by Welch. The table says which."
         )
         yield (
             "A verdict compares the 90 % interval of the difference with a margin: equivalent, it lies inside; better "
@@ -309,10 +316,7 @@ def _methods(publication: Publication) -> Iterator[str]:
             "(TOST) says the same as the interval."
         )
         yield from _origin_cells(publication)
-        yield (
-            "Speed is the median step time in steady state, over the same steps of all arms; speed-ups are ratios of "
-            "time per sample, computed on logarithms. Only runs that were all computed natively have a speed."
-        )
+        yield from _speed_methods(comparison)
         if any(row.cost for cell in comparison.cells for row in cell.rows):
             yield (
                 "Energy is that of the GPU boards alone, of whole runs, as the table says by which method and in "
@@ -329,11 +333,32 @@ def _methods(publication: Publication) -> Iterator[str]:
         )
     for what, why in publication.left_out.items():
         yield f"{what} is not in this report: {'; '.join(line.strip() for line in why.splitlines())}."
-    yield "Effective precision is what a probe measured on the device of the run, not what was asked for."
     yield (
-        f"Made by hpcml {publication.hpcml_version} at {publication.made_at} out of {len(publication.runs)} runs. An "
+        "Effective precision is what a program's own products were seen to compute in; where they were not observed, "
+        "what a probe measured on the device of the run; never what was asked for."
+    )
+    yield (
+        f"Made by hpcml {publication.hpcml_version} at {publication.made_at} out of {_runs(len(publication.runs))}. An "
         "empty place in a table means that the value was not measured."
     )
+
+
+def _speed_methods(comparison: Comparison) -> Iterator[str]:
+    """Yield how speeds were obtained, if any row has one: of medians, or in cells where these mislead of means."""
+    speeds = [(cell, row.speed) for cell in comparison.cells for row in cell.rows if row.speed is not None]
+    if all(speed.step_ms is None for _, speed in speeds):
+        return
+    together = all(cell.steady_from_step is not None for cell, speed in speeds if speed.step_ms is not None)
+    steps = "the same steps of all arms" if together else "the last half of each run's steps where runs share too few"
+    yield (
+        f"Speed is the median step time in steady state, over {steps}; speed-ups are ratios of time per sample, "
+        "computed on logarithms. Only runs that were all computed natively have a speed."
+    )
+    if any(speed.speedup_of == "means" for _, speed in speeds):
+        yield (
+            "Where steps are of two kinds, or means tell another speed-up than medians, speed-ups and samples per "
+            "second are of mean step times, as the column 'speed-up of' says; the column 'step' has the median."
+        )
 
 
 def _origin_cells(publication: Publication) -> Iterator[str]:
@@ -378,7 +403,7 @@ def reproduction_section(publication: Publication) -> Section:
         ]
         parts.append(Table(caption="Where each command was typed, and with which code", columns=columns, rows=rows))
     if publication.without_origin:
-        lines = [f"{n} runs: {why}" for why, n in sorted(publication.without_origin.items())]
+        lines = [f"{_runs(n)}: {why}" for why, n in sorted(publication.without_origin.items())]
         parts += [Paragraph(text="Of these runs the command is not known:"), Remarks(lines=lines)]
     parts.append(Paragraph(text="This report is made again by:"))
     parts.append(Commands(lines=[shlex.join(publication.command_line)]))

@@ -31,7 +31,7 @@ from hpcml.report.document import (
     short_table,
     words,
 )
-from hpcml.report.text import number
+from hpcml.report.text import number, ratio, ratio_decimals
 from hpcml.report.text_charts import bar
 
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
@@ -167,7 +167,7 @@ def _speeds(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
             key="speedup",
             heading="speed-up",
             value=lambda point: point.speedup,
-            write=lambda point: fixed(point.speedup, 2),
+            write=lambda point: fixed(point.speedup, ratio_decimals(point.speedup_ci95)),
             section=_REPORT,
             order=1,
             short=Short(
@@ -198,7 +198,7 @@ def _speeds(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
             heading="gain over the next smaller",
             unit="ratio",
             value=lambda point: point.gain,
-            write=lambda point: fixed(point.gain, 2),
+            write=lambda point: fixed(point.gain, ratio_decimals(point.gain_ci95)),
             section=_REPORT,
             order=3,
             short=Short(
@@ -256,7 +256,7 @@ def _interval(key: str, value: Callable[[ScalingPoint], Interval | None], *, ord
         heading="95 % interval",
         kind="interval",
         value=value,
-        write=lambda point: between(value(point), 2),
+        write=lambda point: between(found := value(point), ratio_decimals(found)),
         section=_REPORT,
         order=order,
         short=None,
@@ -264,10 +264,7 @@ def _interval(key: str, value: Callable[[ScalingPoint], Interval | None], *, ord
 
 
 def _estimate(value: float | None, interval: Interval | None) -> str:
-    if value is None:
-        return ""
-    ends = "" if interval is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
-    return f"{value:.2f}{ends}"
+    return "" if value is None else ratio(value, interval)
 
 
 def _percent(value: float | None, interval: Interval | None) -> str:
@@ -277,11 +274,11 @@ def _percent(value: float | None, interval: Interval | None) -> str:
     return f"{value * 100:.0f} %{ends}"
 
 
-def _change(ratio: float | None, interval: Interval | None) -> str:
-    if ratio is None:
+def _change(value: float | None, interval: Interval | None) -> str:
+    if value is None:
         return ""
     ends = "" if interval is None else f" [{(interval.low - 1) * 100:+.1f}, {(interval.high - 1) * 100:+.1f}]"
-    return f"{(ratio - 1) * 100:+.1f} %{ends}"
+    return f"{(value - 1) * 100:+.1f} %{ends}"
 
 
 def _cell(cell: ScalingCell) -> Section:

@@ -144,6 +144,21 @@ def ends(interval: Interval | None, decimals: int, *, signed: bool = False) -> s
     return f"[{low}, {high}]"
 
 
+def ratio_decimals(interval: Interval | None) -> int:
+    """Return how many decimals a ratio near 1 and its interval need: one digit of its width, from 2 up to 5.
+
+    With two alone, 1.008 [1.004, 1.011] would be 1.01 [1.00, 1.01], and nobody could tell whether 1 lies inside.
+    """
+    width = 0.0 if interval is None else interval.high - interval.low
+    return max(2, min(5, -math.floor(math.log10(width)))) if 0 < width < math.inf else 2
+
+
+def ratio(value: float, interval: Interval | None) -> str:
+    """Return a ratio with its interval, where there is one: "1.25 [1.22, 1.28]"."""
+    decimals = ratio_decimals(interval)
+    return f"{to_decimals(value, decimals)} {ends(interval, decimals)}".strip()
+
+
 def size(count: int) -> str:
     """Return a number of bytes in binary units.
 

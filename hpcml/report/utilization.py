@@ -27,7 +27,7 @@ from hpcml.report.document import (
 )
 from hpcml.report.text import number
 from hpcml.report.text_charts import bar
-from hpcml.report.utilization_charts import achieved_chart, attained_name, roofline_chart
+from hpcml.report.utilization_charts import achieved_chart, attained_names, roofline_chart
 
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
 _REPORT = "report"
@@ -76,11 +76,13 @@ def utilization_section(attainment: Attainment) -> Section:
 
     The charts have only the cells whose rate and peak are both known; the table has all.
     """
-    known = [each for each in attainment.attained if each.achieved_tflops is not None and each.peak_tflops is not None]
-    parts: list[Part] = [achieved_chart(known)] if known else []
-    if (roofline := roofline_chart(attainment.attained)) is not None:
-        parts.append(roofline)
-    chosen = [each for each in _quantities([]) if each.section == _REPORT]
+    charts = achieved_chart(attainment.attained), roofline_chart(attainment.attained)
+    parts: list[Part] = [chart for chart in charts if chart is not None]
+    names = dict(zip(map(id, attainment.attained), attained_names(attainment.attained), strict=True))
+    chosen = [
+        Quantity(heading="runs", kind="text", value=lambda row: names[id(row)], section=_REPORT, short=None),
+        *(each for each in _quantities([]) if each.section == _REPORT),
+    ]
     parts.append(report_table("What was attained, in steady state, for each device", chosen, attainment.attained))
     if attainment.remarks:
         parts.append(Remarks(lines=attainment.remarks))
@@ -123,7 +125,6 @@ def _lower_roof(row: Attained) -> str | None:
 def _quantities(wheres: Sequence[str]) -> list[Quantity[Attained]]:
     """Return the quantities of the runs of a cell in one precision, in the order of the columns in CSV."""
     return [
-        Quantity(heading="runs", kind="text", value=attained_name, section=_REPORT, order=-9, short=None),
         *(_hidden(key, partial(lambda key, row: row.where.get(key), key)) for key in wheres),
         Quantity(key="precision", heading="precision", kind="text", value=lambda row: row.precision,
                  short=Short(order=-2)),

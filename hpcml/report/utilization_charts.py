@@ -22,20 +22,44 @@ from hpcml.report.document import (
 
 _MARGIN = 4.0  # of a chart of roofs: times further than the outermost point or ridge
 _AXIS = "FLOP for each byte of memory traffic"
+_ARGUMENTS = "workload.args."  # before the name of a flag of the user's own program
 
 
-def attained_name(each: Attained) -> str:
-    """Return a name that distinguishes *each* from the others in a chart."""
-    model = each.where.get("model")
-    return f"{model} · {each.precision}" if model else each.precision
+def attained_names(attained: Sequence[Attained]) -> list[str]:
+    """Return a name for each of *attained* that distinguishes it from the others, in their order.
 
-
-def achieved_chart(known: Sequence[Attained]) -> Chart:
-    """Return achieved rate and peak in TFLOP/s of one device, of the cells that have both.
-
-    The peak is the outlined bar, the achieved rate the filled one in it. *known* must not be empty.
+    That is the model and the precision, and between them each other setting, and the device, in which these differ.
     """
-    names = [drawn_text(attained_name(each)) for each in known]
+    told: dict[str, list[str]] = {}
+    for key in dict.fromkeys(key for each in attained for key in each.where):
+        told[key.removeprefix(_ARGUMENTS)] = [each.where.get(key, "not set") for each in attained]
+    told["device"] = [each.device or "not known" for each in attained]
+    telling = [key for key, values in told.items() if key != "model" and len(set(values)) > 1]
+    return [
+        " · ".join(
+            [
+                *([each.where["model"]] if "model" in each.where else []),
+                *(f"{key} {told[key][at]}" for key in telling),
+                each.precision,
+            ]
+        )
+        for at, each in enumerate(attained)
+    ]
+
+
+def achieved_chart(attained: Sequence[Attained]) -> Chart | None:
+    """Return achieved rate and peak in TFLOP/s of one device, of the cells that have both; None where there is none.
+
+    The peak is the outlined bar, the achieved rate the filled one in it.
+    """
+    both = [
+        (name, each)
+        for name, each in zip(attained_names(attained), attained, strict=True)
+        if each.achieved_tflops is not None and each.peak_tflops is not None
+    ]
+    if not both:
+        return None
+    known, names = [each for _, each in both], [drawn_text(name) for name, _ in both]
     styles = level_styles([each.precision for each in known])
     peak = {
         "type": "bar",
@@ -58,9 +82,9 @@ def achieved_chart(known: Sequence[Attained]) -> Chart:
     table = Table(
         caption="TFLOP/s of one device",
         columns=[text_column("runs"), number_column("achieved", "TFLOP/s"), number_column("peak", "TFLOP/s")],
-        rows=[[words(attained_name(each)), figure(each.achieved_tflops), figure(each.peak_tflops)] for each in known],
+        rows=[[words(name), figure(each.achieved_tflops), figure(each.peak_tflops)] for name, each in both],
     )
-    spoken = "; ".join(f"{attained_name(each)}: {each.achieved_tflops:.3g} of {each.peak_tflops:.4g}" for each in known)
+    spoken = "; ".join(f"{name}: {each.achieved_tflops:.3g} of {each.peak_tflops:.4g}" for name, each in both)
     return Chart(
         title="Achieved and peak",
         described=f"TFLOP/s of one device: filled what was achieved, outlined the peak of that precision. {spoken}.",
@@ -109,7 +133,7 @@ def roofline_chart(attained: Sequence[Attained]) -> Chart | None:
     precision has a roof, the lower of bandwidth times intensity and of the peak; each cell is a point below it. None
     where no cell has all four numbers.
     """
-    points = [point for point in map(_point, attained) if point is not None]
+    points = [point for point in map(_point, attained_names(attained), attained) if point is not None]
     if not points:
         return None
     where = [x for point in points for x in (point.intensity, point.ridge)]
@@ -135,13 +159,13 @@ def roofline_chart(attained: Sequence[Attained]) -> Chart | None:
     )
 
 
-def _point(each: Attained) -> _BelowRoofs | None:
+def _point(name: str, each: Attained) -> _BelowRoofs | None:
     """Return the point of a cell below its roofs; None where one of the four numbers is not known."""
     intensity, achieved = each.intensity_flop_per_byte, each.achieved_tflops
     if not intensity or not achieved or not each.peak_tflops or not each.bandwidth_gbs:
         return None
     return _BelowRoofs(
-        name=attained_name(each),
+        name=name,
         precision=each.precision,
         intensity=intensity,
         achieved_tflops=achieved,

@@ -22,7 +22,9 @@ from rich.console import Console, RenderableType
 from hpcml.model.comparison import Excluded
 from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint, SerialShare
 from hpcml.model.utilization import Attained, Attainment, Published
+from hpcml.report.document import Chart, Table
 from hpcml.report.text_charts import bar, can_draw
+from hpcml.report.utilization import utilization_section
 
 REFERENCE = ScalingPoint(
     devices=1, n=5, n_failed=0, batch_size=64, step_ms=100.0, samples_per_s=640.0, speedup=None, speedup_ci95=None,
@@ -164,6 +166,24 @@ def test_no_table_of_a_program_mixes_runs_with_published_figures() -> None:
     assert [line["value"] for line in figures] == ["3660.58"]
     assert set(json.loads(attainment_json(ATTAINMENT))) >= {"format", "attained", "published", "remarks"}
     assert "| tf32 | 5 | 4 |" in attainment_markdown(ATTAINMENT)
+
+
+def test_a_report_tells_runs_apart_that_differ_in_a_flag_of_the_program_or_in_the_device() -> None:
+    rows = [
+        replace(ROW, where={**ROW.where, "model": "custom", "workload.args.lr": lr}, device=device)
+        for lr, device in (("0.1", "cuda (A100)"), ("0.5", "cuda (A100)"), ("0.5", "cuda (H100)"))
+    ]
+    section = utilization_section(Attainment(n_runs=15, attained=tuple(rows), published=()))
+
+    table = next(part for part in section.parts if isinstance(part, Table))
+    chart = next(part for part in section.parts if isinstance(part, Chart))
+    names = [line[0].text for line in table.rows]
+    assert names == [
+        "custom · lr 0.1 · device cuda (A100) · tf32",
+        "custom · lr 0.5 · device cuda (A100) · tf32",
+        "custom · lr 0.5 · device cuda (H100) · tf32",
+    ]
+    assert all(trace.drawn["y"] == names for trace in chart.traces)
 
 
 def test_hostile_names_stay_text() -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcml.model.comparison import Interval
 from hpcml.report.render.data import json_ready
 from hpcml.report.render.markdown import safe_markdown
-from hpcml.report.text import decimals_for, duration, number, p_value, safe
+from hpcml.report.text import decimals_for, duration, number, p_value, ratio, safe
 
 
 @settings(deadline=None)
@@ -80,3 +81,14 @@ def test_small_p_values_are_not_zero() -> None:
 
 def test_json_gets_text_where_it_has_no_number() -> None:
     assert json_ready({"a": [math.nan, math.inf, -math.inf, 1.5, None]}) == {"a": ["nan", "inf", "-inf", 1.5, None]}
+
+
+def test_a_ratio_has_the_digits_that_tell_whether_one_lies_inside() -> None:
+    def told(value: float, low: float, high: float) -> str:
+        return ratio(value, Interval(low=low, high=high, confidence=0.95))
+
+    assert told(1.0081, 1.0042, 1.0112) == "1.008 [1.004, 1.011]"
+    assert told(1.83, 1.822, 1.848) == "1.83 [1.82, 1.85]"
+    assert told(0.5114, 0.51139, 0.51141) == "0.51140 [0.51139, 0.51141]"
+    assert told(2.0, 2.0, 2.0) == "2.00 [2.00, 2.00]"
+    assert ratio(0.87, None) == "0.87"

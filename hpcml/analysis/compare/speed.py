@@ -78,8 +78,8 @@ def speed_flags(arm: Arm, terms: Terms, ups: SpeedUps) -> list[str]:
     found, by_median = ups.found, ups.by_median
     if found is not None and by_median is not None and abs(found.value / by_median.value - 1) > _DIFFERENT:
         ends = by_median.ci95
-        said = "" if ends is None else f" [{ends.low:.2f}, {ends.high:.2f}]"
-        flags.append(f"speed-up by means of step times (throughput); medians say {by_median.value:.2f}{said}")
+        said = "" if ends is None else f" [{ends.low:.3g}, {ends.high:.3g}]"
+        flags.append(f"speed-up by means of step times (throughput); medians say {by_median.value:.3g}{said}")
     return flags
 
 
