@@ -5,7 +5,8 @@ carries start-up, compilation and checkpoints, and dropping ten steps removes on
 half comes within half a percent (docs/statistics.md). Step times count as one number per run.
 
 A median says nothing where there is no steady state: `find_drift` looks over the runs of an arm for times that change
-within the window, `has_modes` at one run for recurring slow steps, for which the mean is the honest number.
+within the window, `has_modes` at one run for recurring slow steps, for which the mean is the honest number. Where the
+slow steps all come before the fast ones, or behind them, nothing recurs: the run `changes_to` another pace.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +29,12 @@ from hpcml.model.records import Curve, Point
 
 _AT_ONCE = 200_000  # step times
 _Rows = npt.NDArray[np.float64]  # a row for each curve; of some functions one number each
-_Flags = npt.NDArray[np.bool_]
 T = TypeVar("T")
 MIN_STEPS = 8  # fewer in the window say nothing about a steady state
 _EXPLAINED = 0.80  # of the variance of the logarithms, by two modes: of a uniform distribution halves explain 75 %
 _APART = 1.25  # the means of two modes, at least
 _SELDOM = 0.05  # of the steps: a rarer mode is a stall now and then
+_STRAY = 0.2  # of the rarer mode's steps: so many may lie on the wrong side of a change
 _DRIFT = 0.02  # of the step time, over the window
 _DRIFT_P = 0.01
 
@@ -61,6 +62,7 @@ class SteadyState:
     p95_s: float
     n: int  # steps in the window
     window: Window
+    changes_to: Literal["slow", "fast"] | None = None  # the kind of all later steps, where they are of two kinds
 
 
 def find_window(curve: Sequence[Point]) -> Window | None:
@@ -125,7 +127,26 @@ def _states(rows: _Rows, windows: Sequence[Window]) -> Iterator[SteadyState]:
         p5, median, p95 = (_twentieth(ordered, at).tolist() for at in (1, 10, 19))
         changes = (_median(rows[:, -(n // 3) :]) / _median(rows[:, : n // 3]) - 1).tolist()
     means = [math.fsum(row) / n for row in rows.tolist()]
-    return map(SteadyState, median, means, changes, _with_modes(ordered).tolist(), p5, p95, repeat(n), windows)
+    borders = _borders_of_modes(ordered)
+    turns = [None if math.isnan(border) else _turn(row, border) for row, border in zip(rows, borders, strict=True)]
+    modes = (~np.isnan(borders)).tolist()
+    return map(SteadyState, median, means, changes, modes, p5, p95, repeat(n), windows, turns)
+
+
+def _turn(row: _Rows, border: float) -> Literal["slow", "fast"] | None:
+    """Return the kind of the later steps where one change of pace tells slow steps, above *border*, from fast ones."""
+    is_slow = row > border
+    before = np.cumsum(is_slow)[:-1]  # slow steps up to each place but the last
+    fast_before = np.arange(1, len(row)) - before
+    slow_behind = is_slow.sum() - before
+    strays = {
+        "slow": int((before + (len(row) - np.arange(1, len(row)) - slow_behind)).min()),
+        "fast": int((fast_before + slow_behind).min()),
+    }
+    most = _STRAY * min(int(is_slow.sum()), int((~is_slow).sum()))
+    if strays["slow"] <= most:
+        return "slow"
+    return "fast" if strays["fast"] <= most else None
 
 
 def _median(rows: _Rows) -> _Rows:
@@ -155,15 +176,15 @@ def has_modes(values: Sequence[float]) -> bool:
     >>> has_modes([1.0, 1.1, 3.0] * 20), has_modes([1.0, 1.1, 1.2] * 20)
     (True, False)
     """
-    return bool(_with_modes(np.array([sorted(values)], dtype=float))[0])
+    return not math.isnan(_borders_of_modes(np.array([sorted(values)], dtype=float))[0])
 
 
-def _with_modes(ordered: _Rows) -> _Flags:
-    """Tell of each row, sorted values, whether it `has_modes`."""
-    has = np.zeros(len(ordered), dtype=bool)
+def _borders_of_modes(ordered: _Rows) -> _Rows:
+    """Return of each row, sorted values, the largest of its fast kind where it `has_modes`; else nan."""
+    borders: _Rows = np.full(len(ordered), math.nan)
     n = ordered.shape[1]
     if n < MIN_STEPS:
-        return has
+        return borders
     wide = np.flatnonzero(ordered[:, -1] > _APART * ordered[:, 0])  # no means are further apart than values
     logs = np.log(ordered[wide])
     variance = np.var(logs, axis=1)
@@ -174,8 +195,9 @@ def _with_modes(ordered: _Rows) -> _Flags:
     widest = apart[np.arange(len(wide)), best]
     explained = (best + 1) * (n - best - 1) / n**2 * widest**2
     is_large = np.minimum(best + 1, n - best - 1) / n >= _SELDOM
-    has[wide] = (variance >= 1e-18) & (explained > _EXPLAINED * variance) & (widest > math.log(_APART)) & is_large
-    return has
+    has = (variance >= 1e-18) & (explained > _EXPLAINED * variance) & (widest > math.log(_APART)) & is_large
+    borders[wide[has]] = ordered[wide[has], best[has]]
+    return borders
 
 
 def find_drift(changes: Sequence[float]) -> float | None:

@@ -165,6 +165,19 @@ def test_recurring_slow_steps_count_in_the_speed_up() -> None:
     assert any(remark.startswith("speed-ups and samples/s are of mean") for remark in cell.remarks)
 
 
+def test_a_warm_up_that_reaches_into_the_window_is_no_alternation() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    shapes = {
+        "fp32": lambda s, seed: 0.02 + 0.0001 * math.sin(7 * s + seed),
+        "tf32": lambda s, seed: (0.03 if s < 120 else 0.01) + 0.0001 * math.sin(7 * s + seed),
+    }
+
+    flags = compare(runs, kept(runs, shapes)).cells[0].rows[1].flags
+
+    assert any("slow steps first, then fast ones, in 100 % of its runs" in flag for flag in flags)
+    assert not any("alternate" in flag for flag in flags)
+
+
 def test_means_are_no_remark_where_only_the_reference_has_a_speed() -> None:
     runs = arm("fp32", VALUES) + [replace(r, numerics="emulated") for r in arm("tf32", VALUES)]
     shapes = dict.fromkeys(("fp32", "tf32"), lambda s, _seed: 0.02 * (3 if s % 3 == 0 else 1))

@@ -10,7 +10,7 @@ from scaling_runs import Sweep, amdahl, constant, gustafson
 from hpcml.analysis.scaling.cells import Over, one_or_many
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.errors import ComparisonError
-from hpcml.model.records import Usage, Work
+from hpcml.model.records import Point, Usage, Work
 from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.state import State
 
@@ -50,6 +50,23 @@ def test_strong_scaling_gives_back_the_speed_ups_and_the_share_that_it_was_made_
     assert cell.no_help_beyond is None
     assert any(s.startswith("more GPUs help up to 8, the most that was tried") for s in cell.sentences)
     assert any(s.startswith("2, 4, 8 GPUs pay") for s in cell.sentences)
+
+
+def test_steps_that_recur_slowly_on_more_devices_count_in_the_speed_up() -> None:
+    sweep = Sweep()
+    sweep.law(amdahl(0.0), gpus=(1, 2))
+    for uid in [run.uid for run in sweep.runs if run.params["resources.gpus_per_node"] == 2]:
+        slow = [Point(p.step, p.t_s, p.value * (3 if p.step % 10 < 5 else 1)) for p in sweep.step_s[uid]]
+        sweep.step_s[uid] = slow  # every second: on average the two are as fast as one
+
+    cell = only(study(sweep))
+
+    two = points(cell)[2]
+    assert two.speedup == pytest.approx(1.0, rel=0.03)
+    assert two.samples_per_s == pytest.approx(640, rel=0.03)
+    assert "slow and fast steps alternate in 100 % of its runs: a median is not their speed" in two.flags
+    assert any(remark.startswith("speed-ups and samples/s are of mean step times") for remark in cell.remarks)
+    assert not any("2 GPUs pay" in sentence for sentence in cell.sentences)
 
 
 def test_weak_scaling_is_found_where_the_batch_grows_and_counts_samples() -> None:

@@ -104,3 +104,25 @@ def test_many_curves_at_once_in_columns_give_what_each_gives_alone(curves: dict[
         cuts = statistics.quantiles(inside, n=20, method="inclusive")
         assert (state.p5_s, state.median_s, state.p95_s) == (cuts[0], cuts[9], cuts[18])
         assert state.has_modes == has_modes(inside)
+
+
+def test_a_run_that_changes_its_pace_once_is_told_from_one_whose_slow_steps_recur() -> None:
+    def changes_to(inside: list[float]) -> str | None:
+        state = steady_state(points([1.0] * len(inside) + inside))
+        assert state is not None
+        assert state.has_modes
+        return state.changes_to
+
+    assert changes_to([3.0, 3.1] * 5 + [1.0, 1.1] * 20) == "fast"
+    assert changes_to([1.0, 1.1] * 20 + [3.0, 3.1] * 5) == "slow"
+    assert changes_to([3.0] * 10 + [1.0] * 20 + [3.0] + [1.0] * 20) == "fast"  # a stall now and then
+    assert changes_to([1.0, 3.0] * 25) is None
+    assert changes_to([1.0, 1.0, 1.0, 1.0, 3.0] * 10) is None
+    assert changes_to([3.0] * 10 + [1.0] * 20 + [3.0] * 10) is None
+
+
+def test_steps_of_one_kind_change_to_none() -> None:
+    state = steady_state(points([1.0, 1.1] * 40))
+
+    assert state is not None
+    assert (state.has_modes, state.changes_to) == (False, None)

@@ -20,7 +20,7 @@ from hpcml.analysis.compare.grid import find_resolution, find_scale, find_worst
 from hpcml.analysis.compare.looks import PlannedRows, about, exploratory, seen_arm
 from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_margin, find_target, find_yardstick
 from hpcml.analysis.compare.rows import Draft, adjusted, draft_row
-from hpcml.analysis.compare.speed import uses_means
+from hpcml.analysis.compare.speed import OF_MEANS, uses_means
 from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
 from hpcml.analysis.steady import SteadyState, Window, common_window, steady_states
 from hpcml.errors import ComparisonError
@@ -341,7 +341,7 @@ def _remarks(case: _Case, reference: str) -> Iterator[str]:
         yield from order_remarks(found.arms.values())
         yield from clock_remarks(case.arms)
     if case.terms.by_mean and sum(each.has_speed for each in case.arms) > 1:
-        yield "speed-ups and samples/s are of mean step times, the throughput: medians of these steps tell others"
+        yield OF_MEANS
     if case.window is None and case.terms.steady:
         yield "the last halves of these runs have too few steps in common: the speed of each is of its own last half"
 

@@ -7,7 +7,7 @@ speed-up: then the throughput counts, which is by means (`uses_means`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from statistics import fmean
@@ -19,6 +19,7 @@ from hpcml.analysis.steady import SteadyState, find_drift
 from hpcml.model.comparison import Speed
 
 _DIFFERENT = 0.05  # speed-ups of means and of medians that are further apart are both told
+OF_MEANS = "speed-ups and samples/s are of mean step times, the throughput: medians of these steps tell others"
 _Read = Callable[[SteadyState], float]
 _MEDIAN: _Read = attrgetter("median_s")  # two ways to read a state
 _MEAN: _Read = attrgetter("mean_s")
@@ -65,9 +66,7 @@ def find_speed(arm: Arm, terms: Terms, ups: SpeedUps) -> Speed:
 
 def speed_flags(arm: Arm, terms: Terms, ups: SpeedUps) -> list[str]:
     """Return the reasons to doubt the speed and the speed-up of *arm*, each one line for people."""
-    flags = []
-    if (share := _share_with_modes(arm, terms.steady)) > 0:
-        flags.append(f"slow and fast steps alternate in {share * 100:.0f} % of its runs: a median is not their speed")
+    flags = pace_flags(_states(arm, terms.steady))
     if (drift := _drift(arm, terms)) is not None:
         flags.append(f"speed not steady: step times {drift * 100:+.0f} % from first to last third of the window")
     reference = terms.reference
@@ -83,15 +82,39 @@ def speed_flags(arm: Arm, terms: Terms, ups: SpeedUps) -> list[str]:
     return flags
 
 
+def pace_flags(states: Sequence[SteadyState]) -> list[str]:
+    """Return the reasons why neither a median nor a mean of the steps of these runs may be their speed."""
+    flags = []
+    for pace, other in (("slow", "fast"), ("fast", "slow")):
+        if n := sum(state.changes_to == pace for state in states):
+            share = f"{n / len(states) * 100:.0f} % of its runs"
+            flags.append(
+                f"speed not steady: {other} steps first, then {pace} ones, in {share}: no mean of both will last"
+            )
+    if n := sum(state.has_modes and state.changes_to is None for state in states):
+        share = f"{n / len(states) * 100:.0f} % of its runs"
+        flags.append(f"slow and fast steps alternate in {share}: a median is not their speed")
+    return flags
+
+
+def means_differ(groups: Iterable[Sequence[SteadyState]], base: Sequence[SteadyState]) -> bool:
+    """Tell whether speeds go by means: most runs of a group have two kinds of steps, or means tell another ratio.
+
+    *base* are the runs that the others are compared with; without any, two kinds of steps alone decide.
+    """
+    known = [states for states in groups if states]
+    if any(_share_of_modes(states) > 0.5 for states in known):
+        return True
+    if not base:
+        return False
+    of_base = _mean_over_median(base)
+    return any(abs(_mean_over_median(states) / of_base - 1) > _DIFFERENT for states in known if states is not base)
+
+
 def uses_means(arms: Iterable[Arm], reference: Arm | None, steady: Mapping[str, SteadyState]) -> bool:
     """Tell whether the speeds of a cell are by means: an arm has two kinds of steps, or another speed-up by means."""
-    timed = [arm for arm in arms if arm.has_speed]
-    if any(_share_with_modes(arm, steady) > 0.5 for arm in timed):
-        return True
-    if reference is None or not reference.has_speed or (base := _mean_over_median(reference, steady)) is None:
-        return False
-    others = [_mean_over_median(arm, steady) for arm in timed if arm is not reference]
-    return any(abs(other / base - 1) > _DIFFERENT for other in others if other is not None)
+    base = [] if reference is None or not reference.has_speed else _states(reference, steady)
+    return means_differ([_states(arm, steady) for arm in arms if arm.has_speed], base)
 
 
 def _ratio(arm: Arm, terms: Terms, read: _Read) -> PlacedRatio | None:
@@ -134,19 +157,17 @@ def _states(arm: Arm, steady: Mapping[str, SteadyState]) -> list[SteadyState]:
     return [state for state in arm.states(steady) if state is not None]
 
 
-def _share_with_modes(arm: Arm, steady: Mapping[str, SteadyState]) -> float:
-    states = _states(arm, steady)
+def _share_of_modes(states: Sequence[SteadyState]) -> float:
     return sum(state.has_modes for state in states) / len(states) if states else 0.0
 
 
 def _drift(arm: Arm, terms: Terms) -> float | None:
     """Return the change that the step times of *arm* are shown to have; with two kinds of steps it means nothing."""
-    if _share_with_modes(arm, terms.steady) > 0:
+    if _share_of_modes(_states(arm, terms.steady)) > 0:
         return None
     changes = by_seed(arm.ok, lambda run: terms.steady[run.uid].change if run.uid in terms.steady else None)
     return find_drift(list(changes.values()))
 
 
-def _mean_over_median(arm: Arm, steady: Mapping[str, SteadyState]) -> float | None:
-    states = _states(arm, steady)
-    return math.exp(fmean(math.log(state.mean_s / state.median_s) for state in states)) if states else None
+def _mean_over_median(states: Sequence[SteadyState]) -> float:
+    return math.exp(fmean(math.log(state.mean_s / state.median_s) for state in states))

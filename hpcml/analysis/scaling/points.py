@@ -15,6 +15,7 @@ from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import BySeed, by_seed, median_of
 from hpcml.analysis.compare.costs import trained_samples
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, node_flags, node_of, ratio_over_places
+from hpcml.analysis.compare.speed import means_differ, pace_flags
 from hpcml.analysis.scaling.cells import BATCH, Over
 from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_window, steady_state
 from hpcml.analysis.utilization.rates import samples_per_step
@@ -116,7 +117,7 @@ def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: PlacedRatio | None) -> 
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     if extra := len(arm.timed) - len(arm.steps_s):
         flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
-    flags += _disagreements(arm, cell.over)
+    flags += [*arm.paces, *_disagreements(arm, cell.over)]
     waiting = median_of(arm.waiting)
     if waiting is not None and waiting >= _WAITING:
         flags.append(
@@ -174,24 +175,25 @@ class ScalingArm:
     failed: tuple[RunRecord, ...]
     unfinished: tuple[RunRecord, ...]
     silent: tuple[tuple[RunRecord, str], ...]  # completed, and the reason why there is no speed
-    steps_s: BySeed
+    steps_s: BySeed  # medians
     samples_s: BySeed  # a sample's time, over all devices; only where how many a step takes is known
-    placed_steps_s: list[Placed]  # the same of each run; its place is its node, since GPUs are what is counted here
+    placed_steps_s: list[Placed]  # what speed-ups are of; its place is its node, since GPUs are what is counted here
     placed_samples_s: list[Placed]
     communication: BySeed  # share of a step's time
     waiting: BySeed  # for input, over a step's time
     gpu_hours: BySeed
     energy_kj: BySeed
     energy_per_sample_j: BySeed
+    paces: tuple[str, ...]  # flags of steps of two kinds
 
 
 def sort_arms(
     by_count: Mapping[int, Sequence[RunRecord]], curves: StepCurves
-) -> tuple[dict[int, ScalingArm], Window | None]:
-    """Return the runs of a cell, sorted, by number of devices, and the window of steps in which all were timed.
+) -> tuple[dict[int, ScalingArm], Window | None, bool]:
+    """Return the runs of a cell by number of devices, the window in which all were timed, and whether by means.
 
     *by_count* is the runs by number of devices. The window is None where the last halves of the runs have no step in
-    common: each run is then timed in its own.
+    common: each run is then timed in its own. Speeds are by means where those of `hpcml compare` would be.
     """
     candidates = {
         run.uid: curves.step_s.get(run.uid, ())
@@ -203,7 +205,10 @@ def sort_arms(
     # Runs of so different lengths that no step is late in all: each is then seen in its own last half.
     found = {uid: steady_state(curve, window) for uid, curve in candidates.items()}
     steady = {uid: state for uid, state in found.items() if state is not None}
-    return {devices: _arm(devices, runs, steady, curves) for devices, runs in by_count.items()}, window
+    states = {n: [steady[run.uid] for run in runs if run.uid in steady] for n, runs in sorted(by_count.items())}
+    by_mean = means_differ(states.values(), next((of for of in states.values() if of), []))
+    arms = {n: _arm(n, runs, steady, curves, by_mean=by_mean) for n, runs in by_count.items()}
+    return arms, window, by_mean
 
 
 def why_no_speed(run: RunRecord, curve: Sequence[Point]) -> str:
@@ -233,10 +238,17 @@ def left_out(arm: ScalingArm) -> list[Excluded]:
     return [Excluded(uid=run.uid, level=str(arm.devices), reason=reason) for run, reason in (*ended, *arm.silent)]
 
 
-def _arm(devices: int, runs: Sequence[RunRecord], steady: Mapping[str, SteadyState], curves: StepCurves) -> ScalingArm:
+def _arm(
+    devices: int,
+    runs: Sequence[RunRecord],
+    steady: Mapping[str, SteadyState],
+    curves: StepCurves,
+    *,
+    by_mean: bool,
+) -> ScalingArm:
     timed = tuple(run for run in runs if run.uid in steady)
     completed = [run for run in runs if run.state is State.COMPLETED and run.uid not in steady]
-    step_s = {uid: state.median_s for uid, state in steady.items()}
+    step_s = {uid: state.mean_s if by_mean else state.median_s for uid, state in steady.items()}
 
     def per_sample(run: RunRecord) -> float | None:
         samples = samples_per_step(run)
@@ -251,7 +263,7 @@ def _arm(devices: int, runs: Sequence[RunRecord], steady: Mapping[str, SteadySta
         failed=tuple(run for run in runs if run.state is not State.COMPLETED and run.state.is_final),
         unfinished=tuple(run for run in runs if not run.state.is_final),
         silent=tuple((run, why_no_speed(run, curves.step_s.get(run.uid, ()))) for run in completed),
-        steps_s=by_seed(timed, lambda run: step_s[run.uid]),
+        steps_s=by_seed(timed, lambda run: steady[run.uid].median_s),
         samples_s=by_seed(timed, per_sample),
         placed_steps_s=_placed(timed, lambda run: step_s[run.uid]),
         placed_samples_s=_placed(timed, per_sample),
@@ -260,6 +272,7 @@ def _arm(devices: int, runs: Sequence[RunRecord], steady: Mapping[str, SteadySta
         gpu_hours=by_seed(timed, _gpu_hours),
         energy_kj=by_seed(timed, _energy_kj),
         energy_per_sample_j=by_seed(timed, _energy_per_sample_j),
+        paces=tuple(pace_flags([steady[run.uid] for run in timed])),
     )
 
 

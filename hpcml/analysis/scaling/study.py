@@ -15,6 +15,7 @@ from typing import Literal
 
 from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences
 from hpcml.analysis.compare.nodes import by_seed_of
+from hpcml.analysis.compare.speed import OF_MEANS
 from hpcml.analysis.scaling.cells import (
     STRONG_SIZE,
     WEAK_SIZE,
@@ -108,7 +109,7 @@ def study_scaling(runs: Sequence[RunRecord], curves: StepCurves, question: Scali
 def _build_cell(
     group: ScalingRuns, differences: Differences, curves: StepCurves, wanted: int | None, thresholds: Thresholds
 ) -> ScalingCell:
-    arms, window = sort_arms(group.by_count, curves)
+    arms, window, by_mean = sort_arms(group.by_count, curves)
     costs = find_costs(group.kind, arms)
     reference = wanted if wanted is not None else min(costs, default=None)
     reference = reference if reference in costs else None
@@ -134,7 +135,7 @@ def _build_cell(
         flops_per_sample=_flops_per_sample(group),
         steady_from_step=window.from_step if window else None,
         steady_to_step=window.to_step if window else None,
-        remarks=tuple(_remarks(arms, costs, wanted, reference, has_window=window is not None)),
+        remarks=tuple(_remarks(arms, costs, wanted, reference, has_window=window is not None, by_mean=by_mean)),
         confounders=differences.forbidding,
         notes=tuple(note for note in differences.noted if note.key not in _COUNTING),
         excluded=tuple(run for arm in arms.values() for run in left_out(arm)),
@@ -142,7 +143,13 @@ def _build_cell(
 
 
 def _remarks(
-    arms: dict[int, ScalingArm], costs: object, wanted: int | None, reference: int | None, *, has_window: bool
+    arms: dict[int, ScalingArm],
+    costs: object,
+    wanted: int | None,
+    reference: int | None,
+    *,
+    has_window: bool,
+    by_mean: bool,
 ) -> list[str]:
     remarks = []
     timed = [arm for arm in arms.values() if arm.steps_s]
@@ -152,6 +159,8 @@ def _remarks(
         remarks.append(f"no run on {wanted} has a speed in this cell: no speed-ups")
     if timed and not has_window:
         remarks.append("the last halves of these runs have no step in common: each was looked at in its own")
+    if timed and by_mean:
+        remarks.append(OF_MEANS)
     return remarks
 
 
