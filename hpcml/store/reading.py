@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from hpcml.store.parse import storable
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
@@ -77,15 +79,19 @@ class OverSqlalchemy(StoreReader):
 
 def in_sqlite(sql: str, values: Mapping[str, object]) -> tuple[str, dict[str, object]]:
     """Return *sql* and its *values* as the driver of SQLite takes them."""
-    return _sqlite_text(sql), {name: _listed(value, json.dumps) for name, value in values.items()}
+    return _sqlite_text(sql), {name: _given(value, json.dumps) for name, value in values.items()}
 
 
 def _on_server(sql: str, values: Mapping[str, object]) -> tuple[str, dict[str, object]]:
-    return _server_text(sql), {name: _listed(value, list) for name, value in values.items()}
+    return _server_text(sql), {name: _given(value, list) for name, value in values.items()}
 
 
-def _listed(value: object, convert: Callable[[list[Any]], object]) -> object:
-    return convert(list(value)) if isinstance(value, Collection) and not isinstance(value, str) else value
+def _given(value: object, convert: Callable[[list[Any]], object]) -> object:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, Collection):
+        return convert([storable(each) if isinstance(each, str) else each for each in value])
+    return value
 
 
 @cache

@@ -17,6 +17,7 @@ from hpcml.errors import StoreError
 from hpcml.model.query_results import SqlRows
 from hpcml.store.columns import near
 from hpcml.store.database import Database
+from hpcml.store.parse import storable
 from hpcml.store.views import VIEWS
 
 _READING = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
@@ -40,6 +41,8 @@ def ask(store: Database, sql: str, *, limit_s: float) -> SqlRows:
     """
     if not sql.strip(" \t\r\n;"):
         raise StoreError("query: there is no statement to answer")
+    if storable(sql) != sql:
+        raise StoreError(f"query: {sql!r} holds what is no UTF-8 text, and no database takes: leave that out")
     with store.reading() as reading:
         connection = reading.connection
         foreign = connection.dialect.loaded_dbapi

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.errors import NoSuchRunError, StoreError
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.news import IngestReport
 from hpcml.store.query import curve, events, find_runs, get_run
+from hpcml.store.sql import ask
 from hpcml_client.journal import JournalWriter
 from tests.store.building import T0, Journal, contents, make_run_dir
 from tests.store.test_ingest import fresh
@@ -124,3 +126,15 @@ def test_what_no_database_can_hold_costs_that_character_alone(store: Database, r
     assert run.metrics["loss"].last == 2.0
     assert all(len(str(word)) == len(text) for word in (run.name, run.tags[0]))
     assert RunDir(Path(run.path)) == run_dir
+
+
+@pytest.mark.parametrize("text", ["nul \0 in the middle", "half \ud800 a character", "no UTF-8: \udcff"])
+def test_a_question_about_what_no_database_can_hold_is_answered(store: Database, runs: Path, text: str) -> None:
+    Journal(make_run_dir(runs)).metrics(0, **{text: 1.0})
+    ingest_all(store, runs)
+
+    assert [point.value for point in curve(store, UID, text)] == [1.0]
+    with pytest.raises(NoSuchRunError, match="no run is called"):
+        get_run(store, text)
+    with pytest.raises(StoreError, match="no UTF-8 text"):
+        ask(store, f"SELECT '{text}'", limit_s=60)
