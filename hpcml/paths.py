@@ -99,12 +99,13 @@ class Places:
 
 
 def begin_in_utf8() -> None:
-    """Begin this process again in Python's UTF-8 mode where names of files are ASCII alone (PYTHONUTF8=0, LC_ALL=C).
+    """Begin this process again in Python's UTF-8 mode where names of files are in another encoding.
 
-    Journals and stores hold paths as text: one with an é could not be looked up. The process keeps its id, and the
-    programs that it starts do not inherit the mode.
+    That is ASCII (PYTHONUTF8=0, LC_ALL=C) or a locale's own (LC_ALL=de_DE.ISO-8859-1). Journals and stores hold paths
+    as text: one with an é could not be looked up, or would be another one. The process keeps its id, and the programs
+    that it starts do not inherit the mode.
     """
-    if sys.getfilesystemencoding() == "ascii" and sys.executable:
+    if sys.getfilesystemencoding() != "utf-8" and sys.executable:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - ourselves
 
 
@@ -112,7 +113,8 @@ def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | 
     """Return the user's places, from the first that is given.
 
     That is: the command line (*home*, *store*), HPCML_HOME and HPCML_STORE, XDG_DATA_HOME, ~/.local/share. Never a
-    temporary folder, since these are the user's results. Raises `ConfigError` where HOME is not set either.
+    temporary folder, since these are the user's results. Raises `ConfigError` where HOME is not set either, and for a
+    path that is no text.
     """
     chosen = home or environ.get("HPCML_HOME")
     if not chosen:
@@ -121,7 +123,18 @@ def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | 
             raise ConfigError("HPCML_HOME is not set and neither is HOME: set HPCML_HOME to where runs shall be kept")
         chosen = f"{base}/hpcml"
     root = Path(chosen).expanduser().absolute()
+    check_text(root, "HPCML_HOME")
     return Places(home=root, store_url=store or environ.get("HPCML_STORE") or str(root / "store.db"))
+
+
+def check_text(path: Path, field: str) -> None:
+    """Raise `ConfigError` where *path*, given as *field*, is no UTF-8 text: no store and no job's script has it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{field}={path} is not in UTF-8, and runs in it could not be found again: choose another, or rename it"
+        ) from None
 
 
 def without_password(word: str) -> str:

@@ -47,8 +47,8 @@ def main(words: list[str]) -> int:
 
 def begin() -> "NoReturn":
     """Be what the words of this process say, and end it with their exit status."""
-    if sys.getfilesystemencoding() == "ascii":
-        from hpcml.paths import begin_in_utf8  # noqa: PLC0415 - for names of files in ASCII alone
+    if sys.getfilesystemencoding() != "utf-8":
+        from hpcml.paths import begin_in_utf8  # noqa: PLC0415 - for names of files in another encoding
 
         begin_in_utf8()
     sys.exit(main(sys.argv[1:]))

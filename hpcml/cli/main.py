@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import errno
 import gc
 import importlib
+import io
+import locale
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -176,9 +180,20 @@ def _takes_no_more() -> bool:
     return False
 
 
+def _speak_as_the_locale(environ: Mapping[str, str]) -> None:
+    """Print in the encoding of the terminal's locale where `begin_in_utf8` chose another one for names of files."""
+    is_chosen_by_us = sys.flags.utf8_mode and environ.get("PYTHONUTF8") != "1" and "PYTHONIOENCODING" not in environ
+    if not is_chosen_by_us or codecs.lookup(locale.getencoding()).name in {"ascii", "utf-8"}:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None where it was closed
+            stream.reconfigure(encoding=locale.getencoding(), errors="backslashreplace")
+
+
 def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
     begin_in_utf8()
+    _speak_as_the_locale(os.environ)
     spare()
     gc.set_threshold(_NEW_BEFORE_A_SEARCH, 20, 20)
     gc.enable()

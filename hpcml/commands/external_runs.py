@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.errors import ConfigError
-from hpcml.paths import Places
+from hpcml.paths import Places, check_text
 from hpcml.runs.layout import find_run_dirs
 from hpcml.runs.private import make_folder, make_home
 
@@ -44,9 +44,10 @@ def folders(places: Places) -> list[Path]:
 def look_at(places: Places, path: Path) -> Given:
     """Return what lies in *path*: a run directory, a folder of some, or another HPCML_HOME; nothing is written.
 
-    Raises `ConfigError` where it is no folder, or holds no run directory.
+    Raises `ConfigError` where it is no folder, holds no run directory, or has a name that is no text.
     """
     folder = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keeps the user's symbolic links
+    check_text(folder, "PATH")
     if not folder.is_dir():
         raise ConfigError(f"{path} is no folder: name a run directory, or a folder of some")
     if (folder / "runs").is_dir() and not (folder / "run.json").exists():

@@ -58,7 +58,7 @@ def test_a_home_whose_name_is_no_utf8_is_refused(hpcml: Hpcml) -> None:
     done = hpcml("runs", HPCML_HOME="/scratch/\udcff")
 
     assert done.returncode == 2
-    assert said_in_one_line(done).startswith("hpcml: HPCML_HOME=/scratch/\\udcff is not in UTF-8, and runs in it could not")
+    assert said_in_one_line(done).startswith("hpcml: HPCML_HOME=/scratch/\\udcff is not in UTF-8, and runs in it")
 
 
 def test_a_folder_of_runs_whose_name_is_no_utf8_is_not_ingested(hpcml: Hpcml, tmp_path: Path) -> None:
