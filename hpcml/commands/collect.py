@@ -23,7 +23,7 @@ from hpcml.runs.layout import find_run_dirs, is_removed
 from hpcml.runs.private import check_lone, claim_home, make_home
 from hpcml.store import origin
 from hpcml.store.database import Database
-from hpcml.store.news import IngestReport, find_news
+from hpcml.store.news import UNLISTED, IngestReport, find_news
 from hpcml.store.opening import has_room, open_store, place_of
 from hpcml.store.query import open_runs
 from hpcml.store.scheduler_words import read_words
@@ -215,7 +215,9 @@ def tell_left_out(problems: Sequence[str]) -> None:
     *problems* are those of the `IngestReport`: a line for each run or journal that could not be read.
     """
     if len(problems) == 1:
-        log.warning("not read for this answer: %s (put it right, or remove the run's folder)", problems[0])
+        # of a folder of runs, which nobody is to remove, the file system's word is enough
+        advice = "" if problems[0].startswith(UNLISTED) else " (put it right, or remove the run's folder)"
+        log.warning("not read for this answer: %s%s", problems[0], advice)
     elif problems:
         more = len(problems) - 1
         log.warning("not read for this answer: %s; and %d more: hpcml sync lists them", problems[0], more)

@@ -281,7 +281,8 @@ def find_run_dirs(root: Path, *, depth: int = 2) -> Iterator[RunDir]:
     """Yield every run at most *depth* folders below *root*, oldest first within an experiment.
 
     *root* itself may be a run. A folder with journals whose run.json is gone or cannot be reached is one, too: whoever
-    reads it says so. Hidden folders are skipped, and with them runs that are being removed.
+    reads it says so. Hidden folders are skipped, and with them runs that are being removed. Raises `OSError` as
+    `folders_in` does.
     """
     for path in run_paths(str(root), depth=depth):
         yield RunDir(Path(path))
@@ -299,11 +300,16 @@ def run_paths(folder: str, *, depth: int = 2) -> Iterator[str]:
 
 
 def folders_in(folder: str) -> list[str]:
-    """Return the paths of the folders in *folder* in which runs may lie, sorted; [] where it is gone or not ours."""
+    """Return the paths of the folders in *folder* in which runs may lie, sorted; [] where it is gone or not ours.
+
+    Raises `OSError` where the file system does not tell: nobody may take what it has not listed for gone.
+    """
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
-    except OSError:
+    except OSError as error:
+        if error.errno not in _NO_FOLDER:
+            raise
         return []
     return [f"{folder}/{name}" for name in names]
 
@@ -314,8 +320,9 @@ def is_run(folder: str) -> bool:
         os.lstat(f"{folder}/run.json")
     except PermissionError:
         return _UID.fullmatch(folder.rpartition("/")[2]) is not None  # another user's, by its name
-    except OSError:
-        return _has_journals(folder)
+    except OSError as error:
+        is_told = error.errno in _NO_FOLDER
+        return _has_journals(folder) or (not is_told and _UID.fullmatch(folder.rpartition("/")[2]) is not None)
     return True
 
 

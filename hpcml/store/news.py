@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.journal import read_piece, unread
-from hpcml.runs.layout import RunDir, folders_in, is_run, run_paths
+from hpcml.runs.layout import RunDir, folders_in, is_run
 from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.journals import find_header, sizes_in
@@ -24,6 +24,8 @@ from hpcml.store.loading import Where, is_below
 from hpcml.store.parse import storable
 from hpcml.store.reading import StoreReader
 from hpcml.store.rests import Folder, Seen
+
+UNLISTED = "the runs in "  # begins the problem that a folder of runs could not be listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +127,16 @@ class _Look:
 
     def go_through(self, reading: StoreReader, root: str) -> None:
         """Look at the runs below *root*, which may be a run itself."""
-        if not self.is_brief or self.is_anew or is_run(root):
-            for path in run_paths(root):
-                self._at_alone(reading, path)
+        if is_run(root):
+            self._at_alone(reading, root)
             return
         home = rests.home_of(Path(root))
-        for folder in folders_in(root):
+        for folder in self._folders_in(root) or ():
+            if not self.is_brief or self.is_anew:
+                for path in [folder] if is_run(folder) else self._folders_in(folder) or ():
+                    if is_run(path):
+                        self._at_alone(reading, path)
+                continue
             skipped = self.skipped.get(_key(folder))
             if skipped is not None:
                 self._at_others(reading, folder, skipped, home)
@@ -142,7 +148,9 @@ class _Look:
     def _at_all(self, reading: StoreReader, folder: str, home: str) -> None:
         seen = Seen(path=_key(folder), home=home, changed_ns=rests.changed_ns(folder), is_whole=True)
         gone = rests.names_resting(reading, self.kept[seen.path]) if seen.path in self.kept else {}
-        for path in folders_in(folder):
+        if (paths := self._folders_in(folder)) is None:
+            return
+        for path in paths:
             gone.pop(path.rpartition("/")[2], None)
             self._at(path, seen)
         seen.wakened += gone.values()
@@ -161,7 +169,9 @@ class _Look:
                     self._at(path, seen)
         else:
             resting = rests.names_resting(reading, skipped)
-            for path in folders_in(folder):
+            if (paths := self._folders_in(folder)) is None:
+                return
+            for path in paths:
                 name = path.rpartition("/")[2]
                 if resting.pop(name, None) is not None and name not in skipped.woken:
                     self.runs += 1
@@ -169,6 +179,14 @@ class _Look:
                     self._at(path, seen)
             seen.wakened += resting.values()
         self.seen.append(seen)
+
+    def _folders_in(self, folder: str) -> list[str] | None:
+        """Return what `folders_in` does; None, and a problem, where the file system does not tell."""
+        try:
+            return folders_in(folder)
+        except OSError as error:
+            self.problems.append(f"{UNLISTED}{folder}: {error.strerror}")
+            return None
 
     def _at_alone(self, reading: StoreReader, path: str) -> None:
         """Look at the run in *path*, unless it is at rest: it is counted in its folder, which lies below another root.
