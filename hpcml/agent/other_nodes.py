@@ -51,7 +51,7 @@ def ended_everywhere(
         if silent := others.silent(awaited):
             nodes = ", ".join(map(str, silent))
             reason = f"the agent of node {nodes} told no end, and gave no sign of life for {hold.pace.silence_s:g} s"
-            return replace(outcome, state=State.FAILED, reason=reason)
+            return replace(outcome, state=State.FAILED, exit_code=None, reason=reason)  # by whom nobody knows
         for number in inbox.wait(look_s):
             if number in ENDING:
                 why = why_ended()

@@ -164,7 +164,8 @@ def _by_word(
     was_final_before: bool,
 ) -> Verdict | None:
     known, run_dir = words[record.uid], journals.run_dir
-    started = supervision.last_start_in(journals.read())
+    told = journals.read()
+    started = supervision.last_start_in(told)
     ran_as = None if started is None else started.details.get("job_id")
     if record.state is State.RUNNING and started is not None and ran_as is None:
         # by hand, outside any job: what the scheduler says of the job before it does not concern this attempt
@@ -177,8 +178,15 @@ def _by_word(
         was_final_before=was_final_before,
         waits_in_vain=supervision.why_never(record, run_dir) if record.state is State.PENDING else None,
         not_built_by=_failed_builder(run_dir, words) if record.state is State.PENDING else None,
+        untold=_untold(told, record.attempt),
     )
     return by_scheduler(record, known, about)
+
+
+def _untold(journals: Mapping[str, Chunk], attempt: int) -> tuple[int, ...]:
+    starts = next((one.unheard for one in fold_of(journals) if one.number == attempt), [])
+    nodes = (start.details.get("node") for start in starts)
+    return tuple(sorted({node for node in nodes if isinstance(node, int)}))
 
 
 def _failed_builder(run_dir: RunDir, words: Mapping[str, Known | None]) -> str | None:

@@ -34,6 +34,7 @@ class Circumstances:
     was_final_before: bool = False  # the word before this one said that the job had ended, too
     waits_in_vain: str | None = None  # why what it waits for cannot come true any more
     not_built_by: str | None = None  # the run that was to build its image, and has failed
+    untold: tuple[int, ...] = ()  # nodes of its last attempt whose agents began, and told nothing of an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -
     if _may_yet_speak(record, known, about):
         return None
     if not record.is_settled:
-        return _settled(record, known)
+        return _settled(record, known, about)
     return _never_began(record, known, about) if record.state is State.PENDING else _ended(record, known, about)
 
 
@@ -128,13 +129,19 @@ def _unknown(record: RunRecord, about: Circumstances, forgotten: str) -> Verdict
     return _verdict(record, EventName.LOST, {"reason": f"{forgotten} and it recorded no outcome"})
 
 
-def _settled(record: RunRecord, known: Known) -> Verdict:
+def _settled(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
     """Return the end of a run that a signal from outside ended, with the reason that its scheduler gives.
 
     Where the scheduler knows only that the job failed or ended, somebody else sent the signal: the run counts as
-    cancelled, or as failed where its agent was told that another node of the job had failed.
+    cancelled, or as failed where its agent was told that another node of the job had failed, or where that of another
+    node was killed, for which Slurm's srun ends the others.
     """
     is_others = known.state in (State.FAILED, State.COMPLETED)
+    if known.state is State.FAILED and about.untold and not about.is_cancelled:
+        nodes = ", ".join(map(str, about.untold))
+        reason = f"{_said(record, known)}{_with_code(known)}; the agent of node {nodes} told no end"
+        details = {"state": State.FAILED.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
+        return replace(_verdict(record, EventName.ENDED_BY_SCHEDULER, details), otherwise=Cause.AGENT_KILLED)
     if is_others and record.state is State.FAILED:
         details = {"state": State.FAILED.value, "raw": known.raw, "reason": record.reason, **_counted(record, known)}
         return _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
@@ -193,8 +200,7 @@ def _ended(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
     never = ""
     if state is State.FAILED and record.state is not State.RUNNING:
         never = "; it never started: does the node see the run directory?"
-    code = "" if known.exit_code is None else f", exit code {known.exit_code}"
-    reason = f"{_said(record, known)}{code}{never}"
+    reason = f"{_said(record, known)}{_with_code(known)}{never}"
     details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
     # The job's process is the agent, or waits for it: one that ran and was killed has told no end of its program
     was_killed = record.state is State.RUNNING and state is State.FAILED and known.exit_code in _KILLED
@@ -208,6 +214,10 @@ def _counted(record: RunRecord, known: Known) -> dict[str, object]:
         return {}
     counted = {} if known.used is None else asdict(known.used)
     return {name: value for name, value in {"exit_status": known.exit_code, **counted}.items() if value is not None}
+
+
+def _with_code(known: Known) -> str:
+    return "" if known.exit_code is None else f", exit code {known.exit_code}"
 
 
 def _said(record: RunRecord, known: Known) -> str:

@@ -246,6 +246,12 @@ class AttemptFold:
         return [start for start in self.starts if start.writer not in ended]
 
     @property
+    def unheard(self) -> list[Told]:
+        """The starts of those agents that told neither an end nor that they were asked to end: killed, or at work."""
+        heard = {end.writer for end in self._ends}
+        return [start for start in self.starts if start.writer not in heard]
+
+    @property
     def told_ends(self) -> list[Told]:
         """The ends that its agents told, by time: of each the weightiest."""
         found: dict[str, Told] = {}

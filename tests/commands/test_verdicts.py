@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpcml.commands.reconcile import ACCOUNTED_WITHIN_S, QUIET_S, Circumstances, Verdict, by_scheduler
+from hpcml.model.failure_causes import Cause
 from hpcml.model.records import JobUsage, Known, RunRecord
 from hpcml.model.state import State
 
@@ -55,6 +56,21 @@ def ended(verdict: Verdict | None) -> tuple[str, str]:
     assert verdict is not None
     assert verdict.name == "ended_by_scheduler", verdict
     return str(verdict.details["state"]), str(verdict.details["reason"])
+
+
+def test_a_run_of_which_the_agent_of_one_node_was_killed_was_cancelled_by_nobody() -> None:
+    about = replace(STARTED, untold=(1,))
+
+    verdict = by_scheduler(INTERRUPTED, says("FAILED", reason="NonZeroExitCode", exit_code="9:0"), about)
+
+    why = "slurm says FAILED (NonZeroExitCode), exit code 9:0; the agent of node 1 told no end"
+    assert ended(verdict) == ("FAILED", why)
+    assert verdict is not None
+    assert verdict.otherwise is Cause.AGENT_KILLED
+    cancelled = by_scheduler(INTERRUPTED, says("CANCELLED by 1001"), about)
+    assert ended(cancelled)[0] == "CANCELLED"
+    wanted = by_scheduler(INTERRUPTED, says("FAILED"), replace(about, is_cancelled=True))
+    assert ended(wanted)[0] == "CANCELLED"
 
 
 GONE = Known(state=State.LOST, raw="RUNNING", reason="squeue has no such job any more", is_live=False)
