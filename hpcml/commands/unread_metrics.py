@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
@@ -35,15 +35,32 @@ def advice(launched: Launched) -> str:
 
 
 def suggested_rule(printed: str) -> str | None:
-    """Return a rule for the last line of *printed* that looks like a metric; None where none does."""
-    for line in reversed(printed.splitlines()):
-        for found in reversed(list(_LINE.finditer(line[-_LONGEST:]))):
+    """Return a rule for the last line of *printed* that looks like a metric; None where none does.
+
+    Where it would take values of other lines too ("Training: loss 2.1" and "Validation: loss 2.3"), it begins with a
+    word that tells this one.
+    """
+    lines = [line[-_LONGEST:] for line in printed.splitlines()]
+    for line in reversed(lines):
+        for found in reversed(list(_LINE.finditer(line))):
             plain = found["before"].lstrip()
             words = re.sub(r" +", " +", re.sub("[\"']", ".", plain))
             value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
+            heads = [one[: other.start()] for one in lines for other in re.finditer(words, one)]
+            if word := _telling_word(line[: found.start("before")], heads):
+                words, plain = f"{word}.*{words}", f"{word} {plain}"
+            elif any(re.search(r"\w$", head) for head in heads):  # the end of another name
+                words = rf"\b{words}"
             name = re.sub(r"\W+", "_", plain).strip("_").lower()
             return f'{{pattern: "{words}(?P<value>{value})", name: {name}}}'
     return None
+
+
+def _telling_word(head: str, heads: Sequence[str]) -> str | None:
+    """Return the word of *head* that most of *heads* lack; None where each has all of its words."""
+    without = {word: sum(word not in one for one in heads) for word in re.findall(r"[A-Za-z]{2,}", head)}
+    word = max(without, key=without.__getitem__, default=None)
+    return word if word is not None and without[word] else None
 
 
 def _written_tables(launched: Launched) -> Iterator[str]:

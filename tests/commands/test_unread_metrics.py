@@ -33,6 +33,36 @@ def test_a_rule_is_suggested_that_reads_the_last_value_printed(tmp_path: Path) -
         assert (rule.name, found["value"].rstrip(",")) == (name, value)
 
 
+IGNITE = """Training Results - Epoch: 1 Avg loss: 2.26
+Validation Results - Epoch: 1 Avg loss: 2.27
+Training Results - Epoch: 2 Avg loss: 2.17
+Validation Results - Epoch: 2 Avg loss: 2.19
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "name", "values"),
+    [
+        (
+            IGNITE,
+            "validation_avg_loss",
+            ["2.27", "2.19"],
+        ),
+        ("val_loss=0.9\nloss=0.5\nval_loss=0.8\nloss=0.4\n", "loss", ["0.5", "0.4"]),
+        ("epoch 1 loss 0.5\nepoch 2 loss 0.4\n", "loss", ["0.5", "0.4"]),
+        ("Train Epoch: 1 [0/9]\tLoss: 2.3\nTest: Loss: 2.1\n", "test_loss", ["2.1"]),
+    ],
+)
+def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, values: list[str], tmp_path: Path) -> None:
+    suggested = f"workload.metrics=[{suggested_rule(printed)}]"
+
+    (point,) = compose_from_cli(["workload.command=true", suggested], project=tmp_path)
+
+    (rule,) = point.run.workload.metrics
+    assert rule.name == name
+    assert [found["value"] for found in re.finditer(rule.pattern, printed)] == values
+
+
 @pytest.mark.parametrize("printed", ["", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12"])
 def test_nothing_is_suggested_where_no_line_looks_like_a_metric(printed: str) -> None:
     assert suggested_rule(printed) is None
