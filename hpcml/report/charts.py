@@ -18,6 +18,7 @@ from hpcml.report.text import safe
 ONLY = "x"  # the view of a chart whose axis can stand for one thing alone
 _INERT = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"}
 _LINE_PX, _AROUND_PX = 36, 96
+_LONGEST_NAME = 32  # characters beside an axis: a longer one would leave no room for what is drawn
 
 # M. Okabe, K. Ito, Color Universal Design (2008), without its black and its yellow, which vanish on one background
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -51,6 +52,20 @@ def drawn_text(text: object) -> str:
 def titled(text: str, **more: Json) -> dict[str, Json]:
     """Return a plotly axis with a title; *more* are further properties of the axis, as plotly names them."""
     return {"title": {"text": drawn_text(text)}, "automargin": True, **more}
+
+
+def named_axis(names: Sequence[str]) -> dict[str, Json]:
+    """Return a vertical plotly axis with *names* from top to bottom; long ones lose their middle, and are not lost.
+
+    "category": names that are numbers, or look like dates, are names all the same.
+    """
+    axis: dict[str, Json] = {"type": "category", "autorange": "reversed", "automargin": True}
+    if all(len(name) <= _LONGEST_NAME for name in names):
+        return axis
+    half = _LONGEST_NAME // 2
+    short = [name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}...{name[2 - half :]}" for name in names]
+    drawn = {drawn_text(name): drawn_text(cut) for name, cut in zip(names, short, strict=True)}
+    return {**axis, "tickmode": "array", "tickvals": list(drawn), "ticktext": list(drawn.values())}
 
 
 def bars(
@@ -155,10 +170,9 @@ def _levelled(
         described=f"{what}. {'; '.join(_spoken(each) for each in measured)}.",
         traces=traces,
         views=[View(key=ONLY, label=title, title=unit)],
-        # "category": levels that are numbers, or look like dates, are names all the same
         layout={
             "xaxis": {"automargin": True, **axis},
-            "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
+            "yaxis": named_axis([each.level for each in measured]),
             "barmode": "overlay",
         },
         numbers=Table(caption=what, columns=columns, rows=rows),

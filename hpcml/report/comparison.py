@@ -168,8 +168,11 @@ def _flags(cell: Cell, *, without: str | None = None) -> Iterator[str]:
     flags = [[flag for flag in row.flags if without is None or without not in flag] for row in cell.rows]
     listed = dict.fromkeys(flag for turn in zip_longest(*flags) for flag in turn if flag is not None)
     for flag in listed:
-        levels = [row.level for row in cell.rows if flag in row.flags]
-        yield f"{'all' if len(levels) == len(cell.rows) > 1 else ', '.join(levels)}: {flag}"
+        yield f"{_levels([row.level for row in cell.rows if flag in row.flags], cell)}: {flag}"
+
+
+def _levels(levels: Sequence[str], cell: Cell) -> str:
+    return "all" if len(levels) == len(cell.rows) > 1 else ", ".join(levels)
 
 
 def introduction(comparison: Comparison) -> str:
@@ -199,8 +202,9 @@ def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
         if row.difference is not None:
             yield f"{row.level}: {_pairing(row, row.difference)}"
     yield from margin_lines(cell)
-    for row in cell.rows:
-        yield from _lost(row, cell)
+    lost = [(row.level, line) for row in cell.rows for line in _lost(row, cell)]
+    for line in dict.fromkeys(line for _, line in lost):
+        yield f"{_levels([level for level, said in lost if said == line], cell)}: {line}"
     yield from _measure(cell, comparison)
     yield from _sources(cell, comparison)
     if cell.steady_from_step is not None:
@@ -241,7 +245,7 @@ def _margin(cell: Cell, metric: str) -> str:
 
 def _pairing(row: Row, difference: Difference) -> str:
     if difference.ci90 is None:
-        return "one seed in an arm: no interval, and one run each cannot show it"
+        return "one seed in an arm: no interval, hence nothing is shown"
     how = "paired by seed" if difference.paired else "partly paired" if difference.partly_paired else "unpaired"
     if difference.p_sign_flip is not None:
         how += f", exact sign-flip p {p_value(difference.p_sign_flip)}"
@@ -262,15 +266,15 @@ def _lost(row: Row, cell: Cell) -> Iterator[str]:
         return
     if losses.rate_ci90 is not None:
         rate = losses.rate_ci90
-        yield f"{row.level}: lost {losses.n}/{losses.n_ended} runs, a rate of {rate.low:.0%} to {rate.high:.0%}"
+        yield f"lost {losses.n}/{losses.n_ended} runs, a rate of {rate.low * 100:.0f} to {rate.high * 100:.0f} %"
     if losses.worst_case is not None and losses.worst is not None:
         interval = ends(losses.worst_case, cell_decimals(cell), signed=True)
         yield (
-            f"{row.level}: with lost runs at the worst, {losses.worst:g}, the difference is {interval}: "
-            f"{losses.worst_case_verdict}"
+            f"with lost runs at the worst, {losses.worst:g}, the difference is {interval}: {losses.worst_case_verdict}"
         )
     if losses.n_elsewhere:
-        yield f"{row.level}: {losses.n_elsewhere} more runs were ended by a machine, a scheduler or a person"
+        more = "1 more run was" if losses.n_elsewhere == 1 else f"{losses.n_elsewhere} more runs were"
+        yield f"{more} ended by a machine, a scheduler or a person"
 
 
 def _measure(cell: Cell, comparison: Comparison) -> Iterator[str]:

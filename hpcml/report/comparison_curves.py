@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hpcml.model.comparison import Cell, Comparison, CurveDifference, Row
-from hpcml.report.charts import ONLY, drawn_text, titled
+from hpcml.report.charts import ONLY, drawn_text, named_axis, titled
 from hpcml.report.comparison_costs import OUTCOME
 from hpcml.report.document import (
     NOTHING,
@@ -29,6 +29,8 @@ from hpcml.report.text import ends, number, to_decimals
 
 _SHOWN = 3.0  # margins are drawn up to so many times the largest that changes a verdict
 _NOWHERE = "none"  # of the steps
+_ROOM = 0.025  # of a chart, for a letter in a bar
+_MOST_BANDS = 6  # in one chart: more cover each other
 _SHADES = {"inconclusive": 0.15, "worse": 0.4, "worse by more than the margin": 0.6, "non-inferior": 0.7}
 
 
@@ -78,8 +80,9 @@ def margin_lines(cell: Cell) -> Iterator[str]:
     for row in cell.rows:
         told = row.difference.by_margin if row.difference else ()
         if told:
-            shown = [f"{each.verdict} above {number(each.above, 3)}" for each in told[1:]]
-            yield f"{row.level}: by margin, and alone: {', '.join([told[0].verdict, *shown])}"
+            shown = {number(each.above, 3): each.verdict for each in told[1:]}  # of two that look alike the last holds
+            said = [told[0].verdict, *(f"{verdict} above {above}" for above, verdict in shown.items())]
+            yield f"{row.level}: by margin, and alone: {', '.join(said)}"
 
 
 def curve_chart_of(comparison: Comparison, cell: Cell, styles: Mapping[str, LevelStyle]) -> Chart | None:
@@ -88,15 +91,17 @@ def curve_chart_of(comparison: Comparison, cell: Cell, styles: Mapping[str, Leve
     if not known:
         return None
     traces: list[Trace] = []
+    has_bands = len(known) <= _MOST_BANDS
     for level, curve in known:
         style = styles[level]
+        band = Trace(
+            level=level,
+            drawn={"type": "scatter", "mode": "lines", "y": [*curve.low, *reversed(curve.high)], "fill": "toself",
+                   "fillcolor": style.faint(0.2), "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False},
+            xs={ONLY: [*curve.steps, *reversed(curve.steps)]},
+        )  # fmt: skip
         traces += [
-            Trace(
-                level=level,
-                drawn={"type": "scatter", "mode": "lines", "y": [*curve.low, *reversed(curve.high)], "fill": "toself",
-                       "fillcolor": style.faint(0.2), "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False},
-                xs={ONLY: [*curve.steps, *reversed(curve.steps)]},
-            ),
+            *([band] if has_bands else []),
             Trace(
                 level=level,
                 drawn={"type": "scatter", "mode": "lines", "y": list(curve.difference), "name": drawn_text(level),
@@ -114,9 +119,14 @@ def curve_chart_of(comparison: Comparison, cell: Cell, styles: Mapping[str, Leve
     said = "; ".join(
         f"{level} differs at {'no step' if where == _NOWHERE else f'steps {where}'}" for level, where in places
     )
+    told = (
+        "The band is a"
+        if has_bands
+        else f"{len(known)} bands would cover each other and stand in the numbers: each is a"
+    )
     return Chart(
         title=what,
-        described=f"{what}. The band is a 95 % band for all steps at once. {said}.",
+        described=f"{what}. {told} 95 % band for all steps at once. {said}.",
         traces=traces,
         views=[View(key=ONLY, label="steps", title="step")],
         layout={"xaxis": titled("step"), "yaxis": titled("difference", zeroline=True)},
@@ -144,7 +154,9 @@ def margin_chart(cell: Cell, styles: Mapping[str, LevelStyle]) -> Chart | None:
                 Trace(
                     level=level,
                     drawn={"type": "bar", "orientation": "h", "y": [drawn_text(level)], "base": [each.above],
-                           "text": [each.verdict], "hovertemplate": drawn_text(each.verdict), "showlegend": False,
+                           "text": [each.verdict if _has_room(each.verdict, (end - each.above) / last) else ""],
+                           "textposition": "inside", "insidetextanchor": "middle",
+                           "hovertemplate": drawn_text(each.verdict), "showlegend": False,
                            "marker": {"color": styles[level].faint(_SHADES.get(each.verdict, 1.0))}},
                     xs={ONLY: [end - each.above]},
                 )
@@ -158,7 +170,7 @@ def margin_chart(cell: Cell, styles: Mapping[str, LevelStyle]) -> Chart | None:
         views=[View(key=ONLY, label="margin", title="margin")],
         layout={
             "xaxis": titled("margin"),
-            "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
+            "yaxis": named_axis([level for level, _ in known]),
             "barmode": "overlay",
             "shapes": at,
         },
@@ -170,6 +182,11 @@ def margin_chart(cell: Cell, styles: Mapping[str, LevelStyle]) -> Chart | None:
         height_px=96 + 36 * len(known),
         is_wide=False,
     )
+
+
+def _has_room(word: str, share: float) -> bool:
+    """Tell whether *word* can stand in a bar over this *share* of a chart that may be as narrow as a phone."""
+    return share >= _ROOM * len(word)
 
 
 def _margin_line(margin: float) -> dict[str, object]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Generic, Literal, TypeVar
 
 from hpcml.codec import Json
@@ -27,6 +28,7 @@ Tone = Literal["good", "bad", "doubt", "plain", "faint", "conclusion", "strong"]
 Kind = Literal["number", "interval", "text", "bar"]
 Wrap = Literal["fold", "narrow", "never"]  # where a terminal may break a cell: always, below 100 columns, never
 RowT = TypeVar("RowT")
+_MANY_FINDINGS = 3  # conclusions: from here on, what weakens all of them is said once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,23 @@ class Findings:
     """The conclusions of a report, in order."""
 
     of: Sequence[Finding]
+
+    def together(self) -> list[tuple[str, list[str], list[Finding]]]:
+        """Return the conclusions about the same runs: which these are, doubts that all share, and each without them.
+
+        Only from three conclusions on: of two, each has its doubts beside it.
+        """
+        found = []
+        for where, of in groupby(self.of, key=lambda finding: finding.where):
+            alike = list(of)
+            shared = [
+                doubt
+                for doubt in (alike[0].doubts if len(alike) >= _MANY_FINDINGS else ())
+                if all(doubt in each.doubts for each in alike)
+            ]
+            own = [replace(each, doubts=[doubt for doubt in each.doubts if doubt not in shared]) for each in alike]
+            found.append((where, shared, own))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
         return _unstable(comparison, cell, row)
     if row.verdict != "inconclusive":
         return _WORDS.get(row.verdict, row.verdict)
-    if row.verdict_alone is not None:
+    if row.verdict_alone is not None and row.verdict_alone != "unstable":
         alone = _WORDS.get(row.verdict_alone, row.verdict_alone)
         return f"cannot tell among {comparison.n_tests} rows (Holm); alone it would be: {alone}"
     if row.difference is not None and row.difference.has_no_spread:

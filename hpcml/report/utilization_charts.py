@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcml.codec import Json
 from hpcml.model.utilization import Attained
-from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, titled
+from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, named_axis, titled
 from hpcml.report.document import (
     Chart,
     LevelStyle,
@@ -96,7 +96,7 @@ def achieved_chart(attained: Sequence[Attained]) -> Chart | None:
         layout={
             "barmode": "overlay",
             "xaxis": titled("TFLOP/s of one device", rangemode="tozero"),
-            "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
+            "yaxis": named_axis([name for name, _ in both]),
         },
         numbers=table,
         height_px=110 + 44 * len(known),

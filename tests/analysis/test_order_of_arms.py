@@ -62,3 +62,10 @@ def test_without_a_node_nothing_is_said() -> None:
     runs = [run(p, s, t_start=BEGAN + at) for at, p in enumerate(("fp32", "tf32")) for s in range(3)]
 
     assert compare(runs, {}).cells[0].remarks == ()
+
+
+def test_of_many_arms_one_after_the_other_the_first_and_the_last_are_named() -> None:
+    arms = ["fp32", "fp64", "tf32", "bf16", "fp16", "amp_bf16", "amp_fp16"]
+    text = remarks([each for each in arms for _ in range(2)], ["n1"] * 14)
+
+    assert "not interleaved on n1: fp32, then fp64, then tf32 ... and at last amp_fp16 (7 arms); what drifted" in text

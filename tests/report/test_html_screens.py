@@ -39,6 +39,19 @@ def test_no_column_is_out_of_sight(opened: Open, whole: str, width: int) -> None
     assert (report.count(".cards") > 0) == (width == 390)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_name_without_blanks_is_broken_before_it_takes_the_room_of_all_columns(opened: Open, width: int) -> None:
+    levels = ("fp32", "x" * 150)
+    rows = (row("fp32", 0.91), row(levels[1], 0.91, difference=difference(0.0, 0.001), verdict="equivalent"))
+    text = report_page(publication(levels, seeds=2, points=30, comparison=full_comparison(rows=rows)))
+    report = opened(text, drawn=False, viewport={"width": width, "height": 800})
+
+    assert report.page.evaluate("document.documentElement.scrollWidth") == width
+    assert report.page.evaluate(_OUT_OF_SIGHT) == []
+    first = report.page.locator(".scroll", has=report.page.locator("caption", has_text="val_accuracy against")).first
+    assert first.locator("thead th:visible").count() > 4 or width == 390
+
+
 def test_a_table_that_is_cut_is_sorted_in_all_its_parts_and_the_key_stays_on_its_heading(
     opened: Open, whole: str
 ) -> None:

@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rendered import report_latex, report_markdown
 
+from hpcml.model.comparison import CurveDifference, MarginVerdict
 from hpcml.model.records import Point
 from hpcml.report.charts import decimate, level_styles
+from hpcml.report.comparison_curves import charts_beyond
 from hpcml.report.render.latex import is_report_latex
 from hpcml.report.render.markdown import is_report_markdown
 from tests.report.publication_values import HOSTILE, full_comparison, publication
-from tests.report.report_values import row, speed
+from tests.report.report_values import difference, row, speed
 
 
 def track(values: list[float]) -> list[Point]:
@@ -96,3 +98,45 @@ def test_the_latex_has_each_table_as_a_float_with_as_many_columns_as_it_says() -
         lines = [line for line in rest.partition(r"\end{tabular}")[0].splitlines() if line.endswith(r"\\")]
         assert lines
         assert all(line.replace(r"\&", "").count("&") == len(columns) - 1 for line in lines)
+
+
+def test_what_weakens_three_conclusions_or_more_is_told_once() -> None:
+    levels = ("fp32", "amp_bf16", "tf32", "bf16")
+
+    def told(n: int) -> str:
+        rows = [row(level, 0.9, verdict="inconclusive", flags=(f"flag of {level}",)) for level in levels[1:n]]
+        cells = full_comparison(rows=(row("fp32", 0.9), *rows), remarks=("ran one after the other",))
+        text = report_markdown(publication(levels[:n], seeds=2, comparison=cells))
+        return text[: text.index("## Comparison")]
+
+    assert told(3).count("ran one after the other") == 2
+    assert "All of these" not in told(3)
+    assert told(4).count("ran one after the other") == 1
+    assert "are weakened by:\n  - ran one after the other" in told(4)
+    assert all(f"  - flag of {level}" in told(4) for level in levels[1:])
+
+
+def test_charts_of_many_levels_can_be_read() -> None:
+    steps, flat = (0.0, 1.0), (0.0, 0.0)
+    curve = CurveDifference(
+        steps=steps, difference=flat, low=flat, high=flat, confidence=0.95, n=5, paired=True, area=0.0, area_ci95=None
+    )
+    margins = (MarginVerdict(above=0.0, verdict="inconclusive"), MarginVerdict(above=0.001, verdict="equivalent"))
+    levels = [f"{'x' * 60}{at}" for at in range(8)]
+    known = replace(difference(0.0, 0.01), by_margin=margins)
+    rows = (row("fp32", 0.9), *(row(level, 0.9, difference=known, curve=curve) for level in levels))
+    found = full_comparison(rows=rows, margin=0.1)
+    over_steps, by_margin = charts_beyond(found, found.cells[0], level_styles(["fp32", *levels]))
+    few = replace(found, cells=(replace(found.cells[0], rows=rows[:6]),))
+    with_bands, _ = charts_beyond(few, few.cells[0], level_styles(["fp32", *levels]))
+
+    assert len(over_steps.traces) == 8  # no bands, which would cover each other
+    assert len(with_bands.traces) == 2 * 5
+    assert {tuple(trace.drawn["text"]) for trace in by_margin.traces} == {
+        ("",),
+        ("equivalent",),
+    }
+    axis = by_margin.layout["yaxis"]
+    assert axis["tickvals"] == levels
+    assert len(set(axis["ticktext"])) == 8
+    assert max(map(len, axis["ticktext"])) <= 32

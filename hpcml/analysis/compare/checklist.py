@@ -55,6 +55,10 @@ class _Study:
         found = [(name, told(cell, self.arms[at])) for at, (cell, name) in enumerate(zip(cells, own, strict=True))]
         return tuple(f"{name}: {line}" if name else line for name, lines in found for line in lines)
 
+    def of_levels(self, told: Callable[[Cell], Iterable[tuple[str, str]]]) -> tuple[str, ...]:
+        """Return what *told* says of each level of each cell, once for all levels of which it says the same."""
+        return self.lines(lambda cell, _: _together(told(cell)))
+
 
 def check(
     comparison: Comparison,
@@ -79,12 +83,12 @@ def check(
     study = _Study(comparison=comparison, factor=factor, runs=runs, others=others, arms=arms, glances=glances)
     hours, all_hours = find_hours(runs, attempts), find_hours([*runs, *others], attempts)
     answers = [
-        _answer("seeds", "Which seeds, and how many an arm?", study.lines(_seeds), _STATISTICS, _MLPERF_RUNS),
+        _answer("seeds", "Which seeds, and how many an arm?", study.of_levels(_seeds), _STATISTICS, _MLPERF_RUNS),
         _answer("value", "Which number of a run counts?", [_value(comparison)], _STATISTICS, _DETAILS),
-        _answer("pairing", "What is the interval of, and are arms paired?", study.lines(_pairing), _STATISTICS),
+        _answer("pairing", "What is the interval of, and are arms paired?", study.of_levels(_pairing), _STATISTICS),
         _answer("interleaving", "Did the arms run interleaved, on the same nodes?", study.lines(_interleaving),
                 _STATISTICS, _MLPERF_SYSTEM),
-        _answer("lost_runs", "Which runs were lost, and to what?", study.lines(_lost), _STATISTICS, _MLPERF_RUNS),
+        _answer("lost_runs", "Which runs were lost, and to what?", study.of_levels(_lost), _STATISTICS, _MLPERF_RUNS),
         _answer("margin", "Was the difference that matters fixed beforehand?", study.lines(_margin), _STATISTICS),
         _answer("tests", "How many tests, and were they adjusted?", [_tests(comparison)], _STATISTICS),
         _answer("looks", "How often were the results looked at?", _looks(study), _STATISTICS),
@@ -93,7 +97,7 @@ def check(
         _answer("code", "Which code ran?", _code(runs), _REPRODUCE, _OPEN),
         _answer("packages", "Which software was installed?", _software(runs), _REPRODUCE, _MLPERF_SYSTEM),
         _answer("hardware", "Which hardware, and the same for all?", _hardware(study), _COMPUTE, _MLPERF_SYSTEM),
-        _answer("precision", "Was the precision measured, or only asked for?", study.lines(_precision),
+        _answer("precision", "Was the precision measured, or only asked for?", study.of_levels(_precision),
                 _MLPERF_FORMATS),
         _answer("hours", "Hours that these runs used, lost attempts included?", _hours(hours), _COMPUTE),
         _answer("all_hours", "And all runs of their experiments?", _hours(all_hours), _COMPUTE),
@@ -163,6 +167,15 @@ def _answer(key: str, question: str, lines: Iterable[str], *asked_by: str) -> Ch
     return ChecklistAnswer(key=key, question=question, lines=tuple(lines), asked_by=asked_by)
 
 
+def _together(told: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield what is told of each level, once for all levels of which the same is told."""
+    levels: dict[str, list[str]] = {}
+    for level, text in told:
+        levels.setdefault(text, []).append(level)
+    for text, of in levels.items():
+        yield f"{'each arm' if len(levels) == 1 < len(of) else ', '.join(of)}: {text}"
+
+
 def _names(cells: Sequence[Cell]) -> list[str]:
     """Return what tells each cell from the others; "" for a single one."""
     if len(cells) < 2:
@@ -172,11 +185,11 @@ def _names(cells: Sequence[Cell]) -> list[str]:
     return [", ".join(f"{key}={cell.where[key]}" for key in keys if key in cell.where) or "all runs" for cell in cells]
 
 
-def _seeds(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
+def _seeds(cell: Cell) -> Iterator[tuple[str, str]]:
     for row in cell.rows:
         seeds = f" ({_ranges(row.seeds)})" if row.seeds else ""
         repeated = f" in {row.n_ok} runs" if row.n_ok != len(row.seeds) else ""
-        yield f"{row.level}: {len(row.seeds)}{seeds}{repeated}"
+        yield row.level, f"{len(row.seeds)}{seeds}{repeated}"
 
 
 def _ranges(seeds: Sequence[int]) -> str:
@@ -197,7 +210,7 @@ def _value(comparison: Comparison) -> str:
     return f"the last value of {comparison.metric}, not the best; {way} is better{guess}"
 
 
-def _pairing(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
+def _pairing(cell: Cell) -> Iterator[tuple[str, str]]:
     for row in cell.rows:
         difference = row.difference
         if difference is None:
@@ -209,7 +222,7 @@ def _pairing(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
             how = f"{difference.n_pairs} seeds paired, the others beside them (T_new2)"
         else:
             how = "not paired, Welch's t: fewer than three seeds are shared"
-        yield f"{row.level}: {how}; 90 % t interval over seeds"
+        yield row.level, f"{how}; 90 % t interval over seeds"
 
 
 def _interleaving(_: Cell, arms: Sequence[Arm]) -> Iterator[str]:
@@ -225,7 +238,7 @@ def _interleaving(_: Cell, arms: Sequence[Arm]) -> Iterator[str]:
         yield f"{len(counted)} runs on {hosts} node{'s'[: hosts != 1]}; none ran an arm's runs, then those of another"
 
 
-def _lost(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
+def _lost(cell: Cell) -> Iterator[tuple[str, str]]:
     for row in cell.rows:
         losses = row.losses
         if losses is None:
@@ -235,7 +248,7 @@ def _lost(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
         parts += [f"{losses.n_elsewhere} to a machine, a scheduler or a person"] if losses.n_elsewhere else []
         parts += [f"{row.n_incomplete} with incomplete records"] if row.n_incomplete else []
         parts += [f"{row.n_unfinished} not over"] if row.n_unfinished else []
-        yield f"{row.level}: {', '.join(parts)}"
+        yield row.level, f"{', '.join(parts)}"
 
 
 def _margin(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
@@ -259,18 +272,18 @@ def _looks(study: _Study) -> tuple[str, ...]:
     """Return how often each row was looked at, and whether that was planned; nothing where nobody counted."""
     question = about(study.comparison.metric, study.comparison.by)
 
-    def told(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
+    def told(cell: Cell) -> Iterator[tuple[str, str]]:
         for row in cell.rows:
             if (look := row.look) is not None:
                 taken = f"{look.number} of {look.of} taken, with {look.n} seeds" if look.number else "none taken yet"
-                yield f"{row.level}: looks were planned before the first run, {taken}"
+                yield row.level, f"looks were planned before the first run, {taken}"
                 continue
             if seen := glances_at(row, cell, study.glances, about=question):
                 times = "once" if len(seen) == 1 else f"{len(seen)} times"
                 sizes = _listed([str(n) for n in sorted({each.n for each in seen})])
-                yield f"{row.level}: {times}, with {sizes} seeds, unplanned"
+                yield row.level, f"{times}, with {sizes} seeds, unplanned"
 
-    return study.lines(told)
+    return study.of_levels(told)
 
 
 def _tuning(study: _Study) -> Iterator[str]:
@@ -335,10 +348,10 @@ def _hardware(study: _Study) -> Iterator[str]:
         yield f"each run on {_counted(shapes, len(study.runs))}"
 
 
-def _precision(cell: Cell, _: Sequence[Arm]) -> Iterator[str]:
+def _precision(cell: Cell) -> Iterator[tuple[str, str]]:
     for row in cell.rows:
         if row.n_ok:
-            yield f"{row.level}: {_measured(row)}"
+            yield row.level, f"{_measured(row)}"
 
 
 def _measured(row: Row) -> str:

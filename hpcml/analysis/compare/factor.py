@@ -253,11 +253,11 @@ _LONG = 1e16  # from here on, a number is written with an exponent: not all of i
 def show(value: object) -> str:
     """Return a setting or a fact as one would type it; equal numbers look alike, and None is "not set".
 
-    >>> show(64.0), show(True), show([1, 2]), show(1e150)
-    ('64', 'true', '[1, 2]', '1e+150')
+    >>> show(64.0), show(True), show([1, 2]), show(1e150), show("")
+    ('64', 'true', '[1, 2]', '1e+150', '""')
     """
     if isinstance(value, str):
-        return value
+        return value or '""'
     if value is None:
         return "not set"
     if isinstance(value, int | float) and _LONG <= abs(value) <= sys.float_info.max and float(value) == value:

@@ -273,11 +273,18 @@ def order_remarks(arms: Iterable[Arm]) -> list[str]:
         if order := _one_after_the_other(of_levels):
             blocks[order].append(node)
     remarks = [
-        f"not interleaved on {_listed(nodes)}: {', then '.join(order)}; what drifted meanwhile is in the differences "
+        f"not interleaved on {_listed(nodes)}: {_in_order(order)}; what drifted meanwhile is in the differences "
         "(launch with the seeds outermost)"
         for order, nodes in blocks.items()
     ]
     return remarks + _nodes_of_their_own(by_node)
+
+
+def _in_order(levels: Sequence[str]) -> str:
+    """Return "a, then b"; of many the first few and the last."""
+    if len(levels) <= 2 * _NAMED:
+        return ", then ".join(levels)
+    return f"{', then '.join(levels[:_NAMED])} ... and at last {levels[-1]} ({len(levels)} arms)"
 
 
 def _starts(arm: Arm) -> Iterator[tuple[str, list[_Start]]]:

@@ -69,9 +69,13 @@ def _section(section: Section, depth: int) -> Iterator[str]:
 
 def _part(part: Part) -> Iterator[str]:
     if isinstance(part, Findings):
-        for finding in part.of:
-            yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}"
-            yield from (f"  - {safe_markdown(doubt)}" for doubt in finding.doubts)
+        for where, shared, of in part.together():
+            for finding in of:
+                yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}"
+                yield from (f"  - {safe_markdown(doubt)}" for doubt in finding.doubts)
+            if shared:
+                yield f"- All of these{f' ({safe_markdown(where)})' if where else ''} are weakened by:"
+                yield from (f"  - {safe_markdown(doubt)}" for doubt in shared)
     elif isinstance(part, Paragraph):
         yield safe_markdown(part.text)
     elif isinstance(part, Remarks):

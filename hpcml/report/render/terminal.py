@@ -145,7 +145,8 @@ def _fitted(table: Table, console: Console) -> RichTable:
 def _dense(table: Table, console: Console) -> Iterator[RenderableType]:
     """Yield a table with all of its columns; those that do not fit come in further tables, behind the first column.
 
-    Headings, words and, if needed, intervals are wrapped, at blanks alone: no word and no number is broken.
+    Headings, words and, if needed, intervals are wrapped, at blanks alone: no word and no number is broken, but for
+    the name of a row that takes half of the width.
     """
     is_wide = console.width >= _WIDE
     columns = [(at, column) for at, column in enumerate(table.columns) if column.on_terminal]
@@ -156,6 +157,10 @@ def _dense(table: Table, console: Console) -> Iterator[RenderableType]:
          for at, _ in columns}
         for row in table.rows
     ]  # fmt: skip
+    first = columns[0][0]
+    for cell in cells:  # a name that left no room for what is told of it is broken, and nothing else
+        if _widest(cell[first]) > console.width // 2:
+            cell[first] = _wrapped(cell[first], console.width // 3, breaks=True)
     widths = {at: max(_widest(text) for text in (titles[at], *(cell[at] for cell in cells))) for at, _ in columns}
     gap = 3 if console.is_terminal else 1
     for number, chosen in enumerate(_that_share_a_line(columns, widths, console.width, gap)):
@@ -189,8 +194,8 @@ def _that_share_a_line(
     yield chosen
 
 
-def _wrapped(text: str, width: int) -> str:
-    return "\n".join(textwrap.wrap(text, width=width, break_long_words=False, break_on_hyphens=False))
+def _wrapped(text: str, width: int, *, breaks: bool = False) -> str:
+    return "\n".join(textwrap.wrap(text, width=width, break_long_words=breaks, break_on_hyphens=False))
 
 
 def _widest(text: str) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from operator import attrgetter
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -86,7 +85,6 @@ def _rendered(document: Document, *, plotly: _Packed | None, script: str, live: 
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else safe(value),
     )
-    environment.filters["groupby_in_order"] = _groups
     return environment.get_template("report.html").render(
         document=document,
         version=document.made_by,
@@ -139,12 +137,6 @@ def _script(*, is_live: bool = False) -> str:
     names = ("curves.js", "charts.js", "tables.js", *(("live.js",) if is_live else ()), "page.js")
     parts = [_file(name) for name in names]
     return "\n".join(['"use strict";', "(() => {", "const root = document.documentElement;", *parts, "})();"])
-
-
-def _groups(values: Sequence[object], name: str) -> list[tuple[object, list[object]]]:
-    """Return runs of neighbours that are alike in the attribute *name*, in their order."""
-    key = attrgetter(name)
-    return [(one, list(alike)) for one, alike in itertools.groupby(values, key=key)]
 
 
 def _attributes(entry: Entry, column: TableColumn) -> Markup:

@@ -128,7 +128,7 @@ function whole(region) {
   region.classList.remove("cards", "breaks", "narrow");
   while (region.nextElementSibling?.classList.contains("further")) region.nextElementSibling.remove();
   for (const cell of region.querySelectorAll("[hidden]")) cell.hidden = false;
-  for (const cell of region.querySelectorAll(".whole")) cell.classList.remove("whole");
+  for (const cell of region.querySelectorAll(".whole, .broken")) cell.classList.remove("whole", "broken");
 }
 
 function asCards(region, table) {
@@ -194,8 +194,12 @@ function cut(region, table) {
 }
 
 // A word that is wider than its column may be makes room for itself; it is neither broken nor written over the next one.
+// Only a word that would leave no room for other columns is broken.
 function makeRoom(table) {
-  for (const cell of [...table.querySelectorAll("th, td")].filter((each) => each.scrollWidth > each.clientWidth)) cell.classList.add("whole");
+  const room = table.closest(".scroll").clientWidth / 2;
+  for (const cell of [...table.querySelectorAll("th, td")].filter((each) => each.scrollWidth > each.clientWidth)) {
+    cell.classList.add(cell.scrollWidth > room ? "broken" : "whole");
+  }
 }
 
 function fit(region) {
