@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from recorded_runs import arm, run, summary
+from scipy import stats
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.exact import p_more, share_interval, sign_flip
+from hpcml.analysis.exact import p_more, share_interval, sign_flip, sign_flips
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.failure_causes import Cause
@@ -161,3 +164,25 @@ def test_runs_of_which_no_value_was_read_are_not_said_to_have_broken_down() -> N
     assert (only_mute.verdict, both.verdict) == ("unstable", "unstable")
     assert any(flag.startswith("8/9 runs completed without the metric, against 0/10") for flag in only_mute.flags)
     assert any(flag.startswith("9/10 runs lost to their own doing, against 0/10") for flag in both.flags)
+
+
+@pytest.mark.parametrize("n", [8, 40])
+def test_each_bound_has_the_p_of_the_differences_to_it(n: int) -> None:
+    values = np.random.default_rng(3).normal(5.1, 1.0, n)
+    found = sign_flips(list(values), [(5.0, 1), (5.4, -1), (4.9, 1), (5.0, -1)])
+
+    alone = [sign_flip(values - 5.0), sign_flip(5.4 - values), sign_flip(values - 4.9), sign_flip(5.0 - values)]
+    assert found == pytest.approx(alone, abs=0.005)  # of drawn ways, turned the other way round
+
+
+def test_hundreds_of_pairs_take_no_memory() -> None:
+    values = np.random.default_rng(3).normal(0.1, 1.0, 400)
+    tracemalloc.start()
+    try:
+        p = sign_flip(values)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert p == pytest.approx(stats.ttest_1samp(values, 0.0, alternative="greater").pvalue, abs=0.01)
+    assert peak < 50e6

@@ -12,7 +12,7 @@ from typing import Literal
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import BySeed
 from hpcml.analysis.compare.grid import MetricScale
-from hpcml.analysis.exact import sign_flip
+from hpcml.analysis.exact import sign_flips
 from hpcml.analysis.statistics import LEAST_SEEDS, Claims, Contrast, find_claims
 from hpcml.model.comparison import Difference, Interval, MarginVerdict, Verdict
 
@@ -140,18 +140,15 @@ def sign_flip_ps(found: Matchup, margin: float | None, scale: MetricScale) -> Ma
     gains = [sign * each for each in found.differences]
     reach = scale.distance(margin)
 
-    def above(bound: float) -> float:
-        return sign_flip([gain - bound for gain in gains])
-
-    def below(bound: float) -> float:
-        return sign_flip([bound - gain for gain in gains])
-
+    not_worse, not_better, better, worse_by_margin, worse = sign_flips(
+        gains, [(-reach, 1), (reach, -1), (0.0, 1), (-reach, -1), (0.0, -1)]
+    )
     return {
-        "equivalent": max(above(-reach), below(reach)),
-        "better": above(0.0),
-        "non-inferior": above(-reach),
-        "worse by more than the margin": below(-reach),
-        "worse": below(0.0),
+        "equivalent": max(not_worse, not_better),
+        "better": better,
+        "non-inferior": not_worse,
+        "worse by more than the margin": worse_by_margin,
+        "worse": worse,
     }
 
 
