@@ -29,6 +29,7 @@ Verdict = Literal[
 ]
 Unit = Literal["seeds", "nodes", "these nodes", "node means", "none"]  # of an interval; analysis/compare/nodes
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
+LEAST_PAIRS = 6  # of an exact test that is printed: at 5, 30 % of true claims would be doubted
 ENOUGH_NODES = 3  # from which nodes are the unit of a speed-up: fewer have no spread to speak of
 NOT_AS_REQUESTED: Final = "not as requested"  # a verdict, and why a row has no speed
 MIXED = "mixed"  # stands for the numerics of a row whose runs differ in it

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from hpcml.codec import Json, encode
-from hpcml.model.comparison import Cell, Comparison, Difference, Row
+from hpcml.model.comparison import LEAST_PAIRS, Cell, Comparison, Difference, Row
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
@@ -249,8 +249,8 @@ def _pairing(row: Row, difference: Difference) -> str:
     how = "paired by seed" if difference.paired else "partly paired" if difference.partly_paired else "unpaired"
     if difference.p_sign_flip is not None:
         how += f", exact sign-flip p {p_value(difference.p_sign_flip)}"
-    elif difference.paired:
-        how += f", rests on normality: no exact test is of use with {difference.n_pairs or len(row.seeds)} pairs"
+    elif difference.paired and (pairs := difference.n_pairs or len(row.seeds)) < LEAST_PAIRS:
+        how += f", rests on normality: no exact test is of use with {pairs} pairs"
     rho = f", rho {difference.rho:+.2f}" if difference.rho is not None else ""
     p = f", p of TOST {p_value(difference.p_tost)}" if difference.p_tost is not None else ""
     if p_value(row.p_adjusted) != p_value(difference.p_tost) and row.p_adjusted is not None:

@@ -161,7 +161,7 @@ def test_mlperfs_score_drops_the_fastest_and_the_slowest() -> None:
     ("times", "n", "reason"),
     [
         ([10, 20, 30, math.inf, math.inf], 5, "2 of 5 runs did not reach the target"),
-        ([10, 20, 30, 40], 4, "it takes 5 runs that ended, here are 4"),
+        ([10, 20, 30, 40], 4, "4 of the 5 runs that it takes have ended"),
     ],
 )
 def test_there_is_no_score_of_too_few_runs_or_of_two_that_did_not_converge(

@@ -483,3 +483,13 @@ def test_a_verdict_that_would_be_none_alone_either_is_not_told() -> None:
 
     assert "tf32: these runs cannot tell: " in text
     assert "alone it would be" not in text
+
+
+def test_six_pairs_without_a_claim_are_not_said_to_be_too_few_for_an_exact_test() -> None:
+    def told(n: int) -> str:
+        unsure = replace(difference(0.0, 0.01), n_pairs=n)
+        rows = (row("fp32", 0.9), row("tf32", 0.9, difference=unsure, verdict="inconclusive"))
+        return comparison_text(comparison(rows=rows))
+
+    assert "no exact test is of use with 5 pairs" in told(5)
+    assert "no exact test" not in told(6)

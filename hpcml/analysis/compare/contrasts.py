@@ -14,9 +14,8 @@ from hpcml.analysis.compare.arms import BySeed
 from hpcml.analysis.compare.grid import MetricScale
 from hpcml.analysis.exact import sign_flips
 from hpcml.analysis.statistics import LEAST_SEEDS, Claims, Contrast, find_claims
-from hpcml.model.comparison import Difference, Interval, MarginVerdict, Verdict
+from hpcml.model.comparison import LEAST_PAIRS, Difference, Interval, MarginVerdict, Verdict
 
-LEAST_PAIRS = 6  # of an exact test that is printed: at 5, 30 % of true claims would be doubted
 _SQRT2 = 2**0.5
 _Pairing = Literal["all", "shared", "partly", "none"]
 

@@ -141,7 +141,7 @@ def mlperf_score(reaches: Sequence[Reach]) -> tuple[float | None, str | None]:
     if not _are_native(reaches):
         return None, "no score: not all of its runs were native"
     if len(reaches) < MLPERF_LEAST_RUNS:
-        return None, f"no score: it takes {MLPERF_LEAST_RUNS} runs that ended, here are {len(reaches)}"
+        return None, f"no score: {len(reaches)} of the {MLPERF_LEAST_RUNS} runs that it takes have ended"
     without = sum(reach.at_s is None for reach in reaches)
     if without > 1:
         return None, f"no score: {without} of {len(reaches)} runs did not reach the target, and one at most may not"
