@@ -301,9 +301,12 @@ def _sources(cell: Cell, comparison: Comparison) -> Iterator[str]:
         if "share of time" in bases:
             yield "energy to the target: of the run's energy, by the share of its time"
     costs = [row.cost for row in cell.rows if row.cost is not None]
-    methods = {(c.energy_method or "method not recorded", c.energy_scope or "scope not recorded") for c in costs if c.n}
+    methods = set()
+    for cost in (each for each in costs if each.n):
+        scope = "scope not recorded" if cost.energy_scope is None else f"of the {cost.energy_scope}"
+        methods.add((cost.energy_method or "method not recorded", scope))
     if methods:
-        said = "; ".join(f"{method}, of the {scope}" for method, scope in sorted(methods))
+        said = "; ".join(f"{method}, {scope}" for method, scope in sorted(methods))
         yield f"energy: of the GPUs' boards alone ({said}), medians over seeds of whole runs"
     for source in sorted({cost.co2_source for cost in costs if cost.co2_source is not None}):
         yield f"CO2: of that energy, {source}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hpcml.model.comparison import Cell, Comparison, CurveDifference, Row
-from hpcml.report.charts import ONLY, drawn_text, named_axis, titled
+from hpcml.report.charts import NEUTRAL, ONLY, drawn_text, named_axis, titled
 from hpcml.report.comparison_costs import OUTCOME
 from hpcml.report.document import (
     NOTHING,
@@ -29,6 +29,7 @@ from hpcml.report.text import ends, number, to_decimals
 
 _SHOWN = 3.0  # margins are drawn up to so many times the largest that changes a verdict
 _NOWHERE = "none"  # of the steps
+_FAINT = 0.5  # of a shade
 _ROOM = 0.025  # of a chart, for a letter in a bar
 _MOST_BANDS = 6  # in one chart: more cover each other
 _SHADES = {"inconclusive": 0.15, "worse": 0.4, "worse by more than the margin": 0.6, "non-inferior": 0.7}
@@ -155,7 +156,7 @@ def margin_chart(cell: Cell, styles: Mapping[str, LevelStyle]) -> Chart | None:
                     level=level,
                     drawn={"type": "bar", "orientation": "h", "y": [drawn_text(level)], "base": [each.above],
                            "text": [each.verdict if _has_room(each.verdict, (end - each.above) / last) else ""],
-                           "textposition": "inside", "insidetextanchor": "middle",
+                           "textposition": "inside", "insidetextanchor": "middle", **_written_on(each.verdict),
                            "hovertemplate": drawn_text(each.verdict), "showlegend": False,
                            "marker": {"color": styles[level].faint(_SHADES.get(each.verdict, 1.0))}},
                     xs={ONLY: [end - each.above]},
@@ -187,6 +188,11 @@ def margin_chart(cell: Cell, styles: Mapping[str, LevelStyle]) -> Chart | None:
 def _has_room(word: str, share: float) -> bool:
     """Tell whether *word* can stand in a bar over this *share* of a chart that may be as narrow as a phone."""
     return share >= _ROOM * len(word)
+
+
+def _written_on(verdict: str) -> dict[str, object]:
+    """Return the colour of words in a faint bar, which lets light or dark paper through; else plotly chooses it."""
+    return {"insidetextfont": {"color": NEUTRAL}} if _SHADES.get(verdict, 1.0) < _FAINT else {}
 
 
 def _margin_line(margin: float) -> dict[str, object]:

@@ -9,7 +9,7 @@ from rendered import report_latex, report_markdown
 
 from hpcml.model.comparison import CurveDifference, MarginVerdict
 from hpcml.model.records import Point
-from hpcml.report.charts import decimate, level_styles
+from hpcml.report.charts import NEUTRAL, decimate, level_styles
 from hpcml.report.comparison_curves import charts_beyond
 from hpcml.report.render.latex import is_report_latex
 from hpcml.report.render.markdown import is_report_markdown
@@ -136,6 +136,8 @@ def test_charts_of_many_levels_can_be_read() -> None:
         ("",),
         ("equivalent",),
     }
+    faint = [trace.drawn for trace in by_margin.traces if trace.drawn["hovertemplate"] == "inconclusive"]
+    assert all(drawn["insidetextfont"] == {"color": NEUTRAL} for drawn in faint)  # on white and on black
     axis = by_margin.layout["yaxis"]
     assert axis["tickvals"] == levels
     assert len(set(axis["ticktext"])) == 8
