@@ -121,3 +121,14 @@ def parse_memory_mb(text: str, *, field: str = "resources.mem") -> int:
     if size_mb < 1:
         raise ConfigError(f"{field}={text!r} is no memory size: write 64G, 500M or 1T")
     return size_mb
+
+
+def one_or_many(number: int, words: str) -> str:
+    """Return the plural *words* in the form that follows *number*.
+
+    >>> one_or_many(1, "processes"), one_or_many(2, "GPUs")
+    ('process', 'GPUs')
+    """
+    if number != 1:
+        return words
+    return words.removesuffix("es") if words.endswith("sses") else words.removesuffix("s")

@@ -33,6 +33,7 @@ from hpcml.report.document import (
 )
 from hpcml.report.text import number, ratio, ratio_decimals
 from hpcml.report.text_charts import bar
+from hpcml.units import one_or_many
 
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
 _REPORT = "report"
@@ -321,9 +322,10 @@ def _speedup(cell: ScalingCell, table: Table) -> Chart:
         "name": "",
     }
     ticks = {"type": "log", "tickvals": devices, "ticktext": [str(at) for at in devices]}
+    few = one_or_many(base, cell.over)
     return Chart(
         title="Speed-up",
-        described=f"Speed-up against {base} {cell.over} with 95 % intervals; dashed: as many times as fast as there "
+        described=f"Speed-up against {base} {few} with 95 % intervals; dashed: as many times as fast as there "
         f"are {cell.over}. {'; '.join(f'{at}: {value:.3g}' for at, value, _ in measured)}.",
         traces=[Trace(level=None, drawn=ideal, xs={"x": devices}), Trace(level=None, drawn=line, xs={"x": devices})],
         views=[View(key="x", label=cell.over, title=cell.over)],

@@ -23,6 +23,7 @@ from hpcml.model.comparison import Excluded
 from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint, SerialShare
 from hpcml.model.utilization import Attained, Attainment, Published
 from hpcml.report.document import Chart, Table
+from hpcml.report.scaling import scaling_section
 from hpcml.report.text_charts import bar, can_draw
 from hpcml.report.utilization import utilization_section
 
@@ -135,6 +136,14 @@ def test_programs_get_every_number_whole() -> None:
     assert lines[1]["speedup_ci95_low"] == "4.9"
     assert lines[1]["model"] == "lstm"
     assert lines[1]["n_failed"] == "1"
+
+
+def test_the_chart_of_speed_ups_says_what_they_are_against() -> None:
+    points = (REFERENCE, replace(EIGHT, devices=4, speedup=3.0), EIGHT)
+    study = replace(SCALING, cells=(replace(CELL, points=points),))
+    chart = next(part for part in scaling_section(study).sections[0].parts if isinstance(part, Chart))
+
+    assert chart.described.startswith("Speed-up against 1 GPU with 95 % intervals")
 
 
 def test_markdown_has_a_row_for_each_number_of_devices() -> None:

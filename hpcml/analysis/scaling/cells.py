@@ -19,6 +19,7 @@ from hpcml.errors import ComparisonError
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.records import RunRecord
 from hpcml.model.scaling import Kind
+from hpcml.units import one_or_many
 
 BATCH = "training.batch_size"
 STRONG_SIZE, WEAK_SIZE = "batch size", "batch size a device"  # what the batch is called in a cell's `where`
@@ -260,17 +261,6 @@ def choose_over(runs: Sequence[RunRecord], wanted: Over | None) -> Over:
         what = f"all {len(runs)} runs have {known[0]} {one_or_many(known[0], over.value)}: nothing scales"
     cure = f"--over {others[0].name}" if others else f"launch others, e.g. hpcml run -m {_MORE[over]}"
     raise ComparisonError(f"{what}; {cure}")
-
-
-def one_or_many(number: int, words: str) -> str:
-    """Return the plural *words* in the form that follows *number*.
-
-    >>> one_or_many(1, "processes"), one_or_many(2, "GPUs")
-    ('process', 'GPUs')
-    """
-    if number != 1:
-        return words
-    return words.removesuffix("es") if words.endswith("sses") else words.removesuffix("s")
 
 
 def _natural_choice(runs: Sequence[RunRecord]) -> Over:

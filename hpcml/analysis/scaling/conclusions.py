@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcml.analysis.compare.nodes import PlacedRatio, by_seed_of
-from hpcml.analysis.scaling.cells import one_or_many
 from hpcml.analysis.scaling.points import Costs, faster
 from hpcml.analysis.statistics import ALPHA, INDICATIVE_BELOW
 from hpcml.model.comparison import Interval
 from hpcml.model.scaling import Kind, ScalingPoint, SerialShare
-from hpcml.units import spell_percent
+from hpcml.units import one_or_many, spell_percent
 
 _MISFIT = 0.10  # a law that leaves a measured time by more describes something else
 

@@ -24,7 +24,6 @@ from hpcml.analysis.scaling.cells import (
     choose_over,
     count,
     find_groups,
-    one_or_many,
 )
 from hpcml.analysis.scaling.conclusions import Evidence, Thresholds, no_help_beyond, pays, percent, sentences
 from hpcml.analysis.scaling.fit import fit_serial_share
@@ -43,6 +42,7 @@ from hpcml.model.choices import Numerics
 from hpcml.model.records import RunRecord
 from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.state import State
+from hpcml.units import one_or_many
 
 _COUNTING = (
     *("resources.nodes", "resources.gpus_per_node", "resources.cpus_per_task", "strategy.processes_per_node"),
