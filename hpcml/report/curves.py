@@ -231,7 +231,8 @@ def _thick(band: Band, view: str, level: str, style: LevelStyle) -> Iterator[Tra
 
 
 def _described(metric: str, count: int, *, is_cut: bool, most: int, are_drawn: bool) -> str:
-    each = f"Thin lines: each of {count} runs, dotted where a run does not count."
+    thin = "Thin line: the run" if count == 1 else f"Thin lines: each of {count} runs"
+    each = f"{thin}, dotted where a run does not count."
     parts = [
         f"{metric}.",
         each if are_drawn else f"The {count} runs are too many to draw each of them.",

@@ -347,7 +347,7 @@ def test_what_cannot_be_compared_is_refused_with_a_reason() -> None:
         compare([], {})
     with pytest.raises(ComparisonError, match=r"all 5 runs have precision=fp32: nothing to compare; .* hpcml run -m"):
         compare(arm("fp32", FP32), {})
-    with pytest.raises(ComparisonError, match=r"none of the 2 runs is COMPLETED \(1 FAILED, 1 RUNNING\)"):
+    with pytest.raises(ComparisonError, match=r"no run of 2 is COMPLETED \(1 FAILED, 1 RUNNING\)"):
         compare([run("fp32", state=State.FAILED), run("tf32", state=State.RUNNING)], {})
     with pytest.raises(ComparisonError, match="reference fp64 is none of fp32, amp_bf16"):
         compare(two_arms(), {}, ComparisonRequest(reference="fp64"))

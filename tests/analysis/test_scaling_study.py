@@ -272,7 +272,7 @@ def test_nodes_threads_and_processes_are_counted_too() -> None:
     assert study(nodes).over == "GPUs"  # of 4 and 8
     assert study(threads).over == "CPU threads"
     assert study(processes).over == "processes"
-    with pytest.raises(ComparisonError, match="none of the 6 runs says on how many GPUs it ran; --over threads"):
+    with pytest.raises(ComparisonError, match="no run of 6 says on how many GPUs it ran; --over threads"):
         study(threads, ScalingRequest(over=Over.gpus))
 
 
@@ -292,7 +292,7 @@ def test_where_nothing_scales_the_line_says_what_to_launch() -> None:
     waiting = Sweep()
     for gpus in (1, 2):
         waiting.add(gpus, None, state=State.PENDING)
-    with pytest.raises(ComparisonError, match="none of the 2 runs is COMPLETED"):
+    with pytest.raises(ComparisonError, match="no run of 2 is COMPLETED"):
         study(waiting)
 
 

@@ -118,7 +118,7 @@ def _look_at_all(
     reference = find_reference(factor, levels, request.reference)
     if not any(run.state is State.COMPLETED for run in runs):
         states = ", ".join(f"{n} {state}" for state, n in sorted(Counter(run.state for run in runs).items()))
-        raise ComparisonError(f"none of the {len(runs)} runs is COMPLETED ({states}): nothing to compare yet")
+        raise ComparisonError(f"no run of {len(runs)} is COMPLETED ({states}): nothing to compare yet")
     yardstick = find_yardstick(runs, request.metric, request.goal)
     allowed = find_allowed(request.allow, distinct)
     found = [

@@ -256,7 +256,7 @@ def choose_over(runs: Sequence[RunRecord], wanted: Over | None) -> Over:
     known = sorted(number for number in {count(run, over) for run in runs} if number is not None)
     others = [each for each in Over if len({count(run, each) for run in runs} - {None}) > 1]
     if not known:
-        what = f"none of the {len(runs)} runs says on how many {over.value} it ran"
+        what = f"no run of {len(runs)} says on how many {over.value} it ran"
     else:
         what = f"all {len(runs)} runs have {known[0]} {one_or_many(known[0], over.value)}: nothing scales"
     cure = f"--over {others[0].name}" if others else f"launch others, e.g. hpcml run -m {_MORE[over]}"

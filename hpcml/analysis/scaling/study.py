@@ -171,7 +171,7 @@ def _require_a_speed(groups: Sequence[ScalingRuns]) -> None:
     if any(run.numerics == Numerics.native.name for run in completed):
         return
     if not completed:
-        raise ComparisonError(f"none of the {len(runs)} runs is COMPLETED: nothing has a speed yet")
+        raise ComparisonError(f"no run of {len(runs)} is COMPLETED: nothing has a speed yet")
     kinds = ", ".join(sorted({run.numerics for run in completed}))
     raise ComparisonError(
         f"no run has a speed: numerics {kinds} of all {len(completed)} completed runs; times of arithmetic that is "

@@ -70,7 +70,7 @@ def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
     reasons = Counter(_why_no_rate(run, curves) for run in without)
     counted = "; ".join(f"{reason} ({n} run{'s'[: n != 1]})" for reason, n in sorted(reasons.items()))
     if not steady:
-        raise ComparisonError(f"none of the {len(runs)} runs has a rate: {counted}")
+        raise ComparisonError(f"no run of {len(runs)} has a rate: {counted}")
     timed = [run for run in runs if run.uid in steady]
     settings = settings_of(timed)
     telling = [key for key in differing(list(settings.values())) if not key.endswith(".name")]
