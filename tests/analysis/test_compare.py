@@ -171,6 +171,16 @@ def test_runs_that_do_not_count_are_counted_and_listed() -> None:
     }
     assert "5 of 9 ended runs do not count: the rest may be a lucky selection" in row.flags
     assert "records may be missing of 2 runs, which do not count: the journal has no end" in row.flags
+    assert "1 run recorded no val_accuracy, but loss: is it called so there?" in row.flags
+
+
+def test_an_arm_whose_program_calls_the_metric_otherwise_is_told_what_it_recorded() -> None:
+    names = ("accuracy", "loss", "lr", "wer")
+    others = [run("amp_bf16", seed, metrics={name: summary(name, 0.1) for name in names}) for seed in range(5)]
+
+    row = only_cell(compare(arm("fp32", FP32) + others, {})).rows[1]
+
+    assert row.flags[0] == "5 runs recorded no val_accuracy, but accuracy: is it called so there?"
 
 
 def test_a_level_without_any_run_that_counts_keeps_its_row() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Iterator
 
@@ -29,6 +30,7 @@ from hpcml.model.precision import (
 
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
+_NEAREST = 3  # names of metrics, in a line that people read
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
 
 
@@ -68,9 +70,9 @@ def _computing_flags(arm: Arm, found: Matchup | None) -> Iterator[str]:
 
 def _doubts(arm: Arm, terms: Terms) -> list[str]:
     """Return the flags about how many runs there are, and which are missing."""
+    flags = _other_names(arm, terms.metric)
     if not arm.ok:
-        return ["no run counts", *([_missing(arm)] if arm.incomplete else [])]
-    flags = []
+        return [*flags, "no run counts", *([_missing(arm)] if arm.incomplete else [])]
     reference = terms.reference
     if reference is not None and reference is not arm and (lost_runs(arm) or lost_runs(reference)):
         left = f"; the verdict rests on {len(arm.ok)} survivors" if lost_runs(arm) else ""
@@ -87,6 +89,16 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
     if arm.incomplete:
         flags.append(_missing(arm))
     return flags
+
+
+def _other_names(arm: Arm, metric: str) -> list[str]:
+    """Return the flag about runs that recorded other metrics and not the compared one, with the nearest names."""
+    names = sorted({name for run in arm.without_metric for name in run.metrics})
+    near = difflib.get_close_matches(metric, names, n=_NEAREST, cutoff=0.5) or names[:_NEAREST]
+    n = len(arm.without_metric)
+    return (
+        [f"{n} run{'s'[: n != 1]} recorded no {metric}, but {', '.join(near)}: is it called so there?"] if near else []
+    )
 
 
 def _missing(arm: Arm) -> str:
