@@ -175,11 +175,12 @@ def test_no_network_says_what_to_do() -> None:
     assert "cannot be reached (Connection refused): build where there is a network" in refusal(at(closed_port()))
 
 
-def test_a_proxy_that_is_not_there_is_named_without_its_password() -> None:
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_a_proxy_that_is_not_there_is_named_without_its_password(scheme: str) -> None:
     proxy = closed_port()
 
     said = refusal(
-        Reference(host="nvcr.io", name="nvidia/pytorch", tag="1"), https_proxy=f"http://me:hidden-word@{proxy}"
+        Reference(host="nvcr.io", name="nvidia/pytorch", tag="1"), https_proxy=f"{scheme}me:hidden-word@{proxy}"
     )
 
     assert f"through the proxy {proxy} (Connection refused): check https_proxy" in said
