@@ -137,7 +137,8 @@ def _one_line(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or target
+        is_draft = error.filename is not None and target.parent in Path(error.filename).parents
+        where = target if is_draft else error.filename or target
         raise ConfigError(f"{where} cannot be written: {error.strerror or error}") from error
 
 

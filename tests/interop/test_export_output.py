@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +106,18 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         raise OSError(28, os.strerror(28))
 
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "new", [lambda target: new_folder(target, "csv"), lambda target: new_file(target, is_ours=is_ours)]
+)
+def test_where_nothing_can_be_written_the_name_that_was_given_is_said(
+    new: Callable[[Path], AbstractContextManager[Any]],
+) -> None:
+    target = Path("/proc/report")
+
+    with pytest.raises(ConfigError, match=r"^/proc/report cannot be written: No such file"), new(target):
+        pass
 
 
 def is_ours(head: bytes) -> bool:
