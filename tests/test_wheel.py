@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -84,6 +85,15 @@ def test_a_run_from_the_wheel_records_through_the_client_in_it(installed: Path, 
     assert used.is_relative_to(tmp_path / "home" / "code")
     shipped = {path.name: path.read_bytes() for path in (installed / "hpcml_client").glob("*.py")}
     assert {path.name: path.read_bytes() for path in used.glob("*.py")} == shipped
+
+
+def test_a_profile_that_a_site_adds_to_its_installation_is_everybodys(installed: Path, tmp_path: Path) -> None:
+    site = shutil.copytree(installed, tmp_path / "site")
+    profile = site / "hpcml" / "_data" / "conf" / "cluster" / "oursite.yaml"
+    profile.write_text("# @package _global_\ncluster:\n  name: oursite\n  scheduler: slurm\n")
+
+    assert "oursite" in hpcml(site, tmp_path, "cluster", "list")
+    assert "oursite (slurm, active)" in hpcml(site, tmp_path, "run", "-n", "+cluster=oursite", "--", "true")
 
 
 def test_the_wheel_holds_no_tests_and_no_documentation(installed: Path) -> None:
