@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from hpcml.cli.options import Command, form
+from hpcml.cli.options import Command, CommandGroup, form
 from hpcml.cli.say import say
 
 _OWN_FOLDER = Path("conf/cluster")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cluster() -> None:
     """List and show the profiles of clusters, and make one for this machine's scheduler."""
 

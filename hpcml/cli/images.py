@@ -1,4 +1,4 @@
-"""``hpcml images``: list, remove, check and move images."""
+"""``hpcml images``: list, remove, verify, export and import images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcml.cli.options import form
+from hpcml.cli.options import CommandGroup, form
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
@@ -34,7 +34,7 @@ class _Where:
         return act.cache_at(os.environ, Path.cwd(), folder=self.folder, cluster=self.cluster)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--dir", "folder", metavar="DIR", help="Where the images are (HPCML_IMAGES; the scratch of --cluster).")
 @click.option("--cluster", metavar="NAME", help="Take the folder on the scratch of this cluster's profile.")
 @form("json")

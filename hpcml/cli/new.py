@@ -1,4 +1,4 @@
-"""``hpcml new``: make a recipe, a cluster's profile or a study of your own, ready to run."""
+"""``hpcml new``: make a recipe, a cluster's profile or an experiment of your own, ready to run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcml.cli.options import CommandGroup
 from hpcml.cli.say import say
 
 if TYPE_CHECKING:
     from hpcml.commands.new import Scaffold
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def new() -> None:
     """Make something of your own in this folder, ready to run; nothing is overwritten."""
 

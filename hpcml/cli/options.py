@@ -102,6 +102,23 @@ def form(*choices: str) -> Callable[[Command], Command]:
     return decorate
 
 
+class CommandGroup(click.Group):
+    """Commands below another, of which a misspelt one is answered with what may be meant, or with all there are."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that *args* begin with."""
+        name = args[0]
+        if name not in self.commands and not name.startswith("-"):
+            from hpcml.config.guess import BELOW, did_you_mean
+
+            whole = " ".join(ctx.command_path.split()[1:])
+            guess = did_you_mean(name, self.commands, BELOW) or f"choose {', '.join(sorted(self.commands))}"
+            raise click.UsageError(f"there is no command {whole} {name}: {guess}")
+        return super().resolve_command(ctx, args)
+
+
 class DashedCommand(click.Command):
     """A command for which ``-draft`` is a word, and not the options -d, -r, -a, -f and -t: its own are all long.
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hpcml.model.comparison import ComparisonRequest
 
 _DEFAULT = "report.html"
-_FORMS = {".md": "md", ".tex": "latex"}  # by the end of a file's name, where no option says it
 
 
 @click.command()
@@ -58,8 +57,9 @@ def report(
     from hpcml.commands import report as publish
     from hpcml.commands.selection import Selection
     from hpcml.report.publication import publication_document
-    from hpcml.report.render.report_forms import REPORT_FORMS
+    from hpcml.report.render.report_forms import REPORT_FORMS, form_of
 
+    chosen = REPORT_FORMS[form or form_of(out or "")]
     wish = publish.Wish(
         title=title,
         comparison=request,
@@ -67,9 +67,6 @@ def report(
         command_line=_command_line(sys.argv),
     )
     found = publish.publish(places, Selection(**selection), wish)  # type: ignore[arg-type] # click's own types
-    if form is None and out is not None:
-        form = _FORMS.get(Path(out).suffix.lower())
-    chosen = REPORT_FORMS[form or "html"]
     file = out or (_DEFAULT if form is None else publish.STDOUT)
     publish.write_report(chosen.render(publication_document(found)), file, sys.stdout, is_ours=chosen.is_ours)
     if file != publish.STDOUT:

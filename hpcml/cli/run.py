@@ -52,6 +52,8 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
     is_dry = bool(flags & {"dry-run", "script"})
     if is_dry and "missing" in flags:
         raise click.UsageError("--dry-run changes nothing and so cannot ask the store what --missing leaves out")
+    if is_dry and "json" in flags:
+        raise click.UsageError("--json tells what was submitted, and --dry-run submits nothing: leave one of them out")
     most = most_runs(os.environ)
     settings = [word for word in words if word not in _OWN_FLAGS]
     points, remarks = compose(settings, program_words, is_literal="as-is" in flags, most=most)

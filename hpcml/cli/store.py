@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from hpcml.cli.options import form
+from hpcml.cli.options import CommandGroup, form
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @form("json")
 @click.pass_context
 def store(context: click.Context, form: str | None) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from hpcml.config.guess import KEYS, did_you_mean
-from hpcml.config.misplaced import of_scheduler, what_was_meant
+from hpcml.config.guess import KEYS, OPTIONS, did_you_mean
+from hpcml.config.misplaced import of_flag, of_scheduler, what_was_meant
 from hpcml.errors import ConfigError
 from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
@@ -23,6 +23,9 @@ _WITH_VALUE = frozenset(
 _PACKAGE = ("-p", "--package")
 _WITH_DEFAULT = ("cluster", "container", "profile", "study", "devices")
 _INFO = ("-i", "--info")
+_RERUN = (
+    "--experimental-rerun"  # Hydra unpickles the file it names and leaves all other words; --experiment is short for it
+)
 _INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
 _JOINED = re.compile(r"(-c(?=\d+$)|-l(?=\w+=)|-j(?=(?:oe|eo|n)$))(.*)")  # a flag of sbatch or qsub with its value
 _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")
@@ -100,17 +103,7 @@ def _sort(arguments: Sequence[str], project: Path) -> Words:
         before, word = word, rest.pop(0)
         if joined := _JOINED.fullmatch(word):
             word, rest = joined[1], [joined[2], *rest]
-        if word in _PACKAGE and rest and not any(flag.startswith(("-c", "--cfg")) for flag in arguments):
-            raise ConfigError(
-                f"{word} {rest[0]}: that is Hydra's --package, for --cfg alone; "
-                f"for Slurm's -p write resources.partition={rest[0]}"
-            )
-        if (meant := of_scheduler(word, rest)) is not None:
-            raise ConfigError(f"{word}: {meant}")
-        if word == "-c" and rest and rest[0].isdecimal():
-            raise ConfigError(
-                f"-c {rest[0]}: that is Hydra's --cfg; for Slurm's -c write resources.cpus_per_task={rest[0]}"
-            )
+        _refuse_other_flags(word, rest, arguments)
         if rest and (word in _WITH_VALUE or (word in _INFO and rest[0] in _INFO_VALUES)):
             flags += [word, rest.pop(0)]
         elif word == "--":
@@ -123,6 +116,24 @@ def _sort(arguments: Sequence[str], project: Path) -> Words:
             meant = what_was_meant(word, before, rest, project=project, known=kinds_by_key(Run))
             raise ConfigError(f"{word!r} is no override: {meant}")
     return Words(tuple(flags), tuple(overrides))
+
+
+def _refuse_other_flags(word: str, rest: Sequence[str], arguments: Sequence[str]) -> None:
+    """Raise `ConfigError` where *word*, in front of *rest*, is a flag that Hydra would misunderstand."""
+    if word in _PACKAGE and rest and not any(flag.startswith(("-c", "--cfg")) for flag in arguments):
+        raise ConfigError(
+            f"{word} {rest[0]}: that is Hydra's --package, for --cfg alone; "
+            f"for Slurm's -p write resources.partition={rest[0]}"
+        )
+    if (meant := of_scheduler(word, rest)) is not None:
+        raise ConfigError(f"{word}: {meant}")
+    flag, _, value = word.partition("=")
+    if len(flag) > len("--") and _RERUN.startswith(flag):
+        raise ConfigError(f"{word}: {of_flag(flag, value or ' '.join(rest[:1]), known=kinds_by_key(Run))}")
+    if word == "-c" and rest and rest[0].isdecimal():
+        raise ConfigError(
+            f"-c {rest[0]}: that is Hydra's --cfg; for Slurm's -c write resources.cpus_per_task={rest[0]}"
+        )
 
 
 def _plain_group(word: str) -> str:
@@ -166,7 +177,7 @@ _UNKNOWN_KEY = re.compile(
     r"(?:Could not override '([^']+)'|^unknown key (\S+)|Could not delete from config\. '([^']+)' does not exist)"
 )
 _UNKNOWN_OPTION = re.compile(
-    r"Could not find '(?P<group>[^']+)/(?P<name>[^'/]*)'\s+Available options in '[^']+':(?P<names>(?:\n\t\S+)*)"
+    r"Could not find '(?P<choice>[^']+)'\s+Available options in '(?P<group>[^']+)':(?P<names>(?:\n\t\S+)*)"
 )
 _LIST = re.compile(r"Ambiguous value for argument '(?P<word>[^']+)'")
 _NOT_CONVERTED = re.compile(
@@ -211,8 +222,11 @@ def _translated(message: str, schema: type | None) -> str | None:
     """Return what *message* says in the words of a command line; None for what Hydra says well enough."""
     told: str | None = None
     if found := _UNKNOWN_OPTION.search(message):
-        group, name, names = found["group"], found["name"], found["names"].split()
-        guess = did_you_mean(name, names) if name else None
+        group, names = found["group"], found["names"].split()
+        name = found["choice"].removeprefix(f"{group}/")
+        guess = _image(name) if group == "container" else None
+        if guess is None and name:
+            guess = did_you_mean(name, names, OPTIONS)
         told = f"Could not find '{group}/{name}': {f'{guess} ' if guess else ''}{group} is one of {', '.join(names)}"
     elif found := _LIST.search(message):
         key, _, value = found["word"].partition("=")
@@ -234,6 +248,17 @@ def _translated(message: str, schema: type | None) -> str | None:
     elif schema is not None:
         told = _translated_key(message, schema)
     return told
+
+
+def _image(name: str) -> str | None:
+    """Return how the image *name*, a file or one of a registry, is written; None where it looks like neither."""
+    if name.endswith(".sif"):
+        return f"for an image's file write +container=sif container.path={name};"
+    image, _, tag = name.removeprefix("docker://").partition(":")
+    if not name.startswith("docker://") and not tag and "/" not in image:
+        return None
+    words = [f"container.image={image}", *([f"container.tag={tag}"] if tag else [])]
+    return f"for an image of a registry write +container=docker {' '.join(words)};"
 
 
 def _form(key: str, schema: type) -> str | None:

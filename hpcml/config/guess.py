@@ -28,6 +28,17 @@ KEYS: Mapping[str, str] = {
     **dict.fromkeys(("network", "net", "arch"), "model"),
     **dict.fromkeys(("cmd", "program", "script"), "command"),
     **dict.fromkeys(("random_seed", "seeds"), "seed"),
+    "tag": "tags",
+}
+# What other programs call our choices, as in precision=float16.
+OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("float64", "double"), "fp64"),
+    **dict.fromkeys(("float32", "single", "full", "float"), "fp32"),
+    **dict.fromkeys(("float16", "half", "f16"), "fp16"),
+    "bfloat16": "bf16",
+    **dict.fromkeys(("mixed", "mixed_precision"), "amp"),
+    **dict.fromkeys(("fp8", "float8"), "fp8_hybrid"),
+    "tensorfloat32": "tf32",
 }
 COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("submit", "start", "launch", "sweep", "train", "exec"), "run"),
@@ -48,6 +59,20 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("web", "browse", "dashboard"), "ui"),
     **dict.fromkeys(("gpu", "devices"), "gpus"),
     **dict.fromkeys(("eta", "cost"), "estimate"),
+}
+# Of the commands below another one, as in `hpcml images check`.
+BELOW: Mapping[str, str] = {
+    **dict.fromkeys(("ls", "all"), "list"),
+    **dict.fromkeys(("info", "describe", "inspect"), "show"),
+    **dict.fromkeys(("delete", "remove"), "rm"),
+    **dict.fromkeys(("clean", "gc"), "prune"),
+    **dict.fromkeys(("create", "make", "init", "discover"), "new"),
+    **dict.fromkeys(("save", "move"), "export"),
+    "load": "import",
+    "check": "verify",
+    "verify": "check",
+    "study": "experiment",
+    "profile": "cluster",
 }
 
 

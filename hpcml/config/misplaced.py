@@ -131,7 +131,10 @@ def of_flag(flag: str, value: str, *, known: Collection[str]) -> str:
     if name == "gres" and value.startswith("gpu"):
         return f"write resources.gpus_per_node={count if count.isdecimal() else 1}"
     near = [key for key in nearest(name, known, KEYS) if key.startswith(_OF_JOBS)]
+    write = f"settings of a run have no dashes: write {near[0] if near else name}={value}"
     if near:
-        return f"settings of a run have no dashes: write {near[0]}={value}"
+        return write
     program = f"hpcml run -- PROGRAM {flag} {value}"
+    if name in known:
+        return f"{write}; a flag of the program stands behind it: {program}"
     return f"settings of a run have no dashes, and flags of the program stand behind it: {program}"

@@ -119,8 +119,11 @@ def _what_to_write(word: str) -> str:
     """Return how a word that Hydra cannot read is put right."""
     key, sign, value = word.partition("=")
     name = key.lstrip("+~")
-    if not sign or not re.fullmatch(r"[\w./@:-]+", name, re.ASCII):
-        return "write key=value, with letters, digits, . and _ in the key (hpcml run --help lists the keys)"
+    if not sign or not re.fullmatch(r"[\w./@:-]+", name, re.ASCII) or re.search(r"(?:^|[./])\d+[A-Za-z_]", name):
+        return (
+            "write key=value, with letters, digits, . and _ in the key, where no name begins with a digit "
+            "(hpcml run --help lists the keys)"
+        )
     if _CONTROL.search(value):
         return "there is a control character in it"
     if not all(part.strip() for part in value.split(",")):

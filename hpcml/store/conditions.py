@@ -189,6 +189,7 @@ def _text(value: object) -> str:
 
 
 _PRECISIONS = ("precision", "precision.name", "precision_effective")  # keys of what may be typed as an alias
+_TURNED = re.compile(r"=([<>!])")  # a mistake; a text that begins so is written in quotes
 _OPERATOR = re.compile(r"!=|<=|>=|==|=|<|>|~")
 _KEY = re.compile(r"[^=!<>~\s()\"',][^=!<>~\s\"',]*")
 _JOIN = re.compile(r"(and|or)(?=[\s(]|$)", re.IGNORECASE)
@@ -332,6 +333,8 @@ class _Reader:
         if operator is None:
             raise self.refusal(f"after {key!r} expected one of = != < <= > >= ~ in")
         self._at = operator.end()
+        if (turned := _TURNED.match(operator[0] + self._text[self._at : self._at + 1])) is not None:
+            raise self.refusal(f"after {key!r}: write {turned[1]}= in place of ={turned[1]},")
         self._skip()
         op = "=" if operator[0] == "==" else operator[0]
         value = self._value(closing=")")
