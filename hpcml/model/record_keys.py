@@ -2,13 +2,15 @@
 
 `hpcml runs --where "val_accuracy > 0.9"`, ``--columns`` and ``--sort`` use these keys. A key is, in this order: a field
 of `RunRecord`, ``incomplete``, ``tag``, ``note`` or ``age``; a setting ("training.batch_size", or "precision" for
-"precision.name"); a metric (its last value); a fact; a field of `Usage` or `Work`. A prefix ("params.", "metrics.",
+"precision.name"); a metric (its last value); a fact; a field of `Usage` or `Work`; a flag of the user's own program
+("lr", or "args.lr" for "workload.args.lr"). A prefix ("params.", "metrics.",
 "facts.", "usage.", "work.") restricts it to one of these, and "val_loss.min" is a statistic of a metric. The SQL of
 hpcml/store follows the same rules.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -33,6 +35,8 @@ SCALED: Mapping[str, tuple[str, float]] = {  # of usage, in the units that peopl
     "gpu_hours": ("gpu_s", 3600.0),
     "co2_kg": ("co2_g", 1e3),
 }
+ARGUMENTS = "workload.args."  # what was swept of the user's own command line, by the name of the flag
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[-+]?\d{1,3})?|-?\.\d+", re.ASCII | re.IGNORECASE)
 STATISTICS = ("first", "last", "min", "max", "mean", "n")  # of a metric, behind its name and a dot
 
 
@@ -53,12 +57,37 @@ def value_of(run: RunRecord, key: str, *, now: float) -> Any:  # noqa: ANN401, P
         return None if begun is None else now - begun
     for name in (key, f"{key}.name"):
         if name in run.params:
-            return run.params[name]
+            return setting_value(name, run.params[name])
     if key in run.metrics:
         return run.metrics[key].last
     if key in run.facts:
         return run.facts[key]
-    return _below(run, key)
+    found = _below(run, key)
+    if found is not None or is_measured(key):
+        return found
+    return setting_value(flag := flag_setting(key), run.params.get(flag))
+
+
+def flag_setting(key: str) -> str:
+    """Return the setting of a flag of the user's own program, which *key* names as it was typed, or as args.NAME.
+
+    >>> flag_setting("lr"), flag_setting("args.lr")
+    ('workload.args.lr', 'workload.args.lr')
+    """
+    return f"{ARGUMENTS}{key.removeprefix('args.')}"
+
+
+def setting_value(key: str, value: Any) -> Any:  # noqa: ANN401 - as the record has it
+    """Return the *value* of the setting *key*: a number that was typed for a flag of the user's program as a number.
+
+    They are recorded as they were typed: 1e-3 and 0.001 are one.
+
+    >>> setting_value("workload.args.lr", "1e-3"), setting_value("workload.args.n", "8"), setting_value("name", "8")
+    (0.001, 8, '8')
+    """
+    if not key.startswith(ARGUMENTS) or not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return value
+    return int(value) if value.removeprefix("-").isdecimal() else float(value)
 
 
 def place_of(space: str, name: str) -> tuple[str, float] | None:
@@ -90,7 +119,7 @@ def _below(run: RunRecord, key: str) -> Any:  # noqa: ANN401
     space, _, rest = key.partition(".")
     name, _, statistic = key.rpartition(".")
     if space == "params" and (rest in run.params or f"{rest}.name" in run.params):
-        return run.params.get(rest, run.params.get(f"{rest}.name"))
+        return setting_value(rest, run.params.get(rest, run.params.get(f"{rest}.name")))
     if space == "facts" and rest in run.facts:
         return run.facts[rest]
     if space == "metrics":

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcml.codec import Json
+from hpcml.model.record_keys import ARGUMENTS
 from hpcml.model.utilization import Attained
 from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, named_axis, titled
 from hpcml.report.document import (
@@ -22,7 +23,6 @@ from hpcml.report.document import (
 
 _MARGIN = 4.0  # of a chart of roofs: times further than the outermost point or ridge
 _AXIS = "FLOP for each byte of memory traffic"
-_ARGUMENTS = "workload.args."  # before the name of a flag of the user's own program
 
 
 def attained_names(attained: Sequence[Attained]) -> list[str]:
@@ -32,7 +32,7 @@ def attained_names(attained: Sequence[Attained]) -> list[str]:
     """
     told: dict[str, list[str]] = {}
     for key in dict.fromkeys(key for each in attained for key in each.where):
-        told[key.removeprefix(_ARGUMENTS)] = [each.where.get(key, "not set") for each in attained]
+        told[key.removeprefix(ARGUMENTS)] = [each.where.get(key, "not set") for each in attained]
     told["device"] = [each.device or "not known" for each in attained]
     telling = [key for key, values in told.items() if key != "model" and len(set(values)) > 1]
     return [

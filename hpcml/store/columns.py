@@ -3,7 +3,7 @@
 Conditions, sorting and ``--columns`` look values up here. Documented keys are those of `hpcml.model.record_keys`. A key
 is looked up among these kinds, and the first that has it counts: columns of the run, damage, tags and notes,
 the age, settings, the last value of a metric, facts, measured values, a key with its kind in front (``params.seed``),
-and a statistic of a metric (``val_loss.min``).
+a statistic of a metric (``val_loss.min``), and a flag of the user's own program (``lr``, ``args.lr``).
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from hpcml.model.record_keys import (
     STATISTICS,
     TAG_WORDS,
     begun_at,
+    flag_setting,
     is_measured,
     place_of,
+    setting_value,
 )
 from hpcml.model.records import missing_records
 from hpcml.model.state import State
@@ -84,7 +86,7 @@ class Keyed:
             return _lists(reading, "run_tag", "tag") if key in TAG_WORDS else _lists(reading, "run_note", "text")
         if key == AGE:
             return self._ages()
-        for find in (_param, _last, _fact, _measured, _in_space, _statistic):
+        for find in (_param, _last, _fact, _measured, _in_space, _statistic, _flag):
             if values := find(reading, key):
                 return values
         if is_measured(key):
@@ -145,7 +147,12 @@ def _lists(reading: StoreReader, table: str, column: str) -> Values:
 
 
 def _param(reading: StoreReader, key: str) -> Values:
-    return values_of(reading, key) or values_of(reading, f"{key}.name")
+    values = values_of(reading, key) or values_of(reading, f"{key}.name")
+    return {run_id: setting_value(key, value) for run_id, value in values.items()}
+
+
+def _flag(reading: StoreReader, key: str) -> Values:
+    return {} if is_measured(key) else _param(reading, flag_setting(key))
 
 
 def _fact(reading: StoreReader, key: str) -> Values:

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from hpcml.errors import StoreError
 from hpcml.model.precision import PrecisionName
 from hpcml.model.record_keys import value_of
-from hpcml.model.run import Precision
+from hpcml.model.run import Precision, Workload
 from hpcml.model.state import State
 from hpcml.model.training import Training
 from hpcml.runs.layout import RunDir
@@ -144,6 +144,26 @@ def test_what_is_found_by_a_key_is_what_the_record_has_under_it(five_runs: Datab
         for key in keys:
             for record in records:
                 assert value_of(record, key, now=now) == values(key).get(ids[record.uid])
+
+
+def test_a_flag_of_ones_own_program_is_found_by_the_name_that_it_was_typed_with(store: Database, runs: Path) -> None:
+    for letter, lr, model in (("a", "0.1", "x"), ("b", "0.5", "y"), ("c", "1e-2", "y")):
+        flags = Workload(command="python train.py --lr {lr} --model {model}", args={"lr": lr, "model": model})
+        make_run_dir(runs, uid_of(letter), workload=flags)
+    ingest_all(store, runs)
+
+    assert found(store, "lr<0.2") == found(store, "args.lr<0.2") == "ac"
+    assert found(store, sort="lr") == "cab"
+    assert found(store, "args.model=y") == "bc"
+    assert found(store, "model=digits_cnn") == "abc"  # a setting comes first
+    with store.reading() as reading:
+        values = Keyed(reading, now=0.0)
+        ids = {uid: at for at, uid in reading.connection.execute(select(RUN.c.id, RUN.c.uid))}
+        for record in find_runs(store):
+            for key in ("lr", "args.lr", "args.model", "model"):
+                assert value_of(record, key, now=0.0) == values(key)[ids[record.uid]]
+    with pytest.raises(StoreError, match=r"no run has anything called 'args.rate'"):
+        found(store, "args.rate=1")
 
 
 def test_incomplete_runs_are_found_and_a_failure_is_no_such(five_runs: Database, runs: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from hpcml.errors import ComparisonError
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import ALIASES, PrecisionName
+from hpcml.model.record_keys import ARGUMENTS, setting_value
 from hpcml.model.records import RunRecord
 
 GROUPS = ("model", "data", "precision", "strategy", "layout", "cluster", "container")  # hpcml's config groups
@@ -43,12 +44,10 @@ _PROGRAMS_OWN = "workload."
 _SAY_HOW_LONG = ("training.", _PROGRAMS_OWN)  # settings by which a run may be meant to take other steps
 _UNITS_OF_STATISTICS = ("seed",)
 _MOST_NAMED = 3
-_ARGUMENTS = "workload.args."  # what was swept of the user's own command line, by the name of the flag
 _SCALED = (PrecisionName.amp_fp16.name, PrecisionName.fp16.name)  # precisions with loss scaling
 _ROUNDING = "rna"  # of emulated TF32, unless asked for another
 _BLOCKS = (PrecisionName.mxfp8.name, PrecisionName.mxfp4.name)  # precisions whose scales are powers of two
 _SCALE_ROUNDING = "ceil"  # of these, unless asked for another
-_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(e[-+]?\d{1,3})?|-?\.\d+", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +139,7 @@ def find_factor(by: str, runs: Sequence[RunRecord]) -> Factor:
 def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
     if by in _UNITS_OF_STATISTICS:
         raise ComparisonError(f"--by {by}: seeds are what everything else is averaged over; compare by another setting")
-    argument = f"{_ARGUMENTS}{by.removeprefix('args.')}"
+    argument = f"{ARGUMENTS}{by.removeprefix('args.')}"
     group = by.removesuffix(".name")
     runs = with_distinct_settings(runs)
     if group in GROUPS and not all(argument in run.params for run in runs):
@@ -151,7 +150,7 @@ def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
     if argument in keys:
         return Factor(name=by, key=argument, group=None)
     known = sorted(
-        ({key.removeprefix(_ARGUMENTS) for key in keys} | set(GROUPS) | set(_SHORT))
+        ({key.removeprefix(ARGUMENTS) for key in keys} | set(GROUPS) | set(_SHORT))
         - {f"{group}.name" for group in GROUPS}
         - set(_UNITS_OF_STATISTICS)
     )
@@ -209,14 +208,14 @@ def _differing(runs: Sequence[RunRecord]) -> list[str]:
         for key in run.params:
             values.setdefault(key, set()).add(show(setting_of(run, key)))
     several = sorted(key for key, found in values.items() if len(found) > 1)
-    own = [key.removeprefix(_ARGUMENTS) for key in several if key.startswith(_ARGUMENTS)]
+    own = [key.removeprefix(ARGUMENTS) for key in several if key.startswith(ARGUMENTS)]
     groups = [group for group in GROUPS if f"{group}.name" in several]
     settings = [key for key in several if key.startswith(("training.", "resources."))]
     return [name for name in (*own, *groups, *settings) if name not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
 
 
 def _typed(factor: Factor, values: str) -> str:
-    name = factor.key.removeprefix(_ARGUMENTS)
+    name = factor.key.removeprefix(ARGUMENTS)
     return f"{factor.name}={values}" if name == factor.key else f"args.{name}={values} -- PROGRAM ... {{{name}}}"
 
 
@@ -226,10 +225,7 @@ def setting_of(run: RunRecord, key: str) -> object:
     Numbers among the arguments of a user's own program are recorded as they were typed, and given as numbers: 1e-3 and
     0.001 are one.
     """
-    value = run.params.get(key)
-    if key.startswith(_ARGUMENTS) and isinstance(value, str) and _NUMBER.fullmatch(value):
-        return float(value)
-    return value
+    return setting_value(key, run.params.get(key))
 
 
 def find_reference(factor: Factor, levels: Sequence[str], wanted: str | None) -> str:

@@ -14,11 +14,11 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.errors import ComparisonError, ConfigError
 from hpcml.model.identity import identifies
 from hpcml.model.looks import LookPlan, PlannedArm
+from hpcml.model.record_keys import ARGUMENTS
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
 LEAST_SEEDS = 5  # below there is one look, which is what a plain sweep has
-_ARGUMENTS = "workload.args."
 _OBJECTIVE = ("metric", "goal", "margin", "scale", "scale_at", "resolution", "worst")
 _SHOWN = 3
 
@@ -149,7 +149,7 @@ def _what_differs(planned: Sequence[Planned]) -> str:
     heads = [key.partition(".")[0] for key in sorted(keys)]
     found = list(
         dict.fromkeys(
-            head if head in GROUPS else key.removeprefix(_ARGUMENTS)
+            head if head in GROUPS else key.removeprefix(ARGUMENTS)
             for key, head in zip(sorted(keys), heads, strict=True)
         )
     )
