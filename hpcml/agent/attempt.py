@@ -20,7 +20,7 @@ from hpcml.agent.assignment import Turn, job_of
 from hpcml.agent.fence import Hold
 from hpcml.agent.memory_kills import out_of_memory, read_kills
 from hpcml.agent.outcome import Ended, Outcome
-from hpcml.agent.ranks import JOB_END, provide_client, ranks_of
+from hpcml.agent.ranks import JOB_END, marks_of, provide_client, ranks_of
 from hpcml.agent.signals import Inbox
 from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
 from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
@@ -226,6 +226,8 @@ def _supervise(
             has_failed_elsewhere=lambda: _failure_in_shared_job(turn, hold.attempt),
             on_end_asked=tell_beforehand,
             time_limit=time_limit_of(turn, hold.attempt, environ, lambda name, **details: journal.event(name, details)),
+            # Of several nodes two may be one machine (a cluster for tests), where the other's ranks are still at work
+            marks=() if turn.settings.nodes > 1 else marks_of(turn, hold.attempt),
         ),
     )
     with unharmed("metrics"):

@@ -118,6 +118,11 @@ def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequ
     return base
 
 
+def marks_of(turn: Turn, attempt: int) -> list[str]:
+    """Return variables that all processes of this attempt have, and none of another run or attempt."""
+    return [f"HPCML_RUN_DIR={turn.run_dir.path}", f"HPCML_ATTEMPT={attempt}"]
+
+
 def mpi_rank_of(turn: Turn, attempt: int, environ: Mapping[str, str], place: Ranks) -> Rank:
     """Return the process of the rank at *place* in an MPI job, in whose launcher's environment *environ* this is.
 

@@ -1,8 +1,6 @@
 """Starts the processes of a workload, watches, warns and ends them; returns how that went as an `Outcome`.
 
-`supervise` is the loop that each attempt spends its time in. Each rank leads its own session; `members`,
-`tell_catchers` and `kill` find all processes of those sessions in /proc, also those that lead a group of their own (as
-`timeout` makes) and those in a container (Apptainer starts none in a session of its own).
+`supervise` is the loop that each attempt spends its time in. Each rank leads its own session.
 
 `Guard` is a shell that outlives the agent: if the agent is killed, it kills the workload. Otherwise the cores and GPUs
 of the run would be free for the next one while its program still runs on them. PR_SET_PDEATHSIG, the kernel's own
@@ -17,20 +15,24 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome, Stop, first_failure, how, judge
+from hpcml.agent.processes import Member, Remnant, kill, left_behind, tell_catchers
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.time_limit import TimeLimit, UnchangedLimit
 from hpcml.model.state import State
 from hpcml.runs.private import make_folder, open_file
+from hpcml.runs.state import EventName
 
 _TICK_S = 0.5
 _LOOK_S = 2.0  # between looks at what lies elsewhere: a mark on a shared file system, all processes of a node
 _CANNOT_START = 127  # what a shell answers for a command that is not there
+_PATIENCE_S = 3.0  # for helpers that end by themselves once they see that the program has
+_MOST_NAMED = 3
 _HEAR_OUT_S = 1.0  # a scheduler signals the ranks and this process one after the other
 _ENDED_ON_REQUEST = frozenset(code for number in ENDING for code in (-number, 128 + number))
 
@@ -59,7 +61,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHooks:
-    """What is asked and told of a scheduler's job; a run on this machine has nothing of it.
+    """What is asked and told of a scheduler's job; a run on this machine has only `marks` of it.
 
     `ranks` returns the sessions of ranks that a launcher has started on this node: these are warned and asked to end,
     and the launcher, which is what was started here, follows. `codes` returns the exit codes of the ranks for those of
@@ -67,6 +69,8 @@ class JobHooks:
     it, or None. `has_failed_elsewhere` is asked every two seconds, for the failure on another node that nobody else
     tells of. `on_end_asked` is told then what is known of the end, in case that this process is killed before its
     programs have ended. `time_limit` is asked at the start, now and then, and before the workload is warned or stopped.
+    Processes that have left the ranks' sessions are ended with them where their environment has all `marks`
+    ("HPCML_ATTEMPT=0").
     """
 
     ranks: Callable[[], set[int]] | None = None
@@ -75,6 +79,7 @@ class JobHooks:
     has_failed_elsewhere: Callable[[], str | None] = lambda: None
     on_end_asked: Callable[[Outcome], None] = lambda _: None
     time_limit: TimeLimit = field(default_factory=UnchangedLimit)
+    marks: Collection[str] = ()
 
 
 def supervise(
@@ -207,7 +212,7 @@ class _Watch:
         self.told = self.told if self.warned else set()
 
     def until_the_end(self, on_tick: Callable[[], None], is_unwanted: Callable[[], bool]) -> Outcome:
-        """Return once every rank has ended; what they left behind in their sessions is killed then."""
+        """Return once every rank has ended; what they left behind is killed then."""
         while None in (codes := self._codes()):
             now = time.monotonic()
             self._heed_limit(now)
@@ -218,11 +223,25 @@ class _Watch:
             on_tick()
         if self.stop is None and (failure := first_failure(codes)):
             self._hear_out(failure[1])
-        _send(self.processes, signal.SIGKILL)
-        kill(self._sessions())  # what the ranks left behind
+        wall_s = time.monotonic() - self.started
+        self._end_what_is_left()
         ended = self.job.codes([code for code in codes if code is not None])
-        outcome = judge(ended, self.stop, warned=self.warned, wall_s=time.monotonic() - self.started)
+        outcome = judge(ended, self.stop, warned=self.warned, wall_s=wall_s)
         return replace(outcome, most_held_mb=self.most_held_mb)
+
+    def _end_what_is_left(self) -> None:
+        """Kill what the ranks have left behind; of a program that was not stopped, journal what was still at work."""
+        patience = time.monotonic() + (_PATIENCE_S if self.stop is None else 0)
+        while time.monotonic() < patience and left_behind(self._sessions(), self.job.marks):
+            time.sleep(0.05)
+        left = self._kill_all()
+        if self.stop is None and left:
+            self.tell(EventName.LEFT_BEHIND, count=len(left), processes=[each.words for each in left[:_MOST_NAMED]])
+
+    def _kill_all(self) -> list[Remnant]:
+        left = kill(self._sessions(), self.job.marks)
+        _send(self.processes, signal.SIGKILL)  # Apptainer's own
+        return left
 
     def _codes(self) -> list[int | None]:
         return [self._code_of(process) for process in self.processes]  # every one must be asked
@@ -270,8 +289,7 @@ class _Watch:
                 self._warn_if_due(now)
         elif now >= self.stop.kill_at:
             self.tell("signal", signal="SIGKILL", reason=f"still running {self.limits.grace_s:g} s after SIGTERM")
-            _send(self.processes, signal.SIGKILL)
-            kill(self._sessions())
+            self._kill_all()
             self.stop.kill_at = float("inf")
 
     def _judge_the_living(self, codes: Sequence[int | None], now: float) -> None:
@@ -365,60 +383,6 @@ class _Watch:
         if time.monotonic() >= self.deadline:
             return State.TIMEOUT, self.late
         return State.CANCELLED, f"cancelled by {number.name}"
-
-
-_PROC = Path("/proc")
-# Apptainer's and Singularity's own processes catch every signal and pass it on to the program, whether that catches it
-# or would die of it.
-_RELAYS = frozenset({"starter", "starter-suid", "appinit", "sinit"})
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A process of a session; the start time (clock ticks since boot) tells it from a later one with the same id."""
-
-    pid: int
-    started: int
-
-
-def members(sessions: Collection[int]) -> Iterator[Member]:
-    """Yield the processes of *sessions* (ids of their leaders), without those of Apptainer itself (proc(5))."""
-    for name in os.listdir(_PROC):  # noqa: PTH208 - a node has thousands: names will do
-        if not name.isdecimal():
-            continue
-        with suppress(OSError):  # it has ended
-            before, _, after = (_PROC / name / "stat").read_bytes().rpartition(b")")
-            fields = after.split()  # state, parent, group, session, ...: proc(5), from the third field on
-            if int(fields[3]) in sessions and before.partition(b"(")[2].decode("ascii", "replace") not in _RELAYS:
-                yield Member(int(name), int(fields[19]))
-
-
-def catches(pid: int, number: signal.Signals) -> bool:
-    """Tell whether the process has a handler for the signal (SigCgt of proc(5)), so that it survives SIGUSR1."""
-    try:
-        status = (_PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (number - 1) & 1)
-
-
-def tell_catchers(sessions: Collection[int], number: signal.Signals, told: Collection[Member] = ()) -> set[Member]:
-    """Send the signal to those processes of *sessions* that catch it and are not in *told*; return them."""
-    found = set()
-    for member in members(sessions):
-        if member not in told and catches(member.pid, number):
-            with suppress(OSError):  # it has ended, or become another user's
-                os.kill(member.pid, number)
-                found.add(member)
-    return found
-
-
-def kill(sessions: Collection[int]) -> None:
-    """Send SIGKILL to all processes of *sessions* (ids of their leaders); one that has ended meanwhile is no error."""
-    for member in members(sessions):
-        with suppress(OSError):
-            os.kill(member.pid, signal.SIGKILL)
 
 
 # The lines are the ranks' ids as they start, or "done"; the end of the input is the agent's death. The ids name groups

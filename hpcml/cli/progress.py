@@ -290,7 +290,7 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
         warn(mute)
     if missing := _without_objective(launched, glimpses):
         warn(missing)
-    for line in _changed(launched, glimpses):
+    for line in (*_changed(launched, glimpses), *_left_behind(glimpses)):
         warn(line)
     return 1 if failures else 0
 
@@ -366,6 +366,17 @@ def _changed(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> Itera
         yield (
             f"{yours} changed while {len(uids)} of these runs, which share it, went on: it is your own, and one run "
             f"may have read what another wrote; hpcml show {uids[0]}"
+        )
+
+
+def _left_behind(glimpses: Sequence[Glimpse]) -> Iterator[str]:
+    """Yield a line where programs ended while something that they had started was at work, with what to do."""
+    left = [glimpse for glimpse in glimpses if glimpse.left_behind is not None]
+    if left:
+        yield (
+            f"{len(left)} of {len(glimpses)} runs ended with their program while it had left {left[0].left_behind} "
+            "at work, which was killed then: let it wait for what it starts (wait, no daemon); "
+            f"hpcml show {left[0].uid}"
         )
 
 

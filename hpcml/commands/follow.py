@@ -18,7 +18,7 @@ from hpcml.model.state import State
 from hpcml.runs.files import read_raw
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
 from hpcml.runs.layout import RunDir, is_removed
-from hpcml.runs.state import EventName, RunFold, Told, counted, paths_in, unread_words
+from hpcml.runs.state import EventName, RunFold, Told, counted, left_words, paths_in, unread_words
 from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
@@ -89,6 +89,7 @@ class Glimpse:
     is_settled: bool = True  # False: ended by a signal from outside, and nobody has said why
     written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
     touched: tuple[str, ...] = ()  # files and folders shared with other runs that changed while this one ran
+    left_behind: str | None = None  # what was still at work when its program had ended, and was killed
     unread: tuple[str, ...] = ()  # what was not read of metrics that its program wrote or printed, where work counts
     may_go_on: bool = False  # it left at a checkpoint: its agent may be queueing it again right now
 
@@ -111,6 +112,7 @@ class Watcher:
     _uid: str = field(init=False)  # which a folder that was copied need not be called
     _written: tuple[int, int] | None = None
     _touched: dict[str, None] = field(default_factory=dict)
+    _left_behind: str | None = None
     _unread: dict[tuple[int, str], None] = field(default_factory=dict)  # by attempt
     _headers: dict[Path, Header] = field(default_factory=dict)
     _offsets: dict[Path, int] = field(default_factory=dict)
@@ -163,6 +165,8 @@ class Watcher:
                     self._written = counted(record.details)
                 if record.name == EventName.SHARED_CHANGED:
                     self._touched |= dict.fromkeys(paths_in(record.details))
+                if record.name == EventName.LEFT_BEHIND:
+                    self._left_behind = left_words(record.details)
                 if record.name == EventName.METRICS_TROUBLE:
                     self._unread[header.attempt, unread_words(record.details)] = None
                 self.told.take(Told.of(record, header))
@@ -183,6 +187,7 @@ class Watcher:
             is_settled=self.told.is_settled,
             written=self._written,
             touched=tuple(self._touched),
+            left_behind=self._left_behind,
             unread=tuple(dict.fromkeys(words for attempt, words in self._unread if attempt in counting)),
             may_go_on=self.told.may_go_on,
         )

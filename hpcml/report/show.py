@@ -26,7 +26,7 @@ from hpcml.report.render.data import json_ready, json_text
 from hpcml.report.runs import job_words, key_metric, last_value, metric_words, record_json, short_uid, title
 from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, work_words
 from hpcml.report.text import duration, number, safe, shortened
-from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, paths_in, told_by
+from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, left_words, paths_in, told_by
 
 
 def run_details(
@@ -170,7 +170,9 @@ def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
     told = sorted((event for event in events if event.name == EventName.FILES_WRITTEN), key=lambda event: event.attempt)
     found = counted(told[-1].details) if told else None
     touched = {path for event in events if event.name == EventName.SHARED_CHANGED for path in paths_in(event.details)}
+    left = [left_words(event.details) for event in events if event.name == EventName.LEFT_BEHIND]
     return {
+        "left behind": f"{left[-1]}, still at work when its program had ended, and killed then" if left else None,
         "files": f"{written_words(*found)}: hpcml files {run.uid}" if found and found[0] else None,
         "changed outside": f"{', '.join(sorted(touched))} (shared by runs, and changed while this one ran)"
         if touched

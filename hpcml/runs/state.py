@@ -45,6 +45,7 @@ class EventName(StrEnum):
     ATTEMPT_ENDED = "attempt_ended"
     CHECKPOINT = "checkpoint"  # decides nothing; whether the next attempt goes on from this one
     SHARED_CHANGED = "shared_changed"  # decides nothing; what runs share looks otherwise than before this one
+    LEFT_BEHIND = "left_behind"  # decides nothing; what was still at work when the program had ended, and was killed
     FILES_WRITTEN = "files_written"  # decides nothing; what the program left in its working directory
     METRICS_TROUBLE = (
         "metrics_trouble"  # decides nothing; what was not read of metrics that the program wrote or printed
@@ -103,6 +104,14 @@ def paths_in(details: Mapping[str, Any]) -> list[str]:
     """Return what an event "shared_changed" names: places in the working directory."""
     paths = details.get("paths")
     return [str(path) for path in paths] if isinstance(paths, list) else []
+
+
+def left_words(details: Mapping[str, Any]) -> str:
+    """Return in words what `LEFT_BEHIND` tells: how many processes, and the command lines of the first."""
+    count, processes = details.get("count"), details.get("processes")
+    named = [str(each) for each in processes] if isinstance(processes, list) else []
+    more = ["..."] if isinstance(count, int) and count > len(named) else []
+    return f"{count} process{'es' if count != 1 else ''} ({', '.join([*named, *more])})"
 
 
 def moment_ms(t0: float, t_s: float) -> int:

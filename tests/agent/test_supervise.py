@@ -14,7 +14,7 @@ import pytest
 from hpcml.agent.outcome import Outcome
 from hpcml.agent.signals import Inbox
 from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
-from hpcml.agent.time_limit import Deadlines, TimeLimit
+from hpcml.agent.time_limit import Deadlines, TimeLimit, UnchangedLimit
 from hpcml.model.state import State
 
 Told = list[tuple[str, dict[str, Any]]]
@@ -43,7 +43,7 @@ def run_ranks(tmp_path: Path, told: Told) -> Supervise:
         ranks = [
             Rank(
                 argv=[sys.executable, "-c", program],
-                environ=os.environ,
+                environ={**os.environ, "HPCML_RUN_ID": str(tmp_path)},
                 cwd=tmp_path,
                 stdout=tmp_path / "logs" / f"{number}.out",
                 stderr=tmp_path / "logs" / f"{number}.err",
@@ -64,7 +64,7 @@ def run_ranks(tmp_path: Path, told: Told) -> Supervise:
                 ),
                 tell=lambda name, **details: told.append((name, details)),
                 is_unwanted=is_unwanted,
-                job=JobHooks() if time_limit is None else JobHooks(time_limit=time_limit),
+                job=JobHooks(time_limit=time_limit or UnchangedLimit(), marks=[f"HPCML_RUN_ID={tmp_path}"]),
             )
 
     return run
@@ -248,18 +248,57 @@ def test_signals_reach_the_grandchildren_too(run_ranks: Supervise, tmp_path: Pat
     assert outcome.wall_s < 20
 
 
-def test_what_a_workload_leaves_behind_is_ended(run_ranks: Supervise, tmp_path: Path) -> None:
-    left = "import os, time; open('pid', 'w').write(str(os.getpid())); open('ready', 'w').close(); time.sleep(60)"
+LEFT = "import os, time; open('pid', 'w').write(str(os.getpid())); open('ready', 'w').close(); time.sleep(300)"
+
+
+@pytest.mark.parametrize("in_a_session_of_its_own", [False, True])
+def test_what_a_workload_leaves_behind_is_ended_and_told(
+    run_ranks: Supervise, told: Told, tmp_path: Path, *, in_a_session_of_its_own: bool
+) -> None:
     program = (
-        f"import os, subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {left!r}])\n"
+        "import os, subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {LEFT!r}], start_new_session={in_a_session_of_its_own})\n"
         "while not os.path.exists('ready'): time.sleep(0.01)\n"
     )
 
     outcome = run_ranks(program)
 
     assert outcome.state is State.COMPLETED
-    pid = int((tmp_path / "pid").read_text())
-    end = time.monotonic() + 300
+    ((name, details),) = [each for each in told if each[0] == "left_behind"]
+    assert (name, details["count"]) == ("left_behind", 1)
+    assert details["processes"][0].startswith(f"{sys.executable} -c import os, time")
+    wait_for_the_end_of(int((tmp_path / "pid").read_text()))
+
+
+def test_a_process_that_left_its_session_is_ended_with_a_workload_that_does_not_heed(
+    run_ranks: Supervise, told: Told, tmp_path: Path
+) -> None:
+    program = (
+        "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"subprocess.Popen([sys.executable, '-c', {LEFT!r}], start_new_session=True)\ntime.sleep(60)\n"
+    )
+    sender = signal_when_ready(tmp_path, signal.SIGTERM)
+
+    outcome = run_ranks(program, grace_s=0.5)
+    sender.join()
+
+    assert outcome.state is State.CANCELLED
+    assert [name for name, _ in told if name == "left_behind"] == []
+    wait_for_the_end_of(int((tmp_path / "pid").read_text()))
+
+
+def test_helpers_that_end_with_their_program_are_not_told(run_ranks: Supervise, told: Told) -> None:
+    helper = "import sys; sys.stdin.read()"
+    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {helper!r}], stdin=subprocess.PIPE)"
+
+    outcome = run_ranks(program)
+
+    assert outcome.state is State.COMPLETED
+    assert [name for name, _ in told if name == "left_behind"] == []
+
+
+def wait_for_the_end_of(pid: int) -> None:
+    end = time.monotonic() + 100
     while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
         assert time.monotonic() < end, "the process that was left behind still runs"
         time.sleep(0.01)

@@ -252,6 +252,17 @@ def test_the_last_words_of_a_failure_are_shown(hpcml: Hpcml) -> None:
     assert done.stderr.splitlines()[-1] == "    ValueError: no such layer: conv9"
 
 
+def test_a_program_that_goes_on_behind_its_end_is_told_of(hpcml: Hpcml) -> None:
+    done = hpcml("run", "--", "bash", "-c", "setsid sleep 61 & sleep 62 &")
+
+    assert "1 of 1 runs ended with their program while it had left 2 processes (" in done.stderr
+    (run,) = hpcml.runs()
+    shown = " ".join(hpcml("show", str(run["uid"])).stdout.split())
+    assert "left behind 2 processes (" in shown
+    assert "sleep 61" in shown
+    assert "), still at work when its program had ended" in shown
+
+
 def test_a_program_that_hangs_ends_at_its_walltime(hpcml: Hpcml) -> None:
     done = hpcml("run", program("import time; time.sleep(600)"), "resources.walltime=2s")
 

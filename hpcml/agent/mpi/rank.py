@@ -23,8 +23,9 @@ from pathlib import Path
 from hpcml.agent.assignment import read_turn
 from hpcml.agent.mpi.records import RankEnd, Records
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT
+from hpcml.agent.processes import kill
 from hpcml.agent.ranks import mpi_rank_of
-from hpcml.agent.supervise import Guard, Rank, kill
+from hpcml.agent.supervise import Guard, Rank
 from hpcml.errors import HpcmlError
 from hpcml.runs.private import make_folder, open_file
 from hpcml_client.client import Ranks, ranks_by_launcher
