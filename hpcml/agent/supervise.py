@@ -103,7 +103,7 @@ def supervise(
     gives the outcome FAILED with exit code 127.
     """
     started = time.monotonic()
-    guard = Guard()
+    guard = Guard(job.marks if job is not None else ())
     try:
         try:
             processes = _start(ranks, guard)
@@ -386,7 +386,8 @@ class _Watch:
 
 
 # The lines are the ranks' ids as they start, or "done"; the end of the input is the agent's death. The ids name groups
-# and sessions. In /proc/PID/stat, behind the name in parentheses: state, parent, group, session (proc(5)).
+# and sessions. In /proc/PID/stat, behind the name in parentheses: state, parent, group, session (proc(5)). The script's
+# arguments are the marks of processes that have left these sessions, as `processes.left_behind` finds them.
 _SCRIPT = r"""
 trap '' HUP INT TERM USR1 USR2
 ranks=
@@ -395,6 +396,12 @@ while read -r line; do
     ranks="$ranks $line"
 done
 for rank in $ranks; do kill -KILL "-$rank"; done
+for process in $([ $# -gt 0 ] && cd /proc && grep -lzxF -e "$1" [0-9]*/environ 2>/dev/null); do
+    process=/proc/${process%/environ}
+    grep -qzE '^(hpcml\.|(from|import) hpcml|.*/hpcml$)' "$process/cmdline" && continue
+    for mark; do grep -qzxF -e "$mark" "$process/environ" || continue 2; done
+    kill -KILL "${process#/proc/}"
+done
 for stat in /proc/[0-9]*/stat; do
     read -r line <"$stat" || continue
     set -- ${line##*) }
@@ -409,11 +416,11 @@ class Guard:
     Where no shell can be started there is no guard, and all methods do nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Collection[str] = ()) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         with suppress(OSError):  # no shell: the workload is as safe as it would be without hpcml
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT],
+                ["/bin/sh", "-c", _SCRIPT, "guard", *marks],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -320,10 +320,10 @@ def test_what_is_called_like_the_mark_and_is_no_file_is_none(make_run: MakeRun) 
     assert run_dir.cancel_mark.is_dir()
 
 
-@pytest.mark.parametrize("wrap", [False, True])
-def test_a_killed_agent_takes_its_workload_along(make_run: MakeRun, tmp_path: Path, *, wrap: bool) -> None:
-    inner = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'ready'); time.sleep(60)"
-    behind = f"import subprocess, sys; subprocess.run(['timeout', '60', sys.executable, '-c', {inner!r}])"
+@pytest.mark.parametrize("wrap", [None, ["timeout", "600"], ["setsid", "--wait"]], ids=str)
+def test_a_killed_agent_takes_its_workload_along(make_run: MakeRun, tmp_path: Path, wrap: list[str] | None) -> None:
+    inner = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'ready'); time.sleep(600)"
+    behind = f"import subprocess, sys; subprocess.run([*{wrap}, sys.executable, '-c', {inner!r}])"
     run_dir = make_run(behind if wrap else inner)
     process = start_agent(str(run_dir.path))
     wait_for((tmp_path / "ready").exists, "the program")
