@@ -38,6 +38,7 @@ _WAITS_PERIOD_S = 2.0
 _ENDS_PERIOD_S = 2.0
 _SAY_AFTER_S, _SAY_PERIOD_S = 5.0, 60.0  # without a terminal: a line of what goes on and what is waited for
 _INTERRUPTED = 130
+_MOST_NAMED = 8  # of runs that failed alike
 _MOST_NAMES = 6
 _MOST_OF_COMMAND = 60  # characters of a command line: with the run's id and a metric it is a line
 _MOST_PROBLEMS = 3
@@ -276,10 +277,7 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
         for item, glimpse in zip(launched, glimpses, strict=True)
         if glimpse.state is not State.COMPLETED
     ]
-    for item, glimpse in failures:
-        complain(f"{glimpse.uid} {glimpse.state.value}: {glimpse.reason or 'no reason known'}")
-        for line in last_words(item.run_dir):
-            say(f"    {line}", err=True)
+    _complain_of(failures)
     console.print(_drawn(_where(launched)), soft_wrap=True)
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
     if told := _written(glimpses):
@@ -293,6 +291,24 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
     for line in (*_changed(launched, glimpses), *_left_behind(glimpses)):
         warn(line)
     return 1 if failures else 0
+
+
+def _complain_of(failures: Sequence[tuple[Launched, Glimpse]]) -> None:
+    """Say how runs failed and what they printed last; of those that said the same (but for their ids) only one."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for item, glimpse in failures:
+        how = f"{glimpse.state.value}: {glimpse.reason or 'no reason known'}"
+        words = last_words(item.run_dir)
+        same = alike.setdefault((how, *(line.replace(glimpse.uid, "") for line in words)), [])
+        if not same:
+            complain(f"{glimpse.uid} {how}")
+            for line in words:
+                say(f"    {line}", err=True)
+        same.append(short_uid(glimpse.uid))
+    for (how, *_), (first, *others) in alike.items():
+        if others:
+            named = ", ".join(others[:_MOST_NAMED]) + ", ..." * (len(others) > _MOST_NAMED)
+            complain(f"{len(others)} more as {first}, {how.partition(':')[0]} with the same words: {named}")
 
 
 def _where(launched: Sequence[Launched]) -> str:

@@ -252,6 +252,21 @@ def test_the_last_words_of_a_failure_are_shown(hpcml: Hpcml) -> None:
     assert done.stderr.splitlines()[-1] == "    ValueError: no such layer: conv9"
 
 
+def test_runs_that_fail_alike_are_told_of_once(hpcml: Hpcml) -> None:
+    (hpcml.cwd / "fails.py").write_text("import sys\nif sys.argv[1] == '3':\n    raise ValueError('three')\n1 / 0\n")
+
+    done = hpcml("run", "-m", "--", sys.executable, "fails.py", "1,2,3,4")
+
+    assert done.returncode == 1
+    told = [line for line in done.stderr.splitlines() if " FAILED" in line]
+    assert [line.partition(" exception: ")[2] for line in told[:2]] == [
+        "ZeroDivisionError: division by zero",
+        "ValueError: three",
+    ]
+    assert told[2].startswith("hpcml: 2 more as ")
+    assert len(told) == 3
+
+
 def test_a_program_that_goes_on_behind_its_end_is_told_of(hpcml: Hpcml) -> None:
     done = hpcml("run", "--", "bash", "-c", "setsid sleep 61 & sleep 62 &")
 
