@@ -27,7 +27,7 @@ from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.agent.time_limit import time_limit_of
 from hpcml.bundled import read_rest
-from hpcml.errors import HpcmlError
+from hpcml.errors import HpcmlError, why_not
 from hpcml.model.metric_sources import is_path
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
@@ -64,7 +64,12 @@ def carry_out(
     if telemetry is None:
         outcome = _cancelled()
     else:
-        outcome = _work(turn, hold, inbox, environ, journal, telemetry)
+        try:
+            outcome = _work(turn, hold, inbox, environ, journal, telemetry)
+        except (OSError, HpcmlError) as error:  # of a file that the start needs
+            why = why_not(error, turn.plan.cwd) if isinstance(error, OSError) else str(error)
+            reason = f"its agent could not start the program: {why}"
+            outcome = Outcome(state=State.FAILED, exit_code=None, signal=None, reason=reason, wall_s=0.0)
         if turn.settings.nodes > 1:
             with Unharmed(journal.event)("ends of the other nodes"):
                 from hpcml.agent.other_nodes import ended_everywhere  # noqa: PLC0415 - by now `settle` has loaded it

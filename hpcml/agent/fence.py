@@ -149,7 +149,12 @@ class Hold:
         self._next_at = now + self.pace.beat_s
         with suppress(OSError):  # a file system that is away for a moment
             os.utime(self.run_dir.agent_log(self.attempt, self.node))
-        self.superseded = self.superseded or self.run_dir.claim(self.attempt + 1).exists()
+        self.look()
+
+    def look(self) -> None:
+        """Look for a later claim; where the file system does not tell now, it is looked for another time."""
+        with suppress(OSError):
+            self.superseded = self.superseded or self.run_dir.claim(self.attempt + 1).exists()
 
 
 def enter(

@@ -96,9 +96,10 @@ def leave_with_first(turn: Turn, hold: Hold, inbox: Inbox) -> None:
 
 
 def _wait(others: _OtherNodes, hold: Hold, inbox: Inbox, *, within_s: float) -> None:
-    next_claim, look_s = hold.run_dir.claim(hold.attempt + 1), _FIRST_LOOK_S
+    look_s = _FIRST_LOOK_S
     while (awaited := others.awaited()) and others.waited_s < within_s:
-        if others.silent(awaited) or inbox.asks_to_end() or next_claim.exists():
+        hold.look()
+        if others.silent(awaited) or inbox.asks_to_end() or hold.superseded:
             return
         time.sleep(look_s)  # a signal stays in the inbox: whoever called wants to know of it
         others.waited_s += look_s

@@ -110,9 +110,15 @@ def supervise(
         except OSError as error:
             reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}"
             return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
-        tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
-        on_start()
-        return _Watch(processes, inbox, limits, tell, started, job or JobHooks()).until_the_end(on_tick, is_unwanted)
+        try:
+            tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
+            on_start()
+            watch = _Watch(processes, inbox, limits, tell, started, job or JobHooks())
+            return watch.until_the_end(on_tick, is_unwanted)
+        except BaseException:  # nobody would watch it any more
+            _send(processes, signal.SIGKILL)
+            kill({process.pid for process in processes})
+            raise
     finally:
         guard.dismiss()
 

@@ -40,7 +40,7 @@ def take_turns(words: Sequence[str]) -> int:
     with inbox.listening():
         try:
             element = read_element(words, os.environ)
-        except HpcmlError as error:
+        except (HpcmlError, OSError) as error:
             return _complain(error)
         if len(element.sources) > 1:
             from hpcml.agent.lanes import carry_out_beside, slices_of  # noqa: PLC0415 - most jobs are of one run

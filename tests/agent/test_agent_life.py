@@ -29,6 +29,7 @@ from tests.agent.node import (
     told_with_attempts,
     wait_for,
 )
+from tests.cluster.disk.building import build_failing_disk
 
 
 def test_a_run_that_left_at_a_checkpoint_is_queued_again_under_its_new_name(
@@ -487,3 +488,34 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_out_of_memory(make_run: Mak
         group.rmdir()
 
     assert (end["state"], end["cause"], end["signal"]) == ("OUT_OF_MEMORY", "host_memory", signal.SIGKILL)
+
+
+def test_a_file_system_that_fails_for_a_moment_does_not_end_the_program(make_run: MakeRun, tmp_path: Path) -> None:
+    run_dir = make_run("import time; time.sleep(2)")
+    library = build_failing_disk(tmp_path)
+
+    done = agent(str(run_dir.path), LD_PRELOAD=str(library), FAILS_STAT=str(run_dir.claim(1)))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [end["state"] for end in told(run_dir, "attempt_ended")] == ["COMPLETED"]
+
+
+def test_what_an_agent_cannot_read_at_the_start_is_the_end_that_it_tells(make_run: MakeRun, tmp_path: Path) -> None:
+    run_dir = make_run("pass")
+    library, place = build_failing_disk(tmp_path), run_dir.client_path
+
+    done = agent(str(run_dir.path), LD_PRELOAD=str(library), FAILS_STAT=str(place))
+
+    assert done.returncode == 1
+    (end,) = told(run_dir, "attempt_ended")
+    why = f"its agent could not start the program: {place}: Input/output error"
+    assert (end["state"], end["reason"], end["cause"]) == ("FAILED", why, "unknown")
+
+
+def test_an_agent_that_cannot_see_its_run_says_so_in_one_line(make_run: MakeRun, tmp_path: Path) -> None:
+    run_dir = make_run("pass")
+
+    done = agent(str(run_dir.path), LD_PRELOAD=str(build_failing_disk(tmp_path)), FAILS_STAT=str(run_dir.path))
+
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith("hpcml agent: ")

@@ -1,0 +1,35 @@
+/* A file system that fails in one place: opendir(3) of $FAILS_OPENDIR and stat(2) of $FAILS_STAT with EIO. For LD_PRELOAD. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static int fails(const char *variable, const char *path)
+{
+    const char *place = getenv(variable);
+    if (!place || !path || strcmp(place, path) != 0)
+        return 0;
+    errno = EIO;
+    return 1;
+}
+
+DIR *opendir(const char *path)
+{
+    DIR *(*real)(const char *) = dlsym(RTLD_NEXT, "opendir");
+    return fails("FAILS_OPENDIR", path) ? NULL : real(path);
+}
+
+int stat64(const char *path, struct stat64 *status)
+{
+    int (*real)(const char *, struct stat64 *) = dlsym(RTLD_NEXT, "stat64");
+    return fails("FAILS_STAT", path) ? -1 : real(path, status);
+}
+
+int lstat64(const char *path, struct stat64 *status)
+{
+    int (*real)(const char *, struct stat64 *) = dlsym(RTLD_NEXT, "lstat64");
+    return fails("FAILS_STAT", path) ? -1 : real(path, status);
+}
