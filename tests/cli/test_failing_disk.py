@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command_line import HPCML, Hpcml
+from tests.cluster.disk.building import build_failing_disk
 
 LOOPS = "Too many levels of symbolic links (hpcml sync finishes what was begun, once that is put right)"
-SOURCE = Path(__file__).parents[1] / "cluster" / "disk" / "unlisted.c"
 
 
 @pytest.mark.parametrize("words", ["status", "wait", "sync", "run --detach -- true"])
@@ -30,23 +30,14 @@ def test_what_the_file_system_refuses_is_one_line_with_the_place(hpcml: Hpcml, w
     assert hpcml("run", "--", "true").returncode == 0
 
 
-@pytest.fixture(scope="session")
-def unlisted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that keeps a folder from being listed."""
-    if shutil.which("cc") is None:
-        pytest.skip("needs cc")
-    library = tmp_path_factory.mktemp("disk") / "unlisted.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=True)
-    return library
-
-
 @pytest.mark.parametrize("below", ["", "default"])
-def test_runs_that_the_file_system_does_not_list_are_not_passed_over(hpcml: Hpcml, unlisted: Path, below: str) -> None:
+def test_runs_that_the_file_system_does_not_list_are_not_passed_over(hpcml: Hpcml, tmp_path: Path, below: str) -> None:
     hpcml("run", "--", "true")
     for path in hpcml.home.glob("store.db*"):
         path.unlink()
     folder = hpcml.home / "runs" / below
-    environ = {**hpcml.environ, "LD_PRELOAD": str(unlisted), "UNLISTED": str(folder)}
+    library = build_failing_disk(tmp_path)
+    environ = {**hpcml.environ, "LD_PRELOAD": str(library), "FAILS_OPENDIR": str(folder)}
 
     def without(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -61,3 +52,20 @@ def test_runs_that_the_file_system_does_not_list_are_not_passed_over(hpcml: Hpcm
     assert removed.returncode == 1
     assert f"{folder}: Input/output error" in removed.stderr
     assert [run["state"] for run in hpcml.runs()] == ["COMPLETED"]
+
+
+def test_a_run_whose_agent_could_not_begin_says_why(hpcml: Hpcml) -> None:
+    code = """
+        import os, pathlib
+        here = pathlib.Path(os.environ["HPCML_RUN_DIR"])
+        for other in here.parent.iterdir():
+            if other != here: (other / "run.json").write_text("{")
+    """
+    (hpcml.cwd / "damage.py").write_text(textwrap.dedent(code))
+
+    done = hpcml("run", "-m", "resources.array_parallelism=1", "--", "python3", "damage.py", "--lr", "1,2")
+
+    assert done.returncode == 1
+    assert "FAILED: it was not started: " in done.stderr
+    assert "run.json is damaged: " in done.stderr
+    assert "no reason known" not in done.stderr

@@ -23,6 +23,7 @@ from pathlib import Path
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, HpcmlError, NotPrivateError, SubmissionError, why_not
 from hpcml.model.image import without_login
+from hpcml.model.state import State
 from hpcml.runs import dependency
 from hpcml.runs.atomic import write_text
 from hpcml.runs.cancellation import is_cancelled
@@ -41,6 +42,10 @@ from hpcml.schedulers.script import REQUEUE, agent_array_command, requeue_comman
 from hpcml_client.journal import JournalWriter
 
 log = logging.getLogger(__name__)
+
+_LOG = "queue.log"  # of a run, what its agent prints
+_COMPLAINED = 2  # the exit status of an agent that cannot begin, and of a program perhaps
+_ITS_WORDS = "hpcml agent: "
 
 TICKET = "ticket.json"  # in the batch's folder: the queue's id
 QUEUE_FOLDER = "HPCML_QUEUE"  # what a job of the queue finds in its environment: the batch's folder, and its number
@@ -308,6 +313,8 @@ class _Queue:
         try:
             if again_mark(self._folder, entry.index).exists() or self._has_lost_its_agent(entry):
                 self._waiting.append(entry.index)
+            elif entry.poll() == _COMPLAINED:
+                self._tell_unbegun(entry.index)
         except NotPrivateError as error:
             self._give_up(entry.index, error)
 
@@ -347,15 +354,26 @@ class _Queue:
                 agent.stdin.write(b"go\n")
         return agent
 
+    def _tell_unbegun(self, index: int) -> None:
+        """Tell in the journals of those of the job's runs that still wait why their agent could not begin."""
+        sources = self._batch.jobs[index].sources
+        with suppress(OSError):
+            text = (run_dir_of(Path(sources[0])).path / _LOG).read_text(encoding="utf-8", errors="replace")
+            why = next((line for line in reversed(text.splitlines()) if line.startswith(_ITS_WORDS)), "")
+            self._tell_failed(sources, why.removeprefix(_ITS_WORDS) or "see hpcml logs", only=State.PENDING)
+
     def _give_up(self, index: int, error: HpcmlError | OSError) -> None:
         """Tell in the journals of the job's runs that have not ended why they were not started."""
         why = why_not(error, self._folder) if isinstance(error, OSError) else str(error)
         log.warning("job %d was not started: %s", index, why)
-        for source in self._batch.jobs[index].sources:
+        self._tell_failed(self._batch.jobs[index].sources, why)
+
+    def _tell_failed(self, sources: Sequence[str], why: str, *, only: State | None = None) -> None:
+        for source in sources:
             run_dir = run_dir_of(Path(source))
             with suppress(HpcmlError, OSError):  # of a damaged run: whoever looks at it says so
                 told = read_fold(run_dir)
-                if told.state.is_final or not is_ours(run_dir.path):
+                if told.state.is_final or only not in (None, told.state) or not is_ours(run_dir.path):
                     continue
                 with JournalWriter.open(
                     str(run_dir.journals), run=run_dir.uid, attempt=told.attempt, writer="queue"
@@ -413,7 +431,7 @@ def _start_agent(
     if is_alone:
         check(Path(job.script), top=home_of(Path(job.sources[0])))
     argv = ["/bin/bash", job.script] if is_alone else agent_array_command(str(pack_file(folder, index)))
-    with open_file(run_dir_of(Path(job.sources[0])).path / "queue.log", "ab") as log:
+    with open_file(run_dir_of(Path(job.sources[0])).path / _LOG, "ab") as log:
         return subprocess.Popen(
             [*_ON_COMMAND, *argv],
             stdin=subprocess.PIPE,
