@@ -11,6 +11,7 @@ import io
 import locale
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -205,20 +206,14 @@ def main() -> None:
     logging.addLevelName(logging.WARNING, "warning")
     if sys.stdout is None:  # Python's word for an output that was closed: >&-
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # by hpcml.cli.start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and _is_here_gone():
-            complain("the folder that you are in was removed meanwhile: cd to one that is there")
-            sys.exit(ConfigError.exit_code)
-        if error.filename is None and _takes_no_more():  # what cannot be written to has no name
-            complain(f"standard output takes no more: {error.strerror}")
-        elif error.errno in _OF_THE_DISK or (error.filename is not None and error.errno in _OF_A_PLACE):
-            place = "" if error.filename is None else f"{error.filename}: "
-            complain(f"{place}{error.strerror} (hpcml sync finishes what was begun, once that is put right)")
-        else:
+        if (code := _say(error)) is None:
             raise
-        sys.exit(HpcmlError.exit_code)
+        sys.exit(code)
     except HpcmlError as error:
         complain(*error.lines)
         sys.exit(error.exit_code)
@@ -232,6 +227,21 @@ def main() -> None:
         say("hpcml: interrupted", err=True)
         sys.exit(_INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(error: OSError) -> int | None:
+    """Say *error* in one line and return the exit code; None where it is our defect, which keeps its traceback."""
+    if isinstance(error, FileNotFoundError) and _is_here_gone():
+        complain("the folder that you are in was removed meanwhile: cd to one that is there")
+        return ConfigError.exit_code
+    if error.filename is None and _takes_no_more():  # what cannot be written to has no name
+        complain(f"standard output takes no more: {error.strerror}")
+    elif error.errno in _OF_THE_DISK or (error.filename is not None and error.errno in _OF_A_PLACE):
+        place = "" if error.filename is None else f"{error.filename}: "
+        complain(f"{place}{error.strerror} (hpcml sync finishes what was begun, once that is put right)")
+    else:
+        return None
+    return HpcmlError.exit_code
 
 
 def _is_here_gone() -> bool:
