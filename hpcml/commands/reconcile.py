@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hpcml.model.failure_causes import Cause
-from hpcml.model.records import Known, RunRecord, spell_job
+from hpcml.model.records import NEVER_BEGAN, Known, RunRecord, spell_job
 from hpcml.model.state import State
 from hpcml.runs.state import EventName
 
@@ -63,7 +63,8 @@ def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -
     well, or whose state may be of an earlier start, is believed at the second answer, since its agent's last words may
     still be on their way through a network file system.
     """
-    if known is None:
+    has_begun = record.state is not State.PENDING or not record.is_settled
+    if known is None or (known.reason == NEVER_BEGAN and has_begun):  # the accounting may not have heard of it yet
         return _forgotten(record, about)
     if not known.state.is_final:
         return _requeued(record, known, about)

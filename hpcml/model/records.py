@@ -34,6 +34,9 @@ class JobUsage:
     max_memory_mb: float | None = None  # MiB
 
 
+NEVER_BEGAN = "cancelled before it began"  # the reason of a `Known` that follows from what a scheduler does not say
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """The state of a job as the scheduler reports it, translated into hpcml's states and in its own words (`raw`)."""

@@ -9,7 +9,7 @@ import pytest
 
 from hpcml.commands.reconcile import ACCOUNTED_WITHIN_S, QUIET_S, Circumstances, Verdict, by_scheduler
 from hpcml.model.failure_causes import Cause
-from hpcml.model.records import JobUsage, Known, RunRecord
+from hpcml.model.records import NEVER_BEGAN, JobUsage, Known, RunRecord
 from hpcml.model.state import State
 
 WAITS = RunRecord(
@@ -71,6 +71,19 @@ def test_a_run_of_which_the_agent_of_one_node_was_killed_was_cancelled_by_nobody
     assert ended(cancelled)[0] == "CANCELLED"
     wanted = by_scheduler(INTERRUPTED, says("FAILED"), replace(about, is_cancelled=True))
     assert ended(wanted)[0] == "CANCELLED"
+
+
+def test_an_element_that_has_begun_was_not_cancelled_before_it_began_whatever_the_accounting_lacks() -> None:
+    lacking = Known(state=State.CANCELLED, raw="CANCELLED", reason=NEVER_BEGAN, is_live=False)
+    about = replace(STARTED, was_final_before=True)
+
+    waited = by_scheduler(WAITS, lacking, about)
+    began = by_scheduler(RUNS, lacking, replace(about, quiet_s=QUIET_S))
+
+    assert ended(waited)[0] == "CANCELLED"
+    assert by_scheduler(RUNS, lacking, replace(about, quiet_s=1.0)) is None
+    assert began is not None
+    assert began.name == "lost"
 
 
 GONE = Known(state=State.LOST, raw="RUNNING", reason="squeue has no such job any more", is_live=False)

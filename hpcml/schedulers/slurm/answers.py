@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from hpcml.model.records import NEVER_BEGAN
 from hpcml.model.state import State
 from hpcml.schedulers.batches import TOKEN
 from hpcml.schedulers.contract import Answers, JobUsage, Known, Ticket
@@ -192,9 +193,7 @@ def merge(tickets: Collection[Ticket], queue: list[JobRow] | None, accounting: l
             both_ended = late is not None and late.state.is_final and now.known.state.is_final
             known[ticket] = replace(late, reason=now.known.reason) if late is not None and both_ended else now.known
         elif queue is not None and accounting is not None and _never_began(ticket, then, arrays):
-            known[ticket] = Known(
-                state=State.CANCELLED, raw="CANCELLED", reason="cancelled before it began", is_live=False
-            )
+            known[ticket] = Known(state=State.CANCELLED, raw="CANCELLED", reason=NEVER_BEGAN, is_live=False)
         elif late is not None and (queue is None or late.state.is_final):
             known[ticket] = late
         elif late is not None:  # a moment after its end, or for ever: "runaway jobs" of sacctmgr(1)
