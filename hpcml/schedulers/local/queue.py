@@ -52,6 +52,7 @@ QUEUE_FOLDER = "HPCML_QUEUE"  # what a job of the queue finds in its environment
 QUEUE_INDEX = "HPCML_QUEUE_INDEX"
 _QUEUE = "queue.json"
 _POLL_S = 0.1
+_MAY_BE_AWAY_S = 600.0  # a file system, before the queue ends and waits to be started again
 _LOOK_S = 1.0  # between looks at all jobs: whether they are wanted, and at the journals of runs that they wait for
 # A shell that becomes the agent once it is told to: when the queue is killed before that, it ends
 _ON_COMMAND = ["/bin/bash", "-c", 'read -r go && exec "$@" </dev/null', "agent"]
@@ -235,19 +236,35 @@ class _Queue:
             self._take_up(index)
 
     def run(self) -> None:
-        limit = self._batch.max_parallel or len(self._batch.jobs)
+        """Start and reap until nothing is left; raise `OSError` where a file system is away for ten minutes."""
+        away_since: float | None = None
         while self._waiting or self._active or self._held:
-            for entry in [entry for entry in self._active if entry.poll() is not None]:
-                self._ended(entry)
-            self._sort_out()
-            index = next(iter(self._waiting), None)
-            if index is not None and len(self._active) < limit:
-                need = self._batch.jobs[index].need
-                if held := claim(need, self._batch.pool, Path(self._batch.lock_dir)):
-                    self._waiting.remove(index)
-                    self._start(index, held)
-                    continue
-            time.sleep(_POLL_S)
+            try:
+                has_started, away_since = self._turn(), None
+            except OSError as error:
+                if away_since is None:
+                    log.warning("the queue waits for its files: %s", error)
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since >= _MAY_BE_AWAY_S:
+                    raise
+                has_started = False
+            if not has_started:
+                time.sleep(_POLL_S)
+
+    def _turn(self) -> bool:
+        """Reap, sort out, and start the first that waits if there is room for it; return whether one was started."""
+        for entry in [entry for entry in self._active if entry.poll() is not None]:
+            self._ended(entry)
+        self._sort_out()
+        index = next(iter(self._waiting), None)
+        if index is None or len(self._active) >= (self._batch.max_parallel or len(self._batch.jobs)):
+            return False
+        held = claim(self._batch.jobs[index].need, self._batch.pool, Path(self._batch.lock_dir))
+        if held is None:
+            return False
+        self._waiting.remove(index)
+        self._start(index, held)
+        return True
 
     def _sort_out(self) -> None:
         """Drop jobs that are not to start any more; those whose dependency has come true wait behind the others."""
@@ -307,16 +324,20 @@ class _Queue:
         return all(job is not None and job.job_id not in (ticket.job_id, *ticket.before) for job in jobs)
 
     def _ended(self, entry: _Active) -> None:
+        why, waits_again = None, False
+        try:
+            waits_again = again_mark(self._folder, entry.index).exists() or self._has_lost_its_agent(entry)
+        except NotPrivateError as error:
+            why = error
         if entry.held is not None:
             entry.held.release()
         self._active.remove(entry)
-        try:
-            if again_mark(self._folder, entry.index).exists() or self._has_lost_its_agent(entry):
-                self._waiting.append(entry.index)
-            elif entry.poll() == _COMPLAINED:
-                self._tell_unbegun(entry.index)
-        except NotPrivateError as error:
-            self._give_up(entry.index, error)
+        if why is not None:
+            self._give_up(entry.index, why)
+        elif waits_again:
+            self._waiting.append(entry.index)
+        elif entry.poll() == _COMPLAINED:
+            self._tell_unbegun(entry.index)
 
     def _has_lost_its_agent(self, entry: _Active) -> bool:
         """Tell whether the agent of a pack was killed in the midst of it: then the others of the pack still wait."""

@@ -1,4 +1,5 @@
-/* A file system that fails in one place: opendir(3) of $FAILS_OPENDIR and stat(2) of $FAILS_STAT with EIO. For LD_PRELOAD. */
+/* A file system that fails in one place: opendir(3) of $FAILS_OPENDIR and stat(2) of $FAILS_STAT with EIO, as long as
+   the file $FAILS_WHILE is there, or else for ever. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -6,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static int fails(const char *variable, const char *path)
 {
-    const char *place = getenv(variable);
-    if (!place || !path || strcmp(place, path) != 0)
+    const char *place = getenv(variable), *sign = getenv("FAILS_WHILE");
+    if (!place || !path || strcmp(place, path) != 0 || (sign && access(sign, F_OK) != 0))
         return 0;
     errno = EIO;
     return 1;
