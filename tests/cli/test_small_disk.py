@@ -185,3 +185,26 @@ with open(sys.argv[1], "wb", buffering=0) as file:
     assert "1 of 1 runs completed" in done.stdout
     assert "no room is left for the store" in done.stderr
     assert done.returncode == 0
+
+
+def test_without_room_for_another_file_questions_are_answered_and_what_is_kept_says_so(small: Hpcml) -> None:
+    assert small("run", "--", "true").returncode == 0
+    until(lambda: not any((small.home / "submissions" / "queues").iterdir()))  # else it makes room as it ends
+    disk = small.home.parent
+    subprocess.run(["mount", "-o", "remount,nr_inodes=400", str(disk)], check=True)
+    files = disk / "files"
+    files.mkdir()
+    with suppress(OSError):
+        for number in range(400):
+            (files / str(number)).touch()
+
+    answers = [small(*words) for words in QUESTIONS]
+    kept = small("sync")
+
+    assert [answer.returncode for answer in answers] == [0, 0, 0]
+    assert "COMPLETED" in answers[0].stdout
+    assert all("is full: this answer is read from the run directories" in answer.stderr for answer in answers)
+    assert (kept.returncode, len(kept.stderr.splitlines())) == (2, 1)
+    assert "no room is left for the store" in kept.stderr
+    shutil.rmtree(files)
+    assert small("sync").returncode == 0

@@ -7,7 +7,6 @@ reads does not load SQLAlchemy (`hpcml.store.sqlite.engine`).
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S = 60  # an ingest of a very long run may hold the file for seconds
 _MODE_SWITCH_S = 5.0  # SQLite's busy handler does not cover a change of journal mode
 _SCANT = 1 << 20  # bytes: less than SQLite may ask for while a few runs are read in
+_ITS_FILES = 3  # its log, its shared memory, and a journal
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -105,7 +105,8 @@ class SqliteFile(Database):
         file have advice of their own.
         """
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(self.path.parent)):
+        may_lack_room = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+        if code == sqlite3.SQLITE_FULL or (may_lack_room and is_full(self.path.parent)):
             return f"no room is left for the store {self.name}: what was just being read in was undone; free some space"
         if code in _DAMAGED:
             return damaged(self.name, str(error))
@@ -113,10 +114,15 @@ class SqliteFile(Database):
 
 
 def is_full(folder: Path) -> bool:
-    """Tell whether the disk with *folder* has no room for more of a store; False where that cannot be seen."""
-    # of its log and its shared memory SQLite says only that they could not be written
+    """Tell whether the disk with *folder* has no room for more of a store, in bytes or in files of its own.
+
+    False where that cannot be seen.
+    """
+    # of its log and its shared memory SQLite says only that they could not be opened or written
     with suppress(OSError):
-        return shutil.disk_usage(folder).free < _SCANT
+        disk = os.statvfs(folder)
+        has_files = disk.f_favail >= _ITS_FILES or not disk.f_files  # some file systems count none
+        return disk.f_bavail * disk.f_frsize < _SCANT or not has_files
     return False
 
 
