@@ -117,7 +117,7 @@ def supervise(
             return watch.until_the_end(on_tick, is_unwanted)
         except BaseException:  # nobody would watch it any more
             _send(processes, signal.SIGKILL)
-            kill({process.pid for process in processes})
+            kill({process.pid for process in processes}, () if job is None else job.marks)
             raise
     finally:
         guard.dismiss()
