@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -22,6 +23,7 @@ _WITH_VALUE = frozenset(
 )
 _PACKAGE = ("-p", "--package")
 _WITH_DEFAULT = ("cluster", "container", "profile", "study", "devices")
+MULTIRUN = ("-m", "--m")  # Hydra takes --multirun by its first letters
 _INFO = ("-i", "--info")
 _RERUN = (
     "--experimental-rerun"  # Hydra unpickles the file it names and leaves all other words; --experiment is short for it
@@ -57,6 +59,8 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
     is hpcml's own folder conf/. Whether keys and values exist is Hydra's to say, later.
     """
     words = _sort(arguments, project)
+    if any(flag.startswith(MULTIRUN) for flag in words.flags):
+        _refuse_expanded(words.overrides)
     own = project_conf(project, shipped)
     typed = [_study(word, own) for word in words.overrides]
     overrides = [_verbatim(_plain_group(word), "workload.command") for word in typed]
@@ -134,6 +138,18 @@ def _refuse_other_flags(word: str, rest: Sequence[str], arguments: Sequence[str]
         raise ConfigError(
             f"-c {rest[0]}: that is Hydra's --cfg; for Slurm's -c write resources.cpus_per_task={rest[0]}"
         )
+
+
+def _refuse_expanded(overrides: Sequence[str]) -> None:
+    """Raise `ConfigError` for words that a shell made of ``seed={0,1}``, of which the last alone would count."""
+    for key, of in itertools.groupby(overrides, key=lambda word: word.partition("=")[0]):
+        values = [word.partition("=")[2] for word in of]
+        if len(values) > 1 and not any(sign in value for value in values for sign in ",("):  # no sweep
+            words = " ".join(f"{key}={value}" for value in values)
+            raise ConfigError(
+                f"{words}: of these the last would count, and a shell makes them of {{...}}: the values of a sweep "
+                f"stand without braces: {key}={','.join(values)}"
+            )
 
 
 def _plain_group(word: str) -> str:

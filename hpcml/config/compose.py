@@ -33,7 +33,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode_alike
-from hpcml.config.command_line import Words, arrange, in_one_line, in_quotes, kinds_by_key
+from hpcml.config.command_line import MULTIRUN, Words, arrange, in_one_line, in_quotes, kinds_by_key
 from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
 from hpcml.config.program import Program
@@ -258,7 +258,7 @@ def _stop_at_sweep(words: Words) -> list[str]:
 
 
 def _asks_for_sweep(words: Words) -> bool:
-    return any(flag.startswith(("-m", "--m")) for flag in words.flags)
+    return any(flag.startswith(MULTIRUN) for flag in words.flags)
 
 
 def _refuse_other_sweepers(settings: Any) -> None:  # noqa: ANN401 - Hydra's own configuration

@@ -67,11 +67,8 @@ def what_was_meant(word: str, before: str, behind: Sequence[str], *, project: Pa
     """
     if word.startswith(tuple(_DASHES)):
         return f"its first sign is no '-', though it looks like one: write it as {_with_dashes(word)}"
-    if before in _SHORT:
-        key = "name" if before == "-N" and not word.isdigit() else _SHORT[before]  # -N of PBS is a job's name
-        return f"for {before} of a scheduler write {key}={word}"
-    if before.startswith("--"):
-        return of_flag(before, word, known=known)
+    if (meant := _value_of(before, word, known)) is not None:
+        return meant
     if word.isdigit():
         return f"for so many processes write strategy=ddp strategy.processes_per_node={word}"
     if shutil.which(word) or (project / word).is_file():
@@ -79,6 +76,16 @@ def what_was_meant(word: str, before: str, behind: Sequence[str], *, project: Pa
         words = shlex.join([word, *behind])
         return f"a program stands behind two dashes: hpcml run -- {starter}{words}"
     return _GENERAL
+
+
+def _value_of(before: str, word: str, known: Collection[str]) -> str | None:
+    """Return what to write where *word* is the value of the word *before* it; None where that takes none."""
+    if before.endswith("="):
+        return f"no blank stands behind a =: write {before}{word}"
+    if before in _SHORT:
+        key = "name" if before == "-N" and not word.isdigit() else _SHORT[before]  # -N of PBS is a job's name
+        return f"for {before} of a scheduler write {key}={word}"
+    return of_flag(before, word, known=known) if before.startswith("--") else None
 
 
 def _with_dashes(word: str) -> str:

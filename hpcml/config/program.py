@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcml.config.command_line import kinds_by_key
+from hpcml.config.command_line import MULTIRUN, kinds_by_key
 from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
 from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, names_in
@@ -36,7 +36,6 @@ _OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.I
 _PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
 _IS_CODE = ("-c", "-e")  # of bash, python, perl, julia: what follows is a program of its own
 _EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
-_MULTIRUN = ("-m", "--m")  # Hydra takes --multirun by its first letters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ def read_program(
     with an empty part, for two sweeps of one name, where values are given for a placeholder that is nowhere, and
     for more than *most* values.
     """
-    is_sweep = any(word.startswith(_MULTIRUN) for word in settings)
+    is_sweep = any(word.startswith(MULTIRUN) for word in settings)
     if not words:
         raise ConfigError("nothing stands behind --: write the program and its arguments there, as in a shell")
     if any(word.startswith("workload.command=") for word in settings):

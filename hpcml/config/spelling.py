@@ -19,6 +19,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
     r"^[\[{(]|['\"]|^\w+\(|\$\{(?![^{}]*\})"
 )
+_IN_BRACKETS = re.compile(r"[{(]([-+\w.]+(?:,[-+\w.]+)+)[)}]")
 _VARIABLES = (  # texts, whatever they look like
     *("container.environment.", "container.labels.", "workload.env."),
     *("resources.pbs.options.", "cluster.pbs.chunk."),
@@ -124,6 +125,10 @@ def _what_to_write(word: str) -> str:
             "write key=value, with letters, digits, . and _ in the key, where no name begins with a digit "
             "(hpcml run --help lists the keys)"
         )
+    return _how_to_write(name, value)
+
+
+def _how_to_write(name: str, value: str) -> str:
     if _CONTROL.search(value):
         return "there is a control character in it"
     if not all(part.strip() for part in value.split(",")):
@@ -135,6 +140,8 @@ def _what_to_write(word: str) -> str:
         return (
             f'a quote is not closed; a text with one is written {name}="it\'s", and all of it in quotes for the shell'
         )
+    if (values := _IN_BRACKETS.fullmatch(value)) is not None:
+        return f"the values of a sweep stand without brackets: -m {name}={values[1]}"
     texts = '"..."'
     if value.startswith("[") and value.endswith("]"):
         texts = "[" + ",".join(texts for _ in _split(value[1:-1])) + "]"

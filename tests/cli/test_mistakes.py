@@ -89,6 +89,14 @@ SETTINGS = {
     '"experiment=it\'s"': "a quote is not closed",
     "precision=fp32,": "empty part",
     "-m seed=1,,2": "empty part",
+    "-m precision=fp32 precision=tf32": (  # which a shell makes of precision={fp32,tf32}
+        "precision=fp32 precision=tf32: of these the last would count, and a shell makes them of {...}: "
+        "the values of a sweep stand without braces: precision=fp32,tf32"
+    ),
+    "-m seed=0 seed=1 seed=2 model=custom": "without braces: seed=0,1,2",
+    "-m 'seed={0,1}'": "the values of a sweep stand without brackets: -m seed=0,1",
+    "-m 'precision=(fp32,tf32)'": "the values of a sweep stand without brackets: -m precision=fp32,tf32",
+    "seed= 1": "'1' is no override: no blank stands behind a =: write seed=1",
     "'seed=range('": "is missing",
     "seed=[1": "is missing",
     "'cluster.prelude=[export A=b]'": "write 'cluster.prelude=[\"...\"]'",
