@@ -9,13 +9,15 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
-from hpcml.cli.program import BeforeProgram
+from hpcml.cli.program import BeforeProgram, complete_words
 from hpcml.cli.say import complain, say
 from hpcml.paths import Places
 
 
 @click.command(cls=BeforeProgram, context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[WORDS OF HPCML RUN]...")
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_words, metavar="[WORDS OF HPCML RUN]..."
+)
 @click.option("--as-is", is_flag=True, help="Sweep nothing of the words behind --.")
 @form("json", "csv", "md")
 @pass_places

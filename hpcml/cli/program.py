@@ -11,6 +11,8 @@ import click
 from hpcml.cli.say import saying_what_is_printed
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hpcml.config.compose import Composed
 
 _END = "--"
@@ -25,6 +27,18 @@ class BeforeProgram(click.Command):
         rest = super().parse_args(ctx, args[:cut])
         ctx.params["program_words"] = tuple(args[cut + 1 :]) if cut < len(args) else None
         return rest
+
+
+def complete_words(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return what the shell may make of a word that is being typed: a file behind the ``--``, else a choice."""
+    from click.shell_completion import CompletionItem
+
+    if context.params.get("program_words") is not None:
+        return [CompletionItem(incomplete, type="file")]
+    from hpcml.config.choices import completions
+
+    found = completions(context.params.get("words") or (), incomplete, Path.cwd())
+    return [CompletionItem(word) for word in found]
 
 
 def compose(

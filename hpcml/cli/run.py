@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.program import BeforeProgram
+from hpcml.cli.program import BeforeProgram, complete_words
 from hpcml.cli.say import complain, pass_on, say
 from hpcml.paths import Places
 
@@ -37,7 +37,7 @@ _OWN_FLAGS = {
 
 
 @click.command(cls=BeforeProgram, context_settings={"ignore_unknown_options": True}, add_help_option=False)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_words)
 @pass_places
 def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] | None) -> int:
     """Compose a configuration with Hydra's command line, check it, and run it or submit it."""

@@ -52,6 +52,30 @@ def option_files(group: str, project: Path) -> dict[str, Path]:
     return found
 
 
+def completions(before: Sequence[str], incomplete: str, project: Path) -> list[str]:
+    """Return what the setting *incomplete* may become, as a shell that is at the end of the words *before* takes it.
+
+    Those are choices, ``precision=fp32``; other keys have values that nobody knows here. To bash ``=`` is a word of its
+    own, and what stands behind it another; click leaves out one that nothing stands behind.
+
+    >>> completions(["-m", "precision", "="], "fp3", project)  # doctest: +SKIP
+    ['fp32']
+    """
+    groups = sorted(entry.name for entry in resource_dir("conf").iterdir() if entry.is_dir())
+    key, sign = ["", "", *before, *([] if incomplete else ["="])][-2:]
+    if sign == "=" and key.lstrip("+") in groups:
+        return [name for name in option_files(key.lstrip("+"), project) if name.startswith(incomplete)]
+    plus = "+" * incomplete.startswith("+")
+    group, is_chosen, begun = incomplete.lstrip("+").partition("=")
+    return [
+        f"{plus}{each}={name}"
+        for each in groups
+        if each == group or (not is_chosen and each.startswith(group))
+        for name in option_files(each, project)
+        if name.startswith(begun)
+    ]
+
+
 def _model(name: str, files: Mapping[str, Path]) -> Model:
     settings = _settings(name, files)
     recipe, framework, options = (settings.get(key) for key in ("recipe", "framework", "options"))
