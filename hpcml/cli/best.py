@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.options import form, selecting
+from hpcml.cli.options import WholeNumber, form, selecting
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
@@ -17,7 +17,7 @@ from hpcml.paths import Places
 @click.option("--metric", metavar="NAME", help="Default: the objective that the runs were configured with.")
 @click.option("--goal", type=click.Choice(["max", "min"]), help="Which value is the best; default: as configured.")
 @click.option("--by", multiple=True, metavar="KEY", help="The best of each group of runs alike in it; may be repeated.")
-@click.option("-n", "count", type=click.IntRange(min=1), help="So many; default: 10, or 1 of each group.")
+@click.option("-n", "count", type=WholeNumber(min=1), help="So many; default: 10, or 1 of each group.")
 @click.option(
     "--at",
     type=click.Choice(["last", "best"]),

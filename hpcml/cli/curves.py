@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.options import form, selecting
+from hpcml.cli.options import WholeNumber, form, selecting
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
@@ -15,7 +15,7 @@ from hpcml.paths import Places
 @click.option("--metric", metavar="NAME", help="Default: the objective that the runs were configured with.")
 @click.option(
     "--points",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="At most so many of each run's, evenly chosen; default: all.",
 )

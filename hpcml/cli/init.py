@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from hpcml.cli.options import AnyNumber
 from hpcml.cli.say import say
 
 
@@ -15,7 +16,9 @@ from hpcml.cli.say import say
 @click.option("--name", metavar="NAME", help="What the experiment is called; default: this folder's name.")
 @click.option("--metric", metavar="NAME", help="The metric that runs are judged by; default: val_accuracy.")
 @click.option("--goal", type=click.Choice(["max", "min"]), help="Which way is better; default: max, of a loss min.")
-@click.option("--margin", type=float, help="The largest difference of it that does not matter; may be said later.")
+@click.option(
+    "--margin", type=AnyNumber(), help="The largest difference of it that does not matter; may be said later."
+)
 @click.option("--cluster", metavar="NAME", help="Where runs go; default: local, which is this machine.")
 @click.option("--account", metavar="NAME", help="Who pays on that cluster.")
 def init(

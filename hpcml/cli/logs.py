@@ -8,6 +8,7 @@ import sys
 import click
 
 from hpcml.cli.main import pass_places
+from hpcml.cli.options import WholeNumber
 from hpcml.cli.say import complain, say
 from hpcml.paths import Places
 
@@ -15,9 +16,9 @@ from hpcml.paths import Places
 @click.command()
 @click.argument("reference", metavar="RUN")
 @click.option("--err", is_flag=True, help="Standard error instead of standard output.")
-@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Of which process.")
-@click.option("--attempt", type=click.IntRange(min=0), metavar="A", help="Of which attempt; the last unless given.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last so many lines.")
+@click.option("--rank", type=WholeNumber(min=0), default=0, show_default=True, help="Of which process.")
+@click.option("--attempt", type=WholeNumber(min=0), metavar="A", help="Of which attempt; the last unless given.")
+@click.option("-n", "--lines", type=WholeNumber(min=0), metavar="N", help="Only the last so many lines.")
 @click.option("--raw", is_flag=True, help="Bytes as they are; else control characters but colours are left out.")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run has ended, over all attempts.")
 @pass_places

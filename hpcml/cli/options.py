@@ -14,6 +14,24 @@ _FORMS = {"json": "JSON, with stable keys.", "csv": "CSV.", "md": "Markdown.", "
 _FLAG = "as_{}"  # a parameter for each: with a common one, click would silently keep the last of two flags
 
 
+class WholeNumber(click.IntRange):
+    """A whole number of an option, by which name an answer and the help call it; click's own is an integer range."""
+
+    name = "whole number"
+
+
+class Number(click.FloatRange):
+    """A number of an option, between bounds."""
+
+    name = "number"
+
+
+class AnyNumber(click.types.FloatParamType):
+    """A number of an option, of any size."""
+
+    name = "number"
+
+
 def selecting(command: Command) -> Command:
     """Add ``--experiment``, ``--state``, ``--where`` and ``--submission``."""
     for option in (
@@ -53,10 +71,10 @@ def comparing(command: Command) -> Command:
         click.option(
             "--score", type=click.Choice(["mlperf"]), help="Time to the target without the fastest and slowest run."
         ),
-        click.option("--target", type=float, help="A value of the metric: time and energy until it was reached."),
+        click.option("--target", type=AnyNumber(), help="A value of the metric: time and energy until it was reached."),
         click.option(
             "--margin",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Number(min=0, min_open=True),
             help="A difference below it does not matter; fix it beforehand.",
         ),
         click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.options import form, selecting
+from hpcml.cli.options import Number, WholeNumber, form, selecting
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
@@ -42,7 +42,7 @@ def _is_number(word: str) -> bool:
 @click.argument("references", metavar="[RUN]...", nargs=-1)
 @click.option(
     "--power",
-    type=click.FloatRange(min=0.01, max=0.999),
+    type=Number(min=0.01, max=0.999),
     default=_POWER,
     show_default=True,
     metavar="[SHARE]",
@@ -50,7 +50,7 @@ def _is_number(word: str) -> bool:
 )
 @click.option(
     "--margin",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="A difference below it does not matter; default: as configured.",
 )
 @click.option("--metric", metavar="NAME", help="Default: the objective that the runs were configured with.")
@@ -65,7 +65,7 @@ def _is_number(word: str) -> bool:
 )
 @click.option(
     "--comparisons",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=1,
     show_default=True,
     help="How many share the risk of 5 %: rows that will be judged together.",

@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.options import form, selecting, words_of
+from hpcml.cli.options import Number, WholeNumber, form, selecting, words_of
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
@@ -25,18 +25,18 @@ _OVER = ("gpus", "nodes", "processes", "threads")
     help="One batch for all, or one that grows; auto finds both.",
 )
 @click.option(
-    "--reference", type=click.IntRange(min=1), metavar="N", help="What speed-ups are against; default: the fewest."
+    "--reference", type=WholeNumber(min=1), metavar="N", help="What speed-ups are against; default: the fewest."
 )
 @click.option(
     "--least-gain",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Number(0, 1, max_open=True),
     default=0.05,
     show_default=True,
     help="More devices that gain less do not help.",
 )
 @click.option(
     "--least-efficiency",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     default=0.5,
     show_default=True,
     help="Devices that are used worse do not pay.",

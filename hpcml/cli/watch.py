@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.options import comparing
+from hpcml.cli.options import WholeNumber, comparing
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
@@ -36,7 +36,7 @@ _SHORTEST_S = 0.5
     metavar="METRIC",
     help="Draw this; default: as in hpcml report; may be repeated.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), help="Default: the first free one from 8010 on; 0: any.")
+@click.option("--port", type=WholeNumber(0, 65535), help="Default: the first free one from 8010 on; 0: any.")
 @click.option("--interval", default="2s", show_default=True, metavar="TIME", help="Between two looks: 500ms, 2s, 1m.")
 @pass_places
 def watch(
