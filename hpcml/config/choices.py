@@ -1,7 +1,7 @@
 """The models and studies of conf/, read from their YAML files without starting Hydra.
 
-`list_models` is for lists of recipes and models, `completions` for the TAB key. `what_then` gives the commands that a study suggests to type once its
-runs have ended, from the comment at the head of the study's file.
+`list_models` is for lists of recipes and models, `completions` for the TAB key. `what_then` gives the commands that a
+study suggests to type once its runs have ended, from the comment at the head of the study's file.
 """
 
 from __future__ import annotations
