@@ -31,6 +31,7 @@ _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
 _RANGE = re.compile(r"\{?(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?\}?")
 _JOINED = re.compile(r"(?s)(?P<prefix>(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@-]*)=)(?P<value>.*)")
 _SHORT_JOINED = re.compile(r"(?P<prefix>-(?P<name>[A-Za-z]))(?P<value>[^A-Za-z-].*)")  # -b8,16
+_FLAG_AND_VALUE = re.compile(r"--?[A-Za-z][\w.-]*\s")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
 _PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
@@ -89,6 +90,7 @@ class Program:
             )
         if self.is_sweep and len(seeds) == 1:
             lines.append("-m, and there is one run: a list with commas is a sweep, as in --lr 0.1,0.5")
+            lines += _expanded(self.words)
         if len(seeds) > 1:
             lines += _shared_outputs(self.words)
         return [*lines, *self.doubts]
@@ -233,6 +235,11 @@ class _Reading:
                 template.append(word)
                 flag = None
                 continue
+            if _FLAG_AND_VALUE.match(word) and len(_split(word)) > 1:
+                raise ConfigError(
+                    f"{word!r} is one word: leave out the quotes around a flag and its values, or --as-is in front of "
+                    "the -- leaves all words as they are"
+                )
             joined = _JOINED.fullmatch(word) or _SHORT_JOINED.fullmatch(word)
             if joined is None and _FLAG.fullmatch(word):
                 template.append(word)
@@ -301,3 +308,12 @@ def _doubts(words: Sequence[str]) -> Iterator[str]:
         if flag and len(numbers) >= _EXPANDED and numbers[0][0] and _FLAG.fullmatch(before):
             shown = " ".join(word for _, word in numbers)
             yield f"{before} {shown} is one run: if your shell made it of {{...}}, write {before} FIRST..LAST"
+
+
+def _expanded(words: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each flag that a shell seems to have repeated, as it does with ``--lr={0.1,0.2}``."""
+    for flag, of in itertools.groupby(words, key=lambda word: word.partition("=")[0]):
+        values = [word.partition("=")[2] for word in of]
+        if flag.startswith("--") and len(values) > 1 and all(values):
+            shown = " ".join(f"{flag}={value}" for value in values)
+            yield f"{shown}: if your shell made it of {{...}}, write {flag}={','.join(values)}"

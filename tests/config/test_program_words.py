@@ -120,6 +120,7 @@ def test_words_behind_the_dashes_are_never_read_by_hydra(tmp_path: Path) -> None
         ("python m.py --lr 0.1,", "-m", r"a comma that is meant is written \\,"),
         ("python m.py --lr 1,2 --lr 3,4", "-m", r"lr is swept twice: write args.lr=3,4 in front of the --"),
         ("python m.py --lr 1,2", "-m args.lr=3,4", "no word behind -- has {lr}|swept twice"),
+        ("python m.py '--lr 1,2'", "-m", "'--lr 1,2' is one word: leave out the quotes around a flag and its values"),
         ("python m.py --x 1", "args.lr=3", "no word behind -- has {lr}"),
         ("python m.py --seed a,b", "-m", "a seed is a whole number"),
         ("python m.py --seed 1,2", "-m seed=1,2", "write --seed {seed} behind the --"),
@@ -145,6 +146,8 @@ def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
     ]
     (_, expanded) = swept("python m.py --n 1 2 3").remarks([0], [], project=Path())
     assert "write --n FIRST..LAST" in expanded
+    (_, repeated) = swept("python m.py --lr=0.1 --lr=0.2 -v").remarks([0], [], project=Path())
+    assert repeated == "--lr=0.1 --lr=0.2: if your shell made it of {...}, write --lr=0.1,0.2"
 
 
 def test_placeholders_are_filled_in_once_and_other_braces_stay() -> None:
