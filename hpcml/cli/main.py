@@ -221,7 +221,7 @@ def main() -> None:
         say(error.ctx.get_help() if error.ctx else error.format_message())
         sys.exit(0)
     except click.ClickException as error:
-        complain(error.format_message())
+        complain(_answer(error))
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         say("hpcml: interrupted", err=True)
@@ -242,6 +242,22 @@ def _say(error: OSError) -> int | None:
     else:
         return None
     return HpcmlError.exit_code
+
+
+def _answer(error: click.ClickException) -> str:
+    """Return what click says of a mistake, with what to write or where that is told."""
+    said = error.format_message()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None or context.parent is None:
+        return said
+    if isinstance(error, click.NoSuchOption):
+        from hpcml.config.guess import FLAGS
+
+        meant = FLAGS.get(error.option_name)
+        if meant in {name for each in context.command.params for name in each.opts}:
+            return f"No such option '{error.option_name}'. Did you mean '{meant}'?"
+    is_helpful = "Did you mean" in said or not said.startswith(("No such option", "Got unexpected extra"))
+    return said if is_helpful else f"{said.rstrip('.')}: {context.command_path} --help lists what it takes"
 
 
 def _is_here_gone() -> bool:

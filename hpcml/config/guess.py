@@ -74,6 +74,18 @@ BELOW: Mapping[str, str] = {
     "study": "experiment",
     "profile": "cluster",
 }
+# Of the options of commands.
+FLAGS: Mapping[str, str] = {
+    "--tail": "--lines",
+    **dict.fromkeys(("--baseline", "--against", "--base"), "--reference"),
+    **dict.fromkeys(("--output", "--out", "--file"), "-o"),
+    **dict.fromkeys(("--group", "--group-by"), "--by"),
+    "--format": "--to",
+    "--filter": "--where",
+    **dict.fromkeys(("--last", "--head", "--max"), "--limit"),
+    "--force": "--yes",
+    "--watch": "--follow",
+}
 
 
 def nearest(word: str, known: Collection[str], synonyms: Mapping[str, str] | None = None) -> list[str]:
