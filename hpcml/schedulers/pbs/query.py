@@ -54,9 +54,11 @@ def find(name: str, *, qselect: str = "qselect", timeout_s: float = ASK_TIMEOUT_
         answer = call([qselect, *history, "-N", name], timeout_s=timeout_s)
         if _NO_HISTORY in answer.stderr and history:
             continue
-        if answer.returncode != 0:
-            raise NoAnswerError(f"PBS cannot be asked: {one_line(answer.stderr)}")
         ids = {parsed: word for word in answer.stdout.split() if (parsed := parse_id(word))}
+        # A site's wrapper may end with status 0 whatever happens
+        is_none = not ids and (bool(answer.stdout.strip()) or was_not_asked(answer))
+        if answer.returncode != 0 or is_none:
+            raise NoAnswerError(f"PBS cannot be asked: {one_line(answer.stderr or answer.stdout)}")
         return ids[max(ids)] if ids else None
     raise NoAnswerError("PBS answered neither with nor without history")
 

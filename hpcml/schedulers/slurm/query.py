@@ -27,6 +27,15 @@ from hpcml.schedulers.slurm.answers import (
 _LIMIT_PATIENCE_S = 40.0  # of an agent, to which the answer is worth less later
 _IDS_IN_A_CALL = 5000  # Linux takes 128 KiB in one word of a command line
 _NO_ACCOUNTING = "accounting storage is disabled"
+# What Slurm's programs say of the way to their daemons: behind it an empty answer is none
+_UNREACHED = (
+    "Unable to contact",
+    "Problem talking to",
+    "Socket timed out",
+    "Zero Bytes",
+    "onnection refused",
+    "failure",
+)
 _TOKEN_TIME = re.compile(r"\d{8}-\d{6}")
 # Named one by one, jobs are chosen by when they were in one of them. Without, by when they became eligible, which one
 # that was held, or waited for another, and was cancelled then never did (measured, 22.05: such are left out).
@@ -43,17 +52,27 @@ class _Questions:
     problems: list[str] = field(default_factory=list)
 
     def ask(self, argv: Sequence[str]) -> str | None:
-        """Return what the program printed, or None where it did not answer."""
+        """Return what the program printed, or None where it did not answer.
+
+        A site's wrapper may end with status 0 whatever happens: words without a row, and nothing but an error, are no
+        answer.
+        """
         self.calls += 1
         try:
             answer = call(argv, timeout_s=self.patience_s, environ=reading_environ(os.environ))
         except NoAnswerError as error:
             self.problems.append(str(error))
             return None
-        if answer.returncode == 0 or _NO_ACCOUNTING in answer.stderr:
+        if _NO_ACCOUNTING in answer.stderr or (answer.returncode == 0 and not _hides_a_failure(answer)):
             return answer.stdout
         self.problems.append(f"{argv[0]}: {one_line(answer)}")
         return None
+
+
+def _hides_a_failure(answer: Answer) -> bool:
+    if SEPARATOR in answer.stdout:
+        return False
+    return bool(answer.stdout.strip()) or any(word in answer.stderr for word in _UNREACHED)
 
 
 def query(tickets: Collection[Ticket], *, patience_s: float) -> Answers:

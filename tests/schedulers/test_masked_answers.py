@@ -1,0 +1,79 @@
+"""Wrappers of a site that hide that a scheduler did not answer: by their exit status 0, or with words of their own.
+
+A job must not be taken for one that is not there then: it would be submitted again, or called LOST. The programs are
+scripts that say what Slurm's and PBS's own do when their server is away (recorded), by exit status 0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcml.schedulers.commands import NoAnswerError
+from hpcml.schedulers.contract import Ticket
+from hpcml.schedulers.pbs.query import find
+from hpcml.schedulers.slurm.query import find_by_name, find_job, query
+
+NAME = "default.20261121-083015-222abcde"
+SLURM_AWAY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+MASKED = {
+    "error-on-stderr": f"echo '{SLURM_AWAY}' >&2",
+    "error-on-stdout": f"echo '{SLURM_AWAY}'",
+    "page": "echo '<html><h1>502 Bad Gateway</h1></html>'",
+    "noise": r"printf '\377\000\001'",
+}
+TICKET = Ticket(scheduler="slurm", job_id="4711", array_index=None, job_name=NAME)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs, before all others."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def write(folder: Path, name: str, line: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("line", MASKED.values(), ids=MASKED)
+def test_a_squeue_that_hides_its_failure_proves_nothing(programs: Path, line: str) -> None:
+    write(programs, "squeue", line)
+    write(programs, "sacct", "exit 0")
+
+    with pytest.raises(NoAnswerError, match="squeue"):
+        find_by_name(NAME, patience_s=20)
+    with pytest.raises(NoAnswerError, match="squeue"):
+        find_job(NAME, token="20261121-083015-sub", patience_s=20)  # noqa: S106 - a time
+    answers = query([TICKET], patience_s=20)
+
+    assert answers.known == {}
+    assert "squeue" in answers.unanswered[TICKET]
+
+
+def test_an_accounting_that_hides_its_failure_proves_nothing(programs: Path) -> None:
+    write(programs, "squeue", "exit 0")
+    write(programs, "sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2")
+
+    with pytest.raises(NoAnswerError, match="Problem talking to the database"):
+        find_job(NAME, token="20261121-083015-sub", patience_s=20)  # noqa: S106 - as above
+    assert list(query([TICKET], patience_s=20).unanswered) == [TICKET]
+
+
+def test_a_banner_beside_rows_is_passed_over_and_an_empty_queue_is_an_answer(programs: Path) -> None:
+    write(programs, "sacct", "exit 0")
+    write(programs, "squeue", "exit 0")
+    assert find_by_name(NAME, patience_s=20) is None
+    assert query([TICKET], patience_s=20).unanswered == {}
+
+
+@pytest.mark.parametrize(
+    "line", ["echo 'Connection refused\nqselect: cannot connect to server pbs01 (errno=15010)' >&2", MASKED["page"]]
+)
+def test_a_qselect_that_hides_its_failure_proves_nothing(programs: Path, line: str) -> None:
+    write(programs, "qselect", line)
+
+    with pytest.raises(NoAnswerError, match="PBS cannot be asked"):
+        find(NAME, timeout_s=20)
