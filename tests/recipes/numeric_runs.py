@@ -45,6 +45,11 @@ def config_of(
     return {"run": run, "plan": {"device": "cpu", "numerics": numerics}}
 
 
+def has_avx512() -> bool:
+    """Whether this CPU has AVX-512: without, TensorFlow's convolutions of BF16 are NHWC alone, and equal in FP32."""
+    return " avx512f " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+
+
 def run_all(folder: Path, recipe: str, configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Recorded]:
     """Run *recipe* with each of *configs*, in one process; return what each recorded, by its name."""
     for name, config in configs.items():
