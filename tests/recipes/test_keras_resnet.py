@@ -6,6 +6,7 @@ import importlib.util
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -199,7 +200,7 @@ def test_it_reports_what_the_torch_half_reports(runs: dict[str, Recorded]) -> No
 def test_it_tells_pictures_apart(runs: dict[str, Recorded]) -> None:
     losses = runs["npz"].series("loss")
 
-    assert losses[-1] < 0.7 * losses[0]
+    assert median(losses[-6:]) < 0.7 * losses[0]  # single batches of eight pictures have losses of their own
 
 
 @pytest.mark.parametrize(
