@@ -29,7 +29,7 @@ def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
         precision, seed = point.run.precision.name.name, point.run.seed
         changes = {field.name: getattr(point.run, field.name) for field in fields(point.run)}
         run_dir = make_run_dir(user.home / "runs", f"20260528-202640-{precision}{seed}ab", **changes)
-        agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir, t0=T0)
+        agent, rank0 = (Journal(run_dir, writer=writer, attempt=0, t0=T0) for writer in ("agent", "rank0"))
         agent.event("attempt_started")
         agent.event("facts", device="cpu", cpu_model=CPU)
         step_s = 0.06 * (1 + seed / 50)

@@ -30,7 +30,7 @@ def record(places: Places, folder: Path, *words: str, seeds: int = 4, step_s: fl
         uid = f"20260528-202640-seed{seed:04d}"
         changes = {field.name: getattr(item.run, field.name) for field in fields(item.run)}
         run_dir = make_run_dir(places.runs, uid, **{**changes, "seed": seed})
-        agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir, t0=T0)
+        agent, rank0 = (Journal(run_dir, writer=writer, attempt=0, t0=T0) for writer in ("agent", "rank0"))
         agent.event("attempt_started")
         agent.event("facts", device="cuda", gpu_model="NVIDIA A100-SXM4-40GB")
         for step in range(1, STEPS + 1):
