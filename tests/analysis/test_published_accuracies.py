@@ -48,7 +48,8 @@ def test_one_training_each_shows_nothing_for_any_network() -> None:
         assert row.difference is not None
         assert row.difference.ci90 is None
         assert "n=1: indicative only" in row.flags
-    assert as_text(comparison_document(comparison, explain=True), width=200).count("no interval, hence nothing is shown") == 24
+    told = as_text(comparison_document(comparison, explain=True), width=200)
+    assert told.count("no interval, hence nothing is shown") == 24
 
 
 def test_over_all_networks_as_pairs_tf32_is_equivalent_as_the_slides_conclude() -> None:
