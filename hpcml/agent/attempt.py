@@ -68,7 +68,7 @@ def carry_out(
             outcome = _work(turn, hold, inbox, environ, journal, telemetry)
         except (OSError, HpcmlError) as error:  # of a file that the start needs
             why = why_not(error, turn.plan.cwd) if isinstance(error, OSError) else str(error)
-            reason = f"its agent could not start the program: {why}"
+            reason = f"its agent could not carry it out: {why}"
             outcome = Outcome(state=State.FAILED, exit_code=None, signal=None, reason=reason, wall_s=0.0)
         if turn.settings.nodes > 1:
             with Unharmed(journal.event)("ends of the other nodes"):
@@ -231,8 +231,7 @@ def _supervise(
             has_failed_elsewhere=lambda: _failure_in_shared_job(turn, hold.attempt),
             on_end_asked=tell_beforehand,
             time_limit=time_limit_of(turn, hold.attempt, environ, lambda name, **details: journal.event(name, details)),
-            # Of several nodes two may be one machine (a cluster for tests), where the other's ranks are still at work
-            marks=() if turn.settings.nodes > 1 else marks_of(turn, hold.attempt),
+            marks=marks_of(turn, hold.attempt),
         ),
     )
     with unharmed("metrics"):

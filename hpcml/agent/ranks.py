@@ -119,8 +119,12 @@ def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequ
 
 
 def marks_of(turn: Turn, attempt: int) -> list[str]:
-    """Return variables that all processes of this attempt have, and none of another run or attempt."""
-    return [f"HPCML_RUN_DIR={turn.run_dir.path}", f"HPCML_ATTEMPT={attempt}"]
+    """Return variables that all processes of this attempt on this node have, and none of another run or attempt.
+
+    Two nodes may be one machine (as of a scheduler's simulated nodes), where the other's ranks are still at work.
+    """
+    marks = [f"HPCML_RUN_DIR={turn.run_dir.path}", f"HPCML_ATTEMPT={attempt}"]
+    return marks if turn.settings.nodes == 1 else [*marks, f"NODE_RANK={turn.node}"]
 
 
 def mpi_rank_of(turn: Turn, attempt: int, environ: Mapping[str, str], place: Ranks) -> Rank:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from hpcml.commands.follow import Glimpse, Watcher, look_unless_removed
 from hpcml.errors import ConfigError
+from hpcml.model.failure_causes import without_colours
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.files import open_inside
@@ -248,7 +249,6 @@ def _start_of_last(file: BinaryIO, lines: int) -> int:
 # The last lines of the output, usually the reason of a failure.
 
 _LAST_WORDS_BYTES = 4096
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _TAIL_BYTES = 16_384
 
 
@@ -259,7 +259,7 @@ def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
     replaced by ``?``.
     """
     for path in sorted(run_dir.logs.glob("*-rank*.err"), key=_attempt_of, reverse=True):
-        plain = _COLOUR.sub("", _tail(run_dir, path, _LAST_WORDS_BYTES)).expandtabs()
+        plain = without_colours(_tail(run_dir, path, _LAST_WORDS_BYTES)).expandtabs()
         said = [line for line in plain.splitlines() if line.strip()]
         if said:
             return ["".join(c if c.isprintable() else "?" for c in line) for line in said[-lines:]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import shutil
 import signal
 import socket
@@ -39,6 +38,7 @@ from hpcml.images.runtime import (
     installed_packages,
     secrets_in,
 )
+from hpcml.model.failure_causes import without_colours
 from hpcml.model.image import Definition, ImageRecord
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import draft_of
@@ -49,7 +49,6 @@ _KEPT_LINES = 2000
 _TORN = "unexpected end of JSON input"
 _ROOM = 5  # layers, unpacked, and packed again: 3 to 5 times what is downloaded
 _LEAST_ROOM = 32 << 20
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STAGES = (
     ("Fetching OCI image", "downloading"),
     ("Extracting OCI image", "unpacking"),
@@ -297,7 +296,7 @@ class _Work:
         with guarded(command, folder=self.folder, environ=environ, cwd=cwd, processors=self.processors) as process:
             assert process.stdout is not None
             for raw in process.stdout:
-                line = _COLOUR.sub("", raw).rstrip()
+                line = without_colours(raw).rstrip()
                 for secret in secrets:
                     line = line.replace(secret, "***")
                 lines.append(line)

@@ -188,6 +188,11 @@ def ended_because(log_tail: str) -> str | None:
     return _GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None
 
 
+def without_colours(printed: str) -> str:
+    """Return what was *printed* without the sequences by which a terminal would colour it (SGR of ECMA-48)."""
+    return _COLOUR.sub("", printed)
+
+
 def last_exception(printed: str) -> str | None:
     r"""Return type and message of the last exception whose traceback was *printed*, as far as one line has it, or None.
 
@@ -200,7 +205,7 @@ def last_exception(printed: str) -> str | None:
     found: list[str] = []
     terminated = ""  # the type of a C++ exception
     rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
-    for line in _COLOUR.sub("", printed).splitlines():
+    for line in without_colours(printed).splitlines():
         if begins := _TRACEBACK.match(line):
             rank = begins["rank"] or ""
         elif ended := _TERMINATED.match(line):

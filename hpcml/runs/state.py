@@ -18,6 +18,7 @@ from enum import StrEnum
 from hpcml.model.state import State
 from hpcml.runs.journal import USER, Chunk, Event, Header, read_on
 from hpcml.runs.layout import RunDir, attempt_of, is_by_rank, journal_names
+from hpcml.units import one_or_many
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def left_words(details: Mapping[str, Any]) -> str:
     count, processes = details.get("count"), details.get("processes")
     named = [str(each) for each in processes] if isinstance(processes, list) else []
     more = ["..."] if isinstance(count, int) and count > len(named) else []
-    return f"{count} process{'es' if count != 1 else ''} ({', '.join([*named, *more])})"
+    return f"{count} {one_or_many(count if isinstance(count, int) else 0, 'processes')} ({', '.join([*named, *more])})"
 
 
 def moment_ms(t0: float, t_s: float) -> int:

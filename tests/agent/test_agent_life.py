@@ -508,7 +508,7 @@ def test_what_an_agent_cannot_read_at_the_start_is_the_end_that_it_tells(make_ru
 
     assert done.returncode == 1
     (end,) = told(run_dir, "attempt_ended")
-    why = f"its agent could not start the program: {place}: Input/output error"
+    why = f"its agent could not carry it out: {place}: Input/output error"
     assert (end["state"], end["reason"], end["cause"]) == ("FAILED", why, "unknown")
 
 
