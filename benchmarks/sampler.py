@@ -8,11 +8,18 @@ of a step counts, and the interval is that of the mean of their logarithms, by S
 has in it what else the machine does. The median step leaves that out, and with it the few steps that a sample falls
 into: it shows what the sampler does to all steps. CPU time shows what it does to caches and clocks, not that it takes a
 core.
+
+A machine's own noise from one second to the next is larger than what one sample does. So the effect at 1 Hz is looked
+for where it must be, too: the sampler runs all the time, and of each second the quarter that the sample lies in is
+compared with the quarters before and after it, which differ by 0.25 s and by the sample alone. A quarter of that excess
+is the effect on the whole second. The same is computed of the quarter half a second later, which has no sample in it:
+it must be zero but for the noise, and would not be if what a sample does went on for longer than a quarter.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import itertools
 import json
 import math
@@ -24,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +46,8 @@ GPUS = 8
 FAKE = Path(__file__).resolve().parent.parent / "tests" / "cluster" / "nvml" / "fake_nvml.c"
 EFFECT_HEAD = "| steps with the sampler over steps without | ratio - 1 | 95 % interval | median |\n|---|---:|---:|---:|"
 WORK = 100_000  # additions of a step: a few milliseconds
+QUARTER_S = 0.25
+PLACES = {"mean step by the clock, where the sample is": 0.0, "the same where no sample is": 0.5}
 
 
 def build(folder: Path) -> Path:
@@ -195,23 +204,51 @@ def effect(
             for values, value in zip(logs.values(), sums, strict=True):
                 values.append(value)
         sampler.send_signal(signal.SIGCONT)
-    found = []
-    for name, values in logs.items():
-        mean = statistics.mean(values)
-        half = float(stats.t.ppf(0.975, blocks - 1)) * statistics.stdev(values) / math.sqrt(blocks)
-        found.append(
-            Effect(
-                of=name,
-                interval_s=interval_s,
-                blocks=blocks,
-                window_s=seconds,
-                mean=math.expm1(mean),
-                low=math.expm1(mean - half),
-                high=math.expm1(mean + half),
-                median=math.expm1(statistics.median(values)),
-            )
+    return [effect_of(name, values, interval_s, seconds) for name, values in logs.items()]
+
+
+def effect_of(name: str, logs: Sequence[float], interval_s: float, window_s: float) -> Effect:
+    """Return the mean of the ratios whose logarithms are *logs*, with its interval."""
+    mean = statistics.mean(logs)
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Effect(
+        of=name,
+        interval_s=interval_s,
+        blocks=len(logs),
+        window_s=window_s,
+        mean=math.expm1(mean),
+        low=math.expm1(mean - half),
+        high=math.expm1(mean + half),
+        median=math.expm1(statistics.median(logs)),
+    )
+
+
+def effect_of_each_sample(folder: Path, environ: Mapping[str, str], seconds: float) -> list[Effect]:
+    """Return what one sample a second does to a step, from the quarter of each second that it lies in."""
+    ends = [time.monotonic()]
+    with sampling(folder, 1.0, environ) as (_, file):
+        while ends[-1] < ends[0] + seconds:
+            count_up()
+            ends.append(time.monotonic())
+    samples = [record.values["host.at_s"] for record in read_journal(file).records if isinstance(record, Metrics)]
+    means = {name: list(_excesses(ends, [at_s + shift_s for at_s in samples])) for name, shift_s in PLACES.items()}
+    return [effect_of(name, values, 1.0, QUARTER_S) for name, values in means.items()]
+
+
+def _excesses(ends: Sequence[float], places: Sequence[float]) -> Iterator[float]:
+    """Yield, of each of *places*, a quarter of how much longer the steps around it are than before and after.
+
+    As logarithms of ratios: of the mean step of the quarter of a second that begins 0.1 s before the place, over that
+    of the quarters at its sides, taken together.
+    """
+    for at_s in places:
+        borders = [bisect.bisect(ends, at_s - 0.1 + number * QUARTER_S) for number in (-1, 0, 1, 2)]
+        if borders[0] == 0 or borders[-1] == len(ends):
+            continue  # not all of it was measured
+        before, around, after = (
+            (ends[last - 1] - ends[first - 1]) / (last - first) for first, last in itertools.pairwise(borders)
         )
-    return found
+        yield math.log(around / ((before + after) / 2)) / 4
 
 
 def effect_line(found: Effect) -> str:
@@ -235,6 +272,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--blocks", type=int, default=60)
     parser.add_argument("--window-seconds", type=float, default=1.0)
+    parser.add_argument(
+        "--each-sample-seconds", type=float, default=300.0, help="how long the effect of each is looked for"
+    )
     parser.add_argument("--effect-only", action="store_true", help="leave out what the sampler itself costs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -252,6 +292,8 @@ def main() -> None:
                 seconds=options.window_seconds,
             ):
                 print(effect_line(found), flush=True)
+        for found in effect_of_each_sample(folder / "each", faking(library), options.each_sample_seconds):
+            print(effect_line(found))
 
 
 if __name__ == "__main__":
