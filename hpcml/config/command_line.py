@@ -204,6 +204,10 @@ _NOT_CONVERTED = re.compile(
 _NOT_OPTIONAL = re.compile(r"Error merging override (?P<word>\S+)\n.*is not Optional")
 _NO_REFERENCE = re.compile(r"Interpolation key '(?P<key>[^']+)' not found")
 _NO_BOOL = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*is not a valid bool")
+_NO_CHOICE = re.compile(
+    r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*Invalid value '.*', expected one of \[(?P<names>[^\]]*)\]"
+)
+_NO_VARIABLE = re.compile(r"Environment variable '(?P<name>[^']+)' not found")
 _NO_CONTAINER = re.compile(
     r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n"
     r".*(?:is not a ListConfig|Cannot assign \w+ to Dict|is not a subclass of|Cannot merge \w+ with)"
@@ -249,7 +253,18 @@ def _translated(message: str, schema: type | None) -> str | None:
         told = (
             f"{key}={value} has several values: add -m (--multirun) for a sweep, or write '{key}=\"{value}\"' for one"
         )
-    elif found := _NOT_CONVERTED.search(message):
+    elif found := _NO_VARIABLE.search(message):
+        name = found["name"]
+        told = f"${{oc.env:{name}}}: {name} is not set in this shell: export it, or write ${{oc.env:{name},DEFAULT}}"
+    elif (told := _translated_value(message, schema)) is None and schema is not None:
+        told = _translated_key(message, schema)
+    return told
+
+
+def _translated_value(message: str, schema: type | None) -> str | None:
+    """Return what a key takes that was given something else."""
+    told: str | None = None
+    if found := _NOT_CONVERTED.search(message):
         key = found["word"].partition("=")[0]
         told = f"{key}={found['value']}: {key} is {_MEANT.get(found['type'], found['type'])}"
         if ends := _RANGE.fullmatch(found["value"]):
@@ -259,10 +274,12 @@ def _translated(message: str, schema: type | None) -> str | None:
         told = f"{found['word']}: {key} needs a value: leave the word out for its default"
     elif found := _NO_BOOL.search(message):
         told = f"{found['key']}={found['value']}: {found['key']} is {_MEANT['Boolean']}"
+    elif found := _NO_CHOICE.search(message):
+        key, names = found["key"].lstrip("+"), found["names"].split(", ")
+        guess = did_you_mean(found["value"], names)
+        told = f"{found['key']}={found['value']}: {key} is one of {', '.join(names)}{f'; {guess}' if guess else ''}"
     elif (found := _NO_CONTAINER.search(message)) and schema is not None and (form := _form(found["key"], schema)):
         told = f"{found['key']}={found['value']}: {found['key']} {form}"
-    elif schema is not None:
-        told = _translated_key(message, schema)
     return told
 
 
