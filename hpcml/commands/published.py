@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpcml.commands.compare import compare_runs
 from hpcml.commands.selection import Selection
-from hpcml.errors import ConfigError
+from hpcml.errors import ComparisonError, ConfigError
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.published_tables import PublishedTable
 from hpcml.paths import Places
@@ -26,4 +26,10 @@ def compare_beside(places: Places, tables: Sequence[PublishedTable], selection: 
             f"{other or 'the list of tables'}: no runs can stand beside it, as it is of no comparison of precisions: "
             "leave out which runs are meant"
         )
-    return compare_runs(places, selection, ComparisonRequest())
+    try:
+        return compare_runs(places, selection, ComparisonRequest())
+    except ComparisonError as error:
+        why, *below = error.lines
+        raise ComparisonError(
+            f"runs stand beside tables by their precision alone, hpcml compare has --by: {why}", *below
+        ) from error

@@ -57,6 +57,19 @@ def test_own_runs_stand_below_and_never_in_a_table_of_others(hpcml: Hpcml) -> No
     assert both["own"] == compared
 
 
+def test_runs_of_one_precision_are_sent_to_the_command_that_compares_them(hpcml: Hpcml) -> None:
+    for seed in range(2):
+        record(hpcml.home, "mine", PrecisionName.fp32, seed, 0.9)
+
+    done = hpcml("published", "tf32_language", "--experiment", "mine")
+
+    assert done.returncode == 2
+    said = said_in_one_line(done)
+    assert said.startswith(
+        "hpcml: runs stand beside tables by their precision alone, hpcml compare has --by: all 2 runs"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
