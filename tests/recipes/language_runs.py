@@ -88,7 +88,7 @@ def train_all(recipe: str, jobs: Sequence[Job]) -> list[bool | str]:
         env={**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

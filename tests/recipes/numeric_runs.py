@@ -77,7 +77,7 @@ def _drive(recipe: str, words: list[str]) -> None:
         env={**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

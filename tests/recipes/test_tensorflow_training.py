@@ -45,7 +45,7 @@ def _drive(folder: Path, configs: Mapping[str, Mapping[str, Any]], words: list[s
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

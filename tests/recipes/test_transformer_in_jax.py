@@ -110,7 +110,7 @@ def in_torch(folder: Path, runs: dict[str, Recorded]) -> dict[str, dict[str, Any
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -199,7 +199,7 @@ def test_a_training_that_cannot_go_on_says_why_in_one_line(
         env={**kept, "HPCML_RUN_DIR": str(tmp_path), "HPCML_CONFIG": str(tmp_path / "run.json")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 

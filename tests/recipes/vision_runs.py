@@ -91,7 +91,7 @@ def run_jobs(folder: Path, recipe: str, jobs: Sequence[Job]) -> Done:
         env=env,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
