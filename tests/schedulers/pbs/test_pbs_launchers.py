@@ -175,7 +175,7 @@ def test_a_signal_to_the_job_reaches_the_agents_of_all_nodes(
     agent.write_text(
         f"cd {shlex.quote(str(folder))}\n"
         'trap "touch told-$HPCML_NODE_RANK; exit 7" USR1\n'
-        "touch up-$HPCML_NODE_RANK\nfor _ in {1..300}; do sleep 0.1; done\n"
+        "touch up-$HPCML_NODE_RANK\nfor _ in {1..3000}; do sleep 0.1; done\n"
     )
     lines = job.script.read_text().splitlines()
     job.script.write_text("\n".join([*lines[:-1], f"exec /bin/bash {shlex.quote(str(agent))}", ""]))
