@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,10 @@ from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
 
 _SEED = "seed"
+# What programs call their seed: LightningCLI's seed_everything, scikit-learn's random_state; --system.seed is one, too.
+_SEED_NAMES = frozenset(
+    {_SEED, "seed_everything", "random_state", *(f"{of}_{_SEED}" for of in ("random", "rng", "manual", "global"))}
+)
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
@@ -35,7 +39,9 @@ _FLAG_AND_VALUE = re.compile(r"--?[A-Za-z][\w.-]*\s")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
 _PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
-_IS_CODE = ("-c", "-e")  # of bash, python, perl, julia: what follows is a program of its own
+_INTERPRETER = re.compile(r"(?:ba|z|da|k|fi)?sh|(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua)[\d.]*")
+_TAKES_CODE = re.compile(r"-[A-Za-z]*[ceE]|--eval")  # such as bash -lc, perl -ne: what follows is a program of its own
+_SCRIPT = re.compile(r"-m|(?!-).*[/.].*", re.DOTALL)  # flags behind it are the program's, not the interpreter's
 _EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
 
 
@@ -43,12 +49,14 @@ _EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expande
 class Program:
     """The command line of the user's own program, with placeholders, and the values of each that is swept.
 
-    `seeds` are the values of a swept ``--seed``, which is hpcml's own setting ``seed``.
+    `seeds` are the values of a swept ``--seed``, which is hpcml's own setting ``seed``; `seed_name` is what the program
+    calls it.
     """
 
     words: tuple[str, ...]
     sweeps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # values by name, in the order of the words
     seeds: tuple[str, ...] = ()
+    seed_name: str = _SEED
     is_sweep: bool = False  # whether -m was said
     doubts: tuple[str, ...] = ()  # what looks like a mistake, a line each
 
@@ -73,7 +81,8 @@ class Program:
         *seeds* and *precisions* are those of the runs. Files of *project* among the words are looked through for calls
         of ours.
         """
-        swept = {**self.sweeps, **({_SEED: self.seeds} if self.seeds else {})}
+        seed = _SEED if self.seed_name == _SEED else f"{_SEED} ({self.seed_name})"
+        swept = {**self.sweeps, **({seed: self.seeds} if self.seeds else {})}
         said = " x ".join(f"{name}: {' '.join(values)}" for name, values in swept.items() if len(values) > 1)
         lines = [f"sweep of the program's own settings: {said}"] if said else []
         is_ours = _asks_us(self.words, project)
@@ -114,7 +123,7 @@ def read_program(
     reading = _Reading(is_sweep=is_sweep, most=most)
     template = list(words)
     if is_sweep and not is_literal:
-        template = reading.template_of(words)
+        reading, template = _swept(words, settings, most)
     rest = []
     for typed in settings:
         word = _SPELLED_OUT.sub(_ARGUMENT, typed, count=1) if _SPELLED_OUT.match(typed) else typed
@@ -135,10 +144,40 @@ def read_program(
         words=tuple(template),
         sweeps={name: tuple(values) for name, values in reading.sweeps.items()},
         seeds=tuple(reading.seeds),
+        seed_name=reading.seed_name,
         is_sweep=is_sweep,
         doubts=tuple(_doubts(words)) if is_sweep else (),
     )
     return program, rest
+
+
+def _swept(words: Sequence[str], settings: Sequence[str], most: int) -> tuple[_Reading, list[str]]:
+    """Return *words* with placeholders for what they sweep, and its values."""
+    reading = _Reading(is_sweep=True, most=most)
+    template = reading.template_of(words)
+    if (name := _seed_name(reading, words, settings)) != _SEED:
+        reading = _Reading(is_sweep=True, most=most, seed_name=name)
+        template = reading.template_of(words)
+    return reading, template
+
+
+def _seed_name(reading: _Reading, words: Sequence[str], settings: Sequence[str]) -> str:
+    """Return what the program calls the seed that is swept: the one name of `_SEED_NAMES` with whole numbers.
+
+    It is `_SEED` where the run's seed is given otherwise, or two names might be meant.
+    """
+    if reading.seeds or names_in(words, (_SEED,)) or any(word.startswith("seed=") for word in settings):
+        return _SEED
+    alike = [
+        name
+        for name, values in reading.sweeps.items()
+        if re.split(r"[./]", name.lower())[-1].replace("-", "_") in _SEED_NAMES and _are_seeds(values)
+    ]
+    return alike[0] if len(alike) == 1 else _SEED
+
+
+def _are_seeds(values: Iterable[str]) -> bool:
+    return all(value.isascii() and value.isdecimal() for value in values)
 
 
 def common_program(runs: Sequence[Run]) -> Program | None:
@@ -174,8 +213,9 @@ def _check_placeholders(words: Sequence[str], filled_in: Collection[str]) -> Non
 
     Not in code behind -c.
     """
-    for before, word in itertools.pairwise(words):
-        for name in _PLACEHOLDER.findall(word) if before not in _IS_CODE else ():
+    code = _code_position(words)
+    for position, word in enumerate(words[1:], start=1):
+        for name in _PLACEHOLDER.findall(word) if position != code else ():
             if name in filled_in:
                 continue
             if "." in name and name in kinds_by_key(Run):
@@ -189,6 +229,22 @@ def _check_placeholders(words: Sequence[str], filled_in: Collection[str]) -> Non
                     f"{word}: nothing fills in {{{name}}}: did you mean {{{known[0]}}}? (--as-is in front of the -- "
                     "leaves it as it is)"
                 )
+
+
+def _code_position(words: Sequence[str]) -> int | None:
+    """Return where code stands that an interpreter among *words* is to run, as in ``bash -c CODE``; None without any.
+
+    ``./train -c 0.1,10`` and ``python train.py -e 5`` have none: these flags are the programs' own.
+    """
+    is_open = False  # whether the flags are an interpreter's
+    for position, (before, word) in enumerate(itertools.pairwise(["", *words])):
+        if is_open and _TAKES_CODE.fullmatch(before):
+            return position
+        if not word.startswith("-") and _INTERPRETER.fullmatch(word.rpartition("/")[2]):
+            is_open = True
+        elif _SCRIPT.fullmatch(word) or not (word.startswith("-") or before.startswith("-")):
+            is_open = False
+    return None
 
 
 def _letters(name: str) -> set[str]:
@@ -206,32 +262,34 @@ def _shared_outputs(words: Sequence[str]) -> Iterator[str]:
 class _Reading:
     """Collects the sweeps while the words are read one after the other."""
 
-    def __init__(self, *, is_sweep: bool, most: int) -> None:
+    def __init__(self, *, is_sweep: bool, most: int, seed_name: str = _SEED) -> None:
         self.sweeps: dict[str, list[str]] = {}
         self.seeds: list[str] = []
+        self.seed_name = seed_name
         self._is_sweep = is_sweep
         self._most = most
 
     def sweep(self, name: str, values: list[str], word: str) -> str:
         """Note the *values* of *name*; return the placeholder for them, or the only value of a list that is none."""
-        if name in self.sweeps or (name == _SEED and self.seeds):
+        if name in self.sweeps or (name == self.seed_name and self.seeds):
             raise ConfigError(
                 f"{word}: {name} is swept twice: write args.{name}={','.join(values)} in front of the --, and "
                 f"{{{name}}} wherever the value belongs"
             )
-        if name == _SEED and self._is_sweep:
-            if not all(value.isascii() and value.isdecimal() for value in values):
-                raise ConfigError(f"{word}: a seed is a whole number from 0 on, e.g. --seed 0..4")
-            self.seeds = values
-        else:
+        if name != self.seed_name or not self._is_sweep:
             self.sweeps[name] = values
-        return f"{{{name}}}"
+            return f"{{{name}}}"
+        if not _are_seeds(values):
+            raise ConfigError(f"{word}: a seed is a whole number from 0 on, e.g. --seed 0..4")
+        self.seeds = values
+        return f"{{{_SEED}}}"
 
     def template_of(self, words: Sequence[str]) -> list[str]:
         template = [words[0]]
+        code = _code_position(words)
         flag: str | None = None
         for position, word in enumerate(words[1:], start=1):
-            if flag in _IS_CODE or word == "--":
+            if position == code or word == "--":
                 template.append(word)
                 flag = None
                 continue

@@ -70,7 +70,7 @@ _WHAT = re.compile(r" +what\(\): +(?P<message>.*)")  # its next line
 # What launchers end with when what they have started failed: torchrun; accelerate, deepspeed
 _OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
 _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # control sequences (CSI) of ECMA-48
 _NO_INPUT = re.compile(r"^(\[rank\d+\]: ?)?EOFError: EOF when reading a line\s*\Z", re.MULTILINE)
 _GIVE_ANSWERS = "it asked for input, and nobody is there to type it: give it as an argument, or in a file that it reads"
 
@@ -189,8 +189,8 @@ def ended_because(log_tail: str) -> str | None:
 
 
 def without_colours(printed: str) -> str:
-    """Return what was *printed* without the sequences by which a terminal would colour it (SGR of ECMA-48)."""
-    return _COLOUR.sub("", printed)
+    """Return what was *printed* without the sequences by which a terminal would colour, erase or move it."""
+    return _FOR_TERMINALS.sub("", printed)
 
 
 def last_exception(printed: str) -> str | None:

@@ -64,6 +64,14 @@ def test_values_are_read_as_python_reads_them(tmp_path: Path, text: str, check: 
     assert check(picked.value)
 
 
+def test_a_value_counts_in_whatever_colour_it_is_printed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    best, bar = "\x1b[1;32m0.25\x1b[0m", "\x1b[A\r\x1b[2K"  # green where it is the best so far, below a bar
+    out.write_text(f"step 1 loss 0.5\n\x1b[36mstep \x1b[33m2\x1b[0m loss {best}\n{bar}step 3 loss=0.75\x1b[K\n")
+
+    assert [(picked.step, picked.value) for picked in scanner(out).scan()] == [(1, 0.5), (2, 0.25), (3, 0.75)]
+
+
 def test_what_is_no_number_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("step 1 loss oops\nstep 2 loss 1\n")

@@ -68,7 +68,6 @@ def test_a_list_behind_a_flag_is_a_sweep_by_the_name_of_the_flag(
         ("""--path 'C:\\dir\\x'""", ["--path", "C:\\dir\\x"]),
         ("--ckpt '{epoch}-{val_loss}'", ["--ckpt", "{epoch}-{val_loss}"]),
         ("--version 1.2..3", ["--version", "1.2..3"]),
-        ("-c 'print(1,2); a=1,2'", ["-c", "print(1,2); a=1,2"]),
         ("-- --lr", ["--", "--lr"]),
         ("''", [""]),
     ],
@@ -77,6 +76,29 @@ def test_a_comma_that_is_meant_stays(typed: str, reaches: list[str]) -> None:
     program = swept(f"python m.py {typed}")
 
     assert (program.words[2:], program.sweeps) == (tuple(reaches), {})
+
+
+@pytest.mark.parametrize(
+    "interpreter",
+    ["bash -c", "bash -lc", "/bin/sh -ec", "python3.11 -u -W ignore -c", "env A=./b perl -ne", "julia --project=. -e"],
+)
+def test_code_for_an_interpreter_stays_as_it_is_and_so_does_none_of_the_words_behind_it(interpreter: str) -> None:
+    words = [*shlex.split(interpreter), "print(1,2); a=1,2; {sed}", "--lr", "1,2"]
+
+    program, _ = read_program(words, ["-m"])
+
+    assert (program.words, program.sweeps) == ((*words[:-1], "{lr}"), {"lr": ("1", "2")})
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["./train -s 0 {}", "python m.py {}", "python -m pkg {}", "bash run {}", "sh/train {}", "python -u ../m {}"],
+)
+@pytest.mark.parametrize("flag", ["-c", "-e", "-Ce"])
+def test_a_flag_of_the_programs_own_that_an_interpreter_has_too_is_swept(command: str, flag: str) -> None:
+    program = swept(command.format(f"{flag} 0.1,10"))
+
+    assert program.sweeps == {flag.lstrip("-"): ("0.1", "10")}
 
 
 def test_nothing_is_split_of_words_that_are_to_stay_as_they_are() -> None:
@@ -94,6 +116,41 @@ def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
         (seed, lr) for seed in (0, 1, 2) for lr in "12"
     }
     assert {point.run.workload.command for point in points} == {"python m.py --lr '{lr}' --seed '{seed}'"}
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--seed_everything 0..2", "--system.seed=0..2", "--random-state 0..2", "+trainer.seed=0..2", "RNG_SEED=0..2"],
+)
+def test_a_swept_seed_is_the_seed_of_the_run_whatever_the_program_calls_it(flag: str, tmp_path: Path) -> None:
+    points = composed(f"python m.py --lr 1,2 {flag}", "-m", project=tmp_path)
+
+    assert [(point.run.seed, point.run.workload.args) for point in points] == [
+        (seed, {"lr": lr}) for seed in (0, 1, 2) for lr in "12"
+    ]
+    asked, sign, _ = flag.rpartition("=" if "=" in flag else " ")
+    (command,) = {point.run.workload.command for point in points}
+    assert " ".join(shlex.split(command or "")) == f"python m.py --lr {{lr}} {asked}{sign}{{seed}}"
+
+
+@pytest.mark.parametrize(
+    ("line", "settings", "sweeps"),
+    [
+        ("--data.seed 1,2 --seed 3,4", [], {"data.seed": ("1", "2")}),
+        ("--data.seed 1,2 --model.seed 3,4", [], {"data.seed": ("1", "2"), "model.seed": ("3", "4")}),
+        ("--data.seed 1,2", ["seed=3,4"], {"data.seed": ("1", "2")}),
+        ("--data.seed 1,2 --seed {seed}", ["seed=3,4"], {"data.seed": ("1", "2")}),
+        ("--random_state 1,None", [], {"random_state": ("1", "None")}),
+        ("--seed_frames 1,2", [], {"seed_frames": ("1", "2")}),
+    ],
+)
+def test_another_seed_than_that_of_the_run_is_a_setting(
+    line: str, settings: list[str], sweeps: dict[str, tuple[str, ...]]
+) -> None:
+    program, rest = read_program(["python", "m.py", *shlex.split(line)], ["-m", *settings])
+
+    assert program.sweeps == sweeps
+    assert rest == ["-m", *(settings or (["seed=3,4"] if program.seeds else []))]
 
 
 def test_the_command_is_one_for_all_runs_and_each_says_its_own_arguments(tmp_path: Path) -> None:
@@ -138,6 +195,9 @@ def test_words_that_cannot_be_meant_are_refused_with_what_to_write(
 def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
     assert swept("python m.py --lr 1,2 --seed 0,1").remarks([0, 1], [], project=Path()) == [
         "sweep of the program's own settings: lr: 1 2 x seed: 0 1"
+    ]
+    assert swept("python m.py --seed_everything 0,1").remarks([0, 1], [], project=Path()) == [
+        "sweep of the program's own settings: seed (seed_everything): 0 1"
     ]
     (no_seed,) = swept("python m.py").remarks([0, 1], [], project=Path())
     assert "write --seed {seed}" in no_seed

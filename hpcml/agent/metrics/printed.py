@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.agent.metrics.follow import MetricsFollower
+from hpcml.model.failure_causes import without_colours
 from hpcml.model.metric_sources import MetricRule
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
@@ -54,7 +55,8 @@ class StdoutScanner:
     def scan(self, *, to_the_end: bool = False) -> Iterator[Picked]:
         """Yield the values in the new lines: of at most 4 MiB, or of everything that is left with *to_the_end*.
 
-        A match whose value or step is no number is skipped. Raises `OSError` where the file cannot be read.
+        Colours are left out before. A match whose value or step is no number is skipped. Raises `OSError` where the
+        file cannot be read.
         """
         if not self._compiled:
             return
@@ -70,7 +72,7 @@ class StdoutScanner:
                 if not end:
                     return
                 self._offset += end
-                for line in data[:end].decode("utf-8", "replace").splitlines():
+                for line in without_colours(data[:end].decode("utf-8", "replace")).splitlines():
                     yield from self._pick(line)
                 if not to_the_end:
                     return
