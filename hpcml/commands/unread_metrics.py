@@ -14,9 +14,11 @@ from hpcml.runs.working_directory import written_files
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
 _SUFFIXES = (".csv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|reward|return|bleu|f1|auc|iou|map|mse|mae|rmse"
-# A name that ends in a word for what is measured, and a number: "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000".
+_OF_WHAT = r"(?: +(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=]|\bis\b:?|\bwas\b:?)"
+# A name that ends in a word for what is measured, and a number: "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000";
+# or goes on: "Accuracy of the network on the 10000 test images: 54 %", "The RMSE of prediction is: 0.445".
 _LINE = re.compile(
-    rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?[A-Za-z_]{{0,30}}(?:{_MEASURED})(?:@\d+)?[\"']? *[:=]? *)"
+    rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?[A-Za-z_]{{0,30}}(?:{_MEASURED})(?:@\d+)?[\"']?(?:{_OF_WHAT})? *)"
     r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
     re.IGNORECASE,
 )
@@ -44,14 +46,15 @@ def suggested_rule(printed: str) -> str | None:
     for line in reversed(lines):
         for found in reversed(list(_LINE.finditer(line))):
             plain = found["before"].lstrip()
-            words = re.sub(r" +", " +", re.sub("[\"']", ".", plain))
+            words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub("[\"']", ".", plain)))
+            plain = re.sub(r"(?<= )\d+\b", "", plain)
             value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
             heads = [one[: other.start()] for one in lines for other in re.finditer(words, one)]
             if word := _telling_word(line[: found.start("before")], heads):
                 words, plain = f"{word}.*{words}", f"{word} {plain}"
             elif any(re.search(r"\w$", head) for head in heads):  # the end of another name
                 words = rf"\b{words}"
-            name = re.sub(r"\W+", "_", plain).strip("_").lower()
+            name = re.sub(r"_(?:is|was)$", "", re.sub(r"\W+", "_", plain).strip("_").lower())
             return f'{{pattern: "{words}(?P<value>{value})", name: {name}}}'
     return None
 

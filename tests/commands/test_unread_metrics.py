@@ -19,6 +19,11 @@ PRINTED = {
     "{'step': 19, 'eval_loss': 5.76}": ("eval_loss", "5.76"),
     '{"acc": 0.5}': ("acc", "0.5"),
     "Average Loss 1e-3 | lr 0.1": ("average_loss", "1e-3"),
+    "The RMSE of prediction is: 0.445": ("the_rmse_of_prediction", "0.445"),
+    "Accuracy on test set = 0.97": ("accuracy_on_test_set", "0.97"),
+    "Accuracy of the network on the 10000 test images: 54 %": ("accuracy_of_the_network_on_the_test_images", "54"),
+    "loss after 20 steps was 0.5": ("loss_after_steps", "0.5"),
+    "loss of precision in 3 layers: 7\nmean loss 0.25": ("mean_loss", "0.25"),
 }
 
 
@@ -50,6 +55,7 @@ Validation Results - Epoch: 2 Avg loss: 2.19
         ),
         ("val_loss=0.9\nloss=0.5\nval_loss=0.8\nloss=0.4\n", "loss", ["0.5", "0.4"]),
         ("epoch 1 loss 0.5\nepoch 2 loss 0.4\n", "loss", ["0.5", "0.4"]),
+        ("loss after 5 steps: 0.5\nloss after 10 steps: 0.4\n", "loss_after_steps", ["0.5", "0.4"]),
         ("Train Epoch: 1 [0/9]\tLoss: 2.3\nTest: Loss: 2.1\n", "test_loss", ["2.1"]),
     ],
 )
