@@ -255,8 +255,8 @@ _TAIL_BYTES = 16_384
 def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
     """Return the last *lines* lines that the last attempt printed to standard error, without blank ones.
 
-    Of several ranks it is one that printed something. Colours are left out, and what else a terminal would obey is
-    replaced by ``?``.
+    Of several ranks it is one that printed something. Colours and what moves a cursor are left out, and what else a
+    terminal would obey is replaced by ``?``.
     """
     for path in sorted(run_dir.logs.glob("*-rank*.err"), key=_attempt_of, reverse=True):
         plain = without_colours(_tail(run_dir, path, _LAST_WORDS_BYTES)).expandtabs()

@@ -28,6 +28,7 @@ class Reported:
     _latest: dict[str, tuple[int, float, Latest]] = field(default_factory=dict)  # by metric: attempt, time, value
     _curves: defaultdict[str, deque[Point]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=_KEPT)))
     _progress: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=4096))  # when a step was new
+    _is_counted: bool = True  # whether nobody said these steps: they number the values of a metric
 
     def take(self, attempt: int, t0: float, records: Sequence[Metrics | Event]) -> None:
         """Take *records* of one journal of *attempt*, whose times count from *t0* (unix seconds)."""
@@ -37,6 +38,7 @@ class Reported:
             if attempt > self.attempt:
                 self.attempt = attempt
                 self._progress.clear()
+                self._is_counted = True
                 self._curves.clear()
             if isinstance(record, Metrics):
                 self._take_metrics(attempt, t0 + record.t_s, record)
@@ -61,9 +63,10 @@ class Reported:
     def steps_per_s(self) -> float | None:
         """Return the pace of the last minute that was reported, or of the last two steps if they are longer apart.
 
-        None before the second step.
+        None before the second step, and where only values were counted that may be reported every hundred steps (a
+        program that says which step will be its last one counts its steps by them).
         """
-        if len(self._progress) < 2:
+        if len(self._progress) < 2 or (self._is_counted and self.steps is None):
             return None
         last_at, last_step = self._progress[-1]
         since = next((entry for entry in self._progress if last_at - entry[0] <= _PACE_S), self._progress[-1])
@@ -87,5 +90,10 @@ class Reported:
                 self._latest[name] = (attempt, at, Latest(value=value, step=record.step))
             if attempt == self.attempt:
                 self._curves[name].append(Point(record.step, at, value))
-        if attempt == self.attempt and (not self._progress or record.step > self._progress[-1][1]):
+        if attempt != self.attempt or (record.is_counted and not self._is_counted):
+            return
+        if self._is_counted and not record.is_counted:
+            self._is_counted = False
+            self._progress.clear()
+        if not self._progress or record.step > self._progress[-1][1]:
             self._progress.append((at, record.step))

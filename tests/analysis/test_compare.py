@@ -369,6 +369,34 @@ def test_what_cannot_be_compared_is_refused_with_a_reason() -> None:
         compare(two_arms(), {}, ComparisonRequest(goal="up"))
 
 
+def commanded(*commands: str) -> list[RunRecord]:
+    return [
+        run("own", seed, uid=f"{command} {seed}", params={"workload.command": command}, spec_hash=command)
+        for command in commands
+        for seed in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        ("precision", "all 4 runs have precision=own: nothing to compare; what differs is workload.command"),
+        ("amp", "a word of their commands, which differ: --by workload.command$"),
+        ("zzz", "--by zzz is no setting of these runs; what differs is workload.command$"),
+    ],
+)
+def test_runs_that_differ_in_their_commands_alone_are_not_said_to_be_alike(by: str, said: str) -> None:
+    runs = commanded("python m.py --seed '{seed}'", "python m.py --amp --seed '{seed}'")
+
+    with pytest.raises(ComparisonError, match=said):
+        compare(runs, {}, ComparisonRequest(by=by))
+
+
+def test_a_seed_that_was_typed_by_hand_is_no_difference_to_compare_by() -> None:
+    with pytest.raises(ComparisonError, match="nothing else of them differs"):
+        compare(commanded("m --seed 1 --lr 2", "m --seed 2 --lr 2"), {})
+
+
 def test_a_reference_may_be_named_as_it_was_launched() -> None:
     runs = arm("fp32", FP32) + arm("amp_fp16", AMP)
 

@@ -63,9 +63,9 @@ def test_metrics_that_an_attempt_without_count_did_not_print_are_no_trouble_of_t
 def test_the_last_words_are_those_of_the_last_attempt_and_cannot_move_the_cursor(run_dir: RunDir) -> None:
     run_dir.logs.mkdir()
     run_dir.stderr(0, 0).write_text("old\n")
-    run_dir.stderr(1, 0).write_text("a\n\x1b[1;31mb\x1b[0m\n\n\x1b[2Jc\n\td\n")
+    run_dir.stderr(1, 0).write_text("a\n\x1b[1;31mb\x1b[0m\n\n\x1b[2J\x1bcc\n\td\n")
 
-    assert last_words(run_dir) == ["b", "?[2Jc", "        d"]
+    assert last_words(run_dir) == ["b", "?cc", "        d"]
 
 
 def test_a_run_without_output_has_no_last_words(run_dir: RunDir) -> None:

@@ -274,6 +274,22 @@ def test_steps_slower_than_a_minute_have_a_pace_too() -> None:
     assert reported.left_s() is None  # nobody said how many there are
 
 
+def test_values_that_were_numbered_have_no_pace_of_steps() -> None:
+    def counted(at: float, step: int) -> Metrics:
+        return Metrics(seq=0, t_s=at, step=step, values={"test_loss": 1.0}, is_counted=True)
+
+    reported, ending = Reported(), Reported()
+    reported.take(0, 0.0, [counted(10.0 * n, n) for n in range(4)])
+    ending.take(0, 0.0, [Event(seq=0, t_s=0.0, name="training", details={"steps": 9})])
+    ending.take(0, 0.0, [counted(10.0 * n, n) for n in range(4)])
+    assert (reported.step, reported.steps_per_s()) == (3, None)
+    assert (ending.steps_per_s(), ending.left_s()) == (pytest.approx(0.1), pytest.approx(60.0))
+
+    reported.take(0, 0.0, [metrics(40.0, 2), metrics(41.0, 3), counted(50.0, 9)])  # the program's own number is less
+
+    assert (reported.step, reported.steps_per_s()) == (3, pytest.approx(1.0))
+
+
 def gpu_of(*records: Metrics | Event) -> Any:  # noqa: ANN401
     node = Sampled(node=0, host="h", t0=1000.0)
     node.take(records)

@@ -41,6 +41,8 @@ _COMPANIONS: Mapping[str, tuple[str, ...]] = {
 _SHORT = {"devices": ",".join(_DEVICES), "profile": "profile.tool"}  # words for keys of other names
 LAST_STEP = "last_step"  # a fact of a run and a metric: the step at which it was last reported
 _PROGRAMS_OWN = "workload."
+_COMMAND = "workload.command"
+_SEED_WORD = re.compile(r"(?i)seed\w*[\s=]+\d+(?!\S)")  # typed by hand
 _SAY_HOW_LONG = ("training.", _PROGRAMS_OWN)  # settings by which a run may be meant to take other steps
 _UNITS_OF_STATISTICS = ("seed",)
 _MOST_NAMED = 3
@@ -154,8 +156,14 @@ def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
         - {f"{group}.name" for group in GROUPS}
         - set(_UNITS_OF_STATISTICS)
     )
-    near = suggest(by, known)
-    raise ComparisonError(f"--by {by} is no setting of these runs; {near or f'one is {known[0]}'}")
+    commands = {str(run.params.get(_COMMAND)) for run in runs}
+    if len(commands) > 1 and any(re.search(rf"(?<!\S)-*{re.escape(by)}(?=[\s=]|$)", command) for command in commands):
+        raise ComparisonError(
+            f"--by {by} is no setting of these runs, but a word of their commands, which differ: --by {_COMMAND}"
+        )
+    differ = _differing(runs)
+    near = suggest(by, known) or (f"what differs is {', '.join(differ)}" if differ else f"one is {known[0]}")
+    raise ComparisonError(f"--by {by} is no setting of these runs; {near}")
 
 
 def with_distinct_settings(runs: Iterable[RunRecord]) -> list[RunRecord]:
@@ -211,7 +219,9 @@ def _differing(runs: Sequence[RunRecord]) -> list[str]:
     own = [key.removeprefix(ARGUMENTS) for key in several if key.startswith(ARGUMENTS)]
     groups = [group for group in GROUPS if f"{group}.name" in several]
     settings = [key for key in several if key.startswith(("training.", "resources."))]
-    return [name for name in (*own, *groups, *settings) if name not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
+    words = [key for key in several if key == _COMMAND and len({_SEED_WORD.sub("", text) for text in values[key]}) > 1]
+    words += [key for key in several if key.startswith("workload.env.")]
+    return [name for name in (*own, *groups, *settings, *words) if name not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
 
 
 def _typed(factor: Factor, values: str) -> str:
