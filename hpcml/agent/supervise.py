@@ -29,6 +29,7 @@ from hpcml.runs.private import make_folder, open_file
 from hpcml.runs.state import EventName
 
 _TICK_S = 0.5
+_STOOD_STILL_S = 5.0  # between two ticks: the job was suspended, or whatever held us up may have been that
 _LOOK_S = 2.0  # between looks at what lies elsewhere: a mark on a shared file system, all processes of a node
 _CANNOT_START = 127  # what a shell answers for a command that is not there
 _PATIENCE_S = 3.0  # for helpers that end by themselves once they see that the program has
@@ -175,47 +176,66 @@ class _Watch:
     warned: bool = False
     told: set[Member] = field(default_factory=set)  # who got the warning
     deadline: float = field(init=False)
+    ticked_at: float = field(init=False)
     late: str = field(init=False)  # what to say at the deadline
     look_at: float = field(init=False)
+    suspended_s: int = 0  # time that the scheduler does not count
+    stood_still_s: float = 0.0  # in all
+    waits_for_limit: bool = False  # what is due by the limit waits for an answer
     follow_by: float = float("inf")  # when the others must have left, too
     most_held_mb: float | None = None
 
     def __post_init__(self) -> None:
         limit_s = self.limits.stop_after_s
         self._set_deadline(limit_s)
+        self.ticked_at = self.started
         self._ask_limit(self.started)
         self.look_at = self.started + _LOOK_S
 
     def _set_deadline(self, limit_s: float | None) -> None:
-        self.deadline = float("inf") if limit_s is None else self.started + limit_s
+        self.deadline = float("inf") if limit_s is None else self.started + limit_s + self.suspended_s
         margin_s = self.limits.margin_s
         early = f" but for the last {margin_s:g} s" if margin_s else ""
         self.late = f"walltime of {limit_s + margin_s:g} s reached{early}" if limit_s is not None else ""
 
     def _ask_limit(self, now: float) -> None:
-        self.job.time_limit.ask()
+        self.job.time_limit.ask(stood_still_s=self.stood_still_s)
         self.ask_at = now + self.job.time_limit.ask_every_s
 
     def _heed_limit(self, now: float) -> None:
         """Take a walltime that is another than before, and ask for it anew where that is due."""
+        stood_still_s = now - self.ticked_at
+        self.ticked_at = now
         if self.stop is not None:
             return
-        warn_after_s = None if self.warned else self.limits.warn_after_s
-        next_at = self.deadline if warn_after_s is None else min(self.deadline, self.started + warn_after_s)
-        if next_at != self.asked_for and now >= next_at - self.job.time_limit.ask_ahead_s:
+        if has_stood_still := stood_still_s > _STOOD_STILL_S:
+            self.stood_still_s += stood_still_s
+            self.waits_for_limit = True
+        next_at = min(self.deadline, self._warn_at())
+        if has_stood_still:
+            self._ask_limit(now)
+        elif next_at != self.asked_for and now >= next_at - self.job.time_limit.ask_ahead_s:
             self.asked_for = next_at
             self._ask_limit(now)
         elif now >= self.ask_at:
             self._ask_limit(now)
         told = self.job.time_limit.deadlines()
-        if told is None or told.stop_after_s == self.limits.stop_after_s:
+        self.waits_for_limit = self.waits_for_limit and self.job.time_limit.is_awaited()
+        if told is None or (told.stop_after_s, told.suspended_s) == (self.limits.stop_after_s, self.suspended_s):
             return
+        self.suspended_s = told.suspended_s
         self.limits = replace(
             self.limits, stop_after_s=told.stop_after_s, margin_s=told.margin_s, warn_after_s=told.warn_after_s
         )
         self._set_deadline(told.stop_after_s)
-        self.warned = self.warned and now >= self.started + told.warn_after_s  # else once more, when that time comes
+        warn_at = self.started + told.warn_after_s + told.suspended_s
+        self.warned = self.warned and now >= warn_at  # else once more, when that time comes
         self.told = self.told if self.warned else set()
+
+    def _warn_at(self) -> float:
+        """Return when the workload is to be warned; for ever later where it has been, or is not to be."""
+        warn_after_s = None if self.warned else self.limits.warn_after_s
+        return float("inf") if warn_after_s is None else self.started + warn_after_s + self.suspended_s
 
     def until_the_end(self, on_tick: Callable[[], None], is_unwanted: Callable[[], bool]) -> Outcome:
         """Return once every rank has ended; what they left behind is killed then."""
@@ -283,9 +303,9 @@ class _Watch:
         now = time.monotonic()
         if self.stop is not None:
             return min(now + _TICK_S, self.stop.kill_at)
-        warn_after_s = None if self.warned else self.limits.warn_after_s
-        warn_at = float("inf") if warn_after_s is None else self.started + warn_after_s
-        return min(now + _TICK_S, self.deadline, self.follow_by, warn_at)
+        if self.waits_for_limit:
+            return now + _TICK_S
+        return min(now + _TICK_S, self.deadline, self.follow_by, self._warn_at())
 
     def _end_if_needed(self, codes: Sequence[int | None], now: float) -> None:
         """End the workload where there is a reason to, or kill what is left of it once its grace is over."""
@@ -311,7 +331,7 @@ class _Watch:
             return
         if LEFT_AT_CHECKPOINT in codes and self.follow_by == float("inf"):
             self.follow_by = now + self.limits.notice_s
-        if now >= self.deadline:
+        if now >= self.deadline and not self.waits_for_limit:
             self._end(State.TIMEOUT, self.late)
         elif now >= self.follow_by:
             behind = ", ".join(str(rank) for rank, code in enumerate(codes) if code is None)
@@ -330,8 +350,7 @@ class _Watch:
             self._tell_all(signal.SIGTERM)
 
     def _warn_if_due(self, now: float) -> None:
-        warn_after_s = self.limits.warn_after_s
-        if not self.warned and warn_after_s is not None and now >= self.started + warn_after_s:
+        if now >= self._warn_at() and not self.waits_for_limit:
             self._warn(f"walltime in {self.deadline + self.limits.margin_s - now:.0f} s")
 
     def _warn(self, reason: str) -> None:

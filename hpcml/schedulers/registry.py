@@ -79,6 +79,8 @@ class Backend:
     programs: Sequence[str]  # that hpcml calls to submit, ask and cancel
     put_back: PutBack
     time_limit_s: Callable[[Mapping[str, str]], int | None] | None = None  # of the job with these variables, now
+    # how much of it is left, at most: asked for a job that has been suspended; None: its limit goes on meanwhile
+    time_left_s: Callable[[Mapping[str, str]], int | None] | None = None
     submitter: OpenSubmitter | None = None  # None: this machine, whose submitter needs more than a folder
     site_programs: tuple[str, ...] = ()  # that tell what the site is
     look_at_site: Callable[[Callable[[Sequence[str]], Answer]], Site] | None = None
@@ -103,6 +105,7 @@ BACKENDS: Mapping[str, Backend] = {
         programs=("sbatch", "squeue", "sacct", "scancel"),
         put_back=put_back_slurm,
         time_limit_s=slurm_query.time_limit_s,
+        time_left_s=slurm_query.time_left_s,
         submitter=SlurmSubmitter,
         site_programs=("sinfo",),
         look_at_site=slurm_site.look,

@@ -519,3 +519,44 @@ def test_an_agent_that_cannot_see_its_run_says_so_in_one_line(make_run: MakeRun,
 
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert done.stderr.startswith("hpcml agent: ")
+
+
+SUSPENDABLE = """
+import os, time
+open(os.environ['HPCML_RUN_DIR'] + '/began', 'w').close()
+until = time.monotonic() + 120
+while not os.path.exists(os.environ['HPCML_RUN_DIR'] + '/go') and time.monotonic() < until: time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("left_s", "state"),
+    [(9, "COMPLETED"), (3, "TIMEOUT"), (None, "TIMEOUT")],
+    ids=["not-counted", "counted", "not-told"],
+)
+def test_a_job_that_was_suspended_has_the_time_that_its_scheduler_says_is_left(
+    make_run: MakeRun, tmp_path: Path, left_s: int | None, state: str
+) -> None:
+    """Slurm does not count the time for which a job is suspended; the 5 s of this run are over when it wakes."""
+    run_dir = make_run(SUSPENDABLE, *ON_SLURM, "resources.walltime=10s", "workload.stop_grace=5")
+    answer = {"limit_s": 10} if left_s is None else {"limit_s": 10, "left_s": left_s}
+    ask = tmp_path / "ask"
+    ask.write_text(
+        f"#!/bin/sh\ncase $1 in --left) echo '{json.dumps(answer)}' ;; *) echo '{{\"limit_s\": 10}}' ;; esac\n"
+    )
+    ask.chmod(0o755)
+    process = start_agent(str(run_dir.path), SLURM_JOB_ID="5", HPCML_TIME_LIMIT=str(ask))
+    wait_for(lambda: began(run_dir), "the program")
+
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(8)
+    process.send_signal(signal.SIGCONT)
+    wait_for(lambda: process.poll() is not None or told(run_dir, "time_limit"), "the answer")
+    if process.poll() is None:
+        time.sleep(1.5)  # in which it would be stopped
+        (run_dir.path / "go").touch()
+
+    process.wait(300)
+    assert told(run_dir, "attempt_ended")[0]["state"] == state
+    suspended = [limit["suspended_s"] for limit in told(run_dir, "time_limit")]
+    assert [7 <= seconds <= 9 for seconds in suspended] == ([True] if state == "COMPLETED" else [])

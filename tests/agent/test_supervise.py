@@ -89,9 +89,12 @@ class OnceReady:
         self.began = time.monotonic()
         self.took_s: int | None = None
 
-    def ask(self) -> None:
+    def ask(self, *, stood_still_s: float = 0.0) -> None:  # noqa: ARG002
         if self.took_s is None and self.ready.exists():
             self.took_s = math.ceil(time.monotonic() - self.began)
+
+    def is_awaited(self) -> bool:
+        return False
 
     def deadlines(self) -> Deadlines | None:
         if self.took_s is None:
@@ -474,8 +477,11 @@ class Changing:
         self.ask_every_s = ask_every_s
         self.asked = 0
 
-    def ask(self) -> None:
+    def ask(self, *, stood_still_s: float = 0.0) -> None:  # noqa: ARG002
         self.asked += 1
+
+    def is_awaited(self) -> bool:
+        return False
 
     def deadlines(self) -> Deadlines | None:
         return self.answers[min(self.asked, len(self.answers)) - 1]

@@ -149,11 +149,23 @@ def time_limit_s(environ: Mapping[str, str]) -> int | None:
 
     Raises `HpcmlError` outside of a job, and `NoAnswerError` where Slurm does not answer.
     """
+    return _time_s("%l", environ)
+
+
+def time_left_s(environ: Mapping[str, str]) -> int | None:
+    """Return how long that job may still run, in seconds: Slurm does not count the time for which it was suspended.
+
+    None without a limit. Raises as `time_limit_s` does.
+    """
+    return _time_s("%L", environ)
+
+
+def _time_s(field_: str, environ: Mapping[str, str]) -> int | None:
     array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     job_id = f"{array}_{index}" if array and index else environ.get("SLURM_JOB_ID")
     if not job_id:
         raise HpcmlError("this is no job of Slurm: SLURM_JOB_ID is not set")
-    ask = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%l"]
+    ask = ["squeue", "--noheader", f"--jobs={job_id}", f"--format={field_}"]
     answer = call(ask, timeout_s=_LIMIT_PATIENCE_S, environ=reading_environ(environ))
     if answer.returncode != 0:
         raise NoAnswerError(f"squeue did not answer for job {job_id}: {one_line(answer)}")

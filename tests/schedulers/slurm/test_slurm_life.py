@@ -167,6 +167,22 @@ def test_a_time_limit_that_was_changed_before_the_job_ran_is_kept(hpcml: Hpcml) 
     assert events(run, "time_limit") == [{"attempt": 0, "limit_s": 60, "before_s": 600}]
 
 
+def test_a_suspended_job_has_the_rest_of_its_walltime_when_it_goes_on(hpcml: Hpcml) -> None:
+    ticks = "import time\nprint('began', flush=True)\nfor _ in range(200): time.sleep(0.1)"  # stops when it is stopped
+    (job,) = hpcml.submit("resources.walltime=1m", f"workload.command=python3 {hpcml.write('ticks.py', ticks)}")
+    hpcml.until_running()
+
+    for verb, pause_s in (("suspend", 40), ("resume", 0)):  # the agent stops the program 30 s before the walltime ends
+        argv = ["scontrol", verb, str(job["job_id"])]
+        subprocess.run(argv, env=hpcml.account.cluster.environ, check=True)  # operators may
+        time.sleep(pause_s)
+    (run,) = hpcml.runs_once_ended()
+
+    assert (run["state"], run["attempt"]) == ("COMPLETED", 0)
+    (limit,) = events(run, "time_limit")
+    assert 30 <= limit["suspended_s"] <= 45
+
+
 def test_a_checkpointed_run_is_requeued_and_goes_on_as_the_same_run(hpcml: Hpcml) -> None:
     count = hpcml.write("count.py", COUNT)
     hpcml.submit(f"workload.command=python3 {count} 250")
