@@ -84,10 +84,18 @@ def parse_squeue(text: str) -> list[JobRow]:
             state=state,
             raw=word,
             reason=None if reason in ("", "None") else reason,
-            expected_start=start if state is State.PENDING and start not in ("", "N/A", "Unknown") else None,
+            expected_start=start if state is State.PENDING and _may_start(reason, start) else None,
         )
         rows += _row(job_id, folder, name, known)
     return rows
+
+
+def _may_start(reason: str, start: str) -> bool:
+    """Tell whether *start* is told of a job that can start: one that is held keeps what was expected before."""
+    is_held = (
+        "held" in reason.lower() or reason == "DependencyNeverSatisfied"
+    )  # JobHeldUser; job requeued in held state
+    return start not in ("", "N/A", "Unknown") and not is_held
 
 
 def parse_sacct(text: str) -> list[JobRow]:

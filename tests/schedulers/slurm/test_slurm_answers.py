@@ -100,6 +100,16 @@ def test_a_waiting_job_has_a_reason_and_perhaps_a_start() -> None:
     assert known(squeue=rows, of=ticket("13")) == Known(state=State.PENDING, raw="PENDING", reason="Dependency")
 
 
+@pytest.mark.parametrize(
+    "reason", ["JobHeldUser", "JobHeldAdmin", "job requeued in held state", "DependencyNeverSatisfied"]
+)
+def test_a_job_that_is_held_is_not_expected_to_start(reason: str) -> None:
+    """Slurm 22.05 goes on telling the start that it expected before the job was held."""
+    answer = known(squeue=lines(f"17|PENDING|{reason}|2026-11-21T10:48:14"), of=ticket("17"))
+
+    assert answer == Known(state=State.PENDING, raw="PENDING", reason=reason)
+
+
 def test_the_queue_is_right_where_the_accounting_is_late() -> None:
     requeued = known(squeue=lines("47|PENDING|BeginTime|N/A"), sacct=lines("47|NODE_FAIL|0:0"), of=ticket("47"))
     ended = known(squeue=lines("1|COMPLETED|None|2026-11-21T10:00:00"), sacct=lines("1|RUNNING|0:0"), of=ticket("1"))
