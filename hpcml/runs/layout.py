@@ -306,12 +306,21 @@ def folders_in(folder: str) -> list[str]:
     """
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+            names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _may_be_folder(entry))
     except OSError as error:
         if error.errno not in _NO_FOLDER:
             raise
         return []
     return [f"{folder}/{name}" for name in names]
+
+
+def _may_be_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno not in _NO_FOLDER:
+            raise
+        return False  # a link to itself, or to where we may not look
 
 
 def is_run(folder: str) -> bool:

@@ -42,6 +42,15 @@ def test_only_directories_with_a_manifest_are_runs(tmp_path: Path) -> None:
     assert list(find_run_dirs(tmp_path.parent / "absent")) == []
 
 
+def test_a_link_that_leads_nowhere_hides_no_run_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "e/a").mkdir(parents=True)
+    (tmp_path / "e/a/run.json").touch()
+    (tmp_path / "e/itself").symlink_to("itself")
+    (tmp_path / "e/gone").symlink_to("nothing")
+
+    assert list(find_run_dirs(tmp_path)) == [RunDir(tmp_path / "e/a")]
+
+
 def test_every_file_of_a_run_lies_in_its_directory(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "x")
     files = [run_dir.manifest, run_dir.git_diff, run_dir.script, run_dir.stdout(1, 2), run_dir.stderr(1, 2)]
