@@ -1,7 +1,7 @@
-"""The values of all runs under one key (a setting, fact, metric or column), in one query for each key.
+"""The values of all runs under one key (a setting, fact, metric or column), in a few queries for each key.
 
-Conditions, sorting and ``--columns`` look values up here. Documented keys are those of `hpcml.model.record_keys`. A key
-is looked up among these kinds, and the first that has it counts: columns of the run, damage, tags and notes,
+Conditions and sorting look values up here. Documented keys are those of `hpcml.model.record_keys`. A key is looked up
+among these kinds, and of each run the first that has it counts: columns of the run, damage, tags and notes,
 the age, settings, the last value of a metric, facts, measured values, a key with its kind in front (``params.seed``),
 a statistic of a metric (``val_loss.min``), and a flag of the user's own program (``lr``, ``args.lr``).
 """
@@ -86,11 +86,11 @@ class Keyed:
             return _lists(reading, "run_tag", "tag") if key in TAG_WORDS else _lists(reading, "run_note", "text")
         if key == AGE:
             return self._ages()
+        found: dict[int, Any] = {}
         for find in (_param, _last, _fact, _measured, _in_space, _statistic, _flag):
-            if values := find(reading, key):
-                return values
-        if is_measured(key):
-            return {}  # a word that is known, whether or not anything was measured yet
+            found = {**find(reading, key), **found}
+        if found or is_measured(key):  # a word that is known, whether or not anything was measured yet
+            return found
         if not reading.rows("SELECT id FROM run LIMIT 1"):
             return {}  # an empty store knows no metric yet, and no run meets anything
         raise StoreError(f"no run has anything called {key!r}{near(key, known_keys(reading))}")

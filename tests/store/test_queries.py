@@ -166,6 +166,18 @@ def test_a_flag_of_ones_own_program_is_found_by_the_name_that_it_was_typed_with(
         found(store, "args.rate=1")
 
 
+def test_a_run_without_a_metric_is_found_by_the_flag_that_is_called_so(store: Database, runs: Path) -> None:
+    for letter in "ab":
+        flags = Workload(command="python train.py --lr {lr}", args={"lr": "0.1"})
+        run_dir = make_run_dir(runs, uid_of(letter), workload=flags)
+        if letter == "a":
+            Journal(run_dir).metrics(0, 1.0, lr=0.05)
+    ingest_all(store, runs)
+
+    assert [value_of(run, "lr", now=0.0) for run in find_runs(store)] == [0.05, 0.1]
+    assert (found(store, "lr=0.05"), found(store, "lr=0.1")) == ("a", "b")
+
+
 def test_incomplete_runs_are_found_and_a_failure_is_no_such(five_runs: Database, runs: Path) -> None:
     for letter, state in (("c", "COMPLETED"), ("d", "FAILED")):
         later = Journal(
