@@ -236,12 +236,12 @@ class _Queue:
             self._take_up(index)
 
     def run(self) -> None:
-        """Start and reap until nothing is left; raise `OSError` where a file system is away for ten minutes."""
+        """Start and reap until nothing is left; raise what hides its files for ten minutes."""
         away_since: float | None = None
         while self._waiting or self._active or self._held:
             try:
                 has_started, away_since = self._turn(), None
-            except OSError as error:
+            except (OSError, HpcmlError) as error:
                 if away_since is None:
                     log.warning("the queue waits for its files: %s", error)
                 away_since = away_since or time.monotonic()

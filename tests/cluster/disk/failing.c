@@ -1,9 +1,11 @@
-/* A file system that fails in one place: opendir(3) of $FAILS_OPENDIR and stat(2) of $FAILS_STAT with EIO, as long as
-   the file $FAILS_WHILE is there, or else for ever. For LD_PRELOAD. */
+/* A file system that fails in one place: opendir(3) of $FAILS_OPENDIR, open(2) of $FAILS_OPEN and stat(2) of $FAILS_STAT
+   with EIO, as long as the file $FAILS_WHILE is there, or else for ever. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,6 +24,16 @@ DIR *opendir(const char *path)
 {
     DIR *(*real)(const char *) = dlsym(RTLD_NEXT, "opendir");
     return fails("FAILS_OPENDIR", path) ? NULL : real(path);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    int (*real)(const char *, int, ...) = dlsym(RTLD_NEXT, "open64");
+    va_list rest;
+    va_start(rest, flags);
+    int mode = va_arg(rest, int);
+    va_end(rest);
+    return fails("FAILS_OPEN", path) ? -1 : real(path, flags, mode);
 }
 
 int stat64(const char *path, struct stat64 *status)

@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from hpcml.schedulers.local.queue import LocalBatch, Queued, write_batch
+from hpcml.runs.cancellation import mark_cancelled
+from hpcml.runs.layout import RunDir
+from hpcml.schedulers.local.queue import TICKET, LocalBatch, Queued, write_batch
 from hpcml.schedulers.local.slots import Need, Pool
 from tests.cluster.disk.building import build_failing_disk
 
@@ -16,6 +19,37 @@ DRAIN = "import sys; from hpcml.schedulers.local.queue import drain; drain(sys.a
 
 
 def test_a_queue_outlives_a_moment_in_which_its_files_cannot_be_seen(tmp_path: Path) -> None:
+    (_, second), folder = queued(tmp_path)
+    away = tmp_path / "away"
+    away.touch()
+
+    queue = drain(folder, tmp_path, FAILS_STAT=str(second / "run.json"), FAILS_WHILE=str(away))
+    time.sleep(3.0)
+    before = queue.poll()
+    away.unlink()
+
+    assert before is None
+    assert queue.wait(300) == 0
+    assert (tmp_path / "executed").read_text() == "a\nb\n"
+
+
+def test_a_queue_whose_runs_wait_outlives_a_moment_in_which_its_ticket_cannot_be_read(tmp_path: Path) -> None:
+    (_, second), folder = queued(tmp_path, dependency="afterok:a")
+    away = tmp_path / "away"
+
+    queue = drain(folder, tmp_path, FAILS_OPEN=str(folder / TICKET), FAILS_WHILE=str(away))
+    wait_for((tmp_path / "executed").exists)
+    away.touch()
+    time.sleep(3.0)
+    before = queue.poll()
+    mark_cancelled(RunDir(second))
+
+    assert before is None
+    assert queue.wait(300) == 0
+
+
+def queued(tmp_path: Path, *, dependency: str | None = None) -> tuple[list[Path], Path]:
+    """Return two runs, of which the second has this *dependency*, and the folder of the batch that they are."""
     home = tmp_path / "home"
     runs, folder = [home / "runs" / "default" / name for name in ("a", "b")], home / "submissions" / "token"
     for place in (*runs, folder):
@@ -24,25 +58,28 @@ def test_a_queue_outlives_a_moment_in_which_its_files_cannot_be_seen(tmp_path: P
         (run / "run.json").touch()
         (run / "job.sh").write_text(f"echo {run.name} >> {tmp_path}/executed")
     jobs = [
-        Queued(sources=[str(run / "run.json")], script=str(run / "job.sh"), need=Need(cores=1, gpus=0)) for run in runs
+        Queued(
+            sources=[str(run / "run.json")],
+            script=str(run / "job.sh"),
+            need=Need(cores=1, gpus=0),
+            dependency=of_run,
+        )
+        for run, of_run in zip(runs, (None, dependency), strict=True)
     ]
-    batch = LocalBatch(jobs=jobs, lock_dir=str(tmp_path / "locks"), pool=Pool(cores=1, gpus=[]), max_parallel=1)
-    write_batch(folder, batch)
-    away = tmp_path / "away"
-    away.touch()
-    disk = {
-        "LD_PRELOAD": str(build_failing_disk(tmp_path)),
-        "FAILS_STAT": str(runs[1] / "run.json"),
-        "FAILS_WHILE": str(away),
-    }
-
-    queue = subprocess.Popen(
-        [sys.executable, "-c", DRAIN, str(folder)], env={**os.environ, **disk}, stderr=subprocess.DEVNULL
+    write_batch(
+        folder, LocalBatch(jobs=jobs, lock_dir=str(tmp_path / "locks"), pool=Pool(cores=1, gpus=[]), max_parallel=1)
     )
-    time.sleep(3.0)
-    before = queue.poll()
-    away.unlink()
+    return runs, folder
 
-    assert before is None
-    assert queue.wait(300) == 0
-    assert (tmp_path / "executed").read_text() == "a\nb\n"
+
+def drain(folder: Path, tmp_path: Path, **fails: str) -> subprocess.Popen[bytes]:
+    """Start a queue of the batch in *folder*, on a disk that *fails* so."""
+    environ = {**os.environ, "LD_PRELOAD": str(build_failing_disk(tmp_path)), **fails}
+    return subprocess.Popen([sys.executable, "-c", DRAIN, str(folder)], env=environ, stderr=subprocess.DEVNULL)
+
+
+def wait_for(holds: Callable[[], bool], timeout_s: float = 300) -> None:
+    end = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
