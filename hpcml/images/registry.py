@@ -311,8 +311,8 @@ class _Client:
         host = urllib.parse.urlsplit(url).hostname or self._reference.host
         proxy = self._proxies.get(urllib.parse.urlsplit(url).scheme)
         if proxy and not proxy_bypass_environment(host, self._proxies):
-            # http:// may be left out, as urllib lets it; never its password
-            shown = urllib.parse.urlsplit(f"//{proxy.rpartition('//')[2]}").netloc.rpartition("@")[2]
+            # http:// may be left out, as urllib lets it; never its password, which may have a / as it is
+            shown = proxy.rpartition("//")[2].rpartition("@")[2].partition("/")[0]
             return UnreachableError(
                 f"{host} cannot be reached through the proxy {shown} ({_plain(reason)}): check https_proxy"
             )
