@@ -231,7 +231,7 @@ def _supervise(
             has_failed_elsewhere=lambda: _failure_in_shared_job(turn, hold.attempt),
             on_end_asked=tell_beforehand,
             time_limit=time_limit_of(turn, hold.attempt, environ, lambda name, **details: journal.event(name, details)),
-            marks=marks_of(turn, hold.attempt),
+            marks=marks_of(turn, hold.attempt, environ),
         ),
     )
     with unharmed("metrics"):

@@ -3,7 +3,8 @@
 A rank's session has also what leads a group of its own (as `timeout` makes) and what is in a container (Apptainer
 starts nothing in a session of its own). A process that made a session of its own (a daemon, `setsid`, a worker of
 torchrun whose launcher was killed) is found by its environment, which names the run (proc(5)). hpcml's own are none of
-it: a program in a run may submit runs.
+it, nor is what has another job of a scheduler in its environment: a program in a run may submit runs and jobs, which
+inherit that environment and may be at work on this node.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_OURS = re.compile(rb"\0(-m\0hpcml\.|-c\0(from|import) hpcml|[^\0]*/hpcml\0)")  # commands, agents, queues, samplers
+JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")  # variables in which schedulers say which job it is
+_OURS = re.compile(rb"\0(-m\0hpcml[.\0]|-c\0(from|import) hpcml|[^\0]*/hpcml\0)")  # commands, agents, queues, samplers
 _MOST_SHOWN = 80  # characters of a command line
 _MOST_ROUNDS = 20  # of looks for what is to be killed
 _ROUND_S = 0.01
@@ -78,11 +80,14 @@ class Remnant:
 
 
 def left_behind(sessions: Collection[int], marks: Collection[str] = ()) -> list[Remnant]:
-    """Return the living processes of *sessions* (ids of their leaders), and those whose environment has all *marks*."""
-    return list(_found(sessions, frozenset(mark.encode() for mark in marks)))
+    """Return the living processes of *sessions* (ids of their leaders), and those whose environment has all *marks*.
+
+    A mark of one of `JOBS` may be lacking, as in a container, but the variable must not have another value.
+    """
+    return list(_found(sessions, [mark.encode() for mark in marks]))
 
 
-def _found(sessions: Collection[int], marks: frozenset[bytes]) -> Iterator[Remnant]:
+def _found(sessions: Collection[int], marks: Collection[bytes]) -> Iterator[Remnant]:
     for name in os.listdir(_PROC):  # noqa: PTH208 - a node has thousands: names will do
         if not name.isdecimal():
             continue
@@ -96,8 +101,15 @@ def _found(sessions: Collection[int], marks: frozenset[bytes]) -> Iterator[Remna
                 yield Remnant(int(name), _printable(words))
 
 
-def _carries(process: Path, marks: frozenset[bytes], words: bytes) -> bool:
-    return not _OURS.search(words) and marks <= set((process / "environ").read_bytes().split(b"\0"))
+def _carries(process: Path, marks: Collection[bytes], words: bytes) -> bool:
+    if _OURS.search(words):
+        return False
+    environ = dict(pair.partition(b"=")[::2] for pair in (process / "environ").read_bytes().split(b"\0"))
+    for mark in marks:
+        name, _, value = mark.partition(b"=")
+        if environ.get(name, value if name.decode() in JOBS else None) != value:
+            return False
+    return True
 
 
 def _printable(command_line: bytes) -> str:

@@ -11,11 +11,12 @@ from functools import cache
 from pathlib import Path
 
 from hpcml.agent.assignment import LANE, Turn
+from hpcml.agent.processes import JOBS
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
 from hpcml.runs.layout import RunDir
 from hpcml.runs.orders import StartSettings
-from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, Plan
+from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, OF_THE_RUN, Plan
 from hpcml.runs.private import make_folder
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
@@ -27,7 +28,6 @@ REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the jo
 JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes
 PROFILE = "HPCML_PROFILE"  # where a profiler writes, without the end of the file's name
 _OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT, INSIDE_NAMES, LANE, PROFILE})  # an hpcml inside must not use our job
-_OF_THE_RUN = frozenset({"HPCML_RUN_ID", "HPCML_RUN_DIR", "HPCML_CONFIG", "HPCML_ATTEMPT", "HPCML_CLUSTER"})
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below the range from which Linux takes ports by itself
 _TRIES = 100
 # What torchrun tells each process, and programs take for "there are several": none of it where there is one.
@@ -59,7 +59,7 @@ def provide_client(run_dir: RunDir) -> None:
 
 def overrides_env(run: Run, name: str, *, processes: int) -> bool:
     """Tell whether the variable *name* is set for each of all *processes* of *run*, whatever ``workload.env`` says."""
-    if name in _OF_THE_RUN:
+    if name in OF_THE_RUN:
         return True
     is_own = run.workload.command is not None
     if not is_own or processes > 1:
@@ -118,13 +118,17 @@ def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequ
     return base
 
 
-def marks_of(turn: Turn, attempt: int) -> list[str]:
-    """Return variables that all processes of this attempt on this node have, and none of another run or attempt.
+def marks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[str]:
+    """Return variables that all processes of this attempt on this node have, and none of another run, attempt or job.
 
-    Two nodes may be one machine (as of a scheduler's simulated nodes), where the other's ranks are still at work.
+    Two nodes may be one machine (as of a scheduler's simulated nodes), where the other's ranks are still at work. The
+    agent's *environ* says in which job of a scheduler they are, if any: what the program has submitted is in another.
     """
     marks = [f"HPCML_RUN_DIR={turn.run_dir.path}", f"HPCML_ATTEMPT={attempt}"]
-    return marks if turn.settings.nodes == 1 else [*marks, f"NODE_RANK={turn.node}"]
+    if turn.settings.nodes > 1:
+        marks.append(f"NODE_RANK={turn.node}")
+    told = [name for name in JOBS if name in environ]
+    return [*marks, *(f"{name}={environ.get(name, '')}" for name in told or JOBS)]
 
 
 def mpi_rank_of(turn: Turn, attempt: int, environ: Mapping[str, str], place: Ranks) -> Rank:

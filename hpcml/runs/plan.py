@@ -9,6 +9,8 @@ from hpcml.model.choices import Numerics
 # Runtimes that know no prefix of their own for variables inside: each goes in as PREFIX + name, a shell inside renames
 # it, and all names are in one variable. hpcml/agent/ranks sets them.
 INSIDE_PREFIX, INSIDE_NAMES = "HPCMLENV_", "HPCML_INSIDE"
+# What a program finds of the run that it is in; nothing of it is for what that program submits.
+OF_THE_RUN = frozenset({"HPCML_RUN_ID", "HPCML_RUN_DIR", "HPCML_CONFIG", "HPCML_ATTEMPT", "HPCML_CLUSTER"})
 _MARGIN_S = 60  # before the end of the walltime
 
 

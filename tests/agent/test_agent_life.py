@@ -336,6 +336,44 @@ def test_a_killed_agent_takes_its_workload_along(make_run: MakeRun, tmp_path: Pa
     wait_for(lambda: is_gone(pid), "the end of the program")
 
 
+IN_ANOTHER_JOB = """
+import os, subprocess, sys, time
+code = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'other'); time.sleep(600)"
+environ = {**os.environ, "SLURM_JOB_ID": "4712"}
+subprocess.Popen([sys.executable, "-c", code], env=environ, start_new_session=True)
+while not os.path.exists("other"):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("job", [{}, {"SLURM_JOB_ID": "4711"}], ids=["on this machine", "in a job"])
+@pytest.mark.parametrize("is_killed", [False, True], ids=["ended", "killed"])
+def test_a_job_that_the_program_has_submitted_lives_on(
+    make_run: MakeRun, tmp_path: Path, job: dict[str, str], *, is_killed: bool
+) -> None:
+    own = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'own'); time.sleep(600)"
+    start_own = f"subprocess.Popen([sys.executable, '-c', {own!r}], start_new_session=True)\n"
+    wait = "while not os.path.exists('own') or os.path.exists('stay'): time.sleep(0.01)\n"
+    run_dir = make_run(IN_ANOTHER_JOB + start_own + wait)
+    stay = tmp_path / "stay"
+    stay.touch()
+    process = start_agent(str(run_dir.path), **job)
+    wait_for((tmp_path / "own").exists, "the program")
+    others, ours = (int((tmp_path / name).read_text()) for name in ("other", "own"))
+
+    if is_killed:
+        process.kill()
+    else:
+        stay.unlink()
+    process.wait()
+
+    try:
+        wait_for(lambda: is_gone(ours), "the end of what the program has left behind")
+        assert not is_gone(others)
+    finally:
+        os.kill(others, signal.SIGKILL)
+
+
 def test_nobody_is_left_when_a_run_has_ended(make_run: MakeRun) -> None:
     left = "import subprocess; subprocess.Popen(['timeout', '60', 'sleep', '60'])"
     run_dir = make_run(left)

@@ -278,6 +278,23 @@ def test_a_program_that_goes_on_behind_its_end_is_told_of(hpcml: Hpcml) -> None:
     assert "), still at work when its program had ended" in shown
 
 
+def test_a_run_that_a_program_has_submitted_is_nothing_that_it_left_behind(hpcml: Hpcml) -> None:
+    here = hpcml.cwd
+    inner = f"touch {here}/begun; while [ ! -e {here}/finish ]; do sleep 0.1; done"
+    (here / "submits.sh").write_text(
+        f"cd {here} && {sys.executable} -m hpcml run --detach -- bash -c '{inner}' && "
+        f"while [ ! -e {here}/begun ]; do sleep 0.1; done"
+    )
+
+    done = hpcml("run", "--", "bash", "submits.sh")
+    (here / "finish").touch()
+
+    assert done.returncode == 0, done.stderr
+    assert "had left" not in done.stderr
+    hpcml("wait")
+    assert [run["state"] for run in hpcml.runs()] == ["COMPLETED", "COMPLETED"]
+
+
 def test_a_program_that_hangs_ends_at_its_walltime(hpcml: Hpcml) -> None:
     done = hpcml("run", program("import time; time.sleep(600)"), "resources.walltime=2s")
 

@@ -21,6 +21,7 @@ from hpcml.model.image import without_login
 from hpcml.runs.layout import queues_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import owners
+from hpcml.runs.plan import OF_THE_RUN
 from hpcml.runs.private import make_folder, open_file
 from hpcml.schedulers import batches
 from hpcml.schedulers.commands import NoAnswerError
@@ -202,7 +203,8 @@ def _start_queue(folder: Path) -> Started:
         subprocess.run(  # not by `call`: it finishes its work though we be killed meanwhile
             [sys.executable, "-P", "-m", _STARTER, str(folder)],  # -P: the user's queue.py is not Python's
             cwd=folder,
-            env=without_login(os.environ),  # it lives on as a queue
+            # it lives on as a queue, of no run whose program may have submitted this
+            env={name: value for name, value in without_login(os.environ).items() if name not in OF_THE_RUN},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
