@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
@@ -12,7 +13,7 @@ from hpcml.errors import HpcmlError
 from hpcml.runs.working_directory import written_files
 
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
-_SUFFIXES = (".csv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
+_SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|reward|return|bleu|f1|auc|iou|map|mse|mae|rmse"
 _OF_WHAT = r"(?: +(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=]|\bis\b:?|\bwas\b:?)"
 # A name that ends in a word for what is measured, and a number: "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000";
@@ -74,5 +75,7 @@ def _written_tables(launched: Launched) -> Iterator[str]:
         return  # it is advice: what cannot be read gives none
     for file in written:
         place = os.path.relpath(launched.run_dir.work / file.path, launched.manifest.plan.cwd)
+        if any(fnmatchcase(place, word) for word in launched.manifest.run.workload.metrics_from):
+            continue  # it was read, and what was wrong with it is said
         if place.endswith(_SUFFIXES) and re.fullmatch(r"[\w./-]+", place) and not place.startswith(".."):
             yield place

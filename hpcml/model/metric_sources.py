@@ -35,6 +35,7 @@ _KIND_OF_ENDING: Mapping[str, MetricFiles] = {
     ".jsonl": MetricFiles.jsonl,
     ".ndjson": MetricFiles.jsonl,
     ".csv": MetricFiles.csv,
+    ".tsv": MetricFiles.csv,
     ".log": MetricFiles.csv,  # Keras' CSVLogger("training.log")
     ".json": MetricFiles.trainer,
     ".db": MetricFiles.mlflow,

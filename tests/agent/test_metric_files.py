@@ -222,6 +222,47 @@ def test_lightnings_csv_is_read_on_and_anew_where_it_was_rewritten(tmp_path: Pat
     assert read_all(reader) == {}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epoch;loss;kind\n1;0,5;a\n2;0,25;b\n",
+        "epoch\tloss\tkind\n1\t0.5\ta,b\n2\t0.25\tc\n",
+        'epoch;"loss";k,l\n1;0.5;\n2;.25;\n',
+    ],
+)
+def test_columns_of_a_table_may_be_separated_otherwise(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(text)
+
+    assert read_all(CsvTable(tmp_path, path))["loss"] == [(1, 0.5), (2, 0.25)]
+
+
+def test_a_file_that_was_named_and_gave_no_number_is_told_of(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    work = tmp_path / "work"
+    follower = follow("auto", "out/*.log", "words.csv", "results.json", "good.csv")
+    (work / "out").mkdir()
+    for name, text in {
+        "out/a.log": "begin\nloss 0.5\n",
+        "out/b.log": "loss\n0.5\n",
+        "words.csv": "begin\nloss 0.5\n",
+        "results.json": '{"acc": 0.5}',
+        "good.csv": "acc\n0.5\n",
+        "metrics.jsonl": '{"note": "of no number, and nobody has named it"}\n',
+    }.items():
+        (work / name).write_text(text)
+
+    follower.stop(within_s=10)
+
+    points, told = journalled(tmp_path)
+    assert points == {"loss": [(0, 0.5)], "acc": [(0, 0.5)]}
+    assert [(one["file"], one["problem"].partition(":")[2]) for one in told["metrics_trouble"]] == [
+        ("words.csv", " its first line has to name the columns, between commas, semicolons or tabs"),
+        ("results.json", " a .json is read for the log_history of transformers' Trainer"),
+    ]
+
+
 def test_json_lines_are_read_by_their_steps_or_numbered(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     rows: list[object] = [

@@ -93,6 +93,17 @@ def test_a_program_of_which_nothing_is_known_is_said_to_have_reported_nothing(hp
     assert "the only run has precision=own" in said_in_one_line(alone)
 
 
+def test_a_file_of_metrics_that_was_named_is_not_advised_again(hpcml: Hpcml) -> None:
+    write = ["--", "bash", "-c", "echo begin > words.csv; echo acc 0.5 >> words.csv"]
+
+    advised = hpcml("run", *write)
+    named = hpcml("run", "workload.metrics_from=[auto,words.csv]", *write)
+
+    assert "workload.metrics_from='[auto,words.csv]' reads the file that it wrote" in advised.stderr
+    assert "reads the file" not in named.stderr
+    assert "words.csv: the program wrote no number there" in named.stderr
+
+
 def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
     (hpcml.cwd / "fit.py").write_text(FITS)
     fit = ["--", sys.executable, "fit.py", "--seed", "0..2", "--lr"]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reading
 from hpcml.agent.metrics.sources import Source, reader_of, sources_in
-from hpcml.model.metric_sources import AUTO, MetricFiles
+from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
 
@@ -37,6 +37,11 @@ _BUSY_S = 1.0  # of a look, unless it is the last
 _MOST_FILES = 500
 _MOST_NAMES = 500
 _MOST_PROBLEMS = 20
+_READ_AS = {
+    MetricFiles.csv: ": its first line has to name the columns, between commas, semicolons or tabs",
+    MetricFiles.jsonl: ': each line has to be an object, as in {"step": 10, "loss": 0.5}',
+    MetricFiles.trainer: ": a .json is read for the log_history of transformers' Trainer",
+}
 _ALIKE = 20  # characters by which problems of one file count as one
 _LONGEST_NAME = 250
 _NAMES = re.compile(rb'"v":\{(.*?)\}[,}]')
@@ -50,6 +55,7 @@ class _Followed:
     source: Source
     reader: Reader
     is_over: bool = False
+    has_given: bool = False  # values
 
 
 @dataclass(slots=True)
@@ -171,6 +177,7 @@ class MetricsFollower:
             self._tell(place, problem_words)
         followed.reader.problems.clear()
         if readings:
+            followed.has_given = True
             self._look_at_reports()
             self._write(followed.source, readings)
         return more
@@ -245,15 +252,22 @@ class MetricsFollower:
             self.journal.event(EventName.METRICS_TROUBLE, {"file": place, "problem": problem})
 
     def _sum_up(self) -> None:
-        places = [followed.source for followed in self._followed.values()]
         for word in self.wanted:
             kind = MetricFiles.__members__.get(word)
-            is_there = any(
-                source.kind is kind if kind else fnmatchcase(os.path.relpath(source.place, self.start_at), word)
-                for source in places
-            )
-            if word != AUTO and not is_there:
+            asked = [
+                followed
+                for followed in self._followed.values()
+                if (
+                    followed.source.kind is kind
+                    if kind
+                    else fnmatchcase(os.path.relpath(followed.source.place, self.start_at), word)
+                )
+            ]
+            if word != AUTO and not asked:
                 self._tell(word, "workload.metrics_from asks for it, and the program wrote no such file")
+            elif is_path(word) and not any(followed.has_given or followed.is_over for followed in asked):
+                read_as = _READ_AS.get(asked[0].source.kind, "")
+                self._tell(word, f"the program wrote no number there that could be read{read_as}")
         read = {kind.name: {"metrics": len(of), "values": of.total()} for kind, of in self._counts.items() if of}
         if read or self._left_to_others:
             self.journal.event("metrics_read", {**read, "told_elsewhere": sorted(self._left_to_others)})

@@ -61,6 +61,8 @@ class JsonLines:
 class CsvTable:
     """Follows a CSV file with a header; one whose header changed, or that became shorter, is read again.
 
+    Where the header has no comma, semicolons (numbers may have decimal commas then) or tabs separate the columns.
+
     *goes_on*: rows are numbered on behind those that `skip` passes.
     """
 
@@ -78,7 +80,7 @@ class CsvTable:
     def skip(self) -> None:
         """Begin behind what is there."""
         if self._take_header() and self.goes_on:
-            self._count += sum(len(_rows(lines)) for lines in self._lines.pass_over())
+            self._count += sum(len(_rows(lines, self._separator())) for lines in self._lines.pass_over())
         self._lines.file.offset = self._lines.file.size_bytes()
 
     def read(self) -> tuple[Sequence[Reading], bool]:
@@ -86,17 +88,22 @@ class CsvTable:
         if not self._take_header():
             return (), False
         lines, more = self._lines.next()
-        names = [name.strip() for name in next(csv.reader([self._header.decode("utf-8-sig", "replace")]), [])]
+        separator = self._separator()
+        header = csv.reader([self._header.decode("utf-8-sig", "replace")], delimiter=separator)
+        names = [name.strip() for name in next(header, [])]
         found: list[Reading] = []
-        for cells in _rows(lines):
+        for cells in _rows(lines, separator):
             row: dict[str, object] = {}
             for name, cell in zip(names, cells, strict=False):
                 with suppress(ValueError):
-                    row[name] = float(cell)
+                    row[name] = float(cell.replace(",", ".") if separator == ";" else cell)
             if row:
                 found += values_of(row, number=self._count)
             self._count += 1
         return found, more
+
+    def _separator(self) -> str:
+        return max(",;\t", key=lambda each: self._header.count(each.encode()))
 
     def _take_header(self) -> bool:
         """Read the first line; begin behind it where it is another than before. False where there is none yet."""
@@ -113,11 +120,11 @@ class CsvTable:
         return True
 
 
-def _rows(lines: Sequence[str]) -> Sequence[Sequence[str]]:
+def _rows(lines: Sequence[str], separator: str) -> Sequence[Sequence[str]]:
     try:
-        return list(csv.reader(line.replace("\0", "") for line in lines))
+        return list(csv.reader((line.replace("\0", "") for line in lines), delimiter=separator))
     except csv.Error:  # a cell longer than its limit
-        return [line.split(",") for line in lines]
+        return [line.split(separator) for line in lines]
 
 
 @dataclass(slots=True)
