@@ -36,6 +36,20 @@ def test_a_line_that_is_still_being_printed_waits_for_its_end(tmp_path: Path) ->
     assert list(reading.scan()) == [Picked(name="loss", value=0.25, step=2)]
 
 
+def test_what_a_bar_of_progress_prints_over_itself_is_read_while_it_does_and_no_number_is_cut(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    values = [1 + number / 2**20 for number in range(150_000)]
+    out.write_text("".join(f"\r{'=' * 20} step {step} loss {value!r}" for step, value in enumerate(values)))
+    reading = scanner(out)
+
+    live = [picked for _ in range(3) for picked in reading.scan()]
+    last = list(reading.scan(to_the_end=True))
+
+    assert out.stat().st_size > 4 << 20
+    assert [picked.value for picked in live] == values[:-1]
+    assert [picked.value for picked in last] == values[-1:]
+
+
 def test_the_last_line_counts_without_its_newline_once_all_is_said(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("step 2 loss 0.25")

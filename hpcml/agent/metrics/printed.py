@@ -38,6 +38,8 @@ class Picked:
 class StdoutScanner:
     """Follows a growing file and applies the rules to each new complete line (`MetricRule` says how).
 
+    What a bar of progress prints over itself are lines, too.
+
     *counts* is how many values of each name there were; scanners that share it number on.
     """
 
@@ -64,7 +66,7 @@ class StdoutScanner:
             while True:
                 file.seek(self._offset)
                 data = file.read(_CHUNK_BYTES)
-                end = data.rfind(b"\n") + 1
+                end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # a bar of progress begins with a carriage return
                 if not end and len(data) >= _LONGEST_LINE_BYTES:
                     end = len(data)  # no line is that long: step over it
                 if not end and to_the_end:
