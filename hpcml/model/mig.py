@@ -73,6 +73,21 @@ def check_mig(wanted: str, *, cluster: str, gpu: str | None, offered: Sequence[s
     raise ConfigError(f"resources.mig={wanted} is no MIG profile of cluster={cluster} ({gpu}): choose of {names}")
 
 
+def check_is_told(wanted: str, *, cluster: str, mig_type: str, gpu_request: str, directives: Sequence[str]) -> None:
+    """Raise `ConfigError` where the scheduler of *cluster* would not hear of the slice *wanted*.
+
+    With *mig_type* as {gpu_type}, *gpu_request* and the *directives* are what is asked for. A `mig_type` without {mig}
+    is of a site that has slices of one kind, and says where by other means.
+    """
+    odd = {"{", "}"} & set(mig_type.replace("{mig}", ""))
+    require(not odd, f"cluster.mig_type={mig_type!r}: only {{mig}} is filled in")
+    require(
+        "{mig}" not in mig_type or any("{gpu_type}" in template for template in (gpu_request, *directives)),
+        f"resources.mig={wanted}: cluster={cluster} would be asked for whole GPUs, since cluster.gpu_request="
+        f"{gpu_request!r} does not say {{gpu_type}}, the slice: write '--gpus-per-node={{gpu_type}}:{{gpus}}', say",
+    )
+
+
 @cache
 def _layouts() -> Sequence[tuple[re.Pattern[str], Sequence[MigProfile]]]:
     import tomllib  # noqa: PLC0415 - every agent would load it

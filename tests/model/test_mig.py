@@ -19,6 +19,7 @@ from hpcml.schedulers.slurm.script import Titles, render
 from tests.commands.planning import planned_for
 
 NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
+REQUEST = "cluster.gpu_request='--gpus-per-node={gpu_type}:{gpus}'"
 NARVAL = ("+cluster=narval", "resources.account=def-me", "workload.command=true", "precision=fp32")
 
 
@@ -64,6 +65,39 @@ def test_a_slice_is_asked_for_in_the_words_of_the_site(tmp_path: Path) -> None:
     assert "#SBATCH --gpus-per-node=a100_3g.20gb:1" in script.splitlines()
     assert item.run.profile_device().name == "A100-SXM4-40GB MIG 3g.20gb"
     assert item.plan.gpus_per_node == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["cluster.mig_type='a100_{mig}'"], "whole GPUs, .*'--gpus-per-node={gpus}' does not say {gpu_type}"),
+        (["cluster.mig_type='a100_{mig}'", "cluster.gpu_request=null"], "'--gpus-per-node={gpus}' does not say"),
+        (["cluster.mig_type='a100_{mi}'", REQUEST], "'a100_{mi}': only {mig} is filled in"),
+    ],
+)
+def test_a_slice_that_the_scheduler_would_not_hear_of_is_refused(
+    tmp_path: Path, settings: list[str], says: str
+) -> None:
+    words = ["+cluster=slurm", "cluster.gpu_model=A100-SXM4-40GB", *settings, "workload.command=true", "precision=fp32"]
+
+    with pytest.raises(ConfigError, match=says):
+        planned_for(tmp_path, *words, "resources.mig=1g.5gb")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["cluster.mig_type='a100_{mig}'", REQUEST],
+        ["cluster.mig_type='a100_{mig}'", "cluster.directives=['--constraint={gpu_type}']"],
+        ["cluster.mig_type=slice"],  # of a partition that has slices of one kind and nothing else
+    ],
+)
+def test_a_site_may_say_in_several_ways_which_slice_it_gives(tmp_path: Path, settings: list[str]) -> None:
+    words = ["+cluster=slurm", "cluster.gpu_model=A100-SXM4-40GB", *settings, "workload.command=true", "precision=fp32"]
+
+    (item,) = planned_for(tmp_path, *words, "resources.mig=1g.5gb")
+
+    assert item.run.resources.mig == "1g.5gb"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import ContainerKind
 from hpcml.model.metric_goal import goal_by_name
+from hpcml.model.mig import check_is_told
 from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import own_recipes
 from hpcml.model.run import Run
@@ -160,6 +161,7 @@ def _plan(point: Composed, machine: Machine, software: Software, known: _Known) 
     if not os.path.isdir(cwd):  # noqa: PTH112 - Path.is_dir raises where a name is longer than a file's may be
         raise ConfigError(f"workload.cwd={cwd} is no directory")
     refuse_impossible(run)
+    _refuse_unheard_slice(run)
     _refuse_unread(run)
     local = run.cluster.scheduler is SchedulerName.local
     device = _local_device(run, machine) if local else run.profile_device()
@@ -178,6 +180,21 @@ def _plan(point: Composed, machine: Machine, software: Software, known: _Known) 
     if run.workload.command is not None:
         typed = tuple(word for word in typed if word not in OF_OWN_PROGRAMS)
     return Planned(run=run, plan=plan, overrides=typed, user_config=point.user_config)
+
+
+def _refuse_unheard_slice(run: Run) -> None:
+    """Raise `ConfigError` for a MIG slice that the site's templates do not say: whole GPUs would come."""
+    site, wanted = run.cluster, run.resources
+    if wanted.mig is None or site.mig_type is None:
+        return
+    request = backend_of(site.scheduler.name).gpu_request if site.gpu_request is None else site.gpu_request
+    check_is_told(
+        wanted.mig,
+        cluster=site.name,
+        mig_type=site.mig_type,
+        gpu_request=request or "",
+        directives=site.directives,
+    )
 
 
 def _refuse_unread(run: Run) -> None:
