@@ -44,7 +44,9 @@ def parse_walltime_s(text: str, *, field: str = "resources.walltime") -> int:
                 return total_s
     if re.fullmatch(r"\d+:\d{2}", given):
         raise ConfigError(f"{field}={given} is ambiguous (24:00 is 24 minutes to Slurm): write HH:MM:SS or 2h30m")
-    raise ConfigError(f"{field}={given!r} is no walltime: write HH:MM:SS, D-HH:MM:SS or 2h30m")
+    # YAML 1.1 reads 24:00:00 as the number 86400, in base 60, but not 01:00:00
+    hint = " (in a YAML file in quotes: 24:00:00 without is a number)" if given.isdigit() else ""
+    raise ConfigError(f"{field}={given!r} is no walltime: write HH:MM:SS, D-HH:MM:SS or 2h30m{hint}")
 
 
 def parse_wait_s(text: str, *, field: str) -> int:

@@ -33,7 +33,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode_alike
-from hpcml.config.command_line import MULTIRUN, Words, arrange, in_one_line, in_quotes, kinds_by_key
+from hpcml.config.command_line import MULTIRUN, Words, arrange, in_one_line, in_quotes, kinds_by_key, project_conf
 from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
 from hpcml.config.program import Program
@@ -112,7 +112,7 @@ def compose_from_cli(
 
     with tempfile.TemporaryDirectory(prefix="hpcml-hydra-") as scratch:
         words = arrange(arguments, shipped=shipped, project=project, is_own=program is not None)
-        with _complaints_in_one_line():
+        with _complaints_in_one_line(lambda: _own_folders(words, shipped=shipped, project=project)):
             words = readable(words)
             _check_overrides(words, filled_in=program.sweeps if program is not None else ())
             if any(flag in _PRINTS or flag.startswith("--cfg=") for flag in words.flags):
@@ -177,11 +177,29 @@ def _check_flags(arguments: list[str]) -> None:
             raise ConfigError(f"{told}{hint}") from ended
 
 
+def _own_folders(words: Words, *, shipped: Path, project: Path) -> list[Path]:
+    """Return the folders of options that are not hpcml's."""
+    named = get_args_parser().parse_args(list(words.flags)).config_dir
+    own = project_conf(project, shipped)
+    return [Path(folder) for folder in (named, own) if folder]
+
+
+def _is_in_utf8(path: Path) -> bool:
+    try:
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 @contextmanager
-def _complaints_in_one_line() -> Iterator[None]:
-    """Turn every complaint of Hydra's into one `ConfigError`."""
+def _complaints_in_one_line(own_folders: Callable[[], list[Path]]) -> Iterator[None]:
+    """Turn every complaint of Hydra's into one `ConfigError`; *own_folders* are where a user's files of options lie."""
     try:
         yield
+    except UnicodeDecodeError as error:  # which does not say of which file
+        odd = [str(path) for folder in own_folders() for path in folder.rglob("*.yaml") if not _is_in_utf8(path)]
+        raise ConfigError(f"{', '.join(odd) or 'a file of options'}: {error}: save it in UTF-8") from error
     except OverrideParseException as error:
         raise ConfigError(f"{error.override!r} is no override: {in_one_line(str(error))}") from error
     except HYDRA_REFUSALS as error:

@@ -175,6 +175,17 @@ def test_a_broken_option_file_is_named(tmp_path: Path) -> None:
         compose_from_cli(["model=broken"], project=tmp_path)
 
 
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "of-the-project"])
+def test_an_option_file_in_another_encoding_is_named(tmp_path: Path, *, is_given: bool) -> None:
+    folder = tmp_path / ("given" if is_given else "conf")
+    (folder / "cluster").mkdir(parents=True)
+    (folder / "cluster" / "mine.yaml").write_bytes("# @package _global_\n# Universität\n".encode("latin-1"))
+    words = ["--config-dir", str(folder)] if is_given else []
+
+    with pytest.raises(ConfigError, match=r"cluster/mine\.yaml: .*byte 0xe4.*: save it in UTF-8"):
+        compose_from_cli([*words, "cluster=mine"], project=tmp_path)
+
+
 def test_a_users_program_is_not_recorded_as_our_model_on_our_data(tmp_path: Path) -> None:
     (point,) = compose_from_cli(["workload.command=python train.py --lr 0.1"], project=tmp_path)
 

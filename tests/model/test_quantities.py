@@ -64,6 +64,11 @@ def test_what_is_no_walltime_is_refused_with_the_field_named(text: str) -> None:
         parse_walltime_s(text)
 
 
+def test_a_number_is_refused_with_how_yaml_makes_one_of_a_walltime() -> None:
+    with pytest.raises(ConfigError, match=r"'86400' is no walltime: .*in quotes: 24:00:00 without is a number"):
+        parse_walltime_s("86400")
+
+
 @given(st.integers(min_value=1, max_value=10_000_000))
 def test_a_formatted_walltime_reads_back_as_itself(seconds: int) -> None:
     assert parse_walltime_s(format_walltime(seconds)) == seconds
