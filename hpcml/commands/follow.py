@@ -17,24 +17,26 @@ from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.files import read_raw
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
-from hpcml.runs.layout import RunDir, is_removed
+from hpcml.runs.layout import RunDir, folder_of_all, is_gone, is_removed
 from hpcml.runs.state import EventName, RunFold, Told, counted, left_words, paths_in, unread_words
 from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
+_AWAY_S = 600.0  # for which the folder of all runs may be away: a file system that is mounted again
 _REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
 
 
 def follow(
-    run_dirs: Sequence[RunDir], *, period_s: float, is_supervised: Callable[[], bool]
+    run_dirs: Sequence[RunDir], *, period_s: float, is_supervised: Callable[[], bool], away_s: float = _AWAY_S
 ) -> Iterator[list[Glimpse]]:
     """Yield a glimpse of every run once in *period_s* seconds, in the order of *run_dirs*.
 
     It ends when all have ended, or when *is_supervised* (asked each time) says that no queue is left to start those
     that wait. A run that left at a checkpoint is waited for a moment longer, since its agent may be queueing it again.
-    One whose directory was removed meanwhile is lost.
+    One whose directory was removed meanwhile is lost, and so are all after *away_s* seconds in which the folder of all
+    runs is not there.
     """
-    watchers = [Watcher(run_dir) for run_dir in run_dirs]
+    watchers = [Watcher(run_dir, away_s=away_s) for run_dir in run_dirs]
     over_since: float | None = None
     while True:
         supervised = is_supervised()  # asked first: what is written before the queue ends is seen by the look below
@@ -53,14 +55,14 @@ def follow(
 
 
 def look_unless_removed(watcher: Watcher) -> Glimpse:
-    """Return what *watcher* sees; a run whose directory is gone, though it was there, is lost."""
+    """Return what *watcher* sees; a run whose directory was removed is lost, or whose home stays away too long."""
     try:
         glimpse = watcher.look()
     except FileNotFoundError:
         glimpse = watcher.glimpse()
-    if glimpse.is_over or not watcher.has_read or not is_removed(str(watcher.run_dir.path)):
+    if glimpse.is_over or not watcher.has_read or (reason := watcher.why_gone()) is None:
         return glimpse
-    return replace(glimpse, state=State.LOST, is_settled=True, reason=why_removed(watcher.run_dir.path))
+    return replace(glimpse, state=State.LOST, is_settled=True, reason=reason)
 
 
 def why_removed(folder: os.PathLike[str] | str) -> str:
@@ -107,6 +109,7 @@ class Watcher:
     """
 
     run_dir: RunDir
+    away_s: float = _AWAY_S
     told: RunFold = field(default_factory=RunFold)
     reported: Reported = field(default_factory=Reported)
     _uid: str = field(init=False)  # which a folder that was copied need not be called
@@ -114,6 +117,7 @@ class Watcher:
     _touched: dict[str, None] = field(default_factory=dict)
     _left_behind: str | None = None
     _unread: dict[tuple[int, str], None] = field(default_factory=dict)  # by attempt
+    _away_since: float | None = None
     _headers: dict[Path, Header] = field(default_factory=dict)
     _offsets: dict[Path, int] = field(default_factory=dict)
 
@@ -142,6 +146,20 @@ class Watcher:
                 raise error.__cause__ from None
             raise
         return self.glimpse()
+
+    def why_gone(self) -> str | None:
+        """Return why nothing more will be seen of the run, of which something was; None: something is, or may be."""
+        folder = str(self.run_dir.path)
+        if not is_gone(folder):
+            self._away_since = None
+            return None
+        if is_removed(folder):
+            return why_removed(folder)
+        now = time.monotonic()
+        self._away_since = now if self._away_since is None else self._away_since
+        if now - self._away_since < self.away_s:
+            return None
+        return f"{folder_of_all(folder)} has not been there for {self.away_s:g} s, and nothing is seen of the run"
 
     def header(self, path: Path) -> Header | str:
         """Return the header of the journal *path*, or in words why it is left out: not begun yet, or another run's."""

@@ -336,7 +336,20 @@ def is_run(folder: str) -> bool:
 
 
 def is_removed(folder: str) -> bool:
-    """Tell whether nothing is left of a run whose directory *folder* was; False where the file system does not say."""
+    """Tell whether a run whose directory *folder* was has been removed; False where the file system does not say.
+
+    Without the folder of all runs, two above, it does not: that may be a disk which is not mounted.
+    """
+    return is_gone(folder) and os.path.isdir(folder_of_all(folder))  # noqa: PTH112 - asked of each run, often
+
+
+def folder_of_all(folder: str) -> str:
+    """Return the folder of all runs in which the run *folder* lies."""
+    return folder.rpartition("/")[0].rpartition("/")[0] or "/"
+
+
+def is_gone(folder: str) -> bool:
+    """Tell whether nothing is seen of a run in *folder*; False where the file system does not say."""
     try:
         os.lstat(f"{folder}/run.json")
     except (FileNotFoundError, NotADirectoryError):

@@ -173,3 +173,37 @@ def test_a_run_that_is_removed_while_it_runs_is_waited_for_no_longer(tmp_path: P
     assert before[0].state is State.RUNNING
     assert [glimpse.state for glimpse in after] == [State.LOST]
     assert after[0].reason == f"{run_dir.path} was removed while it ran, and with it what it had recorded"
+
+
+def test_a_run_whose_home_is_away_for_a_while_is_not_lost(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    run_dir = RunDir(home / "runs" / "exp" / "run")
+    run_dir.journals.mkdir(parents=True)
+    tell(run_dir, "0-agent", ("attempt_started", {}))
+    looks = follow([run_dir], period_s=0.01, is_supervised=lambda: False)
+    seen = [next(looks)[0].state]
+
+    home.rename(tmp_path / "away")
+    seen += [next(looks)[0].state for _ in range(3)]
+    home.mkdir()  # where it is to be mounted again, an empty folder
+    seen += [next(looks)[0].state for _ in range(3)]
+    home.rmdir()
+    (tmp_path / "away").rename(home)
+    tell(run_dir, "0-agent", ("attempt_ended", {"state": "COMPLETED"}))
+
+    assert seen == [State.RUNNING] * 7
+    assert [glimpse.state for (glimpse,) in looks] == [State.COMPLETED]
+
+
+def test_a_run_whose_home_stays_away_is_not_waited_for_forever(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "home" / "runs" / "exp" / "run")
+    run_dir.journals.mkdir(parents=True)
+    tell(run_dir, "0-agent", ("attempt_started", {}))
+    looks = follow([run_dir], period_s=0.01, is_supervised=lambda: False, away_s=0.2)
+    next(looks)
+    shutil.rmtree(tmp_path / "home")
+
+    (*_, (last,)) = looks
+
+    assert last.state is State.LOST
+    assert last.reason == f"{tmp_path / 'home' / 'runs'} has not been there for 0.2 s, and nothing is seen of the run"

@@ -29,7 +29,7 @@ from hpcml.runs.atomic import write_text
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.dependency import Outlook
 from hpcml.runs.files import parse_json, read_json
-from hpcml.runs.layout import home_of, queues_of, run_dir_of
+from hpcml.runs.layout import folder_of_all, home_of, queues_of, run_dir_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import Lock, try_lock
 from hpcml.runs.private import FILE, check, is_ours, make_folder, open_file, read
@@ -73,7 +73,7 @@ class Queued:
     @property
     def is_unwanted(self) -> bool:
         """Whether somebody wanted all of it to stop, or removed it."""
-        return all(is_cancelled(run_dir_of(Path(source))) or not Path(source).exists() for source in self.sources)
+        return all(is_cancelled(run_dir_of(Path(source))) or _is_removed(source) for source in self.sources)
 
     def outlook(self) -> Outlook:
         """Return whether what it waits for has happened; where that can never be, whoever looks next says so."""
@@ -83,6 +83,10 @@ class Queued:
             return dependency.look(self.dependency, run_dir_of(Path(self.sources[0])).path.parent.parent)[0]
         except HpcmlError:  # of a journal there, which may be put right: whoever looks next says so
             return Outlook.OPEN
+
+
+def _is_removed(source: str) -> bool:
+    return not Path(source).exists() and Path(folder_of_all(str(run_dir_of(Path(source)).path))).is_dir()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +256,11 @@ class _Queue:
                 time.sleep(_POLL_S)
 
     def _turn(self) -> bool:
-        """Reap, sort out, and start the first that waits if there is room for it; return whether one was started."""
+        """Reap, sort out, and start the first that waits if there is room for it; return whether one was started.
+
+        Raises `OSError` where the submissions are away, and then the marks that would be looked for are, too.
+        """
+        self._folder.parent.stat()
         for entry in [entry for entry in self._active if entry.poll() is not None]:
             self._ended(entry)
         self._sort_out()

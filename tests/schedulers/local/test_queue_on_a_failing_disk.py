@@ -48,15 +48,38 @@ def test_a_queue_whose_runs_wait_outlives_a_moment_in_which_its_ticket_cannot_be
     assert queue.wait(300) == 0
 
 
-def queued(tmp_path: Path, *, dependency: str | None = None) -> tuple[list[Path], Path]:
-    """Return two runs, of which the second has this *dependency*, and the folder of the batch that they are."""
+def test_a_queue_takes_no_run_for_removed_while_its_home_is_away(tmp_path: Path) -> None:
+    """A home that is mounted again, or renamed: what waits is not seen, and neither is the folder of all runs."""
+    _, folder = queued(tmp_path, program="sleep 2")
+    home = tmp_path / "home"
+    queue = subprocess.Popen([sys.executable, "-c", DRAIN, str(folder)], stderr=subprocess.PIPE, text=True)
+    wait_for((tmp_path / "executed").exists)
+
+    home.rename(tmp_path / "away")
+    home.mkdir(mode=0o700)  # the place where it is mounted
+    time.sleep(4.0)  # the first ends meanwhile
+    before = queue.poll()
+    home.rmdir()
+    (tmp_path / "away").rename(home)
+
+    _, said = queue.communicate(timeout=300)
+    assert (before, queue.returncode) == (None, 0)
+    assert (tmp_path / "executed").read_text() == "a\nb\n"
+    assert "was not started" not in said
+
+
+def queued(tmp_path: Path, *, dependency: str | None = None, program: str = "") -> tuple[list[Path], Path]:
+    """Return two runs, of which the second has this *dependency*, and the folder of the batch that they are.
+
+    Each writes its name into `executed`, and goes on with *program*.
+    """
     home = tmp_path / "home"
     runs, folder = [home / "runs" / "default" / name for name in ("a", "b")], home / "submissions" / "token"
     for place in (*runs, folder):
         place.mkdir(parents=True, mode=0o700)
     for run in runs:
         (run / "run.json").touch()
-        (run / "job.sh").write_text(f"echo {run.name} >> {tmp_path}/executed")
+        (run / "job.sh").write_text(f"echo {run.name} >> {tmp_path}/executed\n{program}")
     jobs = [
         Queued(
             sources=[str(run / "run.json")],
