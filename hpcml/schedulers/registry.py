@@ -121,6 +121,7 @@ BACKENDS: Mapping[str, Backend] = {
         programs=("qsub", "qstat", "qdel", "qselect"),
         put_back=put_back_pbs,
         time_limit_s=pbs_submission.time_limit_s,
+        time_left_s=pbs_submission.time_left_s,
         submitter=PbsSubmitter,
         site_programs=("pbsnodes", "qstat"),
         look_at_site=pbs_site.look,

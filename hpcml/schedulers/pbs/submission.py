@@ -146,6 +146,21 @@ def time_limit_s(environ: Mapping[str, str]) -> int | None:
 
     Raises `HpcmlError` outside of a job, and `NoAnswerError` where PBS does not answer.
     """
+    return parse_time_s(_said_of_job(environ).get("Resource_List.walltime", ""))
+
+
+def time_left_s(environ: Mapping[str, str]) -> int | None:
+    """Return how long that job may still run, in seconds: PBS does not count the time for which it was suspended.
+
+    None without a limit, and before PBS has counted. What it tells is some minutes old (mom's max_check_poll), so this
+    may be as much too long. Raises as `time_limit_s` does.
+    """
+    said = _said_of_job(environ)
+    limit_s, used_s = (parse_time_s(said.get(f"{name}.walltime", "")) for name in ("Resource_List", "resources_used"))
+    return None if limit_s is None or used_s is None else limit_s - used_s
+
+
+def _said_of_job(environ: Mapping[str, str]) -> Mapping[str, str]:
     job = parse_id(environ.get("PBS_JOBID", ""))
     if job is None:
         raise HpcmlError("this is no job of PBS: PBS_JOBID is not set")
@@ -154,7 +169,7 @@ def time_limit_s(environ: Mapping[str, str]) -> int | None:
     said = parse_jobs(answer.stdout).get(job)
     if said is None:
         raise NoAnswerError(f"PBS did not answer for {job.asked}: {one_line(answer.stderr)}")
-    return parse_time_s(said.get("Resource_List.walltime", ""))
+    return said
 
 
 def find_qsub(environ: Mapping[str, str], *, configuration: Path = _CONFIGURATION) -> str:
