@@ -54,6 +54,8 @@ _ADVICE = {
     "Invalid qos": "set resources.qos",
     "time limit is invalid": "set resources.walltime to what the partition allows",
     "Invalid job array specification": "the array is larger than the site allows: set cluster.max_array_size",
+    "SubmitJob": "more jobs than the site lets you have queued: wait, submit fewer, or put several runs into each with "
+    "schedule.pack",  # AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit ...
 }
 _SETTINGS = {  # sbatch prefers these variables to the directives of a script
     "SBATCH_ACCOUNT": "account",

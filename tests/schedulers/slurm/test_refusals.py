@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,16 @@ def test_a_request_that_cannot_be_met_is_refused_in_slurms_words(
 def test_an_array_beyond_the_sites_limit_is_refused_with_what_to_do(slurm: Account, folder: Path) -> None:
     with pytest.raises(SubmissionError, match=r"Invalid job array specification \(.*cluster\.max_array_size"):
         slurm.call(as_user.submit_copies, folder, 1002)
+
+
+def test_more_jobs_than_the_site_lets_a_user_queue_are_refused_with_what_to_do(
+    slurm_alone: Account, folder: Path
+) -> None:
+    limit = ["sacctmgr", "-i", "-Q", "modify", "user", "hpcuser", "set"]
+    environ = slurm_alone.cluster.environ
+    subprocess.run([*limit, "MaxSubmitJobs=3"], env=environ, check=True, capture_output=True)
+    try:
+        with pytest.raises(SubmissionError, match=r"SubmitJobLimit.*\(more jobs than the site lets.*schedule\.pack"):
+            slurm_alone.call(as_user.submit_copies, folder, 4)
+    finally:
+        subprocess.run([*limit, "MaxSubmitJobs=-1"], env=environ, check=True, capture_output=True)
