@@ -178,7 +178,8 @@ def _meets_moment(condition: Filter, now: datetime) -> Meets:
 
 def _number(condition: Filter) -> float | None:
     try:
-        return float(condition.value)
+        number = float(condition.value)
+        return int(condition.value) if number.is_integer() and condition.value.isdecimal() else number
     except ValueError:
         # 2h30m, where the key says that its numbers are seconds
         return parse_duration_s(condition.value) if condition.key == AGE or condition.key.endswith("_s") else None

@@ -166,6 +166,19 @@ def test_a_flag_of_ones_own_program_is_found_by_the_name_that_it_was_typed_with(
         found(store, "args.rate=1")
 
 
+@pytest.mark.parametrize("value", ["20261126034436123", "1" * 400, "1" * 5000], ids=len)
+def test_a_flag_with_more_digits_than_a_number_keeps_is_found_by_all_of_them(
+    store: Database, runs: Path, value: str
+) -> None:
+    for letter, typed in (("a", value), ("b", f"{value[:-1]}4")):
+        make_run_dir(runs, uid_of(letter), workload=Workload(command="python train.py --id {id}", args={"id": typed}))
+    ingest_all(store, runs)
+
+    assert found(store, f"id={value}") == "a"
+    assert found(store, f"id!={value}") == "b"
+    assert found(store, sort="id") in ("ab", "ba")
+
+
 def test_a_run_without_a_metric_is_found_by_the_flag_that_is_called_so(store: Database, runs: Path) -> None:
     for letter in "ab":
         flags = Workload(command="python train.py --lr {lr}", args={"lr": "0.1"})
