@@ -70,6 +70,7 @@ def carry_out(
             why = why_not(error, turn.plan.cwd) if isinstance(error, OSError) else str(error)
             reason = f"its agent could not carry it out: {why}"
             outcome = Outcome(state=State.FAILED, exit_code=None, signal=None, reason=reason, wall_s=0.0)
+            _tell_other_nodes(turn, hold.attempt, outcome, Unharmed(journal.event))
         if turn.settings.nodes > 1:
             with Unharmed(journal.event)("ends of the other nodes"):
                 from hpcml.agent.other_nodes import ended_everywhere  # noqa: PLC0415 - by now `settle` has loaded it
@@ -152,6 +153,7 @@ def _work(
             from hpcml.agent import staging  # noqa: PLC0415 - for runs with a working directory of their own
 
             if (prevented := staging.make_ready(turn, hold, inbox)) is not None:
+                _tell_other_nodes(turn, hold.attempt, prevented, unharmed)
                 return prevented
             shared = staging.shared_before(turn)
         with unharmed("facts"):
@@ -239,10 +241,7 @@ def _supervise(
     if part is not None:
         with unharmed("end of the MPI job"):
             outcome = part.judged(outcome)
-    if outcome.state is State.FAILED and _is_in_shared_job(turn):
-        with unharmed("word to the other nodes"):
-            how = f"node {turn.node} ({os.uname().nodename}) ended first: {outcome.reason}"
-            write_text(turn.run_dir.has_failed(hold.attempt), how + "\n")
+    _tell_other_nodes(turn, hold.attempt, outcome, unharmed)
     if part is not None:
         with unharmed("word to the other nodes"):
             part.tell_others(outcome)
@@ -320,6 +319,14 @@ def _is_in_shared_job(turn: Turn) -> bool:
     """
     is_told = turn.pack is not None or turn.plan.mpi is not None
     return is_told and turn.settings.nodes > 1
+
+
+def _tell_other_nodes(turn: Turn, attempt: int, outcome: Outcome, unharmed: Unharmed) -> None:
+    """Leave word of a failure here where the others are told of it by nobody else."""
+    if outcome.state is State.FAILED and _is_in_shared_job(turn):
+        with unharmed("word to the other nodes"):
+            how = f"node {turn.node} ({os.uname().nodename}) ended first: {outcome.reason}"
+            write_text(turn.run_dir.has_failed(attempt), how + "\n")
 
 
 def _why_ended(turn: Turn, attempt: int, environ: Mapping[str, str]) -> str | None:

@@ -85,6 +85,9 @@ def _wait_for(ready: Path, turn: Turn, hold: Hold, inbox: Inbox) -> Outcome | No
         with suppress(FileNotFoundError):
             if ready.name in os.listdir(ready.parent):  # noqa: PTH208
                 return None
+        with suppress(OSError):
+            words = turn.run_dir.has_failed(hold.attempt).read_text(encoding="utf-8", errors="replace")
+            return _ended(State.FAILED, words.strip())
         if inbox.asks_to_end():
             return _ended(State.CANCELLED, "ended by a signal before it started", interrupted=True)
         if hold.superseded or is_cancelled(turn.run_dir):

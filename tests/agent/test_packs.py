@@ -1,6 +1,7 @@
 """Runs that share a job: each as itself, one after the other, in one agent."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from hpcml.model.precision import Device
 from hpcml.runs.layout import RunDir
+from hpcml.runs.plan import Staging
 from tests.agent.node import (
     COUNTS,
     LEAVES_ONCE,
@@ -25,6 +27,7 @@ from tests.agent.node import (
     told_with_attempts,
     wait_for,
 )
+from tests.cluster.disk.building import build_failing_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -171,6 +174,49 @@ def test_where_one_node_fails_in_a_run_of_a_shared_job_the_others_end_it_and_the
     assert (first["state"], first["exit_code"]) == ("FAILED", 5)
     assert other["state"] == "FAILED"
     assert re.fullmatch(r"node 0 \(.*\) ended first: .*", other["reason"])
+    assert [end["state"] for end in told(follows, "attempt_ended")] == ["COMPLETED"] * 2
+
+
+def test_where_a_node_cannot_carry_out_a_run_of_a_shared_job_the_others_end_it_and_the_next_begins(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    nodes = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
+    fails, follows = make_run("import time; time.sleep(600)", *nodes), make_run("pass", *nodes, uid="b")
+    words = ("--batch", batch(tmp_path, [fails, follows]))
+    disk = {"LD_PRELOAD": str(build_failing_disk(tmp_path)), "FAILS_STAT": str(fails.client_path)}
+
+    first = start_agent(*words, SLURM_NODEID="0", SLURM_JOB_ID="7", **disk)
+    other = start_agent(*words, SLURM_NODEID="1", SLURM_JOB_ID="7")
+    try:
+        for process in (first, other):
+            process.communicate(timeout=90)
+    finally:
+        other.kill()
+
+    reasons = sorted(end["reason"] for end in told(fails, "attempt_ended"))
+    why = f"its agent could not carry it out: {fails.client_path}: Input/output error"
+    assert reasons == [why, f"node 0 ({os.uname().nodename}) ended first: {why}"]
+    assert [end["state"] for end in told(follows, "attempt_ended")] == ["COMPLETED"] * 2
+
+
+def test_where_the_first_node_of_a_shared_job_has_no_code_the_others_do_not_wait_for_it(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    nodes = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
+    gone = Staging(code=str(tmp_path / "gone"), project="mine")
+    fails, follows = make_run("pass", *nodes, staging=gone), make_run("pass", *nodes, uid="b")
+    words = ("--batch", batch(tmp_path, [fails, follows]))
+
+    agents = [start_agent(*words, SLURM_NODEID=node, SLURM_JOB_ID="7") for node in ("0", "1")]
+    try:
+        for process in agents:
+            process.communicate(timeout=90)
+    finally:
+        agents[1].kill()
+
+    reasons = sorted(end["reason"] for end in told(fails, "attempt_ended"))
+    why = f"its working directory could not be made: {tmp_path}/gone: No such file or directory"
+    assert reasons == [why, f"node 0 ({os.uname().nodename}) ended first: {why}"]
     assert [end["state"] for end in told(follows, "attempt_ended")] == ["COMPLETED"] * 2
 
 
