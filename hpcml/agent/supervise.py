@@ -423,7 +423,7 @@ done
 for rank in $ranks; do kill -KILL "-$rank"; done
 for process in $([ $# -gt 0 ] && cd /proc && grep -lzxF -e "$1" [0-9]*/environ 2>/dev/null); do
     process=/proc/${process%/environ}
-    grep -qzE '^(hpcml(\.|$)|(from|import) hpcml|.*/hpcml$)' "$process/cmdline" && continue
+    grep -qzE '^(hpcml(\.|$)|(from|import) hpcml\.|.*/hpcml$)' "$process/cmdline" && continue
     for mark; do
         grep -qzxF -e "$mark" "$process/environ" && continue
         case $mark in JOBS) grep -qz "^${mark%%=*}=" "$process/environ" || continue ;; esac
@@ -449,7 +449,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         with suppress(OSError):  # no shell: the workload is as safe as it would be without hpcml
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "guard", *marks],
+                ["/bin/sh", "-c", _SCRIPT, "guard/hpcml", *marks],  # one of ours, for `processes.left_behind`
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

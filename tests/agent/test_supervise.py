@@ -251,7 +251,10 @@ def test_signals_reach_the_grandchildren_too(run_ranks: Supervise, tmp_path: Pat
     assert outcome.wall_s < 20
 
 
-LEFT = "import os, time; open('pid', 'w').write(str(os.getpid())); open('ready', 'w').close(); time.sleep(300)"
+LEFT = (
+    "import hpcml_client, os, time; open('pid', 'w').write(str(os.getpid())); open('ready', 'w').close(); "
+    "time.sleep(300)"
+)
 
 
 @pytest.mark.parametrize("in_a_session_of_its_own", [False, True])
@@ -269,8 +272,26 @@ def test_what_a_workload_leaves_behind_is_ended_and_told(
     assert outcome.state is State.COMPLETED
     ((name, details),) = [each for each in told if each[0] == "left_behind"]
     assert (name, details["count"]) == ("left_behind", 1)
-    assert details["processes"][0].startswith(f"{sys.executable} -c import os, time")
+    assert details["processes"][0].startswith(f"{sys.executable} -c import hpcml_client")
     wait_for_the_end_of(int((tmp_path / "pid").read_text()))
+
+
+def test_an_agent_that_a_program_has_started_keeps_its_guard(run_ranks: Supervise, told: Told, tmp_path: Path) -> None:
+    agent = (
+        "from hpcml.agent.supervise import Guard; import os, time; guard = Guard(); "
+        "open('pid', 'w').write(str(os.getpid())); open('ready', 'w').close(); time.sleep(300)"
+    )
+    program = (
+        "import os, subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {agent!r}], start_new_session=True)\n"
+        "while not os.path.exists('ready'): time.sleep(0.01)\n"
+    )
+
+    outcome = run_ranks(program)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it lives
+
+    assert outcome.state is State.COMPLETED
+    assert [name for name, _ in told if name == "left_behind"] == []
 
 
 def test_a_process_that_left_its_session_is_ended_with_a_workload_that_does_not_heed(
