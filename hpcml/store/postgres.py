@@ -63,7 +63,9 @@ _BY_WORDS: Mapping[str, str] = {
     "no password supplied": "28P01",
     "pg_hba.conf": "28000",
     "Peer authentication failed": "28000",
+    "is not permitted to log in": "28000",
     "too many clients": "53300",
+    "too many connections": "53300",  # for a role, or for a database
     "remaining connection slots": "53300",
 }
 
@@ -193,6 +195,8 @@ class PostgresStore(Database):
         state = state or next((code for part, code in _BY_WORDS.items() if part in words), None)
         if state is None and f'database "{self._url.database}" does not exist' in words:
             state = "3D000"
+        if state is None and f'role "{self._url.username}" does not exist' in words:
+            state = "28000"
         advice = _ADVICE.get(state or "")
         if advice is None and primary is None:
             advice = "is the server running, and may it be reached from here?"

@@ -170,7 +170,25 @@ def test_what_cannot_be_reached_is_said_in_one_line_with_what_to_do(postgres: Se
     refused(postgres.url("nowhere"), 'database "nowhere" does not exist', "createdb")
     refused(f"postgresql://ada@/x?host={tmp_path}", "is the server running")
     refused(f"postgresql://ada@127.0.0.1:{port}/x", "Connection refused", "is the server running")
-    refused(postgres.url("postgres", user="nobody_here"), 'role "nobody_here" does not exist')
+    refused(postgres.url("postgres", user="nobody_here"), 'role "nobody_here" does not exist', "who may connect")
+
+
+@pytest.mark.parametrize(
+    ("role", "words", "advice"),
+    [
+        ("locked NOLOGIN", "not permitted to log in", "who may connect"),
+        ("crowd LOGIN CONNECTION LIMIT 0", "too many connections for role", "try again later"),
+    ],
+)
+def test_a_server_that_answers_no_is_not_asked_whether_it_runs(
+    postgres: Server, role: str, words: str, advice: str
+) -> None:
+    name = role.partition(" ")[0]
+    postgres.sql(f"CREATE ROLE {role}")
+    try:
+        refused(postgres.url("postgres", user=name), words, advice)
+    finally:
+        postgres.sql(f"DROP ROLE {name}")
 
 
 def test_a_role_without_rights_is_told_whom_to_ask(postgres: Server, database: str) -> None:
