@@ -42,6 +42,7 @@ _PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
 _INTERPRETER = re.compile(r"(?:ba|z|da|k|fi)?sh|(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua)[\d.]*")
 _TAKES_CODE = re.compile(r"-[A-Za-z]*[ceE]|--eval")  # such as bash -lc, perl -ne: what follows is a program of its own
 _SCRIPT = re.compile(r"-m|(?!-).*[/.].*", re.DOTALL)  # flags behind it are the program's, not the interpreter's
+_NOTHING = '""'  # how a flag that is left out is shown
 _EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
 
 
@@ -83,7 +84,11 @@ class Program:
         """
         seed = _SEED if self.seed_name == _SEED else f"{_SEED} ({self.seed_name})"
         swept = {**self.sweeps, **({seed: self.seeds} if self.seeds else {})}
-        said = " x ".join(f"{name}: {' '.join(values)}" for name, values in swept.items() if len(values) > 1)
+        said = " x ".join(
+            f"{name}: {' '.join(value or _NOTHING for value in values)}"
+            for name, values in swept.items()
+            if len(values) > 1
+        )
         lines = [f"sweep of the program's own settings: {said}"] if said else []
         is_ours = _asks_us(self.words, project)
         if len(set(seeds)) > 1 and _SEED not in names_in(self.words, OF_THE_RUN) and not is_ours:
@@ -298,6 +303,11 @@ class _Reading:
                     f"{word!r} is one word: leave out the quotes around a flag and its values, or --as-is in front of "
                     "the -- leaves all words as they are"
                 )
+            if (parts := _switch(word)) is not None:
+                name = next(part for part in parts if part).lstrip("-")
+                template.append(self.sweep(name, parts, word))
+                flag = None
+                continue
             joined = _JOINED.fullmatch(word) or _SHORT_JOINED.fullmatch(word)
             if joined is None and _FLAG.fullmatch(word):
                 template.append(word)
@@ -314,11 +324,13 @@ class _Reading:
 
 
 def _values(text: str, word: str, most: int) -> list[str]:
+    if (switch := _switch(text)) is not None:
+        return switch
     parts = _split(text)
     if len(parts) > 1 and "" in parts:
         raise ConfigError(
             f"{word!r} has an empty part: a comma that is meant is written \\, in quotes ('0.9\\,0.999'), or "
-            "--as-is in front of the -- leaves all words as they are"
+            "--as-is in front of the -- leaves all words as they are (of flags it is one that is left out: --amp,)"
         )
     values: list[str] = []
     for part in parts:
@@ -332,6 +344,17 @@ def _values(text: str, word: str, most: int) -> list[str]:
         check_count(abs(last - first) // step + 1, most, what=word)
         values += map(str, numbered)
     return values
+
+
+def _switch(text: str) -> list[str] | None:
+    """Return the parts of *text* where they are flags and one empty part, which is none of them; else None.
+
+    >>> _switch("--amp,"), _switch(",--fp16,--bf16"), _switch("--lr,0.1"), _switch("--amp")
+    (['--amp', ''], ['', '--fp16', '--bf16'], None, None)
+    """
+    parts = _split(text)
+    are_flags = all(_FLAG.fullmatch(part) for part in parts if part)
+    return parts if len(parts) > 1 and parts.count("") == 1 and are_flags else None
 
 
 def _split(text: str) -> list[str]:

@@ -32,6 +32,20 @@ def test_words_reach_the_program_exactly_as_they_were_typed(hpcml: Hpcml) -> Non
     assert json.loads(said) == [*words, "7", "{seed}"]
 
 
+def test_a_flag_that_is_there_or_not_is_swept_with_the_seeds_and_compared(hpcml: Hpcml) -> None:
+    says = "import sys, json; given = sys.argv[2:]; print('loss', len(given) + int(given[0]) / 1000, json.dumps(given))"
+    (hpcml.cwd / "says.py").write_text(says)
+
+    done = hpcml("run", "-m", *JUDGED, "--", sys.executable, "says.py", "--seed", "0..2", "--amp,", "x")
+    assert done.returncode == 0, done.stderr
+    compared = hpcml("compare", "--by", "amp", "--json")
+    without, with_it = json.loads(compared.stdout)["cells"][0]["rows"]
+
+    assert [(row["level"], row["n_ok"]) for row in (without, with_it)] == [('""', 3), ("--amp", 3)]
+    said = {RunDir(Path(run["path"])).stdout(0, 0).read_text().partition(" [")[2] for run in hpcml.runs()}
+    assert said == {f'"{seed}", {words}]\n' for seed in range(3) for words in ('"x"', '"--amp", "x"')}
+
+
 def test_a_command_that_is_a_setting_has_the_runs_own_filled_in_as_well(hpcml: Hpcml) -> None:
     words = ["{seed}", "--p={precision}", "{mixed_precision}", "{other}", "{{seed}}"]
     command = f"{shlex.join([sys.executable, '-c', SAYS])} {' '.join(words)}"

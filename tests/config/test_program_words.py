@@ -47,6 +47,8 @@ def test_without_a_sweep_the_words_are_exactly_those_that_were_typed(words: list
         ("python m.py --learning-rate 1,2", "--learning-rate {learning-rate}", {"learning-rate": ("1", "2")}),
         ("python m.py --betas '[0.9,0.99],[0.8,0.9]'", "--betas {betas}", {"betas": ("[0.9,0.99]", "[0.8,0.9]")}),
         ("python m.py --names '\"a,b\",c'", "--names {names}", {"names": ('"a,b"', "c")}),
+        ("python m.py --amp, -v,", "{amp} {v}", {"amp": ("--amp", ""), "v": ("-v", "")}),
+        ("python m.py --quiet ,--fp16,--bf16 x", "--quiet {fp16} x", {"fp16": ("", "--fp16", "--bf16")}),
     ],
 )
 def test_a_list_behind_a_flag_is_a_sweep_by_the_name_of_the_flag(

@@ -205,13 +205,17 @@ def _start_of_recipe(run: Run, device: Device, software: Software) -> tuple[list
 
 
 def _own_words(run: Run, command: str) -> list[str]:
-    """Return the words of the user's own *command*, with its placeholders filled in."""
+    """Return the words of the user's own *command*, with its placeholders filled in.
+
+    A word that is nothing but a placeholder for nothing is left out: a flag that is not there.
+    """
     words = _split(command)
     values = {"seed": str(run.seed), "precision": run.precision.name.name}
     if names_in(words, [MIXED_PRECISION]):
         values[MIXED_PRECISION] = mixed_precision(run.precision.name)
     values |= run.workload.args or {}
-    return [fill_in(word, values) for word in words]
+    absent = {f"{{{name}}}" for name, value in (run.workload.args or {}).items() if not value}
+    return [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
 
 
 def _split(command: str) -> list[str]:
