@@ -193,7 +193,7 @@ def _is_in_utf8(path: Path) -> bool:
 
 
 @contextmanager
-def _complaints_in_one_line(own_folders: Callable[[], list[Path]]) -> Iterator[None]:
+def _complaints_in_one_line(own_folders: Callable[[], list[Path]] = list) -> Iterator[None]:
     """Turn every complaint of Hydra's into one `ConfigError`; *own_folders* are where a user's files of options lie."""
     try:
         yield
