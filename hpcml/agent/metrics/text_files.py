@@ -61,7 +61,7 @@ class JsonLines:
 class CsvTable:
     """Follows a CSV file with a header; one whose header changed, or that became shorter, is read again.
 
-    Where the header has no comma, semicolons (numbers may have decimal commas then) or tabs separate the columns.
+    Commas, semicolons (numbers may have decimal commas then) or tabs separate the columns: what its header has most of.
 
     *goes_on*: rows are numbered on behind those that `skip` passes.
     """
