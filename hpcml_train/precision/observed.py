@@ -9,7 +9,7 @@ one event ``precision_observed`` (docs/journal.md):
      "parameters": {"float32": 1199882}, "switches": {...}, "autocast": {...}, "evidence": [...], "seconds": 0.01}
 
 ``emulated`` (false) and ``parameters`` (elements by dtype; absent: not known) may be left out. What is unknown has its
-FLOPs, or its share of the window from 0 to 1, or neither. ``format`` is one of `SHOWS`, or any other word.
+FLOPs, or its share of the window from 0 to 1, or neither. ``format`` is of `SHOWS`, `TF32_ALLOWED`, or another word.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ UNKNOWN = "unknown"  # it was observed, and what it computed in cannot be said
 NOT_OBSERVED = "not observed"  # it was to be observed, and no observer has said hello
 NOT_USED = "not used"  # the arm's format has no share; what was used follows in parentheses
 OBSERVED, PROBED = "observed", "probed"  # where an effective precision is known from
+# A format: float32 on a GPU whose library had leave to compute in TF32, and whose numbers did not show that it has
+TF32_ALLOWED = "tf32 allowed"
 JUDGED = ("forward", "backward")  # products of optimizers (Muon, Shampoo) are shown, and are no arm's
 _PURE = 0.99  # of the FLOPs of a phase of each window
 _MANY = 0.9  # of the parameters: the others are those of norms
+_SHOWN = 0.5  # of the FLOPs for which TF32 was allowed: where so many were in TF32, the others are its exceptions
 _LONGEST_LAYER = 60  # characters
 _NAMED_LAYERS = 2
 
@@ -114,7 +117,8 @@ def name_observed(windows: Sequence[Window], requested: str, parameters: Optiona
     It is the name of a precision where one format has 99 % of the FLOPs in the forward and in the backward pass of
     every window, and the parameters are of its type; ``mixed(87 % bf16, 13 % fp32: classifier)`` for several;
     ``not used(...)`` where the format that was asked for has no part; `UNKNOWN` where 1 % or more of a window is.
-    *parameters* is their dtype where windows tell none.
+    *parameters* is their dtype where windows tell none. TF32 is a permission: where half of the products show it, those
+    of which the library had leave for it, too, are a part of it; where fewer do, nobody knows that it was used.
 
     >>> row = Row("bf16", "forward", "fc", 2.0)
     >>> name_observed([Window(2, (row,))], "amp_bf16", "float32")
@@ -127,11 +131,18 @@ def name_observed(windows: Sequence[Window], requested: str, parameters: Optiona
     if total <= 0 or any(window.unknown_share >= 1 - _PURE for window in windows):
         return UNKNOWN
     wanted = SHOWS[requested][0] if requested in SHOWS else None
+    allowed = [_as_allowed(window) for window in windows]
+    if _only_format(allowed) == "tf32":
+        if _flops(judged, format="tf32") >= _SHOWN * total:
+            windows, judged = allowed, [row for window in allowed for row in window.judged]
+        elif wanted == "tf32":
+            return UNKNOWN
     form = _only_format(windows)
     if form is not None:
         return _name_of_one(form, _dtype(windows, parameters), requested)
     formats = sorted({row.format for row in judged}, key=lambda one: (-_flops(judged, format=one), one))
-    is_used = wanted is None or _flops(judged, format=wanted) / total > 1 - _PURE
+    may_be = (wanted, TF32_ALLOWED) if wanted in ("fp32", "tf32") else (wanted,)
+    is_used = wanted is None or math.fsum(_flops(judged, format=one) for one in may_be) / total > 1 - _PURE
     if not is_used:
         formats = [one for one in formats if one != wanted]
     parts = [_part(one, windows, judged, rank=rank) for rank, one in enumerate(formats)]
@@ -186,6 +197,12 @@ def _flops(rows: Iterable[Row], **fields: object) -> float:
     return math.fsum(row.flops for row in rows if all(getattr(row, key) == value for key, value in fields.items()))
 
 
+def _as_allowed(window: Window) -> Window:
+    """Return *window* as if all that was allowed to be TF32 had been."""
+    rows = (row._replace(format="tf32") if row.format == TF32_ALLOWED else row for row in window.rows)
+    return window._replace(rows=tuple(rows))
+
+
 def _only_format(windows: Sequence[Window]) -> Optional[str]:
     """Return the format that has nearly all FLOPs of each phase in each window, or None."""
     found = set()
@@ -215,6 +232,8 @@ def _dtype(windows: Sequence[Window], otherwise: Optional[str]) -> Optional[str]
 
 def _name_of_one(form: str, dtype: Optional[str], requested: str) -> str:
     """Return the precision whose products are of the format *form*, where parameters are of *dtype*."""
+    if form == TF32_ALLOWED:
+        return form
     fitting = [name for name, shown in SHOWS.items() if shown[0] == form and dtype in (None, shown[1])]
     if requested in fitting:
         return requested

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch.nn.modules import module as modules
 from torch.utils import _python_dispatch
 
-from hpcml_train.torch import fingerprint, traces
+from hpcml_train.torch import samples, traces
 
 _MOST_BYTES_EVALUATED = 1 << 22  # of a trace, after which no evaluation is traced any more: it is no part of a step
+_MOST_SAMPLES = 48  # of a window: each is of another size, and takes a millisecond or a few
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
 
 
@@ -27,7 +28,10 @@ class LayerHooks:
     def __init__(self, path: str, *, with_layers: bool, most_bytes: int) -> None:
         self.path = path
         self.autocast: Dict[str, str] = {}
-        self.samples: Dict[str, fingerprint.Sample] = {}
+        self.samples: Dict[
+            Tuple[Any, ...], Optional[samples.AnySample]
+        ] = {}  # by what they are alike in; None: too little
+        self.likenesses: Dict[str, Tuple[Any, ...]] = {}  # by layer
         self.troubles: List[str] = []
         self._with_layers, self._most_bytes = with_layers, most_bytes
         self._names: Dict[int, str] = {}
@@ -112,9 +116,14 @@ class LayerHooks:
                 self.autocast[device] = dtype
 
     def _sample(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:  # noqa: ANN401
-        kind = fingerprint.kind_of(module)
-        if kind is None or kind in self.samples or _python_dispatch._get_current_dispatch_mode() is not None:  # noqa: SLF001
+        if samples.kind_of(module) is None or _python_dispatch._get_current_dispatch_mode() is not None:  # noqa: SLF001
             return
-        found = fingerprint.sample(module, inputs[0], output)
-        if found is not None:
-            self.samples[kind] = found
+        if not samples.is_float32(module, inputs, output):
+            return
+        alike = samples.likeness(module, inputs[0])
+        self.likenesses[self._names.get(id(module)) or type(module).__name__] = alike
+        if self.samples.get(alike) is not None or len(self.samples) >= _MOST_SAMPLES:
+            return
+        if inputs[0].is_cuda and torch.cuda.is_current_stream_capturing():  # which a copy to the CPU would end
+            return
+        self.samples[alike] = samples.sample(module, inputs, output)

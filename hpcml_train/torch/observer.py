@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 import torch
 
-from hpcml_train.torch import fingerprint, switches, traces
+from hpcml_train.torch import fingerprint, float32, samples, switches, traces
 from hpcml_train.torch.layers import LayerHooks
 
 _SHARE = 0.001  # of the time since the start, which observing may take beyond the first window
@@ -48,7 +48,9 @@ class _Taken(NamedTuple):
     path: str
     size_bytes: int
     details: Dict[str, Any]
-    samples: Mapping[str, fingerprint.Sample]
+    samples: Mapping[Tuple[Any, ...], Optional[samples.AnySample]]
+    likenesses: Mapping[str, Tuple[Any, ...]]  # of the samples, by layer
+    tf32_allowed: List[str]  # kinds of product
     unknown: List[str]
     window_s: Optional[float] = None  # how long the window took, where it is not known how long a step usually does
 
@@ -71,6 +73,7 @@ class Observer:
         self._taken: List[_Taken] = []
         self._hooks: Optional[LayerHooks] = None  # of the open window
         self._compiled_before = 0
+        self._allowed_before: List[str] = []
         self._began = time.perf_counter()
         self._opened = self._stepped_at = self._began
         self._usual_s: Optional[float] = None
@@ -217,6 +220,7 @@ class Observer:
             self._turn_off("the program takes an execution trace itself")
             return
         self._compiled_before = _compilations()
+        self._allowed_before = float32.tf32_allowed(_switches())
         # compiled code would be compiled anew for the hooks
         self._hooks = LayerHooks(path, with_layers=not self._compiled_before, most_bytes=_LARGEST_BYTES)
         traces.Marks.is_on = True
@@ -255,18 +259,24 @@ class Observer:
             return
         self._last_s += time.perf_counter() - now
         self._spent_s += self._last_s
+        settings = _switches()
         details = {
             "framework": "torch",
             "window": self._windows,
             "step": self._steps,
             "parameters": _parameters(optimizer),
-            "switches": _switches(),
+            "switches": settings,
             "autocast": hooks.autocast,
             "seconds": self._last_s,
         }
         late_s = None if self._usual_s else window_s  # what is usual, the next steps will tell
         unknown = [*_hidden(), *hooks.troubles]
-        self._taken.append(_Taken(hooks.path, os.path.getsize(hooks.path), details, hooks.samples, unknown, late_s))
+        after = float32.tf32_allowed(settings)
+        allowed = [*after, *(kind for kind in self._allowed_before if kind not in after)]
+        size_bytes = os.path.getsize(hooks.path)
+        self._taken.append(
+            _Taken(hooks.path, size_bytes, details, hooks.samples, hooks.likenesses, allowed, unknown, late_s)
+        )
         self._windows += 1
         self._tries = 0
         self._next_step = 2 * self._steps
@@ -283,15 +293,21 @@ class Observer:
             found = traces.Found([], {f"torch's execution trace: {error}": None}, 0)
         finally:
             _remove_file(taken.path)
-        numbers = {kind: fingerprint.format_of(one) for kind, one in taken.samples.items()}
-        products, unknown = _resolve(found, numbers, taken.details["switches"])
+        formats = {alike: None if one is None else fingerprint.format_of(one) for alike, one in taken.samples.items()}
+        numbers = float32.seen(formats, taken.likenesses)
+        if taken.tf32_allowed and taken.tf32_allowed == float32.tf32_allowed(_switches()) and not _is_capturing():
+            numbers = float32.with_replays(numbers, found.products, taken.tf32_allowed)
+        products, unknown = float32.resolve(found, numbers, taken.details["switches"], taken.tf32_allowed)
         read_s = time.perf_counter() - began
         if taken.window_s is not None and self._usual_s is not None:
             read_s += max(0.0, taken.window_s - self._usual_s)
         self._spent_s += read_s
         self._last_s = max(self._last_s, taken.details["seconds"] + read_s)
         self._bytes_per_s = max(1.0, taken.size_bytes / max(time.perf_counter() - began, 1e-6))
-        known_numbers = {kind: form for kind, form in numbers.items() if form is not None}
+        evidence: Dict[str, Any] = {"records": found.nodes, "numbers": _counts(numbers)}
+        if any(traces.FLOAT32_ON_GPU in one.format for one in found.products):
+            evidence["tf32_allowed"] = taken.tf32_allowed
+            evidence["computed_again"] = len(numbers.by_size)
         self._report.event(
             "precision_observed",
             **{
@@ -301,7 +317,7 @@ class Observer:
                     {"what": what, "flops": flops, "share": None}
                     for what, flops in {**unknown, **dict.fromkeys(taken.unknown)}.items()
                 ],
-                "evidence": {"records": found.nodes, "numbers": known_numbers},
+                "evidence": evidence,
                 "seconds": taken.details["seconds"] + read_s,
             },
         )
@@ -424,34 +440,14 @@ def _switches() -> Dict[str, Any]:
         return {}
 
 
-def _resolve(
-    found: traces.Found, numbers: Mapping[str, Optional[str]], settings: Mapping[str, Any]
-) -> Tuple[List[traces.Product], Dict[str, Optional[float]]]:
-    """Return the products with what the *numbers* of a few of them say of float32, and what stays unknown."""
-    products: List[traces.Product] = []
-    unknown = dict(found.unknown)
-    for one in found.products:
-        is_elsewhere = traces.FLOAT32_ELSEWHERE in one.format
-        if one.emulated or not (is_elsewhere or one.format == "fp32"):
-            products.append(one)
-            continue
-        kind = "conv" if one.is_convolution else "linear"
-        said = numbers.get(kind)
-        if said is not None and one.format in ("fp32", traces.FLOAT32_ELSEWHERE):
-            products.append(one._replace(format=said))
-        elif one.format == "fp32" and _is_strict(settings, kind):
-            products.append(one)
-        else:
-            what = one.format if is_elsewhere else f"float32 with oneDNN's {kind} switch open"
-            before = unknown.get(what, 0.0)
-            unknown[what] = None if before is None else before + one.flops
-    return products, unknown
-
-
-def _is_strict(settings: Mapping[str, Any], kind: str) -> bool:
-    """Whether oneDNN may compute float32 in nothing less; torch before 2.9 has no switch for it."""
-    part = "mkldnn.conv" if kind == "conv" else "mkldnn.matmul"
-    return settings.get(f"{part}.fp32_precision", "ieee") in ("ieee", "none")
+def _counts(numbers: float32.Seen) -> Dict[str, Dict[str, int]]:
+    """Return how many samples showed each format, by kind of product."""
+    counts: Dict[str, Dict[str, int]] = {}
+    for kind, formats in (*numbers.on_cpu.items(), *numbers.on_gpu.items()):
+        of_kind = counts.setdefault(kind, {})
+        for form in formats:
+            of_kind[form] = of_kind.get(form, 0) + 1
+    return counts
 
 
 def _remove_file(path: str) -> None:

@@ -20,7 +20,8 @@ _SCHEMAS = ("1.0", "1.1")  # of traces that are known, by how they begin
 _LAYER, _PRODUCT, _OWN = "hpcml:layer:", "hpcml:product:", "hpcml:own"
 _CHUNK = 1 << 20  # characters of a trace that are read at once
 _MOST_ROWS = 64  # of a window: the others are summed up without their layers
-FLOAT32_ELSEWHERE = "float32 on another device than a CPU"  # FP32 or TF32: the type does not tell
+# FP32 or TF32: the type does not tell
+FLOAT32_ON_GPU, FLOAT32_ELSEWHERE = "float32 on a GPU", "float32 on another device than a CPU or a GPU"
 
 _FORMATS = {
     "double": "fp64",
@@ -77,7 +78,30 @@ class Product(NamedTuple):
     layer: Optional[str]
     flops: float
     emulated: bool = False
-    is_convolution: bool = False
+    kind: str = "linear"  # or conv, rnn, attention: of another kind of layer, whose kernels are of another library
+    size: Optional[Tuple[Any, ...]] = None  # by which a library chooses its kernel: of `Matrices` or of a `Convolution`
+
+
+class Matrices(NamedTuple):
+    """The size of a product of matrices, (m, k) by (k, n)."""
+
+    m: int
+    k: int
+    n: int
+
+
+class Convolution(NamedTuple):
+    """The sizes of a convolution, as `torch.convolution` takes them."""
+
+    x: Tuple[int, ...]
+    weight: Tuple[int, ...]
+    stride: Tuple[int, ...]
+    padding: Tuple[int, ...]
+    dilation: Tuple[int, ...]
+    transposed: bool
+    output_padding: Tuple[int, ...]
+    groups: int
+    is_channels_last: bool
 
 
 class Found(NamedTuple):
@@ -202,6 +226,7 @@ class _Leaf(NamedTuple):
     flops: Optional[float]
     is_whole: bool = False  # what it contains is no product of its own
     is_emulated: bool = False
+    size: Optional[Tuple[Any, ...]] = None
 
     @property
     def is_known(self) -> bool:
@@ -252,8 +277,8 @@ class _Trace:
                 continue
             phase = _phase(up)
             layer = _layer(up) if phase != "backward" else self._layer_of_backward(up, layers)
-            is_convolution = "conv" in self._nodes[at].name
-            products.append(Product(leaf.format, phase, layer, leaf.flops, leaf.is_emulated, is_convolution))
+            kind = _kind(self._nodes[at].name)
+            products.append(Product(leaf.format, phase, layer, leaf.flops, leaf.is_emulated, kind, leaf.size))
         return Found(products, unknown, len(self._nodes))
 
     def _ids_above(self, at: int) -> Iterator[int]:
@@ -316,6 +341,15 @@ class _Trace:
         return None
 
 
+def _kind(operation: str) -> str:
+    name = operation.rpartition("::")[2].rstrip("_")
+    if _RECURRENT.match(name):
+        return "rnn"
+    if _ATTENTION.match(name):
+        return "attention"
+    return "conv" if "conv" in name else "linear"
+
+
 def _layer(up: Sequence[_Node]) -> Optional[str]:
     return next((node.name[len(_LAYER) :] for node in up if node.name.startswith(_LAYER)), None)
 
@@ -372,6 +406,25 @@ class _Tensors:
             raise TypeError(f"input {at} is no tensor")
         return list(shape)
 
+    def convolution(self) -> Optional[Convolution]:
+        """Return the sizes of a convolution, None where the trace does not tell them all."""
+        stride, padding, dilation, transposed, output_padding, groups = self.values[3:9]
+        lists = (stride, padding, dilation, output_padding)
+        if not all(isinstance(one, list) and all(isinstance(size, int) for size in one) for one in lists):
+            return None
+        strides = (self.inputs.get("strides") or [[]])[0]
+        return Convolution(
+            x=tuple(self.shape(0)),
+            weight=tuple(self.shape(1)),
+            stride=tuple(stride),
+            padding=tuple(padding),
+            dilation=tuple(dilation),
+            transposed=bool(transposed),
+            output_padding=tuple(output_padding),
+            groups=int(groups),
+            is_channels_last=len(strides) > 1 and strides[1] == 1 and self.shape(0)[1] > 1,
+        )
+
     def format(self, *positions: int) -> str:
         """Return the format of the factors at *positions*, by their type and device."""
         found = set()
@@ -383,7 +436,9 @@ class _Tensors:
             if device == "meta":
                 return "meta"
             form = _FORMATS.get(kind.group(1), kind.group(1))
-            found.add(FLOAT32_ELSEWHERE if form == "fp32" and not device.startswith("cpu") else form)
+            if form == "fp32" and not device.startswith("cpu"):
+                form = FLOAT32_ON_GPU if device.startswith("cuda") else FLOAT32_ELSEWHERE
+            found.add(form)
         return "x".join(sorted(found))
 
 
@@ -399,8 +454,11 @@ def _multiplied(name: str, of: _Tensors) -> Optional[_Leaf]:
 
 def _matrices(name: str, of: _Tensors) -> _Leaf:
     a, b = _MATRICES[name]
-    columns = of.shape(b)
-    return _Leaf(of.format(a, b), 2.0 * math.prod(of.shape(a)) * (columns[-1] if len(columns) > 1 else 1))
+    rows, columns = of.shape(a), of.shape(b)
+    is_plain = len(rows) > 1 and len(rows) == len(columns)
+    size = Matrices(rows[-2], rows[-1], columns[-1]) if is_plain else None
+    flops = 2.0 * math.prod(rows) * (columns[-1] if len(columns) > 1 else 1)
+    return _Leaf(of.format(a, b), flops, size=size)
 
 
 def _linear(_: str, of: _Tensors) -> _Leaf:
@@ -410,7 +468,8 @@ def _linear(_: str, of: _Tensors) -> _Leaf:
 def _convolution(name: str, of: _Tensors) -> _Leaf:
     is_transposed = name in _TRANSPOSED or (name in ("convolution", "_convolution") and of.values[6] is True)
     result = of.shape(0) if is_transposed else of.out
-    return _Leaf(of.format(0, 1), 2.0 * math.prod(result) * math.prod(of.shape(1)[1:]) if result else None)
+    flops = 2.0 * math.prod(result) * math.prod(of.shape(1)[1:]) if result else None
+    return _Leaf(of.format(0, 1), flops, size=of.convolution() if name == "convolution" else None)
 
 
 def _convolution_backward(_: str, of: _Tensors) -> _Leaf:

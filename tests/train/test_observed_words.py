@@ -206,3 +206,27 @@ def test_what_the_program_did_goes_before_what_the_device_can_do() -> None:
     assert _effective(has_observer=False, is_expected=True, probed="tf32") == (NOT_OBSERVED, None)
     assert _effective(has_observer=False, is_expected=True, probed=None) == (NOT_OBSERVED, None)
     assert _effective(has_observer=False, is_expected=False, probed=None) == (None, None)
+
+
+def _on_gpu(tf32: float, allowed: float, fp32: float = 0.0) -> list[Window]:
+    shares = {"tf32": tf32, "tf32 allowed": allowed, "fp32": fp32}
+    return [
+        _window(*((form, phase, form, share) for form, share in shares.items() for phase in ("forward", "backward")))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("windows", "words"),
+    [
+        # a permission that most products show to be used
+        (_on_gpu(80, 20), {"tf32": "tf32", "own": "tf32", "fp32": "not used(tf32)", "amp_bf16": "not used(tf32)"}),
+        (_on_gpu(50, 50), {"tf32": "tf32"}),
+        # one that few show: for TF32 that is not enough, and for FP32 too much
+        (_on_gpu(40, 60), {"tf32": UNKNOWN, "fp32": "mixed(60 % tf32 allowed, 40 % tf32: tf32)"}),
+        (_on_gpu(0, 100), {"tf32": UNKNOWN, "own": "tf32 allowed", "fp32": "tf32 allowed"}),
+        (_on_gpu(0, 40, 60), {"fp32": "mixed(60 % fp32, 40 % tf32 allowed: tf32 allowed)"}),
+        (_on_gpu(50, 40, 10), {"tf32": "mixed(50 % tf32, 40 % tf32 allowed: tf32 allowed, 10 % fp32: fp32)"}),
+    ],
+)
+def test_tf32_is_a_permission(windows: list[Window], words: dict[str, str]) -> None:
+    assert {asked: name_observed(windows, asked, "float32") for asked in words} == words

@@ -206,14 +206,14 @@ def test_a_switch_that_is_flipped_is_recorded_and_the_numbers_say_what_came_of_i
 
     (window,) = told.details
     assert window["switches"]["mkldnn.matmul.fp32_precision"] == "bf16"
-    numbers = window["evidence"]["numbers"]["linear"]
+    (numbers,) = window["evidence"]["numbers"]["linear"]
     assert numbers in ("fp32", "bf16")  # a CPU with AMX may do as it is told
     assert {row["format"] for row in window["rows"]} == {numbers}
 
 
 def test_without_numbers_an_open_switch_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     mkldnn: Any = torch.backends.mkldnn
-    monkeypatch.setattr("hpcml_train.torch.fingerprint.sample", lambda *_: None)
+    monkeypatch.setattr("hpcml_train.torch.samples.sample", lambda *_: None)
     with watching() as told:
         mkldnn.matmul.fp32_precision = "bf16"
         train(whole)

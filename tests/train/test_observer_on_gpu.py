@@ -1,0 +1,172 @@
+"""What is seen of programs on a real GPU, with PyTorch's switches as a program finds or sets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+from tests.train.test_torch_observer import Told, watching
+
+HAS_TF32 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.torch,
+    pytest.mark.skipif(not HAS_TF32, reason="no GPU with TF32"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch.compile's own
+    pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the old switches"),
+]
+KINDS = ("linear", "conv", "rnn")
+
+
+@pytest.fixture(autouse=True)
+def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch's own, put back after the test."""
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    parts = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    before = [part.fp32_precision for part in parts]
+    yield
+    for part, value in zip(parts, before, strict=True):
+        part.fp32_precision = value
+
+
+def allow(*kinds: str) -> None:
+    for kind, part in zip(
+        KINDS, (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn), strict=True
+    ):
+        part.fp32_precision = "tf32" if kind in kinds else "ieee"
+
+
+class Net(nn.Module):
+    """A convolution, a recurrent layer and a product of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.rnn, self.linear = nn.Conv2d(64, 64, 3, padding=1), nn.LSTM(256, 256), nn.Linear(256, 512)
+
+    def forward(self, x: Any) -> Any:
+        y = self.conv(x).relu()  # (batch, 64, 16, 16)
+        states, _ = self.rnn(y.flatten(2).transpose(0, 1).contiguous())  # (64, batch, 256)
+        return self.linear(states)
+
+
+def trained(model: nn.Module | None = None, *, context: Any = None, x: Any = None, steps: int = 4) -> Told:
+    with watching() as told:
+        torch.manual_seed(0)
+        model = (model or Net()).cuda()
+        x = torch.randn(32, 64, 16, 16) if x is None else x
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            if context is None:
+                loss = model(x.cuda()).square().mean()
+            else:
+                with context():
+                    loss = model(x.cuda()).square().mean()
+            loss.backward()
+            optimizer.step()
+    return told
+
+
+def by_layer(told: Told, phase: str = "forward") -> dict[str | None, str]:
+    return {row.layer: row.format for row in told.windows[0].rows if row.phase == phase}
+
+
+@pytest.mark.parametrize("kinds", [(), KINDS, ("conv", "rnn"), ("linear",), ("rnn",)])
+def test_each_kind_of_layer_has_the_format_that_its_own_switch_allows(kinds: tuple[str, ...]) -> None:
+    allow(*kinds)
+
+    told = trained()
+
+    wanted = {kind: "tf32" if kind in kinds else "fp32" for kind in KINDS}
+    assert by_layer(told) == by_layer(told, "backward") == wanted
+    assert told.word("fp32") == "fp32" or kinds
+    assert told.word("tf32") == "tf32" or set(kinds) != set(KINDS)
+
+
+PRODUCTS = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Flatten(2), nn.Linear(256, 512))
+
+
+def test_a_context_that_says_float32_is_seen_as_a_program_without_one() -> None:
+    allow(*KINDS)
+
+    told = trained(PRODUCTS, context=lambda: torch.autocast("cuda", dtype=torch.float32))
+
+    assert told.word("tf32") == "tf32"
+
+
+@pytest.mark.parametrize(("dtype", "word"), [(torch.bfloat16, "amp_bf16"), (torch.float16, "amp_fp16")])
+def test_autocast_is_seen_with_the_switches_open(dtype: Any, word: str) -> None:
+    allow(*KINDS)
+
+    assert trained(PRODUCTS, context=lambda: torch.autocast("cuda", dtype=dtype)).word(word) == word
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_recurrent_layers_are_in_fp16_in_every_autocast(dtype: Any) -> None:
+    """PyTorch casts what cuDNN gets to FP16, whatever type the context has."""
+    told = trained(context=lambda: torch.autocast("cuda", dtype=dtype))
+
+    assert by_layer(told)["rnn"] == by_layer(told, "backward")["rnn"] == "fp16"
+
+
+def test_a_convolution_that_cudnn_keeps_in_fp32_is_only_said_to_be_allowed_tf32() -> None:
+    """A picture of one channel: seen in cuDNN 9.19 on an H200."""
+    allow(*KINDS)
+    model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.Flatten(), nn.LazyLinear(64))
+    model(torch.randn(2, 1, 28, 28))
+
+    told = trained(model, x=torch.randn(64, 1, 28, 28))
+
+    assert by_layer(told)["2"] == by_layer(told)["4"] == "tf32"
+    assert by_layer(told)["0"] in ("tf32 allowed", "tf32")
+    assert told.word("tf32") == "tf32"
+    assert told.word("fp32") == "not used(tf32)"
+
+
+@pytest.mark.parametrize(("kinds", "word"), [((), "fp32"), (KINDS, "tf32")])
+@pytest.mark.parametrize("net", ["linear", "conv"])
+def test_compiled_programs_are_told_by_their_switches_and_by_products_of_their_sizes(
+    kinds: tuple[str, ...], word: str, net: str
+) -> None:
+    allow(*kinds)
+    torch._dynamo.reset()
+    if net == "linear":
+        model, x = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)), torch.randn(128, 256)
+    else:
+        model, x = nn.Sequential(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Conv2d(64, 32, 3)), torch.randn(16, 64, 20, 20)
+
+    told = trained(torch.compile(model.cuda()), x=x, steps=12)
+
+    assert told.word(word) == word
+
+
+def test_compiled_autocast_is_seen() -> None:
+    allow(*KINDS)
+    torch._dynamo.reset()
+    model = torch.compile(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).cuda())
+
+    told = trained(
+        model, x=torch.randn(128, 256), steps=12, context=lambda: torch.autocast("cuda", dtype=torch.bfloat16)
+    )
+
+    assert told.word("amp_bf16") == "amp_bf16"
+
+
+def test_attention_in_float32_keeps_to_fp32() -> None:
+    """Kernels of torch's own; the numbers are those of FP32 though TF32 is allowed."""
+    allow(*KINDS)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(4, 8, 128, 64, device="cuda") for _ in range(3))
+
+    with nn.attention.sdpa_kernel(nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+        found = nn.functional.scaled_dot_product_attention(q, k, v)
+
+    wide = (one.double() for one in (q, k, v))
+    exact = nn.functional.scaled_dot_product_attention(*wide)
+    assert float((found - exact).norm() / exact.norm()) < 5e-6
