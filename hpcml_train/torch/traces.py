@@ -278,7 +278,11 @@ class _Trace:
             phase = _phase(up)
             layer = _layer(up) if phase != "backward" else self._layer_of_backward(up, layers)
             kind = _kind(self._nodes[at].name)
-            products.append(Product(leaf.format, phase, layer, leaf.flops, leaf.is_emulated, kind, leaf.size))
+            sizes = (
+                node.leaf.size for node in up if node.leaf is not None
+            )  # cuDNN's operation lies in torch's general one
+            size = next((size for size in sizes if size is not None), None)
+            products.append(Product(leaf.format, phase, layer, leaf.flops, leaf.is_emulated, kind, size))
         return Found(products, unknown, len(self._nodes))
 
     def _ids_above(self, at: int) -> Iterator[int]:
