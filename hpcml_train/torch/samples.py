@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import nn
@@ -118,10 +118,8 @@ def take_linear(
 ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return rows, columns and products of the linear layer *module*, which has a bias or None."""
     columns = _spread(weight.shape[0])
-    places = [_unravel(at, y.shape[:-1]) for at in _spread(math.prod(y.shape[:-1]))]
-    rows = torch.stack([x[place] for place in places])
-    products = torch.stack([y[place][columns] for place in places]).double()
-    return rows, weight[columns], _without_bias(module, products, columns)
+    rows = _unravelled(_spread(math.prod(y.shape[:-1])), y.shape[:-1])
+    return x[rows], weight[columns], _without_bias(module, y[rows][:, columns].double(), columns)
 
 
 def take_convolution(
@@ -136,41 +134,45 @@ def take_convolution(
     columns = _spread(y.shape[1] // module.groups)  # all of the first group: they have the inputs in common
     inputs = x.shape[1] // module.groups
     weights = weight[:inputs, columns].transpose(0, 1) if module.transposed else weight[columns]
-    patches, products = [], []
-    images, by_place = y.shape[0], y.movedim(1, -1)
-    for image, *place in (_unravel(at, (images, *y.shape[2:])) for at in _spread(y.numel() // y.shape[1])):
-        patches.append(_patch(module, x[image, :inputs], place).flatten())
-        products.append(by_place[image][tuple(place)][columns])
-    found = _without_bias(module, torch.stack(products).double(), columns)
-    return torch.stack(patches), weights.flatten(1), found
+    images, *places = _unravelled(_spread(y.numel() // y.shape[1]), (y.shape[0], *y.shape[2:]))
+    at: Any = (images, slice(None), *places)
+    products = y[at][:, columns].double()
+    return _patches(module, x, inputs, images, places), weights.flatten(1), _without_bias(module, products, columns)
 
 
-def _patch(module: Any, image: torch.Tensor, place: List[int]) -> torch.Tensor:  # noqa: ANN401
-    """Return the inputs (channels, *kernel) of the result at *place*, on the CPU, zeros where there is none."""
-    patch = torch.zeros(image.shape[0], *module.kernel_size)
-    # by axis: the taps that reach an input, and which
-    reached = [
-        [(k, from_) for k in range(size) if (from_ := _input_of(module, axis, at, k)) in range(image.shape[1 + axis])]
-        for axis, (at, size) in enumerate(zip(place, module.kernel_size))  # noqa: B905 - this Python may be 3.8
-    ]
-    if not all(reached):
-        return patch
-    first, last = ([end(at for _, at in axis) for axis in reached] for end in (min, max))
-    part = image
-    for axis in range(len(place)):
-        part = part.narrow(1 + axis, first[axis], last[axis] + 1 - first[axis])
-    part, by_tap = part.cpu().movedim(0, -1), patch.movedim(0, -1)
-    for taps in itertools.product(*reached):
-        by_tap[tuple(k for k, _ in taps)] = part[tuple(at - first[axis] for axis, (_, at) in enumerate(taps))]
-    return patch
+def _patches(
+    module: Any,  # noqa: ANN401
+    x: torch.Tensor,
+    channels: int,
+    images: torch.Tensor,
+    places: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """Return the inputs (m, channels x kernel) of the results at *places* of *images*, on the CPU.
+
+    Zeros are where there is no input. Of *x* the first *channels* count.
+    """
+    taps = list(itertools.product(*map(range, module.kernel_size)))
+    inside = torch.ones(len(images), len(taps), dtype=torch.bool)
+    found = []
+    for axis, place in enumerate(places):
+        ks = torch.tensor([tap[axis] for tap in taps])
+        at = _inputs_of(module, axis, place[:, None], ks)  # (m, taps)
+        size = x.shape[2 + axis]
+        inside &= (at >= 0) & (at < size)
+        found.append(at.clamp(0, size - 1)[:, None])
+    patches = x[(images[:, None, None], torch.arange(channels)[:, None], *found)].cpu()
+    return torch.where(inside[:, None], patches, torch.zeros(())).flatten(1)
 
 
-def _input_of(module: Any, axis: int, at: int, k: int) -> int:  # noqa: ANN401
-    """Return which input along *axis* the tap *k* of the kernel takes for the result *at*; -1: none."""
-    stride, padding, offset = module.stride[axis], module.padding[axis], k * module.dilation[axis]
+def _inputs_of(module: Any, axis: int, at: torch.Tensor, k: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+    """Return which inputs along *axis* the taps *k* of the kernel take for the results *at*; -1: none."""
+    stride: int = module.stride[axis]
+    padding: int = module.padding[axis]
+    offset: torch.Tensor = k * module.dilation[axis]
     if not module.transposed:
-        return int(at * stride - padding + offset)
-    return -1 if (at + padding - offset) % stride else int((at + padding - offset) // stride)
+        return at * stride - padding + offset
+    before = at + padding - offset
+    return torch.where(before % stride == 0, before // stride, torch.tensor(-1))
 
 
 def _without_bias(module: Any, products: torch.Tensor, columns: List[int]) -> torch.Tensor:  # noqa: ANN401
@@ -200,9 +202,11 @@ def _first_step(module: Any, x: torch.Tensor) -> Optional[FirstStep]:  # noqa: A
     return FirstStep(inputs[rows].cpu(), of_gates[0], biases, first[rows][:, columns].cpu(), module.mode)
 
 
-def _unravel(at: int, shape: Any) -> Tuple[int, ...]:  # noqa: ANN401 - a torch.Size
-    found: List[int] = []
+def _unravelled(places: Sequence[int], shape: Sequence[int]) -> Tuple[torch.Tensor, ...]:
+    """Return the index along each dimension of *shape* of the flat *places*."""
+    found: List[torch.Tensor] = []
+    rest = torch.tensor(places)
     for size in reversed(shape):
-        found.insert(0, at % size)
-        at //= size
+        found.insert(0, rest % size)
+        rest = rest // size
     return tuple(found)
