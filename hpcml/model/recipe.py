@@ -206,7 +206,10 @@ def find_program(name: str, shipped: Path, own: Path | None) -> Path:
 
 def outcome(recipe: Recipe, framework: str, precision: PrecisionName, device: Device, label: str) -> PrecisionOutcome:
     """Return whether and how *precision* runs, by the same rules that planning applies; *label* names the device."""
-    reason = why_refused(precision, device, framework) or recipe.why_not(precision, framework)
+    settings = {"model.framework": framework, "device": device.kind, "precision": precision.name}
+    rules = (rule for rule in recipe.requires if settings.keys() >= {*rule.settings})  # the others ask for more
+    complaints = (complaint for rule in rules if (complaint := rule.complaint(settings)) is not None)
+    reason = why_refused(precision, device, framework) or recipe.why_not(precision, framework) or next(complaints, None)
     numerics = decide_numerics(precision, Numerics.auto, device, framework) if reason is None else None
     return PrecisionOutcome(
         recipe=recipe.name, framework=framework, precision=precision, device=label, numerics=numerics, reason=reason
@@ -373,7 +376,7 @@ class Requirement:
         applies = all(settings.get(name) in _as_list(wanted) for name, wanted in self.when.items())
         if not applies or self._holds(settings):
             return None
-        first, *others = (f"{name}={_typed(settings[name])}" for name in self.settings)
+        first, *others = (f"{name}={_typed(settings[name])}" for name in dict.fromkeys(self.settings))
         where = f" with {', '.join(others)}" if others else ""
         return f"{first}{where} must be {self._demand()}{self._reason()}"
 

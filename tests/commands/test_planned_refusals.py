@@ -196,3 +196,24 @@ def test_the_plan_says_how_a_batch_and_a_model_are_divided(tmp_path: Path) -> No
     assert (shared.plan.part_size, shared.plan.stages) == (16, None)
     assert (cut.plan.part_size, cut.plan.stages) == (64, 3)
     assert (own.plan.part_size, own.plan.stages) == (None, None)
+
+
+@pytest.mark.parametrize("model", ["lstm", "seq2seq"])
+def test_recurrent_networks_in_bf16_by_autocast_are_refused_on_a_gpu_where_pytorch_takes_fp16(
+    model: str, tmp_path: Path
+) -> None:
+    words = [f"model={model}", "resources.gpus_per_node=1"]
+    with chdir(tmp_path):
+        plan_all(compose_from_cli([*words, "precision=amp_fp16"], project=tmp_path), ONE_GPU)
+        plan_all(
+            compose_from_cli([f"model={model}", "precision=amp_bf16"], project=tmp_path), Machine(cores=2, gpus=[])
+        )
+
+        with pytest.raises(ConfigError) as caught:
+            plan_all(compose_from_cli([*words, "precision=amp_bf16"], project=tmp_path), ONE_GPU)
+
+    assert str(caught.value) == (
+        "precision=amp_bf16 with model.framework=torch, device=cuda "
+        "must be fp64 or fp32 or tf32 or amp_fp16 or fp16 or bf16: "
+        "PyTorch computes recurrent layers in FP16 in every autocast on a GPU (docs/precision)"
+    )
