@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from hpcml.commands.follow import Glimpse, Watcher, look_unless_removed
 from hpcml.errors import ConfigError
-from hpcml.model.failure_causes import without_colours
+from hpcml.model.failure_causes import printed_lines
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.files import open_inside
@@ -259,8 +259,8 @@ def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
     terminal would obey is replaced by ``?``.
     """
     for path in sorted(run_dir.logs.glob("*-rank*.err"), key=_attempt_of, reverse=True):
-        plain = without_colours(_tail(run_dir, path, _LAST_WORDS_BYTES)).expandtabs()
-        said = [line for line in plain.splitlines() if line.strip()]
+        plain = _tail(run_dir, path, _LAST_WORDS_BYTES).expandtabs()
+        said = [line for line in printed_lines(plain) if line.strip()]
         if said:
             return ["".join(c if c.isprintable() else "?" for c in line) for line in said[-lines:]]
     return []

@@ -71,6 +71,8 @@ _WHAT = re.compile(r" +what\(\): +(?P<message>.*)")  # its next line
 _OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
 _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
 _FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # control sequences (CSI) of ECMA-48
+# Those that move the cursor up, down, to a column or to a place of the screen, by which what was printed is drawn over.
+TO_ANOTHER_LINE = re.compile(r"\x1b\[[0-9;]*[ABEFGHdf]")
 _NO_INPUT = re.compile(r"^(\[rank\d+\]: ?)?EOFError: EOF when reading a line\s*\Z", re.MULTILINE)
 _GIVE_ANSWERS = "it asked for input, and nobody is there to type it: give it as an argument, or in a file that it reads"
 
@@ -193,6 +195,15 @@ def without_colours(printed: str) -> str:
     return _FOR_TERMINALS.sub("", printed)
 
 
+def printed_lines(printed: str) -> list[str]:
+    r"""Return the lines of what was *printed*, without colours; what is drawn over them begins a line of its own.
+
+    >>> printed_lines("\x1b[2K\x1b[1Gloss \x1b[1m0.5\x1b[0m\x1b[2K\x1b[1Gloss 0.4\rloss 0.3\n")
+    ['', 'loss 0.5', 'loss 0.4', 'loss 0.3']
+    """
+    return without_colours(TO_ANOTHER_LINE.sub("\n", printed)).splitlines()
+
+
 def last_exception(printed: str) -> str | None:
     r"""Return type and message of the last exception whose traceback was *printed*, as far as one line has it, or None.
 
@@ -205,7 +216,7 @@ def last_exception(printed: str) -> str | None:
     found: list[str] = []
     terminated = ""  # the type of a C++ exception
     rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
-    for line in without_colours(printed).splitlines():
+    for line in printed_lines(printed):
         if begins := _TRACEBACK.match(line):
             rank = begins["rank"] or ""
         elif ended := _TERMINATED.match(line):

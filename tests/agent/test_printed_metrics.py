@@ -50,6 +50,18 @@ def test_what_a_bar_of_progress_prints_over_itself_is_read_while_it_does_and_no_
     assert [picked.value for picked in last] == values[-1:]
 
 
+def test_lines_that_a_program_draws_over_each_other_are_read_while_it_does(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("".join(f"\x1b[2K\x1b[1Gstep {step} \x1b[1mloss\x1b[0m {step / 8}" for step in range(4)))
+    reading = scanner(out)
+
+    live = [*reading.scan(), *reading.scan()]
+    last = [*reading.scan(to_the_end=True)]
+
+    assert [(picked.step, picked.value) for picked in live] == [(0, 0.0), (1, 0.125), (2, 0.25)]
+    assert [(picked.step, picked.value) for picked in last] == [(3, 0.375)]
+
+
 def test_the_last_line_counts_without_its_newline_once_all_is_said(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("step 2 loss 0.25")

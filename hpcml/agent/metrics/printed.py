@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.agent.metrics.follow import MetricsFollower
-from hpcml.model.failure_causes import without_colours
+from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_sources import MetricRule
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
@@ -21,6 +21,7 @@ from hpcml_client.journal import JournalWriter
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
 _LONGEST_LINE_BYTES = 1 << 20
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
+_DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _AROUND_NUMBERS = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 
 
@@ -66,7 +67,7 @@ class StdoutScanner:
             while True:
                 file.seek(self._offset)
                 data = file.read(_CHUNK_BYTES)
-                end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # a bar of progress begins with a carriage return
+                end = _end_of_lines(data)
                 if not end and len(data) >= _LONGEST_LINE_BYTES:
                     end = len(data)  # no line is that long: step over it
                 if not end and to_the_end:
@@ -74,7 +75,7 @@ class StdoutScanner:
                 if not end:
                     return
                 self._offset += end
-                for line in without_colours(data[:end].decode("utf-8", "replace")).splitlines():
+                for line in printed_lines(data[:end].decode("utf-8", "replace")):
                     yield from self._pick(line)
                 if not to_the_end:
                     return
@@ -101,6 +102,13 @@ class StdoutScanner:
             return  # the words matched, the number did not: not ours to guess
         self.counts[name] += 1
         yield Picked(name=name, value=value, step=step, is_counted=not step_text)
+
+
+def _end_of_lines(data: bytes) -> int:
+    """Return where the last line of *data* ends that is complete: what draws over it has begun; 0 where none is."""
+    end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # a bar of progress begins with a carriage return
+    moves = _DRAWN_OVER.finditer(data, end) if b"\x1b[" in data[end:] else ()
+    return max((move.start() for move in moves), default=end)
 
 
 @dataclass(slots=True)
