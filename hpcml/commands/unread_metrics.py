@@ -10,16 +10,24 @@ from fnmatch import fnmatchcase
 from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
 from hpcml.errors import HpcmlError
+from hpcml.model.failure_causes import printed_lines
 from hpcml.runs.working_directory import written_files
 
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
+_NAMEABLE = re.compile(r"[\w./ +,=@()&-]+")  # what neither a shell, nor Hydra, nor a pattern reads as something else
+# Date and time in a name, by which the next run's will be another: "outputs/2026-11-26/08-34-15/history.jsonl"
+_MOMENT = re.compile(
+    r"(?<!\d)(?:20\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T. ]?[0-2]\d[-_.]?[0-5]\d(?:[-_.]?[0-5]\d)?)?"
+    r"|[0-2]\d[-_.][0-5]\d[-_.][0-5]\d|1\d{9})(?!\d)"
+)
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|reward|return|bleu|f1|auc|iou|map|mse|mae|rmse"
 _OF_WHAT = r"(?: +(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=]|\bis\b:?|\bwas\b:?)"
 # A name that ends in a word for what is measured, and a number: "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000";
 # or goes on: "Accuracy of the network on the 10000 test images: 54 %", "The RMSE of prediction is: 0.445".
 _LINE = re.compile(
-    rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?[A-Za-z_]{{0,30}}(?:{_MEASURED})(?:@\d+)?[\"']?(?:{_OF_WHAT})? *)"
+    rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?"
+    rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{_MEASURED})(?:@\d+)?[\"']?(?:{_OF_WHAT})? *)"
     r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
     re.IGNORECASE,
 )
@@ -28,7 +36,9 @@ _LINE = re.compile(
 def advice(launched: Launched) -> str:
     """Return in words what would make hpcml read a metric of this run, whose program reported none."""
     for file in _written_tables(launched):
-        return f"workload.metrics_from='[auto,{file}]' reads the file that it wrote"
+        lasting = _MOMENT.sub("*", file)
+        named = lasting if re.fullmatch(r"[\w./*-]+", lasting, re.ASCII) else f'"{lasting}"'  # Hydra asks for quotes
+        return f"workload.metrics_from='[auto,{named}]' reads the file that it wrote"
     if rule := suggested_rule(last_printed(launched.run_dir)):
         return f"workload.metrics='[{rule}]' reads one from what it printed"
     return (
@@ -40,12 +50,13 @@ def advice(launched: Launched) -> str:
 def suggested_rule(printed: str) -> str | None:
     """Return a rule for the last line of *printed* that looks like a metric; None where none does.
 
+    Of that line it is the last one, and one of the training only where there is no other.
     Where it would take values of other lines too ("Training: loss 2.1" and "Validation: loss 2.3"), it begins with a
     word that tells this one.
     """
-    lines = [line[-_LONGEST:] for line in printed.splitlines()]
+    lines = [line[-_LONGEST:] for line in printed_lines(printed)]
     for line in reversed(lines):
-        for found in reversed(list(_LINE.finditer(line))):
+        for found in sorted(_LINE.finditer(line), key=_is_of_interest, reverse=True):
             plain = found["before"].lstrip()
             words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub("[\"']", ".", plain)))
             plain = re.sub(r"(?<= )\d+\b", "", plain)
@@ -56,8 +67,13 @@ def suggested_rule(printed: str) -> str | None:
             elif any(re.search(r"\w$", head) for head in heads):  # the end of another name
                 words = rf"\b{words}"
             name = re.sub(r"_(?:is|was)$", "", re.sub(r"\W+", "_", plain).strip("_").lower())
-            return f'{{pattern: "{words}(?P<value>{value})", name: {name}}}'
+            named = name if name.isascii() else f'"{name}"'
+            return f'{{pattern: "{words}(?P<value>{value})", name: {named}}}'
     return None
+
+
+def _is_of_interest(found: re.Match[str]) -> tuple[bool, int]:
+    return "train" not in found["before"].lower(), found.start()
 
 
 def _telling_word(head: str, heads: Sequence[str]) -> str | None:
@@ -77,5 +93,5 @@ def _written_tables(launched: Launched) -> Iterator[str]:
         place = os.path.relpath(launched.run_dir.work / file.path, launched.manifest.plan.cwd)
         if any(fnmatchcase(place, word) for word in launched.manifest.run.workload.metrics_from):
             continue  # it was read, and what was wrong with it is said
-        if place.endswith(_SUFFIXES) and re.fullmatch(r"[\w./-]+", place) and not place.startswith(".."):
+        if place.endswith(_SUFFIXES) and _NAMEABLE.fullmatch(place) and not place.startswith(".."):
             yield place

@@ -5,6 +5,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
+
 from hpcml.runs.layout import RunDir
 from tests.cli.command_line import Hpcml, said_in_one_line
 
@@ -107,15 +109,29 @@ def test_a_program_of_which_nothing_is_known_is_said_to_have_reported_nothing(hp
     assert "the only run has precision=own" in said_in_one_line(alone)
 
 
-def test_a_file_of_metrics_that_was_named_is_not_advised_again(hpcml: Hpcml) -> None:
-    write = ["--", "bash", "-c", "echo begin > words.csv; echo acc 0.5 >> words.csv"]
+@pytest.mark.parametrize(
+    ("file", "said"), [("words.csv", "[auto,words.csv]"), ("mes résultats, 1.csv", '[auto,"mes résultats, 1.csv"]')]
+)
+def test_a_file_of_metrics_that_was_named_is_not_advised_again(hpcml: Hpcml, file: str, said: str) -> None:
+    write = ["--", "bash", "-c", f"echo begin > '{file}'; echo acc 0.5 >> '{file}'"]
 
     advised = hpcml("run", *write)
-    named = hpcml("run", "workload.metrics_from=[auto,words.csv]", *write)
+    named = hpcml("run", f"workload.metrics_from={said}", *write)
 
-    assert "workload.metrics_from='[auto,words.csv]' reads the file that it wrote" in advised.stderr
+    assert f"workload.metrics_from='{said}' reads the file that it wrote" in advised.stderr
     assert "reads the file" not in named.stderr
-    assert "words.csv: the program wrote no number there" in named.stderr
+    assert f"{file}: the program wrote no number there" in named.stderr
+
+
+def test_a_file_named_by_its_moment_is_advised_by_a_pattern_that_finds_the_next_ones(hpcml: Hpcml) -> None:
+    place = "outputs/$(date +%Y-%m-%d/%H-%M-%S)"
+    write = ["--", "bash", "-c", f'mkdir -p {place}; echo {{\\"loss\\": 0.5}} | tee {place}/history_$(date +%s).jsonl']
+
+    advised = hpcml("run", *write)
+    named = hpcml("run", "workload.metrics_from=[auto,outputs/*/*/history_*.jsonl]", "objective.metric=loss", *write)
+
+    assert "workload.metrics_from='[auto,outputs/*/*/history_*.jsonl]' reads the file" in advised.stderr
+    assert "COMPLETED loss 0.5" in named.stdout
 
 
 def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from hpcml.commands.unread_metrics import suggested_rule
 from hpcml.config.compose import compose_from_cli
+from hpcml.model.failure_causes import printed_lines
 
 PRINTED = {
     "====> Test set loss: 309.7743": ("test_set_loss", "309.7743"),
@@ -23,6 +24,7 @@ PRINTED = {
     "Accuracy on test set = 0.97": ("accuracy_on_test_set", "0.97"),
     "Accuracy of the network on the 10000 test images: 54 %": ("accuracy_of_the_network_on_the_test_images", "54"),
     "loss after 20 steps was 0.5": ("loss_after_steps", "0.5"),
+    "Epoch 2 perte_validée loss: 0.25": ("perte_validée_loss", "0.25"),
     "loss of precision in 3 layers: 7\nmean loss 0.25": ("mean_loss", "0.25"),
 }
 
@@ -56,6 +58,17 @@ Validation Results - Epoch: 2 Avg loss: 2.19
         ("val_loss=0.9\nloss=0.5\nval_loss=0.8\nloss=0.4\n", "loss", ["0.5", "0.4"]),
         ("epoch 1 loss 0.5\nepoch 2 loss 0.4\n", "loss", ["0.5", "0.4"]),
         ("loss after 5 steps: 0.5\nloss after 10 steps: 0.4\n", "loss_after_steps", ["0.5", "0.4"]),
+        (
+            "\x1b[2K\x1b[1G1 \x1b[32mloss\x1b[0m: 0.5 acc: 71.0%\x1b[2K\x1b[1G2 \x1b[32mloss\x1b[0m: 0.4 acc: 72.0%\n",
+            "acc",
+            ["71.0%", "72.0%"],
+        ),
+        (
+            "[0]\teval-error:0.2\ttrain-error:0.1\n[1]\teval-error:0.12\ttrain-error:0.05\n",
+            "eval_error",
+            ["0.2", "0.12"],
+        ),
+        ("epoch 1 val/loss: 0.5 val/acc: 0.7\n", "val_acc", ["0.7"]),
         ("Train Epoch: 1 [0/9]\tLoss: 2.3\nTest: Loss: 2.1\n", "test_loss", ["2.1"]),
     ],
 )
@@ -66,7 +79,7 @@ def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, valu
 
     (rule,) = point.run.workload.metrics
     assert rule.name == name
-    assert [found["value"] for found in re.finditer(rule.pattern, printed)] == values
+    assert [found["value"] for found in re.finditer(rule.pattern, "\n".join(printed_lines(printed)))] == values
 
 
 @pytest.mark.parametrize("printed", ["", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12"])
