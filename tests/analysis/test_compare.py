@@ -412,6 +412,13 @@ def test_levels_that_never_share_a_cell_are_refused() -> None:
         compare(arm("fp32", FP32) + there, {})
 
 
+def test_what_runs_without_any_metric_were_to_be_judged_by_is_no_disagreement() -> None:
+    mute = [replace(one, params={**one.params, "objective.metric": "val_loss"}, metrics={}) for one in two_arms()]
+    renamed = [replace(one, uid=f"{one.uid}0") for one in mute]
+
+    assert compare([*two_arms(), *renamed], {}, ComparisonRequest()).metric == "val_accuracy"
+
+
 @pytest.mark.parametrize(("key", "value"), [("metric", "val_loss"), ("goal", "min"), ("margin", 0.02)])
 def test_runs_with_different_objectives_are_refused(key: str, value: object) -> None:
     runs = two_arms()

@@ -26,6 +26,17 @@ def judged(ours: list[float | None], theirs: list[float | None], request: Compar
     return compare(arm("fp32", theirs) + arm("tf32", ours), {}, request).cells[0].rows[1]
 
 
+def test_arms_of_which_no_metric_was_ever_read_are_not_unstable() -> None:
+    there = arm("fp32", [*TEN]) + arm("tf32", [*TEN])
+    mute = [replace(one, uid=f"{one.uid}0", metrics={}, params={**one.params, "training.steps": 5}) for one in there]
+
+    cells = compare([*mute, *there], {}, LARGE).cells
+
+    assert [[row.verdict for row in cell.rows] for cell in cells if cell.rows[1].n_without_metric] == [
+        ["reference", "inconclusive"]
+    ]
+
+
 def test_two_survivors_of_ten_are_no_evidence() -> None:
     row = judged([TEN[0] + 0.001, TEN[1], *[math.nan] * 8], [*TEN])
 

@@ -69,9 +69,12 @@ def with_worst_case(losses: Losses, arm: Arm, terms: Terms) -> Losses:
 def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
     """Return *verdict*, or "unstable" where the runs that were lost forbid it.
 
+    Where all that is known of both is that no run reported the metric, nothing is known of how either did.
     Nothing may be said where either arm lost more than one run of five; nothing good of an arm that lost a larger share
     than the reference, and nothing bad of one that lost a smaller share.
     """
+    if _is_mute(arm) and _is_mute(reference):
+        return "inconclusive"
     (lost, n), (other_lost, other_n) = _counts(arm), _counts(reference)
     if lost * _MOST_LOST > n or other_lost * _MOST_LOST > other_n:
         return "unstable"
@@ -90,6 +93,11 @@ def lost_words(arm: Arm, reference: Arm) -> str:
         f"{lost}/{n} runs {how}, against {other_lost}/{other_n} of {reference.level} "
         f"(p = {_p_more(arm, reference):.2g})"
     )
+
+
+def _is_mute(arm: Arm) -> bool:
+    """Tell whether all runs of *arm* that count completed, and reported no such metric."""
+    return bool(arm.without_metric) and not arm.ok and len(lost_runs(arm)) == len(arm.without_metric)
 
 
 def _p_more(arm: Arm, reference: Arm) -> float:

@@ -69,7 +69,7 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
     if not runs:
         raise ComparisonError("no runs to judge: none matches the selection")
     distinct = with_distinct_settings(runs)
-    metric = metric or _agreed(distinct, "metric", runs)
+    metric = metric or _agreed_metric(runs)
     if not any(metric in run.metrics for run in runs):
         known = sorted({name for run in runs for name in run.metrics})
         near = suggest(metric, known) or (_offered(known) if known else f"they have {_NO_METRICS}")
@@ -129,6 +129,13 @@ def _margin_of(run: RunRecord, metric: str) -> float | None:
     own = run.params.get("objective.margin") if run.params.get("objective.metric") == metric else None
     value = run.params.get(f"objective.margins.{metric}") if own is None else own
     return value if isinstance(value, int | float) else None
+
+
+def _agreed_metric(runs: Sequence[RunRecord]) -> str:
+    """Return the objective's metric; where runs disagree, those have no say that recorded no metric at all."""
+    if len({run.params.get("objective.metric") for run in with_distinct_settings(runs)}) > 1:
+        runs = [run for run in runs if run.metrics] or runs
+    return _agreed(with_distinct_settings(runs), "metric", runs)
 
 
 def _agreed(distinct: Sequence[RunRecord], word: str, runs: Sequence[RunRecord], metric: str | None = None) -> str:
