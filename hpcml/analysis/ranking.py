@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from hpcml.analysis.compare.factor import differing_settings, factor_name, setting_of
 from hpcml.analysis.compare.objective import Yardstick, find_yardstick
 from hpcml.errors import ComparisonError
 from hpcml.model.query_results import Ranked, Ranking
@@ -43,21 +44,31 @@ def rank(
     having = [(run, value, step) for run, value, step in found if value is not None and math.isfinite(value)]
     sign = -1 if yardstick.higher_is_better else 1
     having.sort(key=lambda each: (sign * each[1], each[0].uid))
+    differing = [key for key in differing_settings([run for run, _, _ in having]) if not _is_shown(key, by)]
     groups: dict[str, list[Ranked]] = {}
     for run, value, step in having:
         group = [value_of(run, key, now=now) for key in by]
         members = groups.setdefault(repr(group), [])
         if len(members) < count:
-            members.append(Ranked(place=len(members) + 1, group=tuple(group), value=value, step=step, run=run))
+            settings = tuple(setting_of(run, key) for key in differing)
+            place = len(members) + 1
+            members.append(Ranked(place=place, group=tuple(group), settings=settings, value=value, step=step, run=run))
     return Ranking(
         metric=yardstick.metric,
         goal=yardstick.goal,
         at=at,
         by=tuple(by),
+        differ=tuple(map(factor_name, differing)),
         ranked=[each for members in groups.values() for each in members],
         candidates=len(having),
         without=len(runs) - len(having),
     )
+
+
+def _is_shown(key: str, by: Sequence[str]) -> bool:
+    """Tell whether the setting *key* is told of each run anyway."""
+    name = factor_name(key)
+    return name in ("precision", "model") or not {key, name, f"args.{name}"}.isdisjoint(by)
 
 
 def _of_usage(metric: str, goal: str | None) -> Yardstick:

@@ -34,6 +34,7 @@ class Ranked:
 
     place: int  # from 1, within its group
     group: Sequence[Any]  # its values under the keys of the ranking
+    settings: Sequence[Any] = ()  # its values of what the candidates differ in
     value: float
     step: int | None  # at which it had that value
     run: RunRecord
@@ -48,6 +49,7 @@ class Ranking:
     at: Literal["last", "best"]  # which value of a run counts: the one it ended with, or its best
     by: Sequence[str]
     ranked: Sequence[Ranked]  # group by group, the group with the best run first
+    differ: Sequence[str] = ()  # names of settings in which the candidates differ, beside those of *by*
     candidates: int  # runs that had a value
     without: int  # runs that had none, or ended with one that is not finite
 

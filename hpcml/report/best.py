@@ -31,7 +31,8 @@ def ranking_markdown(ranking: Ranking) -> str:
 def ranking_json(ranking: Ranking) -> str:
     """Return the ranking as one JSON object with every field.
 
-    `ranked` has an object for each run; its `group` has the values of the settings that made the groups, by name.
+    `ranked` has an object for each run; its `group` has the values of the settings that made the groups, by name,
+    and its `settings` those of a few that the candidates differ in.
     `candidates` and `without` count the runs that had a value, and those that had none.
     """
     fields = {key: encode(getattr(ranking, key)) for key in ("metric", "goal", "at", "candidates", "without")}
@@ -39,6 +40,7 @@ def ranking_json(ranking: Ranking) -> str:
         {
             "place": each.place,
             "group": dict(zip(ranking.by, map(encode, each.group), strict=True)),
+            "settings": dict(zip(ranking.differ, map(encode, each.settings), strict=True)),
             "value": each.value,
             "step": each.step,
             **dict(zip(_FIELDS, map(encode, _fields(each)), strict=True)),
@@ -49,9 +51,16 @@ def ranking_json(ranking: Ranking) -> str:
 
 
 def ranking_csv(ranking: Ranking) -> str:
-    """Return the ranking as CSV, one line for each run; a setting that made groups has the column ``group.KEY``."""
-    headings = ("place", *(f"group.{key}" for key in ranking.by), "metric", "value", "step", *_FIELDS)
-    rows = [(each.place, *each.group, ranking.metric, each.value, each.step, *_fields(each)) for each in ranking.ranked]
+    """Return the ranking as CSV, one line for each run; a setting that made groups has the column ``group.KEY``.
+
+    One that the candidates differ in has ``setting.KEY``.
+    """
+    keys = (*(f"group.{key}" for key in ranking.by), *(f"setting.{key}" for key in ranking.differ))
+    headings = ("place", *keys, "metric", "value", "step", *_FIELDS)
+    rows = [
+        (each.place, *each.group, *each.settings, ranking.metric, each.value, each.step, *_fields(each))
+        for each in ranking.ranked
+    ]
     return value_csv(headings, rows)
 
 
@@ -71,10 +80,14 @@ def _fields(each: Ranked) -> list[object]:
 
 
 def _headings(ranking: Ranking) -> list[str]:
-    return ["", *ranking.by, "run", "experiment", "name", "precision", "seed", "state", ranking.metric, "at step"]
+    told = ["run", "experiment", "name", "precision", *ranking.differ, "seed", "state", ranking.metric, "at step"]
+    return ["", *ranking.by, *told]
 
 
 def _words(each: Ranked, uid: str | None = None) -> Sequence[object]:
     run = each.run
-    who = (uid or short_uid(run.uid), run.experiment, title(run), precision_words(run), run.seed, run.state.value)
-    return (each.place, *each.group, *who, each.value, each.step)
+    who = (uid or short_uid(run.uid), run.experiment, title(run), precision_words(run))
+    settings = (
+        f"{value:g}" if isinstance(value, float) else value for value in each.settings
+    )  # no more digits than typed
+    return (each.place, *each.group, *who, *settings, run.seed, run.state.value, each.value, each.step)

@@ -49,6 +49,23 @@ def test_the_objective_of_the_runs_decides_and_the_older_of_two_equal_ones_stand
     assert [(each.place, each.value, each.step) for each in ranking.ranked] == [(1, 0.9, 9), (2, 0.9, 9), (3, 0.7, 9)]
 
 
+def test_it_is_told_what_settings_the_best_run_had() -> None:
+    runs = [
+        run(letter, accuracy, params={"workload.args.lr": rate, "training.steps": 5, "seed": accuracy})
+        for letter, accuracy, rate in (("a", 0.7, "0.1"), ("b", 0.9, "1e-3"), ("c", 0.8, "0.001"))
+    ]
+
+    ranking, by_rate = best(runs), best(runs, by=["workload.args.lr"])
+
+    assert ranking.differ == ("lr",)
+    assert [(each.run.uid[0], each.settings) for each in ranking.ranked] == [
+        ("b", (0.001,)),
+        ("c", (0.001,)),
+        ("a", (0.1,)),
+    ]
+    assert by_rate.differ == ()
+
+
 def test_the_goal_can_be_turned_and_the_number_limited() -> None:
     assert ranked(best([run("a", 0.7), run("b", 0.9), run("c", 0.8)], goal="min", count=2)) == "ac"
 

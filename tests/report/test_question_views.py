@@ -204,9 +204,18 @@ def test_thinned_curves_keep_their_ends_and_only_points_that_were_there() -> Non
 
 
 def ranking() -> Ranking:
-    ranked = [Ranked(place=1, group=("cnn", None), value=0.95, step=9, run=run(uid="20260528-202640-aaaaaa"))]
+    ranked = [
+        Ranked(place=1, group=("cnn", None), settings=(0.1,), value=0.95, step=9, run=run(uid="20260528-202640-aaaaaa"))
+    ]
     return Ranking(
-        metric="val_accuracy", goal="max", at="last", by=("model", "note"), ranked=ranked, candidates=3, without=2
+        metric="val_accuracy",
+        goal="max",
+        at="last",
+        by=("model", "note"),
+        differ=("lr",),
+        ranked=ranked,
+        candidates=3,
+        without=2,
     )
 
 
@@ -215,12 +224,16 @@ def test_a_ranking_reads_in_every_form() -> None:
 
     assert lines[0].split()[:4] == ["model", "note", "run", "experiment"]
     assert lines[1].split()[:3] == ["1", "cnn", "aaaaaa"]
+    assert " ".join(lines[0].split()).endswith("precision lr seed state val_accuracy at step")
+    assert lines[1].split()[5:8] == ["tf32", "0.1", "3"]
     assert best.ranking_remark(ranking()).startswith("3 runs with val_accuracy; 2 without; max of the value")
     told = json.loads(best.ranking_json(ranking()))
     assert (told["by"], told["candidates"]) == (["model", "note"], 3)
     assert told["ranked"][0]["group"] == {"model": "cnn", "note": None}
+    assert told["ranked"][0]["settings"] == {"lr": 0.1}
     (line,) = csv.DictReader(io.StringIO(best.ranking_csv(ranking())))
-    assert (line["group.model"], line["value"], line["uid"]) == ("cnn", "0.95", "20260528-202640-aaaaaa")
+    assert (line["group.model"], line["setting.lr"], line["value"]) == ("cnn", "0.1", "0.95")
+    assert line["uid"] == "20260528-202640-aaaaaa"
     assert "20260528-202640-aaaaaa" in best.ranking_markdown(ranking())
 
 

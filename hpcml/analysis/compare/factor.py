@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,17 +211,46 @@ def _all(runs: Sequence[RunRecord]) -> str:
 
 def _differing(runs: Sequence[RunRecord]) -> list[str]:
     """Return a few of the settings but seeds in which *runs* differ, arguments of a user's own program first."""
+    several = _several(runs)
+    swept = map(factor_name, _swept(several))
+    words = [key for key, values in several.items() if key == _COMMAND and _differ_beyond_seeds(values)]
+    words += [key for key in several if key.startswith("workload.env.")]
+    return [name for name in (*swept, *words) if name not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
+
+
+def differing_settings(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the keys of a few settings in which *runs* differ, of those that are swept: never seeds and commands."""
+    keys = _swept(_several(runs))
+    return [key for key in keys if factor_name(key) not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
+
+
+def factor_name(key: str) -> str:
+    """Return by which name runs that differ in the setting *key* are compared.
+
+    >>> factor_name("workload.args.lr"), factor_name("model.name"), factor_name("training.steps")
+    ('lr', 'model', 'training.steps')
+    """
+    group = key.removesuffix(".name")
+    return group if group in GROUPS else key.removeprefix(ARGUMENTS)
+
+
+def _several(runs: Sequence[RunRecord]) -> dict[str, set[str]]:
+    """Return the settings of which *runs* have several values, with these, sorted by name."""
     values: dict[str, set[str]] = {}
     for run in with_distinct_settings(runs):
         for key in run.params:
             values.setdefault(key, set()).add(show(setting_of(run, key)))
-    several = sorted(key for key, found in values.items() if len(found) > 1)
-    own = [key.removeprefix(ARGUMENTS) for key in several if key.startswith(ARGUMENTS)]
-    groups = [group for group in GROUPS if f"{group}.name" in several]
-    settings = [key for key in several if key.startswith(("training.", "resources."))]
-    words = [key for key in several if key == _COMMAND and len({_SEED_WORD.sub("", text) for text in values[key]}) > 1]
-    words += [key for key in several if key.startswith("workload.env.")]
-    return [name for name in (*own, *groups, *settings, *words) if name not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
+    return {key: found for key, found in sorted(values.items()) if len(found) > 1}
+
+
+def _swept(keys: Collection[str]) -> list[str]:
+    own = [key for key in keys if key.startswith(ARGUMENTS)]
+    groups = [f"{group}.name" for group in GROUPS if f"{group}.name" in keys]
+    return [*own, *groups, *(key for key in keys if key.startswith(("training.", "resources.")))]
+
+
+def _differ_beyond_seeds(commands: Iterable[str]) -> bool:
+    return len({_SEED_WORD.sub("", text) for text in commands}) > 1
 
 
 def _typed(factor: Factor, values: str) -> str:
