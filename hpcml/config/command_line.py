@@ -215,6 +215,12 @@ _NO_CONTAINER = re.compile(
 _UNKNOWN_FIELD = re.compile(
     r"Could not override '(?P<key>[^']+)'.*\n.*Key '(?P<name>[^']+)' not in '(?P<type>\w+)'", re.DOTALL
 )
+_IN_FILE = re.compile(
+    r"In '(?P<file>[^']+)': \w+ raised while composing config:\n(?P<said>[^\n]*)\n\s*full_key: ?(?P<key>\S*)"
+)
+_NOT_IN_TYPE = re.compile(r"Key '(?P<name>[^']+)' not in '(?P<type>\w+)'")
+_NOT_OF_TYPE = re.compile(r"\w+ is not a subclass of (?P<type>\w+)\. value: ")
+_VALUE = re.compile(r"Value '(?P<plain>.*)' (?:of type|is not)|value: (?P<last>.*)$|to string: '(?P<text>.*)'$")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")  # as behind the --
 _MEANT = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
@@ -256,6 +262,8 @@ def _translated(message: str, schema: type | None) -> str | None:
     elif found := _NO_VARIABLE.search(message):
         name = found["name"]
         told = f"${{oc.env:{name}}}: {name} is not set in this shell: export it, or write ${{oc.env:{name},DEFAULT}}"
+    elif (found := _IN_FILE.search(message)) and schema is not None:
+        told = _translated_file(found, schema)
     elif (told := _translated_value(message, schema)) is None and schema is not None:
         told = _translated_key(message, schema)
     return told
@@ -281,6 +289,55 @@ def _translated_value(message: str, schema: type | None) -> str | None:
     elif (found := _NO_CONTAINER.search(message)) and schema is not None and (form := _form(found["key"], schema)):
         told = f"{found['key']}={found['value']}: {found['key']} {form}"
     return told
+
+
+def _translated_file(found: re.Match[str], schema: type) -> str | None:
+    """Return what is wrong with a file of options, by its key; None for what Hydra says well enough."""
+    file, said, key = f"{found['file']}.yaml", found["said"], found["key"]
+    if unknown := _NOT_IN_TYPE.match(said):
+        kind = _kind_of(key.rpartition(".")[0], schema)
+        names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+        guess = did_you_mean(unknown["name"], names) or f"one of {', '.join(names)}"
+        return f"{file}: unknown key {key}: {guess}"
+    kinds = kinds_by_key(schema)
+    if not key and (other := _NOT_OF_TYPE.search(said)):
+        key = next((each for each, kind in kinds.items() if getattr(kind, "__name__", "") == other["type"]), "")
+    if not key and "ListConfig" in said:
+        below = f"{found['file'].partition('/')[0]}."
+        sections = [each for each, kind in kinds.items() if each.startswith(below) and _has_names_below(kind)]
+        return (
+            f"{file}: there is a list where names with values below them belong: so are {', '.join(sections)} written"
+        )
+    if not key or (form := _form_in_file(_kind_of(key, schema))) is None:
+        return None
+    value = next((text for each in _VALUE.finditer(said) for text in each.groups() if text is not None), None)
+    return f"{file}: {'' if value is None else f'{key}={value}: '}{key} is {form}"
+
+
+def _kind_of(key: str, schema: type) -> object:
+    """Return the type of *key*, None left out of it; None for a key that there is not."""
+    kind: object = schema
+    for name in key.split("."):
+        if isinstance(kind, type) and is_dataclass(kind):
+            kind = kinds_by_key(kind).get(name)
+        else:
+            kind = get_args(kind)[1] if get_origin(kind) is dict else None
+    return kind
+
+
+def _has_names_below(kind: object) -> bool:
+    return is_dataclass(kind) or get_origin(kind) is dict
+
+
+def _form_in_file(kind: object) -> str | None:
+    """Return how a value of this *kind* is written in YAML; None for what is no value."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return f"a section, with keys of its own: {', '.join(field.name for field in fields(kind))}"
+    if get_origin(kind) is dict:
+        return "a section, with names of yours and values below them: {NAME: ...}"
+    if get_origin(kind) is list:
+        return "a list: [a, b]"
+    return {int: _MEANT["Integer"], float: _MEANT["Float"], bool: _MEANT["Boolean"], str: "one text"}.get(kind)  # type: ignore[call-overload,no-any-return]
 
 
 def _image(name: str) -> str | None:

@@ -105,13 +105,17 @@ _OF_LSF = {
 }
 
 
+_GPU_VENDORS = ("nvidia", "amd", "intel")
+_STATUSES = ("active", "decommissioned", "superseded", "unknown")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """A machine and its limits; a field that is None is not known, or is found out at run time on `local`.
 
     Templates may hold {nodes} {gpus} {gpus_total} {gpu_type} {cores}: GPUs and cores are those of one node. Raises
-    `ConfigError` for counts below 1, an unknown launcher, a CO2 factor without a source, or a malformed compute
-    capability.
+    `ConfigError` for counts below 1, limits that are no walltime or size, an unknown vendor or launcher, a CO2 factor
+    without a source, or a malformed compute capability.
     """
 
     name: str
@@ -163,9 +167,19 @@ class Cluster:
     source: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_parallel", "max_array_size"):
+        for name in ("max_parallel", "max_array_size", "cores_per_node", "cores_per_gpu"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"cluster.{name}={value} must be at least 1")
+        gpus = self.gpus_per_node
+        require(gpus is None or gpus >= 0, f"cluster.gpus_per_node={gpus} must not be negative")
+        require(
+            self.gpu_vendor in (None, *_GPU_VENDORS),
+            f"cluster.gpu_vendor={self.gpu_vendor}: choose {', '.join(_GPU_VENDORS)}",
+        )
+        require(self.status in _STATUSES, f"cluster.status={self.status}: choose {', '.join(_STATUSES)}")
+        if self.mem_per_node is not None:
+            parse_memory_mb(self.mem_per_node, field="cluster.mem_per_node")
+        self._check_walltimes()
         require(
             self.container_runtime in (None, *RUNTIMES),
             f"cluster.container_runtime={self.container_runtime}: choose {', '.join(RUNTIMES)}",
@@ -196,6 +210,14 @@ class Cluster:
             "cluster.co2_g_per_kwh and cluster.co2_source: give both, since a factor without a source says nothing",
         )
         self.compute_capability  # noqa: B018 - a malformed one is refused here
+
+    def _check_walltimes(self) -> None:
+        limits = {"max_walltime": self.max_walltime}
+        for name, queue in self.queues.items():
+            limits |= {f"queues.{name}.{key}": getattr(queue, key) for key in ("max_walltime", "min_walltime")}
+        for key, limit in limits.items():
+            if limit is not None:
+                parse_walltime_s(limit, field=f"cluster.{key}")
 
     def _check_mpi(self) -> None:
         require(

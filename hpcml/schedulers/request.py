@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcml.errors import ConfigError
-from hpcml.model.cluster import Cluster, Resources
+from hpcml.errors import ConfigError, require
+from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import ContainerKind
 from hpcml.model.pbs import PbsRequest
 from hpcml.model.run import Run
@@ -138,8 +138,33 @@ def request_for(manifest: Manifest) -> Request:
     )
     if not site.directives and not wanted.extra_directives:
         return request
-    site_lines = tuple(fill(template, request) for template in site.directives)
-    return replace(request, extra_directives=(*site_lines, *wanted.extra_directives))
+    asked = [("cluster.directives", fill(template, request)) for template in site.directives]
+    asked += [("resources.extra_directives", text) for text in wanted.extra_directives]
+    return replace(request, extra_directives=tuple(_option(text, key, site.scheduler) for key, text in asked))
+
+
+# How a line of a job script begins that holds options of the job, for the schedulers whose scripts are written here.
+_MARKS = {
+    SchedulerName.slurm: "#SBATCH",
+    SchedulerName.pbs: "#PBS",
+    SchedulerName.lsf: "#BSUB",
+    SchedulerName.flux: "#flux:",
+}
+
+
+def _option(text: str, key: str, scheduler: SchedulerName) -> str:
+    """Return the options of a job in *text*, without what a line of a script begins with.
+
+    Raises `ConfigError` for what is none: in a script it would be taken for a comment, or end the submission.
+    """
+    if (mark := _MARKS.get(scheduler)) is None:
+        return text
+    option = text.strip().removeprefix(mark).strip()
+    require(
+        option.startswith("-"),
+        f"{key}: {text!r} is no option of {scheduler.name}: write it as on its command line, from its - or -- on",
+    )
+    return option
 
 
 def _with_runtime(run: Run) -> Cluster:

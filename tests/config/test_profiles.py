@@ -303,3 +303,41 @@ def test_groups_within_a_group_are_written_and_read_back(tmp_path: Path) -> None
     path = write_profile(site, wanted, tmp_path / "conf" / "cluster", head=["Mine."])
 
     assert get_profile("mine", tmp_path) == Profile(cluster=site, resources=wanted, path=path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            "gpus_per_node: four",
+            "cluster/ours.yaml: cluster.gpus_per_node=four: cluster.gpus_per_node is a whole number",
+        ),
+        ("gpus_per_node: 4.5", "cluster/ours.yaml: cluster.gpus_per_node=4.5: cluster.gpus_per_node is a whole number"),
+        ("whole_nodes: maybe", "cluster/ours.yaml: cluster.whole_nodes=maybe: cluster.whole_nodes is true or false"),
+        ("gpu_modl: A100", "cluster/ours.yaml: unknown key cluster.gpu_modl: did you mean gpu_model?"),
+        ("modules: Python CUDA", "cluster/ours.yaml: cluster.modules is a list: [a, b]"),
+        ("scratch: [a]", "cluster/ours.yaml: cluster.scratch=['a']: cluster.scratch is one text"),
+        ("queues: gpu", "cluster/ours.yaml: cluster.queues is a section, with names of yours and values below them"),
+        ("queues: [gpu, cpu]", "cluster/ours.yaml: there is a list where names with values below them belong: so are"),
+        ("queues: {gpu: 48h}", "cluster/ours.yaml: cluster.queues.gpu=48h: cluster.queues.gpu is a section, with keys"),
+        ("queues: {gpu: {gpu: true}}", "cluster/ours.yaml: unknown key cluster.queues.gpu.gpu: did you mean gpus?"),
+        ("lsf: x", "cluster/ours.yaml: cluster.lsf=x: cluster.lsf is a section, with keys of its own: submit, account"),
+        ("lsf: {submt: x}", "cluster/ours.yaml: unknown key cluster.lsf.submt: did you mean submit?"),
+        ("mem_per_node: lots", "cluster.mem_per_node='lots' is no memory size"),
+        ("max_walltime: 2 days", "cluster.max_walltime='2 days' is no walltime"),
+        ("queues: {gpu: {max_walltime: two}}", "cluster.queues.gpu.max_walltime='two' is no walltime"),
+        ("gpu_vendor: NVIDIA", "cluster.gpu_vendor=NVIDIA: choose nvidia, amd, intel"),
+        ("status: alive", "cluster.status=alive: choose active"),
+        ("gpus_per_node: -4", "cluster.gpus_per_node=-4 must not be negative"),
+        ("cores_per_node: 0", "cluster.cores_per_node=0 must be at least 1"),
+    ],
+)
+def test_what_is_wrong_in_a_profile_is_said_by_its_key(tmp_path: Path, wrong: str, said: str) -> None:
+    file = tmp_path / "conf" / "cluster" / "ours.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"name: ours\nscheduler: slurm\n{wrong}\n", encoding="utf-8")
+
+    with pytest.raises(ConfigError) as refusal:
+        compose_from_cli(["+cluster=ours", "workload.command=true"], project=tmp_path)
+
+    assert str(refusal.value).startswith(said)

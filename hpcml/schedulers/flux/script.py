@@ -74,7 +74,7 @@ def _options(request: Request, folder: Path) -> Iterator[str]:
     if request.nodes > 1:
         yield f"--setopt=exit-timeout={_EXIT_TIMEOUT_S}s"  # the first node that fails ends the others
     for text in request.extra_directives:
-        yield from _words(text.removeprefix("#flux:").strip())
+        yield from _words(text)
 
 
 def _resources(request: Request) -> Iterator[str]:

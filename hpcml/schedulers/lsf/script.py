@@ -95,8 +95,7 @@ def _directives(request: Request, folder: Path, *, is_array: bool) -> Iterator[s
     yield f"-cwd {_quoted(str(folder))}"
     yield f"-o {_quoted(f'{folder}/job-%I.log' if is_array else f'{folder}/job.log')}"  # appended to; else it is mailed
     yield "-r"  # started once more where its host dies: the agent counts it as another attempt
-    for text in request.extra_directives:
-        yield text.removeprefix("#BSUB").strip()
+    yield from request.extra_directives
 
 
 def _refuse(request: Request) -> None:

@@ -82,8 +82,7 @@ def ask(request: Request, *, name: str, log_dir: Path, array_size: int | None = 
         request.exclude is None,
         f"resources.exclude={request.exclude}: PBS cannot be told which nodes to avoid{_HATCH}",
     )
-    extra = tuple(text.removeprefix("#PBS").strip() for text in request.extra_directives)
-    for text in extra:
+    for text in request.extra_directives:
         require("\n" not in text, f"the directive {text!r} holds a line break: nothing may add lines to a job script")
     site, pbs = request.cluster.pbs, request.pbs
     _check_site(request)
@@ -103,7 +102,7 @@ def ask(request: Request, *, name: str, log_dir: Path, array_size: int | None = 
         depend=_depend(request.dependency),
         mail_user=request.mail_user,
         mail_points=_mail_points(request),
-        extra=extra,
+        extra=request.extra_directives,
     )
 
 

@@ -1,0 +1,39 @@
+"""Options of a job that a site, or a user, has beside those that hpcml knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.command_line import Hpcml
+
+MARKS = {"slurm": "#SBATCH", "pbs": "#PBS"}
+
+
+def script(hpcml: Hpcml, scheduler: str, *words: str) -> str:
+    done = hpcml("run", "--dry-run=script", f"+cluster={scheduler}", *words, "--", "true")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("scheduler", MARKS)
+def test_an_option_may_be_written_as_a_line_of_a_script(hpcml: Hpcml, scheduler: str) -> None:
+    mark = MARKS[scheduler]
+
+    written = script(hpcml, scheduler, f"resources.extra_directives=['{mark} --hold', ' -l a=1']")
+
+    assert f"\n{mark} --hold\n{mark} -l a=1\n" in written
+
+
+@pytest.mark.parametrize("scheduler", MARKS)
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("resources.extra_directives=['mail-type=END']", "resources.extra_directives: 'mail-type=END' is no option of"),
+        ("cluster.directives=['## -l a=1']", "cluster.directives: '## -l a=1' is no option of"),
+    ],
+)
+def test_what_is_no_option_is_refused(hpcml: Hpcml, scheduler: str, word: str, said: str) -> None:
+    done = hpcml("run", "--dry-run=script", f"+cluster={scheduler}", word, "--", "true")
+
+    assert done.returncode == 2
+    assert said in done.stderr
