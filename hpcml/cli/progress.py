@@ -347,7 +347,7 @@ def _without_metrics(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) 
         return None
     return (
         f"{len(mute)} of {len(launched)} runs reported no metric, so hpcml compare has nothing to judge them by: "
-        f"{advice(mute[0])}"
+        f"{advice(mute)}"
     )
 
 

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import takewhile
+from pathlib import PurePath
 
 from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
@@ -14,6 +16,7 @@ from hpcml.model.failure_causes import printed_lines
 from hpcml.runs.working_directory import written_files
 
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
+_MOST_LOOKED_AT = 20  # runs of one submission, whose files may each have a name of their own
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
 _NAMEABLE = re.compile(r"[\w./ +,=@()&-]+")  # what neither a shell, nor Hydra, nor a pattern reads as something else
 # Date and time in a name, by which the next run's will be another: "outputs/2026-11-26/08-34-15/history.jsonl"
@@ -33,10 +36,11 @@ _LINE = re.compile(
 )
 
 
-def advice(launched: Launched) -> str:
-    """Return in words what would make hpcml read a metric of this run, whose program reported none."""
+def advice(mute: Sequence[Launched]) -> str:
+    """Return in words what would make hpcml read a metric of the runs *mute*, whose program reported none."""
+    launched, *others = mute
     for file in _written_tables(launched):
-        lasting = _MOMENT.sub("*", file)
+        lasting = _one_for_all(_MOMENT.sub("*", file), others)
         named = lasting if re.fullmatch(r"[\w./*-]+", lasting, re.ASCII) else f'"{lasting}"'  # Hydra asks for quotes
         return f"workload.metrics_from='[auto,{named}]' reads the file that it wrote"
     if rule := suggested_rule(last_printed(launched.run_dir)):
@@ -81,6 +85,33 @@ def _telling_word(head: str, heads: Sequence[str]) -> str | None:
     without = {word: sum(word not in one for one in heads) for word in re.findall(r"[A-Za-z]{2,}", head)}
     word = max(without, key=without.__getitem__, default=None)
     return word if word is not None and without[word] else None
+
+
+def _one_for_all(file: str, others: Sequence[Launched]) -> str:
+    """Return *file*, with * for what differs in the names that *others* gave to theirs ("metrics_seed*.csv")."""
+    for other in others[:_MOST_LOOKED_AT]:
+        theirs = [_MOMENT.sub("*", name) for name in _written_tables(other)]
+        if any(fnmatchcase(name, file) for name in theirs):
+            continue
+        alike = [_alike(file, name) for name in theirs if PurePath(name).suffix == PurePath(file).suffix]
+        file = max(alike, key=len, default=file)
+    return file
+
+
+def _alike(one: str, other: str) -> str:
+    """Return what both begin and end with, and * between.
+
+    >>> _alike("out/seed0.csv", "out/seed10.csv")
+    'out/seed*.csv'
+    """
+    begin = _shared(one, other)
+    end = _shared(one[len(begin) :][::-1], other[len(begin) :][::-1])[::-1]
+    return f"{begin}*{end}".replace("**", "*")
+
+
+def _shared(one: str, other: str) -> str:
+    """Return the signs that both begin with."""
+    return "".join(sign for sign, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _written_tables(launched: Launched) -> Iterator[str]:

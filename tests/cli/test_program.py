@@ -134,6 +134,18 @@ def test_a_file_named_by_its_moment_is_advised_by_a_pattern_that_finds_the_next_
     assert "COMPLETED loss 0.5" in named.stdout
 
 
+def test_files_that_are_named_by_their_seeds_are_advised_by_one_pattern(hpcml: Hpcml) -> None:
+    write = ["--", "bash", "-c", "mkdir out; echo step,acc > out/seed{seed}.csv; echo 1,0.5 >> out/seed{seed}.csv"]
+
+    advised = hpcml("run", "-m", "seed=3,10", *write)
+    named = hpcml(
+        "run", "-m", "seed=3,10", "workload.metrics_from=[auto,out/seed*.csv]", "objective.metric=acc", *write
+    )
+
+    assert "workload.metrics_from='[auto,out/seed*.csv]' reads the file" in advised.stderr
+    assert named.stdout.count("COMPLETED acc 0.5") == 2
+
+
 def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
     (hpcml.cwd / "fit.py").write_text(FITS)
     fit = ["--", sys.executable, "fit.py", "--seed", "0..2", "--lr"]
