@@ -37,6 +37,24 @@ def test_arms_of_which_no_metric_was_ever_read_are_not_unstable() -> None:
     ]
 
 
+def test_runs_that_went_before_their_metrics_file_was_named_are_not_lost() -> None:
+    read = [
+        replace(one, params={**one.params, "workload.metrics_from": ["auto", "out/*.csv"]})
+        for one in arm("fp32", [*TEN]) + arm("tf32", [value + value / 999 for value in TEN])
+    ]
+    unread = [
+        replace(one, uid=f"{one.uid}0", metrics={}, params={**one.params, "workload.metrics_from": ["auto"]})
+        for one in read
+    ]
+
+    row = compare([*read, *unread], {}, LARGE).cells[0].rows[1]
+
+    assert (row.verdict, row.n_ok, row.n_without_metric) == ("equivalent", 10, 10)
+    assert row.losses is not None
+    assert row.losses.n == 0
+    assert any("no metric of 10 of 20 runs was read" in flag for flag in row.flags)
+
+
 def test_two_survivors_of_ten_are_no_evidence() -> None:
     row = judged([TEN[0] + 0.001, TEN[1], *[math.nan] * 8], [*TEN])
 

@@ -11,7 +11,7 @@ from hpcml.analysis.compare.arms import Arm, with_nonfinite_loss
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup
 from hpcml.analysis.compare.costs import cost_flags, energy_ratio
-from hpcml.analysis.compare.losses import lost_runs, lost_words
+from hpcml.analysis.compare.losses import lost_runs, lost_words, unread_runs
 from hpcml.analysis.compare.nodes import PlacedContrast, PlacedRatio, node_flags
 from hpcml.analysis.compare.speed import SpeedUps, speed_flags
 from hpcml.analysis.compare.to_target import target_difference
@@ -83,7 +83,11 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
         flags.append(f"n={n}: indicative only")
     if extra := len(arm.ok) - len(arm.values):
         flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
-    if lost := len(arm.without_value):
+    unread = len(unread_runs(arm))
+    if unread:
+        whole = len(arm.ok) + len(arm.without_value)
+        flags.append(f"no metric of {unread} of {whole} runs was read: they had other workload.metrics or metrics_from")
+    if lost := len(arm.without_value) - unread:
         flags.append(f"{lost} of {len(arm.ok) + lost} ended runs do not count: the rest may be a lucky selection")
     flags += _shape_flags(arm, terms)
     if arm.incomplete:

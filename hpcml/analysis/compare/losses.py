@@ -27,7 +27,23 @@ _BAD: frozenset[Verdict] = frozenset({"worse", "worse by more than the margin"})
 
 def lost_runs(arm: Arm) -> list[RunRecord]:
     """Return the runs that *arm* lost to its own doing."""
-    return [*arm.nan, *arm.without_metric, *(run for run in arm.failed if is_own_doing(run))]
+    unread = {run.uid for run in unread_runs(arm)}
+    mute = [run for run in arm.without_metric if run.uid not in unread]
+    return [*arm.nan, *mute, *(run for run in arm.failed if is_own_doing(run))]
+
+
+def unread_runs(arm: Arm) -> list[RunRecord]:
+    """Return the runs of *arm* of which no metric was read at all, by other settings than of those that have one.
+
+    They went before somebody wrote a rule for what the program prints, or named its file: no doing of the arm's.
+    """
+    mute = [run for run in arm.without_metric if not run.metrics]
+    read_by = {_reading(run) for run in (*arm.ok, *arm.nan)} if mute else set()
+    return [run for run in mute if read_by and _reading(run) not in read_by]
+
+
+def _reading(run: RunRecord) -> str:
+    return repr([run.params.get(f"workload.{key}") for key in ("metrics", "metrics_from")])
 
 
 def find_losses(arm: Arm, reference: Arm | None) -> Losses:
