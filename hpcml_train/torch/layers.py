@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch.nn.modules import module as modules
-from torch.utils import _python_dispatch
 
 from hpcml_train.torch import samples, traces
+from hpcml_train.torch.float32 import Leave
 
 _MOST_BYTES_EVALUATED = 1 << 22  # of a trace, after which no evaluation is traced any more: it is no part of a step
-_MOST_SAMPLES = 48  # of a window: each is of another size, and takes a millisecond or a few
+_MOST_SAMPLES = 48  # of a window: each is of another size, and takes a few milliseconds
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
 
 
@@ -25,13 +25,13 @@ class LayerHooks:
     between two steps, in thousands of forward passes: what goes on without gradients is left out of a long trace.
     """
 
-    def __init__(self, path: str, *, with_layers: bool, most_bytes: int) -> None:
+    def __init__(self, path: str, *, leave: Leave, with_layers: bool, most_bytes: int) -> None:
         self.path = path
+        self.leave = leave
         self.autocast: Dict[str, str] = {}
-        self.samples: Dict[
-            Tuple[Any, ...], Optional[samples.AnySample]
-        ] = {}  # by what they are alike in; None: too little
-        self.likenesses: Dict[str, Tuple[Any, ...]] = {}  # by layer
+        # by what they are alike in; None: numbers would tell nothing
+        self.samples: Dict[Tuple[Any, ...], Optional[samples.AnySample]] = {}
+        self.likenesses: Dict[str, Set[Tuple[Any, ...]]] = {}  # by layer
         self.troubles: List[str] = []
         self._with_layers, self._most_bytes = with_layers, most_bytes
         self._names: Dict[int, str] = {}
@@ -52,6 +52,7 @@ class LayerHooks:
         for handle in self._handles:
             handle.remove()
         self._note_autocast()
+        self.leave.look()
         if self._is_paused:
             self.troubles.append("what was computed after an evaluation, outside of modules")
 
@@ -84,6 +85,8 @@ class LayerHooks:
 
     def _begin_of(self, module: torch.nn.Module) -> None:
         self._note_autocast()
+        if torch.is_grad_enabled():
+            self.leave.look()
         if id(module) not in self._names:
             for name, part in module.named_modules():
                 plain = name
@@ -116,12 +119,16 @@ class LayerHooks:
                 self.autocast[device] = dtype
 
     def _sample(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:  # noqa: ANN401
-        if samples.kind_of(module) is None or _python_dispatch._get_current_dispatch_mode() is not None:  # noqa: SLF001
-            return
+        kind = samples.kind_of(module)
+        if kind is not None and samples.is_in_the_open():
+            with torch._C.DisableTorchFunction():  # noqa: SLF001 - or modes of the program would see it
+                self._sample_layer(kind, module, inputs, output)
+
+    def _sample_layer(self, kind: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:  # noqa: ANN401
         if not samples.is_float32(module, inputs, output):
             return
-        alike = samples.likeness(module, inputs[0])
-        self.likenesses[self._names.get(id(module)) or type(module).__name__] = alike
+        alike = samples.likeness(module, inputs[0], by_size_on_cpu=kind in self.leave.on_cpu)
+        self.likenesses.setdefault(self._names.get(id(module)) or type(module).__name__, set()).add(alike)
         if self.samples.get(alike) is not None or len(self.samples) >= _MOST_SAMPLES:
             return
         if inputs[0].is_cuda and torch.cuda.is_current_stream_capturing():  # which a copy to the CPU would end

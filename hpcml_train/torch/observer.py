@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
 
 import torch
 
@@ -49,8 +49,8 @@ class _Taken(NamedTuple):
     size_bytes: int
     details: Dict[str, Any]
     samples: Mapping[Tuple[Any, ...], Optional[samples.AnySample]]
-    likenesses: Mapping[str, Tuple[Any, ...]]  # of the samples, by layer
-    tf32_allowed: List[str]  # kinds of product
+    likenesses: Mapping[str, AbstractSet[Tuple[Any, ...]]]  # of the samples, by layer
+    leave: float32.Leave
     unknown: List[str]
     window_s: Optional[float] = None  # how long the window took, where it is not known how long a step usually does
 
@@ -73,7 +73,7 @@ class Observer:
         self._taken: List[_Taken] = []
         self._hooks: Optional[LayerHooks] = None  # of the open window
         self._compiled_before = 0
-        self._allowed_before: List[str] = []
+        self._drivers_word = float32.drivers_word()
         self._began = time.perf_counter()
         self._opened = self._stepped_at = self._began
         self._usual_s: Optional[float] = None
@@ -220,9 +220,10 @@ class Observer:
             self._turn_off("the program takes an execution trace itself")
             return
         self._compiled_before = _compilations()
-        self._allowed_before = float32.tf32_allowed(_switches())
+        leave = float32.Leave(self._drivers_word)
         # compiled code would be compiled anew for the hooks
-        self._hooks = LayerHooks(path, with_layers=not self._compiled_before, most_bytes=_LARGEST_BYTES)
+        is_hooked = not self._compiled_before
+        self._hooks = LayerHooks(path, leave=leave, with_layers=is_hooked, most_bytes=_LARGEST_BYTES)
         traces.Marks.is_on = True
         with _quiet():
             _profiler._enable_execution_trace_observer()  # noqa: SLF001
@@ -259,23 +260,20 @@ class Observer:
             return
         self._last_s += time.perf_counter() - now
         self._spent_s += self._last_s
-        settings = _switches()
         details = {
             "framework": "torch",
             "window": self._windows,
             "step": self._steps,
             "parameters": _parameters(optimizer),
-            "switches": settings,
+            "switches": _switches(),
             "autocast": hooks.autocast,
             "seconds": self._last_s,
         }
         late_s = None if self._usual_s else window_s  # what is usual, the next steps will tell
         unknown = [*_hidden(), *hooks.troubles]
-        after = float32.tf32_allowed(settings)
-        allowed = [*after, *(kind for kind in self._allowed_before if kind not in after)]
         size_bytes = os.path.getsize(hooks.path)
         self._taken.append(
-            _Taken(hooks.path, size_bytes, details, hooks.samples, hooks.likenesses, allowed, unknown, late_s)
+            _Taken(hooks.path, size_bytes, details, hooks.samples, hooks.likenesses, hooks.leave, unknown, late_s)
         )
         self._windows += 1
         self._tries = 0
@@ -293,11 +291,8 @@ class Observer:
             found = traces.Found([], {f"torch's execution trace: {error}": None}, 0)
         finally:
             _remove_file(taken.path)
-        formats = {alike: None if one is None else fingerprint.format_of(one) for alike, one in taken.samples.items()}
-        numbers = float32.seen(formats, taken.likenesses)
-        if taken.tf32_allowed and taken.tf32_allowed == float32.tf32_allowed(_switches()) and not _is_capturing():
-            numbers = float32.with_replays(numbers, found.products, taken.tf32_allowed)
-        products, unknown = float32.resolve(found, numbers, taken.details["switches"], taken.tf32_allowed)
+        with _unseen():
+            products, unknown, numbers = self._judge(taken, found)
         read_s = time.perf_counter() - began
         if taken.window_s is not None and self._usual_s is not None:
             read_s += max(0.0, taken.window_s - self._usual_s)
@@ -306,7 +301,7 @@ class Observer:
         self._bytes_per_s = max(1.0, taken.size_bytes / max(time.perf_counter() - began, 1e-6))
         evidence: Dict[str, Any] = {"records": found.nodes, "numbers": _counts(numbers)}
         if any(traces.FLOAT32_ON_GPU in one.format for one in found.products):
-            evidence["tf32_allowed"] = taken.tf32_allowed
+            evidence["tf32_allowed"] = sorted(taken.leave.on_gpu)
             evidence["computed_again"] = len(numbers.by_size)
         self._report.event(
             "precision_observed",
@@ -321,6 +316,18 @@ class Observer:
                 "seconds": taken.details["seconds"] + read_s,
             },
         )
+
+    def _judge(
+        self, taken: _Taken, found: traces.Found
+    ) -> Tuple[List[traces.Product], Dict[str, Optional[float]], float32.Seen]:
+        """Return the products that were *found*, what is unknown, and what numbers have shown."""
+        formats = {alike: None if one is None else fingerprint.format_of(one) for alike, one in taken.samples.items()}
+        numbers, leave = float32.seen(formats, taken.likenesses), taken.leave
+        is_so_still = leave.on_gpu == float32.Leave(self._drivers_word).on_gpu
+        if leave.on_gpu and is_so_still and not _is_capturing():
+            numbers = float32.with_replays(numbers, found.products, leave.on_gpu)
+        products, unknown = float32.resolve(found, numbers, on_cpu=leave.on_cpu, on_gpu=leave.on_gpu)
+        return products, unknown, numbers
 
     @contextlib.contextmanager
     def _safely(self) -> Iterator[None]:
@@ -404,6 +411,15 @@ def _is_capturing() -> bool:
     """Whether a CUDA graph is being captured, which nobody may disturb."""
     is_used = torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call, unused-ignore]
     return is_used and torch.cuda.is_current_stream_capturing()
+
+
+@contextlib.contextmanager
+def _unseen() -> Iterator[None]:
+    """Let no mode of the program, such as one that counts FLOPs, see what the block computes."""
+    from torch.utils import _python_dispatch
+
+    with _python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():  # noqa: SLF001
+        yield
 
 
 def _compilations() -> int:

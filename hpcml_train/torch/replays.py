@@ -16,6 +16,7 @@ from hpcml_train.torch import fingerprint, samples, traces
 
 _MOST = 6  # sizes of each kind: those with the most FLOPs
 _MOST_NUMBERS = 1 << 24  # of a factor: 64 MiB
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _FREE = 8  # times what is needed: so much memory must be free
 
 Size = Tuple[Any, ...]
@@ -31,7 +32,7 @@ def formats(
     flops: Dict[str, Dict[Size, float]] = {kind: {} for kind in kinds}
     for one in products:
         is_due = one.format == traces.FLOAT32_ON_GPU and one.kind in flops and one.layer not in sampled
-        if is_due and one.size is not None:
+        if is_due and one.size is not None and one.flops > 0:
             flops[one.kind][one.size] = flops[one.kind].get(one.size, 0.0) + one.flops
     found: Dict[Size, str] = {}
     for of_kind in flops.values():
@@ -60,7 +61,7 @@ def _numbers(device: torch.device, *shapes: Tuple[int, ...]) -> List[torch.Tenso
     needed_bytes = 4 * sum(math.prod(shape) for shape in shapes)
     if device.type == "cuda" and needed_bytes * _FREE > torch.cuda.mem_get_info()[0]:
         raise RuntimeError("too little memory is free")
-    return [torch.randn(shape, generator=generator, device=device) for shape in shapes]
+    return [torch.randn(shape, generator=generator, device=device, dtype=torch.float32) for shape in shapes]
 
 
 def _of_matrices(size: traces.Matrices, device: torch.device) -> Optional[str]:
@@ -72,8 +73,8 @@ def _of_matrices(size: traces.Matrices, device: torch.device) -> Optional[str]:
 def _of_convolution(size: traces.Convolution, device: torch.device) -> Optional[str]:
     batch = max(1, min(size.x[0], _MOST_NUMBERS // max(1, math.prod(size.x[1:]))))
     x, weight = _numbers(device, (batch, *size.x[1:]), size.weight)
-    if size.is_channels_last and x.dim() == 4:
-        x, weight = (one.to(memory_format=torch.channels_last) for one in (x, weight))
+    if size.is_channels_last and x.dim() in _CHANNELS_LAST:
+        x, weight = (one.to(memory_format=_CHANNELS_LAST[x.dim()]) for one in (x, weight))
     y = torch.convolution(
         x, weight, None, size.stride, size.padding, size.dilation, size.transposed, size.output_padding, size.groups
     )

@@ -278,9 +278,8 @@ class _Trace:
             phase = _phase(up)
             layer = _layer(up) if phase != "backward" else self._layer_of_backward(up, layers)
             kind = _kind(self._nodes[at].name)
-            sizes = (
-                node.leaf.size for node in up if node.leaf is not None
-            )  # cuDNN's operation lies in torch's general one
+            # cuDNN's operation lies in torch's general one
+            sizes = (node.leaf.size for node in up if node.leaf is not None)
             size = next((size for size in sizes if size is not None), None)
             products.append(Product(leaf.format, phase, layer, leaf.flops, leaf.is_emulated, kind, size))
         return Found(products, unknown, len(self._nodes))
@@ -416,7 +415,9 @@ class _Tensors:
         lists = (stride, padding, dilation, output_padding)
         if not all(isinstance(one, list) and all(isinstance(size, int) for size in one) for one in lists):
             return None
-        strides = (self.inputs.get("strides") or [[]])[0]
+        strides = (self.inputs.get("strides") or [None])[0]  # which older torch does not write
+        if strides is None:
+            return None
         return Convolution(
             x=tuple(self.shape(0)),
             weight=tuple(self.shape(1)),

@@ -49,11 +49,11 @@ def test_an_lstm_that_nothing_is_known_of_is_not_called_fp32_because_a_linear_la
     found = recorded("h200_lstm", tmp_path)
     head_in_fp32 = Seen({"fc1": "fp32", "fc2": "fp32"}, {}, {"linear": ["fp32", "fp32"]})
 
-    products, unknown = resolve(found, head_in_fp32, {}, PYTORCHS_OWN)
+    products, unknown = resolve(found, head_in_fp32, on_cpu=[], on_gpu=PYTORCHS_OWN)
 
     assert {(one.kind, one.format) for one in products} == {("linear", "fp32"), ("rnn", "tf32 allowed")}
     assert not unknown
-    assert {one.format for one in resolve(found, head_in_fp32, {}, [])[0]} == {"fp32"}
+    assert {one.format for one in resolve(found, head_in_fp32, on_cpu=[], on_gpu=[])[0]} == {"fp32"}
 
 
 def test_convolutions_of_cudnn_have_the_sizes_of_those_that_the_program_called(tmp_path: Path) -> None:

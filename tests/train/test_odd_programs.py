@@ -1,0 +1,177 @@
+"""Programs that are rarely seen, and must come to the same: each trains with and without it."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.utils import parametrizations
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.train.test_torch_observer import train, watching, whole
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_as_found")]
+
+
+def plain_loop(model: Any, make: Callable[[], Any], *, steps: int = 4) -> list[Any]:
+    """Train *model* in the window that its second step is, and return what came of it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(make()).square().mean().backward()
+        optimizer.step()
+    return [one.detach().clone() for one in model.parameters()]
+
+
+def of_another_default_type() -> list[Any]:
+    model = nn.Conv2d(6, 8, 3, padding=1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        return plain_loop(model, lambda: torch.randn(2, 6, 8, 8, dtype=torch.float32))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def on_another_default_device() -> list[Any]:
+    model, x = nn.Conv2d(6, 8, 3, padding=1), torch.randn(2, 6, 8, 8)
+    torch.set_default_device("meta")
+    try:
+        return plain_loop(model, lambda: x)
+    finally:
+        torch.set_default_device(None)
+
+
+def each_example_alone() -> list[Any]:
+    model = nn.Sequential(nn.Linear(32, 32), nn.Unflatten(-1, (1, 32)), nn.Conv1d(1, 4, 17))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        parameters = dict(model.named_parameters())
+        gradients = vmap(grad(lambda own, x: functional_call(model, own, (x,)).square().mean()), (None, 0))(
+            parameters, torch.randn(8, 3, 32)
+        )
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients[name].mean(0).detach()
+        optimizer.step()
+    return [one.detach().clone() for one in model.parameters()]
+
+
+def of_sparse_inputs() -> list[Any]:
+    return plain_loop(nn.Linear(32, 32), lambda: torch.randn(8, 32).to_sparse())
+
+
+def traced_for_another_program() -> list[Any]:
+    model, found = nn.Linear(32, 32), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found.append(str(torch.jit.trace(nn.Conv2d(3, 8, 3), torch.ones(4, 3, 8, 8)).graph).count("\n"))
+        found.append(len(said))
+        model(torch.randn(8, 32)).square().mean().backward()
+        optimizer.step()
+    return [*found, *(one.detach().clone() for one in model.parameters())]
+
+
+def without_positional_inputs() -> list[Any]:
+    class Named(nn.Linear):
+        def __call__(self, x: Any) -> Any:
+            return super().__call__(input=x)
+
+    return plain_loop(Named(32, 32), lambda: torch.randn(8, 32))
+
+
+def of_nothing() -> list[Any]:
+    class Twice(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 10))
+
+        def forward(self, x: Any) -> Any:
+            super().forward(torch.zeros(0, 3, 8, 8))
+            return super().forward(x)
+
+    return plain_loop(Twice(), lambda: torch.randn(2, 3, 8, 8))
+
+
+def with_a_power_iteration() -> list[Any]:
+    model = nn.Sequential(parametrizations.spectral_norm(nn.Linear(32, 32)), nn.utils.spectral_norm(nn.Linear(32, 32)))
+    return [*plain_loop(model, lambda: torch.randn(8, 32)), *(one.clone() for one in model.buffers())]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(of_another_default_type, on_another_default_device, each_example_alone, of_sparse_inputs),
+        *(traced_for_another_program, without_positional_inputs, of_nothing, with_a_power_iteration),
+    ],
+)
+def test_odd_programs_are_observed_and_come_to_the_same(program: Callable[[], list[Any]]) -> None:
+    torch.manual_seed(0)
+    plain = program()
+    with watching() as told:
+        torch.manual_seed(0)
+        observed = program()
+
+    assert not told.off
+    assert told.windows
+    assert len(plain) == len(observed)
+    assert all(torch.equal(*map(torch.as_tensor, pair)) for pair in zip(plain, observed, strict=True))
+
+
+def records(model: Any, make: Callable[[], Any]) -> int:
+    with watching() as told:
+        plain_loop(model, make)
+    return int(told.details[0]["evidence"]["records"])
+
+
+def test_a_sample_takes_no_longer_where_a_kernel_is_large() -> None:
+    small = records(nn.Conv1d(1, 4, 17, padding=8), lambda: torch.randn(2, 1, 600))
+    large = records(nn.Conv1d(1, 4, 401, padding=200), lambda: torch.randn(2, 1, 600))
+
+    assert large == pytest.approx(small, rel=0.1)
+
+
+def test_of_a_layer_whose_sums_are_short_no_sample_is_tried_at_each_call() -> None:
+    class Often(nn.Module):
+        def __init__(self, inputs: int) -> None:
+            super().__init__()
+            self.inner = nn.Linear(inputs, inputs)
+
+        def forward(self, x: Any) -> Any:
+            for _ in range(50):
+                x = self.inner(x)
+            return x
+
+    short = records(Often(8), lambda: torch.randn(4, 8))
+    long = records(Often(32), lambda: torch.randn(4, 32))
+
+    assert short < long
+
+
+def test_modes_of_the_program_do_not_see_how_its_numbers_are_judged() -> None:
+    class Names(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: set[str] = set()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            del types
+            self.names.add(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with contextlib.ExitStack() as watched:
+        told = watched.enter_context(watching())
+        train(whole)
+        assert not told.windows  # it waits for time to be judged
+        with Names() as seen:
+            watched.close()
+
+    assert told.windows
+    assert seen.names == set()
