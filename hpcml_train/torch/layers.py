@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch.nn.modules import module as modules
 
-from hpcml_train.torch import samples, traces
+from hpcml_train.torch import nested, samples, traces
 from hpcml_train.torch.float32 import Leave
 
 _MOST_BYTES_EVALUATED = 1 << 22  # of a trace, after which no evaluation is traced any more: it is no part of a step
@@ -25,7 +25,9 @@ class LayerHooks:
     between two steps, in thousands of forward passes: what goes on without gradients is left out of a long trace.
     """
 
-    def __init__(self, path: str, *, leave: Leave, with_layers: bool, most_bytes: int) -> None:
+    def __init__(
+        self, path: str, *, leave: Leave, give_up: Callable[[], None], with_layers: bool, most_bytes: int
+    ) -> None:
         self.path = path
         self.leave = leave
         self.autocast: Dict[str, str] = {}
@@ -33,15 +35,18 @@ class LayerHooks:
         self.samples: Dict[Tuple[Any, ...], Optional[samples.AnySample]] = {}
         self.likenesses: Dict[str, Set[Tuple[Any, ...]]] = {}  # by layer
         self.troubles: List[str] = []
+        self._give_up = give_up  # the window, at once
         self._with_layers, self._most_bytes = with_layers, most_bytes
         self._names: Dict[int, str] = {}
         self._thread = threading.local()
         self._handles: List[Any] = []
+        self._undo: Callable[[], None] = lambda: None
         self._is_open = True
         self._is_paused = False
 
     def install(self) -> None:
         """Hook all modules."""
+        self._undo = nested.before_an_encoder_makes_one(self._give_up)
         if self._with_layers:
             self._handles.append(modules.register_module_forward_pre_hook(self._before))
             self._handles.append(modules.register_module_forward_hook(self._after, always_call=True))
@@ -49,6 +54,7 @@ class LayerHooks:
     def remove(self) -> None:
         """Remove the hooks. What of the layers is still computed is no part of the window."""
         self._is_open = False
+        self._undo()
         for handle in self._handles:
             handle.remove()
         self._note_autocast()
@@ -61,8 +67,10 @@ class LayerHooks:
         found: List[Tuple[int, Any]] = self._thread.__dict__.setdefault("stack", [])
         return found
 
-    def _before(self, module: torch.nn.Module, _: object) -> None:
+    def _before(self, module: torch.nn.Module, inputs: Any) -> None:  # noqa: ANN401
         with contextlib.suppress(Exception):  # a hook's error would be the program's
+            if self._is_open and nested.is_among(inputs):
+                self._give_up()
             if not self._is_open:
                 return
             stack = self._stack

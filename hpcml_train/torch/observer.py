@@ -22,13 +22,14 @@ from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, Na
 
 import torch
 
-from hpcml_train.torch import fingerprint, float32, samples, switches, traces
+from hpcml_train.torch import fingerprint, float32, nested, samples, switches, traces
 from hpcml_train.torch.layers import LayerHooks
 
 _SHARE = 0.001  # of the time since the start, which observing may take beyond the first window
 _BYTES_PER_S = 8e6  # of a trace that are read: a guess that is corrected by the first
 _LARGEST_BYTES = 1 << 28  # of a trace: a window of more is given up
-_TRIES = 5  # windows in which something was compiled, one after the other
+_TRIES = 5  # windows in which something was compiled, or made as nested tensors are, one after the other
+_NESTED = "the program makes nested tensors, at which torch's execution trace crashes"
 _DEEPEST = 4  # steps of one optimizer in each other: of a class, its base, and so on
 _LEAD_LOST = 8  # steps of other optimizers without one of the leading one's
 _SAID_BY_TORCH = re.compile(rb"execution_trace_observer\.cpp")
@@ -99,6 +100,7 @@ class Observer:
         self._is_on = True
         os.register_at_fork(before=self._pause, after_in_child=self._forget)
         _give_way_to_others(self)
+        nested.before_a_program_makes_one(lambda: self.give_way(_NESTED))
 
     def end_step(self) -> None:
         """Tell the end of a step of a program that has no optimizer."""
@@ -123,9 +125,25 @@ class Observer:
             self._end()
 
     def give_way(self, why: str) -> None:
-        """Be off for good, since somebody else is about to take a trace."""
+        """Be off for good, since somebody else is about to take a trace, or to do what none may see.
+
+        The windows that wait are read first.
+        """
         with self._safely():
+            self._drop_window()
+            while self._is_on and self._taken:
+                self._read(self._taken.pop(0))
             self._turn_off(why)
+
+    def give_up_window(self) -> None:
+        """Have no window open any more, before a nested tensor is there; the next step tries again, a few times."""
+        with self._safely(), self._lock:
+            if self._hooks is None:
+                return
+            self._drop_window()
+            self._tries += 1
+            if self._tries >= _TRIES:
+                self.give_way(_NESTED)
 
     @property
     def _hello(self) -> Dict[str, Any]:
@@ -223,7 +241,9 @@ class Observer:
         leave = float32.Leave(self._drivers_word)
         # compiled code would be compiled anew for the hooks
         is_hooked = not self._compiled_before
-        self._hooks = LayerHooks(path, leave=leave, with_layers=is_hooked, most_bytes=_LARGEST_BYTES)
+        self._hooks = LayerHooks(
+            path, leave=leave, give_up=self.give_up_window, with_layers=is_hooked, most_bytes=_LARGEST_BYTES
+        )
         traces.Marks.is_on = True
         with _quiet():
             _profiler._enable_execution_trace_observer()  # noqa: SLF001

@@ -1,7 +1,8 @@
 """Products of float32 that a GPU computes once more beside a program, in the sizes of those that were not sampled.
 
 Compiled code and functions have no layers to take a sample of. What a library chooses for a size, under the same
-switches and in the same process, it has chosen for the program: `hpcml_train.torch.fingerprint` tells the format.
+switches and in the same process, stands for what it has chosen for the program, though order and alignment in memory
+may be others there; `hpcml_train.torch.fingerprint` tells the format.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ def _format_of(size: Size, device: torch.device) -> Optional[str]:
     return None
 
 
-def _numbers(device: torch.device, *shapes: Tuple[int, ...]) -> List[torch.Tensor]:
+def _numbers(device: torch.device, *shapes: Tuple[int, ...], results: int = 0) -> List[torch.Tensor]:
     generator = torch.Generator(device=device)
     generator.manual_seed(0)
-    needed_bytes = 4 * sum(math.prod(shape) for shape in shapes)
+    needed_bytes = 4 * (results + sum(math.prod(shape) for shape in shapes))
     if device.type == "cuda" and needed_bytes * _FREE > torch.cuda.mem_get_info()[0]:
         raise RuntimeError("too little memory is free")
     return [torch.randn(shape, generator=generator, device=device, dtype=torch.float32) for shape in shapes]
@@ -66,7 +67,7 @@ def _numbers(device: torch.device, *shapes: Tuple[int, ...]) -> List[torch.Tenso
 
 def _of_matrices(size: traces.Matrices, device: torch.device) -> Optional[str]:
     m, n = (max(1, min(one, _MOST_NUMBERS // size.k)) for one in (size.m, size.n))
-    a, b = _numbers(device, (m, size.k), (size.k, n))
+    a, b = _numbers(device, (m, size.k), (size.k, n), results=m * n)
     return _told(SimpleNamespace(weight=b.T, bias=None), a, a @ b, samples.take_linear)
 
 

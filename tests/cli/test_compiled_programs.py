@@ -1,4 +1,4 @@
-"""What torch.compile made of one run is no other run's."""
+"""What torch.compile made of one run's graph is no other run's."""
 
 from __future__ import annotations
 

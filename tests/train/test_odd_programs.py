@@ -125,6 +125,55 @@ def test_odd_programs_are_observed_and_come_to_the_same(program: Callable[[], li
     assert all(torch.equal(*map(torch.as_tensor, pair)) for pair in zip(plain, observed, strict=True))
 
 
+def evaluating_with_padding(model: Any, *, steps: int, at: int) -> list[Any]:
+    """Train *model* and evaluate it after the step *at*: torch's encoder then makes nested tensors for itself."""
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.01), []
+    padded = torch.zeros(4, 7, dtype=torch.bool)
+    padded[1, 4:] = True
+    for step in range(steps):
+        model.train()(torch.randn(4, 7, 32), src_key_padding_mask=padded).square().mean().backward()
+        optimizer.step()
+        if step == at:
+            with torch.no_grad():
+                found.append(model.eval()(torch.randn(4, 7, 32), src_key_padding_mask=padded))
+    return [*found, *(one.detach().clone() for one in model.parameters())]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_encoder_that_is_evaluated_with_padding_goes_on_and_is_observed(at: int) -> None:
+    """Torch's execution trace crashes at its nested tensors."""
+
+    def program() -> list[Any]:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        return evaluating_with_padding(nn.TransformerEncoder(layer, 2), steps=5, at=at)
+
+    plain = program()
+    with watching() as told:
+        observed = program()
+
+    assert all(torch.equal(*pair) for pair in zip(plain, observed, strict=True))
+    assert not told.off
+    assert told.word("fp32") == "fp32"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("since", [0, 3])
+def test_a_program_that_makes_nested_tensors_goes_on_without_an_observer(since: int) -> None:
+    model = nn.Linear(32, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watching() as told:
+        for step in range(5):
+            parts = [torch.randn(3, 32), torch.randn(5, 32)]
+            found = [*model(torch.nested.nested_tensor(parts)).unbind()] if step >= since else list(map(model, parts))
+            torch.cat(found).square().mean().backward()
+            optimizer.step()
+
+    assert told.off == ["the program makes nested tensors, at which torch's execution trace crashes"]
+    assert len(told.windows) == (1 if since else 0)  # what was seen before is not lost
+
+
 def records(model: Any, make: Callable[[], Any]) -> int:
     with watching() as told:
         plain_loop(model, make)

@@ -229,9 +229,9 @@ def _split(command: str) -> list[str]:
 
 
 _TOLD = ("HPCML_PRECISION", "HPCML_NUMERICS")
-# What torch.compile made of one run is no other run's: the first would compile for all, and PyTorch before 2.13 gives
-# a program that asks for FP16, or for FP32 in an autocast, what it compiled for BF16 (pytorch/pytorch#181564).
-_NOTHING_COMPILED_BEFORE = dict.fromkeys(
+# What torch.compile made of one run's graph is no other run's: PyTorch before 2.13 gives a program that asks for FP16
+# (or, in an autocast, FP32) what it compiled for BF16 (pytorch/pytorch#181564). Kernels are kept, by their source.
+_NO_GRAPHS_OF_BEFORE = dict.fromkeys(
     ("TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE", "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_LOCAL_PGO"), "0"
 )
 
@@ -259,7 +259,7 @@ def _environment(run: Run, device: Device, numerics: str, cpus_per_task: int | N
     variables: dict[str, str | None] = {
         **switches,
         **told,
-        **_NOTHING_COMPILED_BEFORE,
+        **_NO_GRAPHS_OF_BEFORE,
         "HPCML_PRECISION": run.precision.name.name,
         "HPCML_NUMERICS": numerics,
         "PYTHONUNBUFFERED": "1",  # a killed program has said all it printed
