@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import sys
+import tempfile
 import threading
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch.nn.modules import module as modules
@@ -15,6 +18,7 @@ from hpcml_train.torch.float32 import Leave
 
 _MOST_BYTES_EVALUATED = 1 << 22  # of a trace, after which no evaluation is traced any more: it is no part of a step
 _MOST_SAMPLES = 48  # of a window: each is of another size, and takes a few milliseconds
+_SAID_BY_TORCH = re.compile(rb"execution_trace_observer\.cpp")
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
 
 
@@ -109,16 +113,19 @@ class LayerHooks:
         tracing = torch._C._profiler  # noqa: SLF001
         is_evaluated = not torch.is_grad_enabled()
         if self._is_paused and not is_evaluated:
-            tracing._enable_execution_trace_observer()  # noqa: SLF001
+            with quiet():
+                tracing._enable_execution_trace_observer()  # noqa: SLF001
             self._is_paused = False
         if self._is_paused:
             return
         size_bytes = os.path.getsize(self.path)
         if size_bytes > self._most_bytes:
             self.troubles.append(f"a window whose trace has more than {self._most_bytes >> 20} MiB")
-            tracing._disable_execution_trace_observer()  # noqa: SLF001
+            with quiet():
+                tracing._disable_execution_trace_observer()  # noqa: SLF001
         elif is_evaluated and size_bytes > _MOST_BYTES_EVALUATED:
-            tracing._disable_execution_trace_observer()  # noqa: SLF001
+            with quiet():
+                tracing._disable_execution_trace_observer()  # noqa: SLF001
             self._is_paused = True
 
     def _note_autocast(self) -> None:
@@ -142,3 +149,25 @@ class LayerHooks:
         if inputs[0].is_cuda and torch.cuda.is_current_stream_capturing():  # which a copy to the CPU would end
             return
         self.samples[alike] = samples.sample(module, inputs, output)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what torch says of its trace from the program's standard error, and nothing else."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # closed
+        yield
+        return
+    with tempfile.TemporaryFile() as said:
+        sys.stderr.flush()
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        said.seek(0)
+        for line in said:
+            if _SAID_BY_TORCH.search(line) is None:
+                os.write(2, line)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, Na
 import torch
 
 from hpcml_train.torch import fingerprint, float32, nested, samples, switches, traces
-from hpcml_train.torch.layers import LayerHooks
+from hpcml_train.torch.layers import LayerHooks, quiet
 
 _SHARE = 0.001  # of the time since the start, which observing may take beyond the first window
 _BYTES_PER_S = 8e6  # of a trace that are read: a guess that is corrected by the first
@@ -32,7 +31,6 @@ _TRIES = 5  # windows in which something was compiled, or made as nested tensors
 _NESTED = "the program makes nested tensors, at which torch's execution trace crashes"
 _DEEPEST = 4  # steps of one optimizer in each other: of a class, its base, and so on
 _LEAD_LOST = 8  # steps of other optimizers without one of the leading one's
-_SAID_BY_TORCH = re.compile(rb"execution_trace_observer\.cpp")
 _TRACED_BY_ENVIRONMENT = "ENABLE_PYTORCH_EXECUTION_TRACE"
 
 
@@ -232,7 +230,7 @@ class Observer:
         began = time.perf_counter()
         self._folder = self._folder or tempfile.mkdtemp(prefix="hpcml-observer-")
         path = os.path.join(self._folder, f"{self._windows}-{self._tries}.json")
-        with _quiet():
+        with quiet():
             _profiler._add_execution_trace_observer(path)  # noqa: SLF001 - its class does no more, but warns
         if not os.path.exists(path):
             self._turn_off("the program takes an execution trace itself")
@@ -245,7 +243,7 @@ class Observer:
             path, leave=leave, give_up=self.give_up_window, with_layers=is_hooked, most_bytes=_LARGEST_BYTES
         )
         traces.Marks.is_on = True
-        with _quiet():
+        with quiet():
             _profiler._enable_execution_trace_observer()  # noqa: SLF001
         self._hooks.install()
         self._opened = time.perf_counter()
@@ -260,7 +258,7 @@ class Observer:
         self._hooks = None
         hooks.remove()
         traces.Marks.is_on = False
-        with _quiet():
+        with quiet():
             _profiler._disable_execution_trace_observer()  # noqa: SLF001
             _profiler._remove_execution_trace_observer()  # noqa: SLF001
         return hooks
@@ -489,25 +487,3 @@ def _counts(numbers: float32.Seen) -> Dict[str, Dict[str, int]]:
 def _remove_file(path: str) -> None:
     with contextlib.suppress(OSError):
         os.remove(path)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what torch says of its trace from the program's standard error, and nothing else."""
-    try:
-        kept = os.dup(2)
-    except OSError:  # closed
-        yield
-        return
-    with tempfile.TemporaryFile() as said:
-        sys.stderr.flush()
-        os.dup2(said.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-        said.seek(0)
-        for line in said:
-            if _SAID_BY_TORCH.search(line) is None:
-                os.write(2, line)

@@ -268,7 +268,9 @@ def test_validation_between_steps_and_work_of_the_optimizer_are_no_part_of_the_a
     }
 
 
-def test_a_long_evaluation_before_a_step_hides_nothing_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_evaluation_before_a_step_hides_nothing_of_the_step(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(layers, "_MOST_BYTES_EVALUATED", 100_000)
     evaluated = []
 
@@ -291,6 +293,7 @@ def test_a_long_evaluation_before_a_step_hides_nothing_of_the_step(monkeypatch: 
     }
     assert seen["evaluation"]["flops"] < 100 * seen["forward"]["flops"]  # the rest of it was not traced
     assert told.details[0]["unknown"] == []
+    assert "execution_trace" not in capfd.readouterr().err  # torch's own words
 
 
 def test_what_is_not_traced_after_an_evaluation_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
