@@ -317,6 +317,11 @@ class _Reading:
                 prefix, name, value = joined["prefix"], joined["name"], joined["value"]
             else:
                 prefix, name, value = "", flag.lstrip("-") if flag else f"arg{position}", word
+            following = words[position + 1] if position + 1 < len(words) else "-"
+            if value.endswith(",") and value[:-1] and not following.startswith("-"):
+                raise ConfigError(
+                    f"{word!r} ends with a comma: values stand without blanks between them: {word}{following}"
+                )
             values = _values(value, word, self._most)
             template.append(prefix + (values[0] if len(values) == 1 else self.sweep(name, values, word)))
             flag = None

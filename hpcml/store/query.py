@@ -182,7 +182,11 @@ _OTHER_THINGS = (
     ("a metric", "--metric", "SELECT 1 FROM metric WHERE name = :word"),
     ("a tag", "--where tag=", "SELECT 1 FROM run_tag WHERE tag = :word LIMIT 1"),
     ("a precision", "--where precision=", "SELECT 1 FROM run WHERE precision = :word LIMIT 1"),
-    ("a setting", "--by", "SELECT 1 FROM setting WHERE key = :word OR key = :word || '.name' LIMIT 1"),
+    (
+        "a setting",
+        "--by",
+        "SELECT 1 FROM setting WHERE key = :word OR key IN (:word || '.name', 'workload.args.' || :word) LIMIT 1",
+    ),
 )
 
 

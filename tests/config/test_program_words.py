@@ -177,6 +177,7 @@ def test_words_behind_the_dashes_are_never_read_by_hydra(tmp_path: Path) -> None
         ("", "", "nothing stands behind --"),
         ("python m.py", "workload.command=x", "leave one of them out"),
         ("python m.py --lr 0.1,", "-m", r"a comma that is meant is written \\,"),
+        ("python m.py --lr 0.1, 0.5", "-m", "values stand without blanks between them: 0.1,0.5"),
         ("python m.py --lr 1,2 --lr 3,4", "-m", r"lr is swept twice: write args.lr=3,4 in front of the --"),
         ("python m.py --lr 1,2", "-m args.lr=3,4", "no word behind -- has {lr}|swept twice"),
         ("python m.py '--lr 1,2'", "-m", "'--lr 1,2' is one word: leave out the quotes around a flag and its values"),

@@ -258,6 +258,14 @@ def test_a_slip_of_the_finger_means_no_run(five_runs: Database, reference: str) 
         get_run(five_runs, reference)
 
 
+def test_a_flag_of_the_programs_that_was_swept_is_known_by_its_name(store: Database, runs: Path) -> None:
+    make_run_dir(runs, uid_of("a"), workload=Workload(command="train --lr {lr}", args={"lr": "0.1"}))
+    ingest_all(store, runs)
+
+    with pytest.raises(StoreError, match="no run is called 'lr'; it is a setting: --by lr"):
+        get_run(store, "lr")
+
+
 def test_submissions_are_counted_from_the_last_and_their_runs_are_meant_together(store: Database, runs: Path) -> None:
     for letter, submission in {
         "a": "20260528-202640-late",
