@@ -16,9 +16,16 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parametrizations
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hpcml_train.torch import observer
 from tests.train.test_torch_observer import train, watching, whole
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_as_found")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program of its own: where something was compiled, no layer is hooked."""
+    monkeypatch.setattr(observer, "_compilations", lambda: 0)
 
 
 def plain_loop(model: Any, make: Callable[[], Any], *, steps: int = 4) -> list[Any]:
