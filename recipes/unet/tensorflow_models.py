@@ -14,10 +14,12 @@ _NORM_EPS = 1e-5  # torch's
 Tensor = Any  # of Keras, which has no types
 
 
-def unet(shape: tuple[int, ...], classes: int, width: int, data_format: str) -> tf.keras.Model:
-    """Return the network for pictures of *shape*, whose sides are multiples of 2 ** HALVINGS."""
+def unet(
+    shape: tuple[int, ...], classes: int, width: int, data_format: str, halvings: int = HALVINGS
+) -> tf.keras.Model:
+    """Return the network for pictures of *shape*, whose sides are multiples of 2 ** halvings."""
     layers, axis = tf.keras.layers, 1 if data_format == "channels_first" else -1
-    widths = [width * 2**level for level in range(HALVINGS + 1)]
+    widths = [width * 2**level for level in range(halvings + 1)]
     given = x = layers.Input(shape)
     seen = []
     for level, outputs in enumerate(widths[:-1]):

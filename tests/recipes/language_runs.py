@@ -79,6 +79,19 @@ class Job:
         return read_rank0(self.run_dir, self.attempt)
 
 
+SQUARES = "".join(f"{n} squared is {n * n}.\n" for n in range(200))  # a text
+SAYS = {"prompt": "12 squared ", "generate": 5}  # of a network that learned it
+DRAWS = {**SAYS, "generate": 40, "temperature": 1.5}  # of any
+
+
+def assert_it_continues(said: Recorded, drawn: Recorded) -> None:
+    """Assert that *said* had learned from `SQUARES` what it `SAYS`, and that *drawn* was drawn by chance."""
+    learned, random = said.events["generated"], drawn.events["generated"]
+    assert learned == {"prompt": "12 squared ", "text": "is 1" + learned["text"][4:], "temperature": 0.0}  # "is 144."
+    assert (random["temperature"], random["prompt"]) == (1.5, "12 squared ")
+    assert len(random["text"].encode()) >= 40  # bytes that are no UTF-8 are three each
+
+
 def train_all(recipe: str, jobs: Sequence[Job]) -> list[bool | str]:
     """Do all *jobs* one after the other in one process; return whether each finished, or why it was refused."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,24 +51,39 @@ def has_avx512() -> bool:
     return " avx512f " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
 
 
-def run_all(folder: Path, recipe: str, configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Recorded]:
-    """Run *recipe* with each of *configs*, in one process; return what each recorded, by its name."""
-    for name, config in configs.items():
+def run_all(
+    folder: Path,
+    recipe: str,
+    configs: Mapping[str, Mapping[str, Any]],
+    *,
+    left: Mapping[str, int] = {},
+    refused: Sequence[str] = (),
+) -> dict[str, Recorded]:
+    """Run *recipe* with each of *configs*, in one process; return what each recorded, by its name.
+
+    Those in *left* are trained once more, with a SIGUSR1 after that step, and go on in a second attempt: NAME left and
+    NAME gone on. Those in *refused* must be, and record an event `refused` with the reason.
+    """
+    words = {name: f"{folder / name}!" if name in refused else str(folder / name) for name in configs}
+    for name, config in [*configs.items(), *((f"{name} left", configs[name]) for name in left)]:
         (folder / name).mkdir()
         (folder / name / "run.json").write_text(json.dumps(config))
-    _drive(recipe, [str(folder / name) for name in configs])
-    return {name: read_rank0(folder / name) for name in configs}
+    again = [[f"{folder / f'{name} left'}@{step}", str(folder / f"{name} left")] for name, step in left.items()]
+    _drive(recipe, [*words.values(), *itertools.chain.from_iterable(again)])
+    found = {name: read_rank0(folder / name) for name in configs}
+    for name in left:
+        found[f"{name} left"] = read_rank0(folder / f"{name} left")
+        found[f"{name} gone on"] = read_rank0(folder / f"{name} left", 1)
+    return found
 
 
-def run_interrupted(
-    folder: Path, recipe: str, config: Mapping[str, Any], *, at: int
-) -> tuple[Recorded, Recorded, Recorded]:
-    """Run *recipe* whole, and again with a SIGUSR1 after step *at*; return the whole run and the two attempts."""
-    for name in ("whole", "broken"):
-        (folder / name).mkdir()
-        (folder / name / "run.json").write_text(json.dumps(config))
-    _drive(recipe, [str(folder / "whole"), f"{folder / 'broken'}@{at}", str(folder / "broken")])
-    return read_rank0(folder / "whole"), read_rank0(folder / "broken"), read_rank0(folder / "broken", 1)
+def assert_it_went_on_bit_for_bit(runs: Mapping[str, Recorded], name: str) -> None:
+    """Assert that the run *name* of `run_all`, which was also left, ended with the weights of the one that was not."""
+    whole, before, after = runs[name], runs[f"{name} left"], runs[f"{name} gone on"]
+    assert "final" not in before.events
+    assert after.events["resumed"]["step"] == before.metrics[-1].step < whole.metrics[-1].step
+    assert before.series("loss") + after.series("loss") == whole.series("loss")
+    assert after.events["final"] == whole.events["final"]
 
 
 def _drive(recipe: str, words: list[str]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from image_runs import Recorded
-from numeric_runs import ROOT, config_of, run_all, run_interrupted
+from language_runs import DRAWS, SAYS, SQUARES, assert_it_continues
+from numeric_runs import ROOT, assert_it_went_on_bit_for_bit, config_of, run_all
 
 from hpcml_train.precision.formats import name_precision
 from tests.train.framework_scripts import run_script
@@ -81,9 +82,9 @@ def config(
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
     """Everything that is trained here; the first one fixes the devices that TensorFlow has."""
     folder = tmp_path_factory.mktemp("keras")
-    (folder / "text.txt").write_text("".join(f"{n} squared is {n * n}.\n" for n in range(200)))
+    (folder / "text.txt").write_text(SQUARES)
     text = {"name": "text", "path": str(folder / "text.txt")}
-    says = {"context": 12, "prompt": "12 squared ", "generate": 5, "layers": 1, "width": 48}
+    speaking = {"context": 12, "layers": 1, "width": 48}
     learning = {"steps": 120, "batch_size": 32, "eval_every": 120}
     return run_all(
         folder,
@@ -94,9 +95,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
             "parts": config("fp64", training={"accumulate": 2}),
             "rnn": config("fp64", options={"cell": "rnn"}),
             "learned": config(options={"layers": 1}, training=learning),
-            "said": config(options=says, data=text, training={"steps": 250, "batch_size": 16, "eval_every": 250}),
-            "drawn": config(options={**says, "temperature": 1.5, "generate": 40}, data=text),
+            "said": config(options={**speaking, **SAYS}, data=text, training={"steps": 250, "batch_size": 16, "eval_every": 250}),
+            "drawn": config(options={**speaking, **DRAWS}, data=text),
         },
+        left={"amp_bf16": 2},
     )
 
 
@@ -175,17 +177,9 @@ def test_it_learns_to_add(runs: dict[str, Recorded]) -> None:
 
 
 def test_a_trained_network_continues_a_text(runs: dict[str, Recorded]) -> None:
-    said, drawn = runs["said"].events["generated"], runs["drawn"].events["generated"]
-
-    assert said == {"prompt": "12 squared ", "text": "is 1" + said["text"][4:], "temperature": 0.0}  # "is 144."
-    assert (drawn["temperature"], drawn["prompt"]) == (1.5, "12 squared ")
-    assert len(drawn["text"].encode()) >= 40
+    assert_it_continues(runs["said"], runs["drawn"])
     assert "generated" not in runs["fp32"].events
 
 
-def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
-    whole, before, after = run_interrupted(tmp_path, "lstm::tensorflow_training", config("amp_bf16"), at=2)
-
-    assert after.events["resumed"]["step"] == before.metrics[-1].step < STEPS
-    assert before.series("loss") + after.series("loss") == whole.series("loss")
-    assert after.events["final"] == whole.events["final"]
+def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(runs: dict[str, Recorded]) -> None:
+    assert_it_went_on_bit_for_bit(runs, "amp_bf16")

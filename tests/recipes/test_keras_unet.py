@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from image_runs import Recorded
-from numeric_runs import ROOT, config_of, has_avx512, run_all, run_interrupted
+from numeric_runs import ROOT, assert_it_went_on_bit_for_bit, config_of, has_avx512, run_all
 
 from hpcml_train.precision.formats import name_precision
 from tests.train.framework_scripts import run_script
@@ -86,7 +86,7 @@ print(json.dumps(told))
 def config(
     precision: str = "fp32", *, options: Mapping[str, object] = {}, layout: str = "nhwc", **groups: Mapping[str, Any]
 ) -> dict[str, Any]:
-    training = {"steps": STEPS, "batch_size": 4, "learning_rate": 2e-3, "eval_every": 2, "deterministic": True}
+    training = {"steps": STEPS, "batch_size": 8, "learning_rate": 1e-2, "eval_every": 2, "deterministic": True}
     groups["data"] = {"name": "shapes", "holdout": 0.2, "path": None, **groups.get("data", {})}
     groups["training"] = {**training, **groups.get("training", {})}
     groups["layout"] = {"name": layout}
@@ -107,18 +107,18 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runs(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
     """Everything that is trained here; the first one fixes the devices that TensorFlow has."""
-    learning = {"steps": 60, "eval_every": 60, "batch_size": 8, "learning_rate": 1e-2}
     return run_all(
         tmp_path_factory.mktemp("keras_unet"),
-        "unet::tensorflow_training",
+        "unet::shallow_unet",
         {
             "mirrored": config("fp64", strategy={"name": "mirrored", "devices": 2}),
-            **{name: config(name) for name in ("fp32", "fp64", "amp_bf16")},
+            "fp32": config(training={"steps": 60, "eval_every": 60}),
+            **{name: config(name) for name in ("fp64", "amp_bf16")},
             "nchw": config(layout="nchw"),
             "parts": config("fp64", training={"accumulate": 2}),
-            "learned": config(training=learning),
             "pairs": config(data={"name": "mask_pairs", "path": str(pairs)}),
         },
+        left={"amp_bf16": 2},
     )
 
 
@@ -149,7 +149,7 @@ def test_a_step_costs_the_operations_that_torch_counts(twins: dict[str, Any]) ->
 
 
 def test_it_reports_what_the_torch_half_reports(runs: dict[str, Recorded]) -> None:
-    found = runs["fp32"]
+    found = runs["fp64"]
 
     assert set(found.metrics[-1].values) == {"loss", "step_time_s", "data_time_s", "val_mean_iou", "val_loss"}
     assert [record.step for record in found.metrics if "val_loss" in record.values] == [2, 4]
@@ -159,10 +159,10 @@ def test_it_reports_what_the_torch_half_reports(runs: dict[str, Recorded]) -> No
 
 
 def test_it_finds_shapes(runs: dict[str, Recorded]) -> None:
-    losses = runs["learned"].series("loss")
+    losses = runs["fp32"].series("loss")
 
     assert losses[-1] < losses[0] / 2
-    assert runs["learned"].series("val_mean_iou")[-1] > runs["fp32"].series("val_mean_iou")[0]
+    assert runs["fp32"].series("val_mean_iou")[-1] > runs["fp64"].series("val_mean_iou")[0]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_each_precision_and_layout_begins_where_fp32_does(
     trained = {row["format"] for row in rows if row["phase"] in ("forward", "backward")}
     assert trained == {{"amp_bf16": "bf16"}.get(precision, precision)}
     assert found.series("loss")[0] == pytest.approx(exact.series("loss")[0], rel=first)
-    assert found.series("loss") != exact.series("loss") or (name == "nchw" and not has_avx512())
+    assert found.series("loss") != exact.series("loss")[:STEPS] or (name == "nchw" and not has_avx512())
 
 
 @pytest.mark.parametrize("name", ["mirrored", "parts"])
@@ -190,9 +190,5 @@ def test_a_batch_that_is_shared_trains_as_the_whole(runs: dict[str, Recorded], n
     assert runs[name].events["work"]["model_flops"] == runs["fp64"].events["work"]["model_flops"]
 
 
-def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
-    whole, before, after = run_interrupted(tmp_path, "unet::tensorflow_training", config("amp_bf16"), at=2)
-
-    assert after.events["resumed"]["step"] == before.metrics[-1].step < STEPS
-    assert before.series("loss") + after.series("loss") == whole.series("loss")
-    assert after.events["final"] == whole.events["final"]
+def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(runs: dict[str, Recorded]) -> None:
+    assert_it_went_on_bit_for_bit(runs, "amp_bf16")

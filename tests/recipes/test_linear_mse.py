@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from image_runs import Recorded
-from numeric_runs import ROOT, config_of, last, load, run_all, run_interrupted
+from numeric_runs import ROOT, assert_it_went_on_bit_for_bit, config_of, last, load, run_all
 
 from hpcml.model.recipe import read_recipe
 from tests.cli.command_line import Hpcml
@@ -42,7 +42,7 @@ def config(precision: str = "fp32", **training: object) -> dict[str, object]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
     configs = {name: config(name) for name in NEAR}
     configs["whole"] = config("fp64", batch_size=256, steps=12, eval_every=1)
-    return run_all(tmp_path_factory.mktemp("line"), "linear_mse", configs)
+    return run_all(tmp_path_factory.mktemp("line"), "linear_mse", configs, left={"amp_fp16": 23})
 
 
 @pytest.mark.parametrize("precision", NEAR)
@@ -85,13 +85,9 @@ def test_noise_is_added_in_training_only_and_is_the_same_for_everybody() -> None
     assert [2.0 * x - 1.0 for x in on_it.x] == pytest.approx(on_it.y)
 
 
-def test_interrupted_it_ends_with_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
-    whole, before, after = run_interrupted(tmp_path, "linear_mse", config("amp_fp16"), at=23)
-
-    assert "final" not in before.events
-    assert after.events["resumed"]["step"] == before.metrics[-1].step == 24
-    assert before.series("loss") + after.series("loss") == whole.series("loss")
-    assert after.events["final"] == whole.events["final"]
+def test_interrupted_it_ends_with_the_same_weights_bit_for_bit(runs: dict[str, Recorded]) -> None:
+    assert_it_went_on_bit_for_bit(runs, "amp_fp16")
+    assert runs["amp_fp16 gone on"].events["resumed"]["step"] == 24
 
 
 def test_it_runs_as_a_run_with_its_own_data_and_objective(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from image_runs import Recorded
-from numeric_runs import ROOT, config_of, run_all, run_interrupted
+from language_runs import DRAWS, SAYS, SQUARES, assert_it_continues
+from numeric_runs import ROOT, assert_it_went_on_bit_for_bit, config_of, run_all
 
 from hpcml_train.precision.formats import name_precision
 from tests.cli.command_line import Hpcml, said_in_one_line
@@ -83,7 +84,7 @@ def config(folder: Path, precision: str, *, options: Mapping[str, object] = {}, 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("jax")
-    (folder / "text.txt").write_text("".join(f"{n} squared is {n * n}.\n" for n in range(400)))
+    (folder / "text.txt").write_text(SQUARES)
     return folder
 
 
@@ -98,7 +99,12 @@ def _compiled_quickly() -> Iterator[None]:
 def runs(folder: Path) -> dict[str, Recorded]:
     configs = {name: config(folder, name) for name in PRECISIONS}
     configs |= {kind: config(folder, "fp64", options={"kind": kind, "layers": 2}, accumulate=2) for kind in KINDS}
-    return run_all(folder, "transformer::jax_training", configs)
+    configs["left out"] = config(folder, "amp_fp16", options={"dropout": 0.1}, accumulate=2)
+    knows = {"steps": 200, "batch_size": 16, "learning_rate": 5e-3, "eval_every": 200}
+    says = {"context": 24}
+    configs["said"] = config(folder, "fp32", options={**says, **SAYS}, **knows)
+    configs["drawn"] = config(folder, "fp32", options={**says, **DRAWS})
+    return run_all(folder, "transformer::jax_training", configs, left={"left out": 2})
 
 
 @pytest.fixture(scope="module")
@@ -168,15 +174,12 @@ def test_it_reports_what_the_torch_half_reports(runs: dict[str, Recorded]) -> No
     assert found.events["memory"]["peak_allocated_mb"] is None
 
 
-def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(folder: Path) -> None:
-    (folder / "left").mkdir()
-    wanted = config(folder, "amp_fp16", options={"dropout": 0.1}, accumulate=2)
+def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(runs: dict[str, Recorded]) -> None:
+    assert_it_went_on_bit_for_bit(runs, "left out")
 
-    whole, before, after = run_interrupted(folder / "left", "transformer::jax_training", wanted, at=2)
 
-    assert after.events["resumed"]["step"] == before.metrics[-1].step < STEPS
-    assert before.series("loss") + after.series("loss") == whole.series("loss")
-    assert after.events["final"] == whole.events["final"]
+def test_a_trained_decoder_continues_a_text(runs: dict[str, Recorded]) -> None:
+    assert_it_continues(runs["said"], runs["drawn"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from image_runs import Recorded
-from language_runs import Job, train_all, train_together
+from language_runs import DRAWS, SAYS, SQUARES, Job, assert_it_continues, train_all, train_together
 
 from hpcml_train.precision.formats import name_precision
 from tests.cli.command_line import Hpcml
@@ -28,7 +28,6 @@ PRECISIONS = {
 }
 KINDS = ("decoder", "encoder", "encoder_decoder")
 SMALL = {"width": 32, "heads": 2, "feed_forward": 64, "context": 32, "validation_windows": 8, "dropout": 0.1}
-TEXT = "".join(f"{n} squared is {n * n}.\n" for n in range(400))
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +35,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("transformer")
     (folder / "short.txt").write_text("too short")
     (folder / "latin.txt").write_bytes(b"caf\xe9")
-    (folder / "text.txt").write_text(TEXT)
+    (folder / "text.txt").write_text(SQUARES)
     text = {"name": "text", "path": str(folder / "text.txt")}
     jobs = [Job(run_dir=folder / name, options=SMALL, precision=name, data=text) for name in PRECISIONS]
     jobs += [Job(run_dir=folder / kind, options={**SMALL, "kind": kind}, data=text) for kind in KINDS]
     parts = {**SMALL, "kind": "encoder", "dropout": 0.0}
     jobs.append(Job(run_dir=folder / "whole", options=parts, data=text, precision="fp64"))
     jobs.append(Job(run_dir=folder / "parts", options=parts, data=text, precision="fp64", training={"accumulate": 2}))
+    says = {**SMALL, "layers": 2, "context": 24, "dropout": 0.0}
+    knows = {"steps": 200, "batch_size": 16, "learning_rate": 5e-3, "eval_every": 200}
+    jobs.append(Job(run_dir=folder / "said", options={**says, **SAYS}, data=text, training=knows))
+    jobs.append(Job(run_dir=folder / "drawn", options={**says, **DRAWS}, data=text))
     jobs.append(Job(run_dir=folder / "left", options=SMALL, data=text, precision="amp_fp16", asked=True))
     jobs.append(Job(run_dir=folder / "left", options=SMALL, data=text, precision="amp_fp16", attempt=1))
     said = train_all("transformer", jobs)
@@ -72,7 +75,7 @@ def test_what_is_reported_says_what_was_trained_on_what(folder: Path, kind: str)
     (val_loss,), (perplexity,) = found.series("val_loss"), found.series("perplexity")
     assert perplexity == pytest.approx(math.exp(val_loss))
     assert 0 <= found.series("val_accuracy")[0] <= 1
-    assert found.events["training"]["text_bytes"] == len(TEXT)
+    assert found.events["training"]["text_bytes"] == len(SQUARES)
     assert found.events["training"]["validation_samples"] == 8
     work = found.events["work"]
     assert (work["samples"], work["tokens"], work["flops_doubt"]) == (4.0, 4.0 * 32, None)
@@ -107,6 +110,11 @@ def test_a_training_that_left_ends_with_the_same_weights_bit_for_bit(folder: Pat
     assert before.series("loss") + after.series("loss") == whole.series("loss")
     assert after.series("val_loss") == whole.series("val_loss")
     assert after.events["final"] == whole.events["final"]
+
+
+def test_a_trained_decoder_continues_a_text(folder: Path) -> None:
+    assert_it_continues(recorded(folder, "said"), recorded(folder, "drawn"))
+    assert "generated" not in recorded(folder, "decoder").events
 
 
 def test_texts_that_cannot_be_used_are_refused_in_one_line(folder: Path) -> None:
