@@ -54,17 +54,28 @@ def test_ranks_of_an_mpi_job_train_as_one_process_does(hpcml: Hpcml, framework: 
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("model", "options", "more"),
     [
-        ("model=lstm", "model.options.width=16"),
-        ("model=transformer_tiny", "model.options.width=32", "model.options.context=16", "training.batch_size=8"),
-        ("model=unet", "layout=nhwc", "model.options.pictures=20", "model.options.image_size=32"),
+        ("model=lstm", {"width": 16, "context": 6}, []),
+        (
+            "model=transformer_tiny",
+            {"layers": 1, "width": 32, "feed_forward": 32, "context": 16, "validation_windows": 8},
+            ["training.batch_size=8"],
+        ),
+        ("model=unet", {"width": 4, "pictures": 20, "image_size": 32}, ["layout=nhwc", "training.batch_size=8"]),
     ],
-    ids=lambda words: words[0],
 )
-def test_keras_recipes_train_over_mpi_as_one_process_does(hpcml: Hpcml, model: tuple[str, ...]) -> None:
+def test_keras_recipes_train_over_mpi_as_one_process_does(
+    hpcml: Hpcml, model: str, options: dict[str, int], more: list[str]
+) -> None:
     pytest.importorskip("tensorflow")
-    words = [*SMALL, *model, "model.framework=tensorflow"]
+    words = [
+        *SMALL,
+        model,
+        *(f"model.options.{name}={value}" for name, value in options.items()),
+        *more,
+        "model.framework=tensorflow",
+    ]
 
     alone = hpcml("run", *words, "strategy=single", "resources.cpus_per_task=1")
     done = hpcml("run", *words, *TWO, *building.settings())

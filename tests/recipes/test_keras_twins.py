@@ -61,13 +61,13 @@ def test_what_a_twin_does_not_do_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("model", "options", "metric"),
     [
-        ("lstm_text", {"context": 16, "width": 32, "prompt": "'The '", "generate": 3}, "val_loss"),
+        ("lstm_text", {"layers": 1, "context": 8, "width": 32, "prompt": "'The '", "generate": 3}, "val_loss"),
         ("resnet18", {"classes": 10, "image_size": 32}, "loss"),
         ("unet", {"width": 4, "image_size": 32, "pictures": 20}, "val_mean_iou"),
         (
             "transformer_tiny",
             {
-                "layers": 2,
+                "layers": 1,
                 "width": 32,
                 "heads": 2,
                 "feed_forward": 64,
