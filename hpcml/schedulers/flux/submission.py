@@ -41,6 +41,7 @@ def submit(
     *,
     environ: Mapping[str, str],
     timeout_s: float = SUBMIT_TIMEOUT_S,
+    ask_timeout_s: float = ASK_TIMEOUT_S,
     settling_s: float = SETTLING_S,
     patience_s: float = 0.0,
 ) -> list[str]:
@@ -51,33 +52,37 @@ def submit(
     Flux's own words where nothing is queued, and `UncertainSubmissionError` where it cannot be known now.
     """
     count = wanted.count or 1
+
+    def look(why: str) -> list[str]:
+        return _look(wanted, why, timeout_s=ask_timeout_s, settling_s=settling_s, patience_s=patience_s)
+
     try:
         answer = call(wanted.argv(script), timeout_s=timeout_s, environ=environ, is_submission=True)
     except NoAnswerError as error:
-        if found := _look(wanted, str(error), settling_s, patience_s):
+        if found := look(str(error)):
             return found
         raise UncertainSubmissionError(f"{error}, and Flux has no job called {wanted.name}") from error
     ids = find_submitted_ids(answer.stdout)
     if len(ids) == count:
-        return _placed(ids, settling_s)
+        return _placed(ids, ask_timeout_s, settling_s)
     words = one_line(answer.stderr or answer.stdout)
     if answer.returncode > 0 and not ids and is_silence(answer.stderr):
         raise SubmissionError(f"Flux cannot be reached, so nothing was queued: {words}")
     if answer.returncode in (1, 2) and not ids and ("[Errno" in answer.stderr or "flux-submit: ERROR" in answer.stderr):
         raise SubmissionError(f"Flux refused the job: {words}")
     why = f"flux submit failed ({answer.end}): {words}" if answer.returncode else "flux submit named no job"
-    if found := _look(wanted, why, settling_s, patience_s):
+    if found := look(why):
         return found
     if answer.was_killed:
         raise UncertainSubmissionError(f"{why}, and Flux has no job called {wanted.name}")
     raise SubmissionError(f"{why}; Flux has no job called {wanted.name}, so nothing was queued")
 
 
-def _placed(ids: list[str], settling_s: float) -> list[str]:
+def _placed(ids: list[str], ask_timeout_s: float, settling_s: float) -> list[str]:
     """Return *ids*; raise `SubmissionError` where Flux says now that none of them can ever run."""
     time.sleep(min(_PLACING_S, settling_s))
     try:
-        answer = heard(["flux", "jobs", "--json", ids[0]], ASK_TIMEOUT_S)
+        answer = heard(["flux", "jobs", "--json", ids[0]], ask_timeout_s)
     except NoAnswerError:
         return ids
     for said in (parse_jobs(answer.stdout) or {}).values():
@@ -86,13 +91,13 @@ def _placed(ids: list[str], settling_s: float) -> list[str]:
     return ids
 
 
-def _look(wanted: FluxAsk, why: str, settling_s: float, patience_s: float) -> list[str]:
+def _look(wanted: FluxAsk, why: str, *, timeout_s: float, settling_s: float, patience_s: float) -> list[str]:
     """Return the ids of the jobs that are there in spite of *why*, all or none."""
     until = time.monotonic() + patience_s
     looked = 0
     while True:
         try:
-            found = find(wanted, timeout_s=ASK_TIMEOUT_S)
+            found = find(wanted, timeout_s=timeout_s)
             looked += 1
         except HpcmlError as error:
             if time.monotonic() >= until:

@@ -52,6 +52,7 @@ class FluxSubmitter:
             batches.script_of(self.submissions, batch),
             environ=submission.submission_environ(os.environ, needs_login=needs_login),
             timeout_s=self.submit_timeout_s,
+            ask_timeout_s=self.ask_timeout_s,
             settling_s=self.settling_s,
         )
         return _tickets(batch, wanted, ids)

@@ -37,6 +37,7 @@ def submit(
     name: str,
     environ: Mapping[str, str],
     timeout_s: float = SUBMIT_TIMEOUT_S,
+    ask_timeout_s: float = ASK_TIMEOUT_S,
     settling_s: float = SETTLING_S,
     patience_s: float = 0.0,
 ) -> str:
@@ -50,7 +51,7 @@ def submit(
 
     def look(why: str) -> str | None:
         try:
-            return look_twice(lambda: find(name), pause_s=settling_s, patience_s=patience_s)
+            return look_twice(lambda: find(name, timeout_s=ask_timeout_s), pause_s=settling_s, patience_s=patience_s)
         except HpcmlError as error:
             raise UncertainSubmissionError(
                 f"{why}, and LSF cannot be asked whether the job was queued: look with `bjobs -a -J {name}` before you "

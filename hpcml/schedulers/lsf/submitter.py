@@ -55,6 +55,7 @@ class LsfSubmitter:
             name=batches.plain_name_of(batch),
             environ=submission.submission_environ(os.environ, needs_login=request.needs_login),
             timeout_s=self.submit_timeout_s,
+            ask_timeout_s=self.ask_timeout_s,
             settling_s=self.settling_s,
         )
         return _tickets(batch, number)

@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +45,7 @@ def submit(
     *,
     name: str,
     timeout_s: float = SUBMIT_TIMEOUT_S,
+    ask_timeout_s: float = ASK_TIMEOUT_S,
     settling_s: float = SETTLING_S,
     patience_s: float = 0.0,
 ) -> str:
@@ -53,7 +54,7 @@ def submit(
     Only PBS's own words are a refusal. Whatever else qsub, or a site's wrapper of it, said or left unsaid, PBS is asked
     for a job of that name, twice *settling_s* apart: nothing is ever submitted twice. Where PBS gives no answer to
     that, it is asked again for *patience_s*. A call that PBS surely did not hear is repeated twice, a second apart;
-    *timeout_s* is for each of them.
+    *timeout_s* is for each of them, and *ask_timeout_s* for each question.
 
     Raises `SubmissionError` with PBS's own words, or those of a wrapper that ended by itself without a job; and
     `UncertainSubmissionError` where qsub was killed or silent, or PBS cannot be asked now. The login of a registry is
@@ -64,7 +65,9 @@ def submit(
     qselect = str(Path(argv[0]).with_name("qselect"))
 
     def look(why: str) -> str | None:
-        return _look_for(qselect, name, why, settling_s=settling_s, patience_s=patience_s)
+        return _look_for(
+            lambda: find(name, qselect=qselect, timeout_s=ask_timeout_s), name, why, settling_s, patience_s
+        )
 
     try:
         answer = _sent(argv, timeout_s)
@@ -105,10 +108,10 @@ def _is_refusal(answer: Answer) -> bool:
     return answer.returncode > 0 and bool(answer.own_words("qsub")) and not was_not_asked(answer)
 
 
-def _look_for(qselect: str, name: str, why: str, *, settling_s: float, patience_s: float) -> str | None:
+def _look_for(ask: Callable[[], str | None], name: str, why: str, settling_s: float, patience_s: float) -> str | None:
     """Return the id of the job called *name*, which exists if qsub was heard although its answer was not."""
     try:
-        found = look_twice(lambda: find(name, qselect=qselect), pause_s=settling_s, patience_s=patience_s)
+        found = look_twice(ask, pause_s=settling_s, patience_s=patience_s)
     except HpcmlError as error:
         raise UncertainSubmissionError(
             f"{why}, and PBS cannot be asked whether the job was queued: look with `qselect -x -N {name}` before you "

@@ -78,7 +78,11 @@ class PbsSubmitter:
             raise SubmissionError(f"{prepared.wanted.log_dir} cannot be made: {error.strerror}") from error
         name = prepared.wanted.name
         job_id = submission.submit(
-            prepared.argv, name=name, timeout_s=self.submit_timeout_s, settling_s=self.settling_s
+            prepared.argv,
+            name=name,
+            timeout_s=self.submit_timeout_s,
+            ask_timeout_s=self.ask_timeout_s,
+            settling_s=self.settling_s,
         )
         return batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
 
