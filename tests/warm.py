@@ -1,11 +1,13 @@
-"""A Python that has imported hpcml already, and forks: a program starts at once, and is a process of its own still.
+"""A Python that has imported hpcml, or a framework, and forks: a program starts at once, and is a process of its own.
 
 The program, its words, environment, folder and the ends of its pipes come through a socket; what is left of the start
 of Python and of the imports is a fork. Whatever the program changes (handlers, the environment, Hydra's globals) ends
 with it; it has a pid, can be killed and has an exit code, as any other. What it does not show is whether a module
-imports all that it needs: `make test-full` starts a new Python each time.
+imports all that it needs, nor what depends on the order of Python's sets: `make test-full` starts a new Python each
+time.
 
-`python -m tests.warm FD` is that Python; it ends when nobody has the other end of the socket FD any more.
+`python -m tests.warm FD` is that Python, and with the names of modules one that has imported these instead; it ends
+when nobody has the other end of the socket FD any more.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -52,7 +55,7 @@ def start(
     if is_full() or not _is_like_ours(environ):
         command, pipe = [sys.executable, "-c", code, *words], subprocess.PIPE
         return subprocess.Popen(command, env=environ, cwd=cwd, stdin=pipe, stdout=pipe, stderr=stderr, text=True)
-    return Forked(code, words, environ=environ, cwd=cwd or Path.cwd(), stderr=stderr)
+    return Forked(_server(os.getpid()), code, words, environ=environ, cwd=cwd or Path.cwd(), stderr=stderr)
 
 
 def run(
@@ -72,7 +75,14 @@ class Forked:
     """A program that was started; what `subprocess.Popen` has of the same name does the same."""
 
     def __init__(
-        self, code: str, words: Sequence[str], *, environ: Mapping[str, str], cwd: Path, stderr: int | None
+        self,
+        server: socket.socket,
+        code: str,
+        words: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        cwd: Path,
+        stderr: int | None,
     ) -> None:
         self.args = list(words)
         self.returncode: int | None = None
@@ -81,7 +91,7 @@ class Forked:
         request = {"code": code, "words": list(words), "environ": dict(environ), "cwd": str(cwd)}
         with theirs, _one_at_a_time:
             fds = [theirs.fileno(), stdin[0], stdout[1], err[1]]
-            socket.send_fds(_server(os.getpid()), [json.dumps(request).encode()], fds)
+            socket.send_fds(server, [json.dumps(request).encode()], fds)
             for fd in fds[1:]:
                 os.close(fd)
         self.stdin: TextIO | None = open(stdin[1], "w", encoding="utf-8")  # noqa: SIM115, PTH123 - a pipe
@@ -173,9 +183,14 @@ def _is_like_ours(environ: Mapping[str, str]) -> bool:
 
 @functools.cache
 def _server(pid: int) -> socket.socket:  # noqa: ARG001 - one for each process of pytest, also for one that was forked
+    return serve([sys.executable, "-m", "tests.warm"], [], os.environ)
+
+
+def serve(python: Sequence[str], modules: Sequence[str], environ: Mapping[str, str]) -> socket.socket:
+    """Start a Python that imports *modules* (none: hpcml's) and then forks; return what `Forked` asks it through."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    words = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
-    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # its threads would not live on in what is forked
+    words = [*python, str(theirs.fileno()), *modules]
+    environ = {**environ, "OPENBLAS_NUM_THREADS": "1"}  # its threads would not live on in what is forked
     started = subprocess.Popen(words, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     started.returncode = 0  # it ends by itself, after the last who can ask: nobody waits for it
     theirs.close()
@@ -214,7 +229,7 @@ def _serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
             if not data:
                 return None
             asking = socket.socket(fileno=fds[0])
-            pid = os.fork()
+            pid = _fork()
             if not pid:
                 break
             going[pid] = asking
@@ -227,6 +242,12 @@ def _serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         other.close()
     request: dict[str, Any] = json.loads(data)
     return request, fds[1:]
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's of threads: those here know of forks
+        return os.fork()
 
 
 def _tell_ends(going: dict[int, socket.socket]) -> None:
@@ -283,7 +304,10 @@ class _End:
 if __name__ == "__main__":
     end = _End()
     atexit.register(end.leave)  # the first is the last
-    _import_all()
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    if not sys.argv[2:]:
+        _import_all()
     gc.collect()
     gc.freeze()  # what is there already is nobody's to look through
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -6,9 +6,7 @@ import json
 import os
 import random
 import socket
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,8 @@ from typing import Any
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import CPU, PrecisionName, decide_numerics
 from hpcml.runs.journal import Event, Metrics, read_journal
+from tests import warm_frameworks
+from tests.warm import Process
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "image_classification" / "train.py"
 
@@ -52,17 +52,16 @@ def config_of(precision: str = "fp32", **changes: object) -> dict[str, Any]:
     return {"run": run, "plan": {"device": "cpu", "numerics": numerics}}
 
 
-def start(run_dir: Path, config: Mapping[str, Any], **environ: str) -> subprocess.Popen[str]:
+def start(run_dir: Path, config: Mapping[str, Any], **environ: str) -> Process:
     run_dir.mkdir(exist_ok=True)
     (run_dir / "run.json").write_text(json.dumps(config))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
     env = {**kept, "HPCML_RUN_DIR": str(run_dir), "HPCML_CONFIG": str(run_dir / "run.json"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", str(RECIPE)]
     env.update(environ)
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return warm_frameworks.start(RECIPE, framework=config["run"]["model"]["framework"], environ=env)
 
 
-def start_ranks(run_dir: Path, config: Mapping[str, Any], count: int, **environ: str) -> list[subprocess.Popen[str]]:
+def start_ranks(run_dir: Path, config: Mapping[str, Any], count: int, **environ: str) -> list[Process]:
     """Start *count* processes that train together; one is started as one that knows of no others."""
     if count == 1:
         return [start(run_dir, config, **environ)]
@@ -81,7 +80,7 @@ def _free_port() -> int:
             return port
 
 
-def finish(ranks: list[subprocess.Popen[str]]) -> list[str]:
+def finish(ranks: Sequence[Process]) -> list[str]:
     """Wait for all *ranks*, which must succeed, and return what each wrote to stderr; none is left behind."""
     try:
         said = [process.communicate(timeout=300)[1] for process in ranks]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +17,12 @@ from image_runs import Recorded, _free_port, finish, read_rank0
 
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import CPU, PrecisionName, decide_numerics
+from tests import warm_frameworks
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 _TRAINER = """
-import json, os, signal, sys, warnings
-warnings.simplefilter("error")
+import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import training
 from hpcml_client import connect
@@ -95,15 +94,9 @@ def assert_it_continues(said: Recorded, drawn: Recorded) -> None:
 def train_all(recipe: str, jobs: Sequence[Job]) -> list[bool | str]:
     """Do all *jobs* one after the other in one process; return whether each finished, or why it was refused."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", _TRAINER, str(RECIPES / recipe)],
-        input=json.dumps([job.as_json() for job in jobs]),
-        env={**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    environ = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    given = json.dumps([job.as_json() for job in jobs])
+    done = warm_frameworks.run(_TRAINER, str(RECIPES / recipe), framework="torch", environ=environ, given=given)
     assert done.returncode == 0, done.stderr
     said: list[bool | str] = json.loads(done.stdout.splitlines()[-1])
     return said
@@ -114,18 +107,9 @@ def train_together(recipe: str, job: Job, count: int) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
     env = {**kept, **job.as_json()["environ"], "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     env |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    finish(
-        [
-            subprocess.Popen(
-                [sys.executable, str(RECIPES / recipe / "train.py")],
-                env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(count)
-        ]
-    )
+    program, ranks = RECIPES / recipe / "train.py", [str(rank) for rank in range(count)]
+    environs = [{**env, "RANK": rank, "LOCAL_RANK": rank} for rank in ranks]
+    finish([warm_frameworks.start(program, framework="torch", environ=environ) for environ in environs])
 
 
 def load(recipe: str, module: str) -> ModuleType:

@@ -6,7 +6,6 @@ import importlib
 import itertools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,8 @@ from image_runs import Recorded, read_rank0
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import CPU, PrecisionName, decide_numerics
 from hpcml.model.recipe import read_recipe
+from tests import warm_frameworks
+from tests.train.framework_scripts import AS_RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
 _DRIVER = Path(__file__).with_name("recipe_driver.py")
@@ -69,7 +70,9 @@ def run_all(
         (folder / name).mkdir()
         (folder / name / "run.json").write_text(json.dumps(config))
     again = [[f"{folder / f'{name} left'}@{step}", str(folder / f"{name} left")] for name, step in left.items()]
-    _drive(recipe, [*words.values(), *itertools.chain.from_iterable(again)])
+    frameworks = {config["run"]["model"]["framework"] for config in configs.values()} - {"numpy"}
+    framework = frameworks.pop() if len(frameworks) == 1 else None
+    _drive(recipe, [*words.values(), *itertools.chain.from_iterable(again)], framework)
     found = {name: read_rank0(folder / name) for name in configs}
     for name in left:
         found[f"{name} left"] = read_rank0(folder / f"{name} left")
@@ -86,16 +89,10 @@ def assert_it_went_on_bit_for_bit(runs: Mapping[str, Recorded], name: str) -> No
     assert after.events["final"] == whole.events["final"]
 
 
-def _drive(recipe: str, words: list[str]) -> None:
+def _drive(recipe: str, words: list[str], framework: str | None) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(_DRIVER), str(ROOT / "recipes" / recipe), *words],
-        env={**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    environ = {**kept, **AS_RECIPES, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = warm_frameworks.run(_DRIVER, str(ROOT / "recipes" / recipe), *words, framework=framework, environ=environ)
     assert done.returncode == 0, done.stderr
 
 

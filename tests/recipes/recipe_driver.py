@@ -34,7 +34,6 @@ def main(folder: str, words: list[str]) -> None:
     folder, _, module = folder.partition("::")
     sys.path.insert(0, folder)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as hpcml_train.start does
     for word in words:
         run_dir, _, step = word.removesuffix("!").partition("@")
         attempt = "1" if any((Path(run_dir) / "journal").glob("0-*")) else "0"

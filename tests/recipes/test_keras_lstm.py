@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
     (folder / "text.txt").write_text(SQUARES)
     text = {"name": "text", "path": str(folder / "text.txt")}
     speaking = {"context": 12, "layers": 1, "width": 48}
+    knows = {"steps": 250, "batch_size": 16, "eval_every": 250}
     learning = {"steps": 120, "batch_size": 32, "eval_every": 120}
     return run_all(
         folder,
@@ -95,7 +95,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
             "parts": config("fp64", training={"accumulate": 2}),
             "rnn": config("fp64", options={"cell": "rnn"}),
             "learned": config(options={"layers": 1}, training=learning),
-            "said": config(options={**speaking, **SAYS}, data=text, training={"steps": 250, "batch_size": 16, "eval_every": 250}),
+            "said": config(options={**speaking, **SAYS}, data=text, training=knows),
             "drawn": config(options={**speaking, **DRAWS}, data=text),
         },
         left={"amp_bf16": 2},
@@ -104,7 +104,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
 
 @pytest.fixture(scope="module")
 def twins() -> dict[str, Any]:
-    return run_script(TWINS)
+    return run_script(TWINS, "tensorflow")
 
 
 @pytest.mark.parametrize("cell", ["lstm", "rnn"])

@@ -154,7 +154,7 @@ def runs(folder: Path) -> dict[str, Recorded]:
 
 @pytest.fixture(scope="module")
 def twins() -> dict[str, Any]:
-    return run_script(TWINS, OMP_NUM_THREADS="1")
+    return run_script(TWINS, "tensorflow")
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])

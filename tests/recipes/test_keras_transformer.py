@@ -115,7 +115,7 @@ def runs(folder: Path) -> dict[str, Recorded]:
 
 @pytest.fixture(scope="module")
 def twins(folder: Path) -> dict[str, Any]:
-    return run_script(TWINS, TEXT=str(folder / "text.txt"), OMP_NUM_THREADS="1")
+    return run_script(TWINS, "tensorflow", TEXT=str(folder / "text.txt"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -124,7 +124,7 @@ def runs(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rec
 
 @pytest.fixture(scope="module")
 def twins(pairs: Path) -> dict[str, Any]:
-    return run_script(TWINS, PAIRS=str(pairs), OMP_NUM_THREADS="1")
+    return run_script(TWINS, "tensorflow", PAIRS=str(pairs))
 
 
 def test_with_torchs_weights_it_says_and_learns_what_torch_does(twins: dict[str, Any]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from image_runs import _free_port, finish, read_rank0
 from recipe_ranks import CASES, RECIPES, RESUMED, STEPS
 
 from hpcml.model.recipe import read_recipe
+from tests import warm_frameworks
 from tests.cli.command_line import Hpcml
 
 pytestmark = pytest.mark.torch
@@ -28,18 +27,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("recipes")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
     shared = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1"}
-    finish(
-        [
-            subprocess.Popen(
-                [sys.executable, "-W", "error", str(PROGRAM), str(root)],
-                env={**kept, **shared, "RANK": str(rank)},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(3)
-        ]
-    )
+    environs = [{**kept, **shared, "RANK": str(rank)} for rank in range(3)]
+    ranks = [warm_frameworks.start(PROGRAM, str(root), framework="torch", environ=environ) for environ in environs]
+    finish(ranks)
     return root
 
 

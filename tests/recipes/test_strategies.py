@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from hpcml_train.errors import RecipeError
 from hpcml_train.torch.pipeline import bubble_fraction
 from hpcml_train.torch.stages import cut, parameters, shared
 from hpcml_train.torch.strategies import nccl_environment
+from tests import warm_frameworks
 
 pytestmark = pytest.mark.torch
 PROGRAM = Path(__file__).with_name("strategy_ranks.py")
@@ -42,19 +41,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("strategies")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", str(PROGRAM), str(root)]
-    finish(
-        [
-            subprocess.Popen(
-                command,
-                env={**kept, **shared, "RANK": str(rank)},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-    )
+    environs = [{**kept, **shared, "RANK": str(rank)} for rank in range(2)]
+    ranks = [warm_frameworks.start(PROGRAM, str(root), framework="torch", environ=environ) for environ in environs]
+    finish(ranks)
     return root
 
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-from image_runs import Recorded, config_of, read_rank0
-from numeric_runs import load
+from image_runs import Recorded, config_of
+from numeric_runs import assert_it_went_on_bit_for_bit, load, run_all
 
 from hpcml_train.precision.formats import name_precision
 
@@ -23,33 +17,12 @@ pytest.importorskip("sklearn")
 OBSERVED = ("precision_observer", "precision_observed")
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 
-ROOT = Path(__file__).resolve().parents[2]
-DRIVER = Path(__file__).with_name("recipe_driver.py")
 STEPS = 6
 
 
 def _config(precision: str = "fp32", **changes: object) -> dict[str, Any]:
     wanted: dict[str, object] = {"model__framework": "tensorflow", "layout__name": "nhwc"}
     return config_of(precision, **{**wanted, "training__steps": STEPS, "training__eval_every": 3, **changes})
-
-
-def _drive(folder: Path, configs: Mapping[str, Mapping[str, Any]], words: list[str]) -> str:
-    for name, config in configs.items():
-        (folder / name).mkdir()
-        (folder / name / "run.json").write_text(json.dumps(config))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
-    recipe = f"{ROOT / 'recipes' / 'image_classification'}::tensorflow_training"
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), recipe, *words],
-        env={**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +40,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
         "seed1": _config(seed=1, **mlp),
         "mlp": _config(**mlp),
         "parts": _config(training__accumulate=4, **mlp),
-        "broken": _config(**mlp),
     }
-    words = [str(folder / name) for name in configs if name != "broken"]
-    _drive(folder, configs, [*words, f"{folder / 'broken'}@4", str(folder / "broken")])
-    found = {name: read_rank0(folder / name) for name in configs}
-    return {**found, "gone on": read_rank0(folder / "broken", 1)}
+    return run_all(folder, "image_classification::tensorflow_training", configs, left={"mlp": 4})
 
 
 def _weights(recorded: Recorded) -> str:
@@ -168,9 +137,6 @@ def test_another_seed_draws_other_weights(recorded: dict[str, Recorded]) -> None
 
 
 def test_a_signal_ends_it_at_a_checkpoint_and_it_goes_on_bit_for_bit(recorded: dict[str, Recorded]) -> None:
-    before, after, whole = recorded["broken"], recorded["gone on"], recorded["mlp"]
-
-    assert before.metrics[-1].step == before.events["checkpoint"]["step"] == after.events["resumed"]["step"] < STEPS
-    assert "final" not in before.events
-    assert before.series("loss") + after.series("loss") == whole.series("loss")
-    assert _weights(after) == _weights(whole)
+    assert_it_went_on_bit_for_bit(recorded, "mlp")
+    before, after = recorded["mlp left"], recorded["mlp gone on"]
+    assert before.events["checkpoint"]["step"] == after.events["resumed"]["step"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from image_runs import Recorded, read_rank0
+
+from tests import warm_frameworks
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -85,15 +86,8 @@ def run_jobs(folder: Path, recipe: str, jobs: Sequence[Job]) -> Done:
         described.append({"environ": environ, "is_interrupted": job.is_interrupted})
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
     env = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _SCRIPT, str(RECIPES / recipe)],
-        input=json.dumps(described),
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    given = json.dumps(described)
+    done = warm_frameworks.run(_SCRIPT, str(RECIPES / recipe), framework="torch", environ=env, given=given)
     assert done.returncode == 0, done.stderr[-3000:]
     return Done(folder=folder, said=json.loads(done.stdout.splitlines()[-1]), jobs=jobs)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
+
+from tests import warm_frameworks
 
 PROBES = """
 import json
@@ -33,10 +33,14 @@ except RuntimeError as error:
 """
 
 
-def run_script(script: str, **variables: str) -> dict[str, Any]:
-    """Run *script* and return what it prints last, as JSON."""
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **variables}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env)
+# What hpcml_train.start sets, which TensorFlow reads when it is imported
+AS_RECIPES = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def run_script(script: str, framework: str, **variables: str) -> dict[str, Any]:
+    """Run *script*, which uses *framework*, and return what it prints last, as JSON."""
+    environ = {**os.environ, **AS_RECIPES, "OMP_NUM_THREADS": "1", **variables}
+    done = warm_frameworks.run(script, framework=framework, environ=environ, is_strict=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

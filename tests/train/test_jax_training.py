@@ -143,7 +143,7 @@ print(json.dumps(told))
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with contextlib.chdir(tmp_path_factory.mktemp("jax")):
-        return run_script(SCRIPT, PYTHONPATH=str(ROOT))
+        return run_script(SCRIPT, "jax")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ print(json.dumps({**told, "is_left": left}))
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_jax_keeps_its_switches() -> None:
-    told = run_script(IN_JAX)
+    told = run_script(IN_JAX, "jax")
 
     assert told == {
         "requested": "own",
@@ -109,7 +109,7 @@ print(json.dumps({"told": told}))
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 def test_tensorflow_keeps_its_switches_and_kerass_policy() -> None:
-    told = run_script(IN_TENSORFLOW)["told"]
+    told = run_script(IN_TENSORFLOW, "tensorflow")["told"]
 
     assert [(each.pop("policy"), each.pop("effective")) for each in told] == [
         ("float32", "fp32"),

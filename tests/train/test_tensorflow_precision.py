@@ -67,7 +67,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(run_dir: Path) -> dict[str, Any]:
-    return run_script(SCRIPT, HPCML_RUN_DIR=str(run_dir), HPCML_PRECISION="amp_bf16")
+    return run_script(SCRIPT, "tensorflow", HPCML_RUN_DIR=str(run_dir), HPCML_PRECISION="amp_bf16")
 
 
 def test_the_probe_names_what_tensorflow_computes_in(told: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ print(json.dumps(told))
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    return run_script(SCRIPT)
+    return run_script(SCRIPT, "tensorflow")
 
 
 def test_a_convolutional_net_costs_what_one_computes_by_hand(told: dict[str, Any]) -> None:
