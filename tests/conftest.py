@@ -37,6 +37,7 @@ _OF_ONE_PROCESS = (
 )
 
 
+pytest.register_assert_rewrite("language_runs", "numeric_runs")  # what they assert for several tests
 settings.register_profile("hpcml", max_examples=times(50, 200))  # of a test that says no number
 settings.load_profile("hpcml")
 
