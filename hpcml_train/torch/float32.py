@@ -2,7 +2,8 @@
 
 On a GPU float32 is FP32 where TF32 is switched off. Where it is allowed, cuBLAS and cuDNN decide for each size: what by
 its numbers is TF32 is called so, and the rest `TF32_ALLOWED`, since nobody sees numbers of gradients, nor of what is
-neither sampled nor computed again (`hpcml_train.torch.replays`). On a CPU oneDNN's switches decide, and one sample.
+neither sampled nor computed again (`hpcml_train.torch.replays`). On a CPU oneDNN's switches decide, and where one is
+open the numbers of each size.
 """
 
 from __future__ import annotations
