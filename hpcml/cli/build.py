@@ -33,10 +33,7 @@ def build(words: tuple[str, ...]) -> None:
         say(_HELP, nl=False)
         return
     sandbox, words = _taken(words, "--sandbox", "DIR")
-    dockerfile, words = _taken(words, "--dockerfile", "FILE")
-    if dockerfile is not None:
-        name = str(Path(dockerfile).absolute()).replace("\\", "\\\\").replace("'", "\\'")
-        words = ("+container=dockerfile", f"container.dockerfile='{name}'", *words)
+    words = _of_dockerfile(words)
     flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
     composed = [word for word in words if word not in _OWN_FLAGS]
     with saying_what_is_printed():
@@ -73,6 +70,13 @@ Options:
   -n, --dry-run  Show the definition, its key and where the image would be.
   --dockerfile FILE
                  Build what a Dockerfile says, with +container=dockerfile.
+  --context DIR  The folder that the Dockerfile copies from: its own by
+                 default.
+  --build-arg NAME=VALUE
+                 A value for an ARG of the Dockerfile; several times.
+  --target STAGE
+                 The stage of the Dockerfile that is wanted: the last by
+                 default.
   --sandbox DIR  Build it unpacked into the new folder DIR, to develop in.
   --no-wait      If somebody builds it already, say so and end.
   --json         Print what is recorded of the image.
@@ -80,12 +84,45 @@ Options:
 """
 
 
-def _taken(words: Sequence[str], option: str, what: str) -> tuple[str | None, tuple[str, ...]]:
-    """Return the value of *option* among *words*, and the other words; raise `ConfigError` for one without a value."""
+def _of_dockerfile(words: Sequence[str]) -> tuple[str, ...]:
+    """Return *words* with those of ``docker build`` as overrides."""
+    from hpcml.errors import ConfigError
+
+    found = []
+    for option, field, what in (("--dockerfile", "dockerfile", "FILE"), ("--context", "context", "DIR")):
+        path, words = _taken(words, option, what)
+        if path is not None:
+            found.append(f"container.{field}={_quoted(str(Path(path).absolute()))}")
+    is_dockerfile = any(word.startswith("container.dockerfile=") for word in found)
+    target, words = _taken(words, "--target", "STAGE")
+    if target is not None:
+        found.append(f"container.target={_quoted(target)}")
+    while True:
+        pair, words = _taken(words, "--build-arg", "NAME=VALUE", is_last=False)
+        if pair is None:
+            break
+        name, sign, value = pair.partition("=")
+        if not sign:
+            raise ConfigError(f"--build-arg {pair}: write --build-arg {name}=VALUE")
+        found.append(f"+container.build_args.{name}={_quoted(value)}")
+    return (*(["+container=dockerfile"] if is_dockerfile else []), *found, *words)
+
+
+def _quoted(value: str) -> str:
+    """Return *value* as a text of Hydra's grammar."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _taken(words: Sequence[str], option: str, what: str, *, is_last: bool = True) -> tuple[str | None, tuple[str, ...]]:
+    """Return the last value of *option* among *words*, and the other words; raise `ConfigError` for one without.
+
+    Unless *is_last* it is the first value, and later ones stay among the words.
+    """
     from hpcml.errors import ConfigError
 
     value, rest, given = None, [], list(words)
-    while given:
+    while given and (is_last or value is None):
         word = given.pop(0)
         if word == option:
             if not given or given[0].startswith("-"):
@@ -97,7 +134,7 @@ def _taken(words: Sequence[str], option: str, what: str) -> tuple[str | None, tu
             rest.append(word)
     if value == "":
         raise ConfigError(f"{option} needs a value: {option} {what}")
-    return value, tuple(rest)
+    return value, (*rest, *given)
 
 
 def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:

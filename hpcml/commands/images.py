@@ -67,7 +67,7 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
     container = with_tag(container, cluster)
     folders = definition_folders(project)
     cache = Cache(caches.locate(environ, site=cluster.scratch))
-    architecture = definitions.host_architecture()
+    architecture = registry.host_architecture()
 
     def wanted(base: registry.Base, stages: Mapping[str, str], note: str | None = None) -> WantedImage:
         definition = definitions.define(

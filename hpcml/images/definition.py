@@ -7,7 +7,6 @@ variables are sorted, and sections without content are left out. Pure but for re
 
 from __future__ import annotations
 
-import platform
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,13 +15,12 @@ from pathlib import Path
 
 from hpcml.errors import ConfigError, ImageError, require
 from hpcml.images import sources
-from hpcml.images.dockerfile import convert
-from hpcml.images.registry import Reference, is_loopback
+from hpcml.images.dockerfile import Converted, convert
+from hpcml.images.registry import Reference, host_architecture, is_loopback
 from hpcml.model.container import Container
 from hpcml.model.image import UNRESOLVED, Definition
 from hpcml.paths import resource_dir
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # uname's word -> what registries call it
 _DEFAULT, _DEFAULT_LOCAL = "docker", "local"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _OURS = "org.hpcml."
@@ -30,15 +28,6 @@ _SECTION = re.compile(r"%[A-Za-z]")
 _ADDS = re.compile(r"%(post|files|setup|pre|app)", re.IGNORECASE)  # as %appinstall
 _STAGE = re.compile(r"(?i)\s*bootstrap\s*:(.*)")
 _FROM = re.compile(r"(?i)(\s*from\s*:\s*)(.*)")
-
-
-def host_architecture() -> str:
-    """Return the architecture of this machine, as registries call it: amd64 or arm64.
-
-    Another machine has the name that uname gives it.
-    """
-    machine = platform.machine()
-    return _ARCHITECTURES.get(machine, machine)
 
 
 def define(
@@ -64,7 +53,7 @@ def define(
     Raises `ConfigError` where there is no such file, or it builds from no registry or from another image or tag than
     *container* names, or a label has a name that is not allowed.
     """
-    path, sections = _read(container, folders)
+    path, sections, folder = _read(container, folders)
     require(bool(sections), f"{path} is empty")
     reference = reference_of(container)
     for_people = reference.for_people if reference is not None else str(container.path)
@@ -76,7 +65,7 @@ def define(
     for written, digest in (stage_digests or {}).items():
         _pin_stages(sections, written, digest)
     _set_base(sections, pinned, for_people)
-    files = sources.digests(sections, path.parent, written_in=path)
+    files = sources.digests(sections, folder, written_in=path)
     if reference is None:
         base_digest = f"sha256:{files[for_people]}"
     added = {
@@ -94,7 +83,7 @@ def define(
         plain_http=reference is not None and reference.plain_http,
         base_size_bytes=base_size_bytes,
         files=files,
-        folder=str(path.parent.resolve()) if files else None,
+        folder=str(folder.resolve()) if files else None,
     )
 
 
@@ -103,7 +92,7 @@ def stages(container: Container, folders: Sequence[Path]) -> dict[str, Reference
 
     Under each is what stands behind ``From:``. Raises `ConfigError` as `define` does.
     """
-    _, sections = _read(container, folders)
+    _, sections, _ = _read(container, folders)
     here = reference_of(container) if container.dockerfile is None else None
     found = {}
     for piece in sections[: _last_stage(sections)]:
@@ -125,7 +114,7 @@ def reference_of(container: Container) -> Reference | None:
         return None
     if container.dockerfile is None:
         return Reference.of(container)
-    sections = _pieces(convert(Path(container.dockerfile)).text)
+    sections = _pieces(_converted(container, container.dockerfile).text)
     name, _, digest = _head(sections[_last_stage(sections)])[1].partition("@")
     found = Reference.parse(name)
     return replace(found, digest=digest or None, plain_http=is_loopback(found.host))
@@ -136,13 +125,13 @@ def adds_to_base(container: Container, folders: Sequence[Path]) -> Path | None:
 
     Only a runtime that starts what hpcml builds has these.
     """
-    path, sections = _read(container, folders)
+    path, sections, _ = _read(container, folders)
     return path if any(_ADDS.match(line) for piece in sections for line in piece[:1]) else None
 
 
 def remarks(container: Container) -> tuple[str, ...]:
     """Return what is different in the image from what its Dockerfile says, a line each; nothing for other images."""
-    return convert(Path(container.dockerfile)).remarks if container.dockerfile is not None else ()
+    return _converted(container, container.dockerfile).remarks if container.dockerfile is not None else ()
 
 
 def pinned_stages(text: str, earlier: Iterable[str]) -> dict[str, str]:
@@ -163,12 +152,22 @@ def require_unchanged(definition: Definition) -> None:
         raise ImageError(f"%files {changed[0]} of {folder} has changed since this build was asked for: build again")
 
 
-def _read(container: Container, folders: Sequence[Path]) -> tuple[Path, list[list[str]]]:
-    """Return the pieces of the definition that *container* begins from, and the file that they are of."""
+def _read(container: Container, folders: Sequence[Path]) -> tuple[Path, list[list[str]], Path]:
+    """Return the file that *container* begins from, its pieces, and the folder that sources of %files count from."""
     if container.dockerfile is not None:
-        return Path(container.dockerfile), _pieces(convert(Path(container.dockerfile)).text)
+        converted = _converted(container, container.dockerfile)
+        return Path(container.dockerfile), _pieces(converted.text), converted.context
     path = _file(container, folders)
-    return path, _sections(path)
+    return path, _sections(path), path.parent
+
+
+def _converted(container: Container, dockerfile: str) -> Converted:
+    return convert(
+        Path(dockerfile),
+        context=Path(container.context) if container.context is not None else None,
+        build_args=container.build_args,
+        target=container.target,
+    )
 
 
 def _file(container: Container, folders: Sequence[Path]) -> Path:

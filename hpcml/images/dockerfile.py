@@ -6,7 +6,8 @@ What a definition cannot say is refused, and what it says otherwise is remarked 
 docs/decisions/spython.md has what spython's parser makes of Dockerfiles as people write them.
 
 In %post each RUN is a shell of its own, as in Docker, and what COPY brings is put in place when its turn comes: %files,
-which Apptainer does first, only lays it down in `_STAGED`.
+which Apptainer does first, only lays it down in `_STAGED`. A stage that goes on from another one has all that one's
+instructions before its own; a stage that the last one does not need is left out, with what a definition could not say.
 """
 
 from __future__ import annotations
@@ -14,14 +15,26 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from spython.logger import bot
 from spython.main.parse.parsers import DockerParser
 
 from hpcml.errors import ConfigError, require
+from hpcml.images.dockerfile_lines import (
+    Heredoc,
+    Instruction,
+    in_double_quotes,
+    instructions,
+    listed,
+    printing,
+    unquoted,
+    without_heredocs,
+)
+from hpcml.images.dockerignore import Ignored
+from hpcml.images.registry import host_architecture
 
 _STAGED = "/.hpcml-copy"
 _PUT = f"""hpcml_put() {{
@@ -29,7 +42,35 @@ _PUT = f"""hpcml_put() {{
     case $3 in */) mkdir -p "$3";; *) mkdir -p "$(dirname "$3")";; esac
     if [ -d "$3" ]; then cp -a "{_STAGED}/$1" "${{3%/}}/$2"; else cp -a "{_STAGED}/$1" "$3"; fi
 }}"""
-_INSTRUCTION = re.compile(r"([A-Za-z]+)(?:\s+(.*))?", re.DOTALL)
+_BIND = f"""hpcml_bind() {{
+    if [ -d "{_STAGED}/$1" ]; then
+        mkdir -p "$3"
+        [ -z "$(ls -A "$3")" ] || {{ echo "hpcml: --mount=type=bind: $3 is not empty: use COPY" >&2; exit 1; }}
+        cp -a "{_STAGED}/$1/." "$3/"
+    else
+        mkdir -p "$(dirname "$3")"
+        [ ! -e "$3" ] || mv "$3" "$3.hpcml-kept"
+        cp -a "{_STAGED}/$1" "$3"
+    fi
+}}
+hpcml_unbind() {{
+    if [ -d "$1" ]; then rm -rf "$1"/* "$1"/.[!.]*; else rm -f "$1"; fi
+    [ ! -e "$1.hpcml-kept" ] || mv "$1.hpcml-kept" "$1"
+}}"""
+_FETCH = """hpcml_fetch() {
+    mkdir -p "$(dirname "$2")"
+    if command -v curl >/dev/null; then curl -fsSL -o "$2" "$1"
+    elif command -v wget >/dev/null; then wget -q -O "$2" "$1"
+    elif command -v python3 >/dev/null; then
+        python3 -c 'import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])' "$1" "$2"
+    else echo "hpcml: ADD $1: the image has no curl, wget or python3: install one before it" >&2; exit 1; fi
+}"""
+# HOME is root's in a build, whatever the base image says, which Apptainer has written here.
+_HOME_OF_BASE = (
+    "[ ! -f /.singularity.d/env/10-docker2singularity.sh ] || "
+    '{ unset HOME; . /.singularity.d/env/10-docker2singularity.sh; export HOME="${HOME:-/root}"; }'
+)
+_NAMES_HOME = re.compile(r"\$\{?HOME\b|(?<![\w/])~(?=/|\s|$)")
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?\s+")
 _PAIR = re.compile(r"""([A-Za-z_][\w.-]*)=((?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])*)(?:\s+|$)""", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::([-+])([^}]*))?\}|(\w+))")
@@ -43,7 +84,15 @@ _UNPACK = {
     "tar.xz": "J",
     "txz": "J",
 }  # tar's letters
-_HEREDOC = re.compile(r"<<-?\s*[\"']?[A-Za-z_]")
+_REMOTE = re.compile(r"(?i)(https?://|git[:@]|ssh:|ftp:)")
+_CHMOD = re.compile(r"[0-7]{3,4}|[ugoa]*[-+=][rwxXst]*(,[ugoa]*[-+=][rwxXst]*)*")
+_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})  # known to Docker without ARG
+_MOST_PARTS = 1000  # of a folder of the context of which .dockerignore keeps something out
+_FUNCTIONS = {
+    "hpcml_put": _PUT.splitlines(),
+    "hpcml_bind": _BIND.splitlines(),
+    "hpcml_fetch": _FETCH.splitlines(),
+}
 # What has no meaning where no daemon runs the image, and what is done instead.
 _WITHOUT_MEANING = {
     "EXPOSE": "ports are not closed in an image",
@@ -60,31 +109,63 @@ class Converted:
 
     text: str
     remarks: tuple[str, ...]
+    context: Path  # the folder that sources of %files are relative to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A path of the image."""
+
+    word: str  # of the shell of %post, where relative ones count from WORKDIR
+    is_folder: bool  # it ends with a slash
+    path: str | None  # absolute; None: it has variables of the image
 
 
 @dataclass(slots=True, kw_only=True)
 class _Stage:
     """What one stage is to become, as it is given to spython: the form of each instruction, in order."""
 
+    label: str  # in the definition
     base: str
-    name: str | None
+    name: str | None = None
     environ: list[str] = field(default_factory=list)  # lines of %environment
     labels: list[tuple[str, str]] = field(default_factory=list)
     post: list[str] = field(default_factory=list)
     files: list[tuple[str, str]] = field(default_factory=list)
-    from_stages: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    from_stages: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # by label
+    functions: set[str] = field(default_factory=set)  # of the shell, that post calls
     entrypoint: list[str] | None = None
     command: list[str] | None = None
-    directory: str = "/"
+    directory: str | None = "/"  # None: the image's variables say
     shell: tuple[str, ...] = ("/bin/sh", "-c")
     known: dict[str, str | None] = field(default_factory=dict)  # of ARG and ENV; None: of the image, not known here
+    unset: set[str] = field(default_factory=set)  # ARG without a value
+    remarks: list[tuple[int, str]] = field(default_factory=list)  # with their lines
+    refusal: ConfigError | None = None  # the first instruction that a definition cannot say
 
-    def form(self, number: int) -> Iterator[str]:
+    def after(self, label: str, name: str | None) -> _Stage:
+        """Return a stage that goes on from this one."""
+        return replace(
+            self,
+            label=label,
+            name=name,
+            environ=[*self.environ],
+            labels=[*self.labels],
+            post=[*self.post],
+            files=[*self.files],
+            from_stages={label: [*pairs] for label, pairs in self.from_stages.items()},
+            functions={*self.functions},
+            known={**self.known},
+            unset={*self.unset},
+            remarks=[*self.remarks],
+        )
+
+    def form(self) -> Iterator[str]:
         """Yield the lines of a Dockerfile that spython reads as they are meant."""
-        yield f"FROM {self.base} AS stage{number}"
+        yield f"FROM {self.base} AS {self.label}"
         yield from (f"COPY {source} {target}" for source, target in self.files)
         for other, pairs in self.from_stages.items():
-            yield from (f"COPY --from=stage{other} {source} {target}" for source, target in pairs)
+            yield from (f"COPY --from={other} {source} {target}" for source, target in pairs)
         yield from (f"RUN {line}" for line in self.post)
         if self.entrypoint is not None:
             yield f"ENTRYPOINT {json.dumps(self.entrypoint)}"
@@ -92,65 +173,83 @@ class _Stage:
             yield f"CMD {json.dumps(self.command)}"
 
 
-def convert(path: Path) -> Converted:
-    """Return the definition that the Dockerfile *path* means; raise `ConfigError` with the line that has none."""
+def convert(
+    path: Path,
+    *,
+    context: Path | None = None,
+    build_args: Mapping[str, str] | None = None,
+    target: str | None = None,
+) -> Converted:
+    """Return the definition that the Dockerfile *path* means; raise `ConfigError` with the line that has none.
+
+    *context* is the folder that it copies from, None its own; *build_args* are values for its ARG, *target* names the
+    stage that is wanted, None the last: as with ``docker build -f PATH --build-arg NAME=VALUE --target STAGE CONTEXT``.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise ConfigError(f"container.dockerfile={path} cannot be read: {why}") from error
-    reader = _Reader(path)
-    for number, line in _logical_lines(text):
-        reader.take(number, line)
+    folder = path.parent if context is None else context
+    require(folder.is_dir(), f"container.context={folder} is no folder")
+    reader = _Reader(path, folder, build_args or {})
+    for instruction in instructions(text, path):
+        reader.take(instruction)
     require(bool(reader.stages), f"{path} has no FROM: a Dockerfile begins with one")
-    _check(path, reader.stages)
-    lines = [line for number, stage in enumerate(reader.stages) for line in _definition(number, stage, reader.stages)]
-    return Converted(text="\n".join(lines) + "\n", remarks=tuple(reader.remarks))
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the instructions with the numbers of their first lines; comments and continuations are taken out."""
-    escape, begun, first = "\\", "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        directive = re.fullmatch(r"#\s*escape\s*=\s*(\S)\s*", line)
-        if directive and not first:
-            escape = directive[1]
-        if line.lstrip().startswith("#") or (not line.strip() and not begun):
-            continue
-        first = first if begun else number
-        begun += line.strip() if not begun else f" {line.strip()}" if line.strip() else ""
-        if begun.endswith(escape):
-            begun = begun[: -len(escape)].rstrip() + " "
-        else:
-            yield first, begun.strip()
-            begun = ""
-    if begun.strip():
-        yield first, begun.strip()
+    needed = reader.needed(target)
+    reader.require_build_args_declared()
+    for stage in needed:
+        if stage.refusal is not None:
+            raise stage.refusal
+    _check(path, needed)
+    lines = [line for stage in needed for line in _definition(stage, needed)]
+    remarks = dict.fromkeys(sorted(remark for stage in needed for remark in stage.remarks))
+    return Converted(
+        text="\n".join(lines) + "\n",
+        remarks=tuple(f"{path.name}:{number}: {what}" for number, what in remarks),
+        context=folder,
+    )
 
 
 class _Reader:
     """Takes the instructions in their order."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: Path, build_args: Mapping[str, str]) -> None:
         self.path = path
-        self.folder = path.parent
+        self.folder = folder
         self.stages: list[_Stage] = []
-        self.remarks: list[str] = []
-        self._global: dict[str, str | None] = {}
+        self._images: dict[str, _Stage] = {}  # that COPY --from names, by what it says
+        self._build_args = build_args
+        self._global: dict[str, str | None] = dict(_platforms())
+        self._declared: set[str] = set()
+        self._ignored: Ignored | None = None  # it has not been read yet
         self._copies = 0
         self._line = 0
 
-    def take(self, number: int, line: str) -> None:
-        """Take one instruction; raise `ConfigError` for one that a definition cannot say."""
-        self._line = number
-        match = _INSTRUCTION.fullmatch(line)
-        name, words = (match[1].upper(), (match[2] or "").strip()) if match else (line, "")
+    def take(self, instruction: Instruction) -> None:
+        """Take one instruction; raise `ConfigError` for one that a definition cannot say before the first FROM.
+
+        Of a stage the first such error is kept: nobody may need that stage.
+        """
+        self._line = instruction.line
+        try:
+            self._take(instruction)
+        except ConfigError as error:
+            if not self.stages:
+                raise
+            self._stage.refusal = self._stage.refusal or error
+
+    def _take(self, instruction: Instruction) -> None:
+        name, words = instruction.name, instruction.words
         takers: Mapping[str, Callable[[str], None]] = {
-            "FROM": self._from, "ARG": self._arg, "ENV": self._env, "LABEL": self._label, "RUN": self._run,
-            "COPY": self._copy, "ADD": self._copy, "WORKDIR": self._workdir, "USER": self._user, "SHELL": self._shell,
-            "ENTRYPOINT": self._entrypoint, "CMD": self._cmd,
+            "FROM": self._from, "ARG": self._arg, "ENV": self._env, "LABEL": self._label, "WORKDIR": self._workdir,
+            "USER": self._user, "SHELL": self._shell, "ENTRYPOINT": self._entrypoint, "CMD": self._cmd,
         }  # fmt: skip
-        self._require(name in takers or name in _WITHOUT_MEANING or name == "ONBUILD", f"{name} is no instruction")
+        with_heredocs: Mapping[str, Callable[[str, Sequence[Heredoc]], None]] = {
+            "RUN": self._run, "COPY": self._copy, "ADD": self._add,
+        }  # fmt: skip
+        is_known = name in takers or name in with_heredocs or name in _WITHOUT_MEANING or name == "ONBUILD"
+        self._require(is_known, f"{name} is no instruction")
         self._require(
             name != "ONBUILD", "ONBUILD is for images built from this one: write what it does where it is done"
         )
@@ -158,10 +257,34 @@ class _Reader:
         self._require(bool(self.stages) or name in ("FROM", "ARG"), f"{name} stands before FROM")
         if name in _WITHOUT_MEANING:
             self._remark(f"{name} is left out: {_WITHOUT_MEANING[name]}")
-        elif name == "ADD":
-            self._add(words)
+        elif name in with_heredocs:
+            with_heredocs[name](words, instruction.heredocs)
         else:
             takers[name](words)
+
+    def needed(self, target: str | None) -> list[_Stage]:
+        """Return the stages that make the one that *target* names, or the last, which comes last; images first."""
+        wanted = self.stages[-1]
+        if target is not None:
+            found = self._above(target, self.stages)
+            names = ", ".join(stage.name or str(number) for number, stage in enumerate(self.stages))
+            require(found is not None, f"container.target={target}: {self.path} has the stages {names}")
+            wanted = found or wanted
+        known = {stage.label: stage for stage in (*self._images.values(), *self.stages)}
+        labels, left = {wanted.label}, [wanted]
+        while left:
+            more = [known[label] for label in left.pop().from_stages if label not in labels]
+            labels |= {stage.label for stage in more}
+            left += more
+        return [*(stage for label, stage in known.items() if label in labels and stage is not wanted), wanted]
+
+    def require_build_args_declared(self) -> None:
+        """Raise `ConfigError` for a value for which the file has no ARG."""
+        unknown = sorted({*self._build_args} - self._declared - _PROXIES)
+        names = ", ".join(sorted(self._declared)) or "none"
+        require(
+            not unknown, f"container.build_args.{''.join(unknown[:1])}: {self.path} has no such ARG: it has {names}"
+        )
 
     @property
     def _stage(self) -> _Stage:
@@ -171,80 +294,115 @@ class _Reader:
         require(holds, f"{self.path}:{self._line}: {what}")
 
     def _remark(self, what: str) -> None:
-        self.remarks.append(f"{self.path.name}:{self._line}: {what}")
+        self._stage.remarks.append((self._line, what))
 
-    def _flags(self, words: str) -> tuple[dict[str, str], str]:
-        found = {}
+    def _flags(self, words: str) -> tuple[list[tuple[str, str]], str]:
+        found = []
         while match := _FLAG.match(words):
-            found[match[1]] = match[2] or ""
+            found.append((match[1], match[2] or ""))
             words = words[match.end() :].strip()
         return found, words
 
-    def _expanded(self, words: str, known: Mapping[str, str | None]) -> str:
+    def _expanded(self, words: str, known: Mapping[str, str | None], unset: Iterable[str] = ()) -> str:
         """Return *words* with the variables of ARG and ENV in place; those that are not known here are refused."""
 
         def value(match: re.Match[str]) -> str:
             name, sign, other = match[1] or match[4], match[2], match[3]
-            found = known.get(name)
+            found = None if name in unset else known.get(name)
             if sign == "+":
-                return other if found else ""
+                return str(other) if found else ""
             if not found and sign == "-":
                 return str(other)
-            self._require(found is not None, f"the value of ${name} is not known here: write it, or ARG {name}=...")
+            hint = f"set container.build_args.{name}" if name in self._declared else f"write it, or ARG {name}=..."
+            self._require(found is not None, f"the value of ${name} is not known here: {hint}")
             return str(found)
 
         return _VARIABLE.sub(value, words)
 
+    def _here(self, words: str) -> str:
+        """Return *words* with the variables of this stage in place."""
+        return self._expanded(words, self._stage.known, self._stage.unset)
+
     def _from(self, words: str) -> None:
         flags, words = self._flags(words)
-        self._require(
-            not flags, f"--{next(iter(flags), '')}: the image is made for the processor that builds it: leave it out"
-        )
         match = re.fullmatch(r"(\S+)(?:\s+(?i:as)\s+(\S+))?", words)
+        label, name = f"stage{len(self.stages)}", match[2] if match else None
+        earlier = self._above(match[1], self.stages) if match and not match[1].isdigit() else None
+        self.stages.append(_Stage(label=label, base="", name=name) if earlier is None else earlier.after(label, name))
         self._require(match is not None, f"FROM {words}: write FROM IMAGE:TAG, or FROM IMAGE:TAG AS NAME")
         assert match is not None
-        base = self._expanded(match[1], self._global)
-        self._require(base != "scratch", "FROM scratch is an empty image: begin from one that has a shell")
-        earlier = [stage.name for stage in self.stages]
-        self._require(
-            base not in earlier, f"FROM {base} goes on from another stage: begin from its image, and COPY --from"
-        )
-        self.stages.append(_Stage(base=base, name=match[2]))
+        ours = self._global["TARGETPLATFORM"]
+        for flag, value in flags:
+            self._require(
+                flag == "platform" and self._expanded(value, self._global) == ours,
+                f"--{flag}={value}: the image is made for the processor that builds it, {ours}: leave it out",
+            )
+        if earlier is None:
+            self._stage.base = self._expanded(match[1], self._global)
+            self._require(self._stage.base != "scratch", "FROM scratch is an empty image: begin from one with a shell")
+
+    @staticmethod
+    def _above(name: str, stages: Sequence[_Stage]) -> _Stage | None:
+        """Return the stage of *stages* that is called *name*, in letters of any case, or has that number."""
+        for stage in reversed(stages):
+            if stage.name is not None and stage.name.lower() == name.lower():
+                return stage
+        return stages[int(name)] if name.isdigit() and int(name) < len(stages) else None
 
     def _arg(self, words: str) -> None:
-        name, sign, value = words.partition("=")
-        if not self.stages:
-            self._require(bool(sign), f"ARG {name} has no value: there is no --build-arg here: write ARG {name}=...")
-            self._global[name] = self._expanded(_unquoted(value), self._global)
-            return
-        if not sign and self._global.get(name) is not None:
+        try:
+            declared = shlex.split(words)
+        except ValueError:
+            declared = [words]
+        if not all("=" in word or re.fullmatch(r"\w+", word) for word in declared):
+            declared = [words]  # as Docker had it once: one, whose value has spaces
+        for each in declared:
+            self._arg_of(*each.partition("=")) if len(declared) > 1 else self._arg_of(*words.partition("="))
+
+    def _arg_of(self, name: str, sign: str, value: str) -> None:
+        self._require(re.fullmatch(r"[A-Za-z_]\w*", name) is not None, f"ARG {name}: write ARG NAME=value")
+        self._declared.add(name)
+        known = self._stage.known if self.stages else self._global
+        given = self._build_args.get(name)
+        if given is not None:
+            value = given
+        elif sign:
+            unset = self._stage.unset if self.stages else ()
+            value = self._expanded(unquoted(value), known, unset)
+        elif self.stages and self._global.get(name) is not None:
             value = str(self._global[name])
         else:
-            self._require(bool(sign), f"ARG {name} has no value: there is no --build-arg here: write ARG {name}=...")
-            value = self._expanded(_unquoted(value), self._stage.known)
-        self._stage.known[name] = value
-        self._stage.post.append(f"export {name}={shlex.quote(value)}")
+            if self.stages:
+                self._stage.unset.add(name)
+                self._stage.known[name] = ""
+                self._remark(f"ARG {name} has no value: container.build_args.{name} gives it one")
+            return
+        known[name] = value
+        if self.stages:
+            self._stage.unset.discard(name)
+            self._stage.post.append(f"export {name}={shlex.quote(value)}")
 
     def _env(self, words: str) -> None:
         for name, value in self._pairs("ENV", words):
             line = f"export {name}={value}"
             plain = re.fullmatch(r'"([^$`\\"]*)"', value)
             self._stage.known[name] = plain[1] if plain else None
+            self._stage.unset.discard(name)
             self._stage.environ.append(line)
             self._stage.post.append(line)
 
     def _label(self, words: str) -> None:
         for name, value in self._pairs("LABEL", words):
             plain = value[1:-1].replace("\\$", "$").replace('\\"', '"').replace("\\\\", "\\")
-            self._stage.labels.append((name, " ".join(self._expanded(plain, self._stage.known).split())))
+            self._stage.labels.append((name, " ".join(self._here(plain).split())))
 
     def _pairs(self, what: str, words: str) -> Iterator[tuple[str, str]]:
         """Yield the names and values of ENV or LABEL, each value for a shell, in double quotes."""
+        names = r"[A-Za-z_][\w.-]*" if what == "LABEL" else r"[A-Za-z_]\w*"
         if "=" not in words.split(maxsplit=1)[0]:  # the old form: one name, and the rest of the line
             name, _, value = words.partition(" ")
             self._require(
-                re.fullmatch(r"[A-Za-z_]\w*", name) is not None and bool(value.strip()),
-                f"{what} {words}: write NAME=value",
+                re.fullmatch(names, name) is not None and bool(value.strip()), f"{what} {words}: write NAME=value"
             )
             yield name, _for_shell(value.strip(), self._stage.known)
             return
@@ -253,70 +411,161 @@ class _Reader:
             match = _PAIR.match(words, at)
             self._require(match is not None, f"{what} {words[at:]}: write NAME=value, values with spaces in quotes")
             assert match is not None
-            self._require(
-                what == "LABEL" or re.fullmatch(r"[A-Za-z_]\w*", match[1]) is not None,
-                f"{match[1]} is no variable's name",
-            )
+            self._require(re.fullmatch(names, match[1]) is not None, f"{match[1]} is no variable's name")
             yield match[1], _for_shell(match[2], self._stage.known)
             at = match.end()
 
-    def _run(self, words: str) -> None:
+    def _run(self, words: str, heredocs: Sequence[Heredoc]) -> None:
         flags, words = self._flags(words)
-        for flag, value in flags.items():
-            self._require(
-                flag == "mount" and value.startswith("type=cache"),
-                f"--{flag}={value} is nothing that a build here can do",
-            )
+        bound = [place for flag, value in flags if (place := self._run_flag(flag, value)) is not None]
+        argv = listed(words)
+        if argv is not None:
+            line = shlex.join(argv)
+        elif heredocs and not without_heredocs(words):
+            line = self._script("".join(each.text for each in heredocs))
+        elif heredocs:
+            text = f"{words}\n" + "".join(f"{each.text}{each.word}\n" for each in heredocs)
+            line = f'{shlex.join(self._stage.shell)} "$({printing(text)})"'
+        else:
+            line = shlex.join([*self._stage.shell, words])
+        self._stage.post += [line, *(f"hpcml_unbind {place}" for place in bound)]
+
+    def _script(self, text: str) -> str:
+        """Return the line that carries out *text*, by the program that its first line names, else by the shell."""
+        if not text.startswith("#!"):
+            return f'{shlex.join(self._stage.shell)} "$({printing(text)})"'
+        file = f"{_STAGED}-script"
+        return f"{printing(text)} >{file} && chmod 755 {file} && {file} && rm {file}"
+
+    def _run_flag(self, flag: str, value: str) -> str | None:
+        """Take a flag of RUN; return the place, a word of the shell, that is to be cleared after it."""
+        facts = dict(part.partition("=")[::2] for part in value.split(","))
+        kind = facts.get("type", "bind") if flag == "mount" else ""
+        if kind == "cache":
             self._remark("--mount=type=cache is left out: nothing is kept from one build to the next")
-        self._require(
-            _HEREDOC.search(words) is None,
-            "a here-document (<<) is not read: write the lines with && or put them into a file",
-        )
-        argv = _listed(words)
-        line = shlex.join(argv) if argv is not None else shlex.join([*self._stage.shell, words])
-        self._stage.post.append(line)
+        elif kind == "bind":
+            target = next((facts[name] for name in ("target", "dst", "destination") if facts.get(name)), "")
+            self._require(bool(target), f"--{flag}={value}: write target=/where")
+            place = self._place(target)
+            source = facts.get("source") or facts.get("src") or ("." if "from" not in facts else "/")
+            for number, name in self._staged(source, facts.get("from"), _Place(word="", is_folder=False, path=None)):
+                self._stage.post.append(f"hpcml_bind {number} {shlex.quote(name)} {place.word}")
+            self._stage.functions.add("hpcml_bind")
+            return place.word
+        else:
+            is_nothing = kind == "tmpfs" or (flag, value) in {("network", "default"), ("security", "sandbox")}
+            self._require(is_nothing, f"--{flag}={value} is nothing that a build here can do")
+        return None
 
     def _workdir(self, words: str) -> None:
-        place = self._place(_unquoted(words))
-        self._stage.directory = place
-        self._stage.post.append(f"mkdir -p {shlex.quote(place)} && cd {shlex.quote(place)}")
-        self._remark(f"WORKDIR {place} counts while the image is built; runs begin in their own directory")
+        place = self._place(unquoted(words))
+        self._stage.directory = place.path
+        self._stage.post.append(f"mkdir -p {place.word} && cd {place.word}")
+        self._remark(
+            f"WORKDIR {place.path or words} counts while the image is built; runs begin in their own directory"
+        )
 
-    def _place(self, words: str) -> str:
-        """Return a path of the image, absolute; with the slash at its end, if there is one."""
-        found = self._expanded(words, self._stage.known)
-        joined = PurePosixPath(self._stage.directory) / found
-        return f"{joined}/" if found.endswith(("/", "/.")) or found == "." else str(joined)
+    def _place(self, words: str) -> _Place:
+        """Return a path of the image; variables that only the image has are the shell's."""
+        is_folder = words.endswith(("/", "/.")) or words == "."
+        names = [match[1] or match[4] for match in _VARIABLE.finditer(words) if not match[2]]
+        of_image = {name for name in names if self._stage.known.get(name) is None and name not in self._declared}
+        if not of_image and (self._stage.directory is not None or words.startswith("/")):
+            found = self._here(words)
+            is_folder = is_folder or found.endswith(("/", "/."))
+            path = str(PurePosixPath(self._stage.directory or "/") / found)
+            word = shlex.quote(f"{path}/" if is_folder and path != "/" else path)
+            return _Place(word=word, is_folder=is_folder, path=path)
+        word, at = "", 0
+        for match in _VARIABLE.finditer(words):
+            name = match[1] or match[4]
+            word += in_double_quotes(words[at : match.start()])
+            word += f"${{{name}:?has no value in this image}}" if name in of_image else self._in_quotes(match[0])
+            at = match.end()
+        return _Place(word=f'"{word}{in_double_quotes(words[at:])}"', is_folder=is_folder, path=None)
 
-    def _copy(self, words: str, *, unpacks: bool = False) -> None:
+    def _in_quotes(self, words: str) -> str:
+        return in_double_quotes(self._here(words))
+
+    def _copy(self, words: str, heredocs: Sequence[Heredoc], *, unpacks: bool = False) -> None:
         flags, words = self._flags(words)
-        for flag in flags:
-            self._require(flag in ("from", "chown", "link"), f"--{flag} is nothing that a definition can say: use RUN")
-        if "chown" in flags:
-            self._remark(f"--chown={flags['chown']} is left out: files of an image are read as yourself")
-        names = _listed(words) or self._words(words)
-        self._require(len(names) >= 2, f"{words}: write COPY SOURCE... DESTINATION")
-        self._require(_HEREDOC.search(words) is None, "a here-document (<<) is not read: put the lines into a file")
-        *sources, target = names
+        stage, mode = self._copy_flags(flags)
+        plain = without_heredocs(words) if heredocs else words
+        *sources, target = listed(plain) or self._words(plain) or [""]
+        self._require(len(sources) + len(heredocs) >= 1 and target != "", f"{words}: write COPY SOURCE... DESTINATION")
         place = self._place(target)
-        stage = flags.get("from")
+        is_several = len(sources) + len(heredocs) > 1
+        self._require(place.is_folder or not is_several, f"{words} are several: end {target} with a slash")
+        for heredoc in heredocs:
+            self._write(heredoc, place, mode)
         for source in sources:
-            for name in [source] if stage is not None else self._sources(source, place):
-                self._require(not re.search(r"\s", name + place), f"{name}: names with spaces are not read: rename it")
-                staged = str(self._copies)
-                self._copies += 1
-                if stage is None:
-                    self._stage.files.append((name, f"{_STAGED}/{staged}"))
-                else:
-                    pairs = self._stage.from_stages.setdefault(self._number(stage), [])
-                    pairs.append((self._expanded(name, self._stage.known), f"{_STAGED}/{staged}"))
+            for number, name in self._staged(source, stage, place):
+                self._chmod(mode, number)
                 if unpacks and (packed := _ARCHIVE.search(name)):
                     self._stage.post.append(
-                        f"mkdir -p {shlex.quote(place)} && "
-                        f"tar -x{_UNPACK[packed[1]]}f {_STAGED}/{staged} -C {shlex.quote(place)}"
+                        f"mkdir -p {place.word} && tar -x{_UNPACK[packed[1]]}f {_STAGED}/{number} -C {place.word}"
                     )
                 else:
-                    self._stage.post.append(shlex.join(["hpcml_put", staged, PurePosixPath(name).name or "x", place]))
+                    self._stage.post.append(f"hpcml_put {number} {shlex.quote(name)} {place.word}")
+
+    def _copy_flags(self, flags: Sequence[tuple[str, str]]) -> tuple[str | None, str | None]:
+        """Return the stage or image that COPY is from, and the mode that its files get; None: said by nobody."""
+        stage = mode = None
+        for flag, value in flags:
+            if flag == "from":
+                stage = value
+            elif flag == "chmod":
+                mode = self._here(value)
+                self._require(_CHMOD.fullmatch(mode) is not None, f"--chmod={value}: write --chmod=755")
+            elif flag == "chown":
+                self._remark(f"--chown={value} is left out: files of an image are read as yourself")
+            else:
+                self._require(flag == "link", f"--{flag} is nothing that a definition can say: use RUN")
+        return stage, mode
+
+    def _write(self, heredoc: Heredoc, place: _Place, mode: str | None) -> None:
+        """Make a file of a here-document of COPY."""
+        text = heredoc.text if heredoc.is_quoted else self._here_unescaped(heredoc.text)
+        number = self._count()
+        self._stage.functions.add("hpcml_put")
+        self._stage.post.append(f"mkdir -p {_STAGED} && {printing(text)} >{_STAGED}/{number}")
+        self._chmod(mode, number)
+        self._stage.post.append(f"hpcml_put {number} {heredoc.word} {place.word}")
+
+    def _chmod(self, mode: str | None, number: str) -> None:
+        if mode is None:
+            return
+        for_all = "" if mode.isdigit() and int(mode[-1], 8) & 4 else f" && chmod -R go+rX {_STAGED}/{number}"
+        if for_all:
+            self._remark(f"--chmod={mode}: everybody may read these files, for an image is read as yourself")
+        self._stage.post.append(f"chmod -R {mode} {_STAGED}/{number}{for_all}")
+
+    def _here_unescaped(self, text: str) -> str:
+        """Return *text* with variables in place, but for those behind a backslash, which goes."""
+        parts = re.split(r"\\([$\\])", text)
+        return "".join(part if at % 2 else self._here(part) for at, part in enumerate(parts))
+
+    def _staged(self, source: str, stage: str | None, place: _Place) -> Iterator[tuple[str, str]]:
+        """Have *source* laid down for %post; yield under which number, and the name that it has in a folder."""
+        self._stage.functions.add("hpcml_put")
+        if stage is not None:
+            number, name = self._count(), self._here(source)
+            self._require(not re.search(r"\s", name), f"{name}: names with spaces are not read: rename it")
+            pairs = self._stage.from_stages.setdefault(self._label_of(stage), [])
+            pairs.append((name, f"{_STAGED}/{number}{'/' if _is_pattern(name) else ''}"))
+            yield number, PurePosixPath(name).name or "x"
+            return
+        for found in self._sources(source, place):
+            number = self._count()
+            for name in self._parts(found):
+                self._require(not re.search(r"\s", name), f"{name}: names with spaces are not read: rename it")
+                below = PurePosixPath(name).relative_to(found) if name != found else None
+                self._stage.files.append((name, f"{_STAGED}/{number}" + (f"/{below}" if below else "")))
+            yield number, PurePosixPath(found).name or "x"
+
+    def _count(self) -> str:
+        self._copies += 1
+        return str(self._copies - 1)
 
     def _words(self, words: str) -> list[str]:
         try:
@@ -324,67 +573,111 @@ class _Reader:
         except ValueError as error:
             raise ConfigError(f"{self.path}:{self._line}: {words}: {error}") from error
 
-    def _sources(self, source: str, place: str) -> list[str]:
-        """Return the names of what is copied, relative to the folder of the Dockerfile."""
-        written = self._expanded(source, self._stage.known).lstrip("/")
-        self._require(".." not in PurePosixPath(written).parts, f"{source} lies outside of the Dockerfile's folder")
-        found = (
-            ["."]
-            if written in ("", ".", "./")
-            else sorted(str(path.relative_to(self.folder)) for path in self.folder.glob(written))
-        )
-        self._require(bool(found), f"{source} is not there ({self.folder} is looked into)")
-        self._require(len(found) == 1 or place.endswith("/"), f"{source} are several: end {place} with a slash")
-        if any((self.folder / name).is_dir() for name in found) and (self.folder / ".dockerignore").exists():
-            self._remark(f".dockerignore is not read: all of {source} is copied")
+    def _sources(self, source: str, place: _Place) -> list[str]:
+        """Return the names of what is copied, relative to the context."""
+        found = self._matching(source)
+        if not found and _is_pattern(source):
+            self._remark(f"{source} is nothing in {self.folder}: nothing is copied, as in Docker")
+            return []
+        if not found:
+            self._require(False, f"{source} is not there ({self.folder} is looked into){self._elsewhere(source)}")
+        found = [name for name in found if self._parts(name)]
+        self._require(bool(found), f"{source} is kept out by .dockerignore")
+        self._require(len(found) == 1 or place.is_folder, f"{source} are several: end the destination with a slash")
         return found
 
-    def _number(self, stage: str) -> int:
-        names = [one.name for one in self.stages[:-1]]
-        number = names.index(stage) if stage in names else int(stage) if stage.isdigit() else -1
-        self._require(
-            0 <= number < len(names),
-            f"--from={stage} is no stage above: an image has to be one, by FROM {stage} AS ...",
-        )
-        return number
+    def _matching(self, source: str) -> list[str]:
+        written = self._here(source).strip("/")
+        self._require(".." not in PurePosixPath(written).parts, f"{source} lies outside of the context {self.folder}")
+        if written in ("", "."):
+            return ["."]
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.glob(written))
 
-    def _add(self, words: str) -> None:
-        _, rest = self._flags(words)
-        remote = next((word for word in rest.split() if re.match(r"(https?|git|ftp)[:@]", word)), None)
-        self._require(remote is None, f"ADD {remote} is not fetched: write RUN with curl or git, and check what came")
-        self._copy(words, unpacks=True)
+    def _elsewhere(self, source: str) -> str:
+        """Return in which folder above the context *source* is, as a hint."""
+        written = self._here(source).strip("/")
+        for folder in [*self.folder.parents][:4]:
+            if folder.name and any(folder.glob(written)):
+                return f": set container.context={folder}, where it is"
+        return ""
+
+    def _parts(self, name: str) -> list[str]:
+        """Return the names, *name* or below it, that are in the context whole."""
+        if self._ignored is None:
+            self._ignored = Ignored.of(self.path, self.folder)
+        parts = self._ignored.kept(self.folder, name)
+        if len(parts) > _MOST_PARTS or (parts != [name] and any(re.search(r"[\s*?\[]", part) for part in parts)):
+            self._remark(f".dockerignore is not followed in {name}: its files are too many, or have odd names")
+            return [name]
+        return parts
+
+    def _label_of(self, stage: str) -> str:
+        """Return the label of the stage, or of the image, that ``--from`` names."""
+        found = self._above(stage, self.stages[:-1])
+        if found is not None:
+            return found.label
+        self._require(not stage.isdigit(), f"--from={stage} is no stage above")
+        image = self._expanded(stage, self._global)
+        return self._images.setdefault(image, _Stage(label=f"image{len(self._images)}", base=image)).label
+
+    def _add(self, words: str, heredocs: Sequence[Heredoc]) -> None:
+        flags, rest = self._flags(words)
+        remote = next((word for word in listed(rest) or rest.split() if _REMOTE.match(word)), None)
+        if remote is None:
+            self._copy(words, heredocs, unpacks=True)
+            return
+        names = listed(rest) or self._words(rest)
+        url = self._here(names[0])
+        checksum = next((value for flag, value in flags if flag == "checksum"), None)
+        self._require(
+            url.lower().startswith("http") and len(names) == 2 and not url.endswith((".git", "/")),
+            f"ADD {remote} is not fetched: write RUN with curl or git, and check what came",
+        )
+        self._require(
+            checksum is None or re.fullmatch(r"sha256:[0-9a-f]{64}", checksum) is not None,
+            f"--checksum={checksum}: write sha256: and 64 hexadecimal digits",
+        )
+        number, place = self._count(), self._place(names[1])
+        self._stage.functions |= {"hpcml_put", "hpcml_fetch"}
+        self._stage.post.append(f"hpcml_fetch {shlex.quote(url)} {_STAGED}/{number}")
+        if checksum is None:
+            self._remark(f"ADD {url} is fetched in the image while it is built: add --checksum=sha256:... to check it")
+        else:
+            self._stage.post.append(f"echo '{checksum[7:]}  {_STAGED}/{number}' | sha256sum -c -")
+        file = PurePosixPath(url.partition("?")[0]).name
+        self._stage.post.append(f"hpcml_put {number} {shlex.quote(file)} {place.word}")
 
     def _user(self, words: str) -> None:
         if words.partition(":")[0] not in ("root", "0"):
             self._remark(f"USER {words} is left out: %post is done as root of the image, and runs are yours")
 
     def _shell(self, words: str) -> None:
-        argv = _listed(words)
+        argv = listed(words)
         self._require(argv is not None, f'SHELL {words}: write SHELL ["/bin/bash", "-c"]')
         self._stage.shell = tuple(argv or ())
 
     def _entrypoint(self, words: str) -> None:
-        self._stage.entrypoint = _listed(words) or [*self._stage.shell, words]
+        self._stage.entrypoint = listed(words) or [*self._stage.shell, words]
         self._stage.command = None
 
     def _cmd(self, words: str) -> None:
-        self._stage.command = _listed(words) or [*self._stage.shell, words]
+        self._stage.command = listed(words) or [*self._stage.shell, words]
 
 
-def _listed(words: str) -> list[str] | None:
-    """Return the words of a JSON list, as RUN, COPY and others take; None for anything else."""
-    if not words.startswith("["):
-        return None
-    try:
-        found = json.loads(words)
-    except ValueError:
-        return None
-    return found if isinstance(found, list) and found and all(isinstance(word, str) for word in found) else None
+def _is_pattern(name: str) -> bool:
+    return re.search(r"[*?\[]", name) is not None
 
 
-def _unquoted(value: str) -> str:
-    value = value.strip()
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+def _platforms() -> Iterator[tuple[str, str]]:
+    """Yield the variables that Docker knows before any ARG: image and builder are of this machine's processor."""
+    architecture = host_architecture()
+    for what in ("TARGET", "BUILD"):
+        yield from {
+            f"{what}PLATFORM": f"linux/{architecture}",
+            f"{what}OS": "linux",
+            f"{what}ARCH": architecture,
+            f"{what}VARIANT": "",
+        }.items()
 
 
 def _for_shell(value: str, known: Mapping[str, str | None]) -> str:
@@ -409,18 +702,18 @@ def _for_shell(value: str, known: Mapping[str, str | None]) -> str:
     return f'"{out}"'
 
 
-def _check(path: Path, stages: list[_Stage]) -> None:
+def _check(path: Path, stages: Sequence[_Stage]) -> None:
     """Let spython make its recipes, and raise `ConfigError` where one is not what was given to it."""
     parser = DockerParser(None, load=False)
-    parser.lines = [line for number, stage in enumerate(stages) for line in stage.form(number)]
+    parser.lines = [line for stage in stages for line in stage.form()]
     level, bot.level = bot.level, -5  # it warns of names that it looks for in the current folder
     try:
         parser.parse()
     finally:
         bot.level = level
-    for number, stage in enumerate(stages):
-        recipe = parser.recipe.get(f"stage{number}")
-        layers = {f"stage{other}": [list(pair) for pair in pairs] for other, pairs in stage.from_stages.items()}
+    for stage in stages:
+        recipe = parser.recipe.get(stage.label)
+        layers = {other: [list(pair) for pair in pairs] for other, pairs in stage.from_stages.items()}
         same = recipe is not None and (
             recipe.fromHeader.strip() == stage.base
             and recipe.install == stage.post
@@ -434,24 +727,25 @@ def _check(path: Path, stages: list[_Stage]) -> None:
         )
 
 
-def _definition(number: int, stage: _Stage, stages: list[_Stage]) -> Iterator[str]:
+def _definition(stage: _Stage, stages: Sequence[_Stage]) -> Iterator[str]:
     yield "Bootstrap: docker"
     yield f"From: {stage.base}"
     if len(stages) > 1:
-        yield f"Stage: stage{number}"
+        yield f"Stage: {stage.label}"
     if stage.files:
         yield from ["", "%files", *(f"    {source} {target}" for source, target in stage.files)]
     for other, pairs in stage.from_stages.items():
-        yield from ["", f"%files from stage{other}", *(f"    {source} {target}" for source, target in pairs)]
+        yield from ["", f"%files from {other}", *(f"    {source} {target}" for source, target in pairs)]
     if stage.labels:
         yield from ["", "%labels", *(f"    {name} {value}" for name, value in stage.labels)]
     if stage.environ:
         yield from ["", "%environment", *(f"    {line}" for line in stage.environ)]
     if stage.post:
-        copies = bool(stage.files or stage.from_stages)
-        yield from ["", "%post", *(_PUT.splitlines() if copies else ()), "cd /", *stage.post]
-        yield from [f"rm -rf {_STAGED}"] if copies else []
-    if number == len(stages) - 1 and (stage.entrypoint or stage.command):
+        yield from ["", "%post", *(line for name in _FUNCTIONS if name in stage.functions for line in _FUNCTIONS[name])]
+        yield from [_HOME_OF_BASE] if any(_NAMES_HOME.search(line) for line in stage.post) else []
+        yield from ["cd /", *stage.post]
+        yield from [f"rm -rf {_STAGED}"] if stage.functions else []
+    if stage is stages[-1] and (stage.entrypoint or stage.command):
         yield from ["", "%runscript", *_runscript(stage.entrypoint or [], stage.command or [])]
 
 

@@ -12,6 +12,7 @@ import hashlib
 import http.client
 import ipaddress
 import json
+import platform
 import re
 import socket
 import ssl
@@ -34,11 +35,21 @@ _ACCEPT = (
     "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 )
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # uname's word -> what registries call it
 _HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
 _NGC = "nvcr.io"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+)(:\d+)?")
+
+
+def host_architecture() -> str:
+    """Return the architecture of this machine, as registries call it: amd64 or arm64.
+
+    Another machine has the name that uname gives it.
+    """
+    machine = platform.machine()
+    return _ARCHITECTURES.get(machine, machine)
 
 
 class UnreachableError(ImageError):

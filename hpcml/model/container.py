@@ -72,6 +72,9 @@ _TAKEN_OPTIONS = {
 }
 _OF_AN_IMAGE_TO_BUILD = (
     "dockerfile",
+    "context",
+    "build_args",
+    "target",
     "registry",
     "image",
     "tag",
@@ -117,6 +120,9 @@ class Container:
     labels: dict[str, str] = field(default_factory=dict)
     path: str | None = None  # of an image that is there; of an image to build, its base
     dockerfile: str | None = None  # that an image is built after
+    context: str | None = None  # the folder that the Dockerfile copies from; None: its own
+    build_args: dict[str, str] = field(default_factory=dict)  # values for its ARG
+    target: str | None = None  # the stage of it that is wanted; None: the last
     build: ContainerBuild = ContainerBuild.auto
     compression: Compression = Compression.auto
     build_processors: int | None = None  # None: four on a login node, elsewhere all
@@ -180,7 +186,7 @@ class Container:
             require(
                 self.path is None, f"container.path={self.path}: container={self.name} takes none: choose container=sif"
             )
-        for name in ("path", "dockerfile"):
+        for name in ("path", "dockerfile", "context"):
             value = getattr(self, name)
             require(
                 value is None or value.startswith("/"),
@@ -196,6 +202,11 @@ class Container:
             second is None,
             f"container.{second}={getattr(self, second or 'name')}: container={self.name} takes none, with container."
             f"{bases[0] if bases else ''} as its base: choose container=local, dockerfile, or sif to build nothing",
+        )
+        of_dockerfile = next((name for name in ("context", "build_args", "target") if getattr(self, name)), None)
+        require(
+            self.dockerfile is not None or of_dockerfile is None,
+            f"container.{of_dockerfile} is of a Dockerfile: set container.dockerfile=/where/it/is",
         )
         if self.path is not None or self.dockerfile is not None:
             return
@@ -237,11 +248,12 @@ class Container:
             )
         for line in "\n".join(self.post).splitlines():
             require(not begins_section(line), f"container.post: {line.strip()!r} would begin another section")
-        for name, value in self.environment.items():
-            require(_VARIABLE.fullmatch(name) is not None, f"container.environment: {name!r} is no variable's name")
+        variables = [("environment", *pair) for pair in self.environment.items()]
+        for field_name, name, value in [*variables, *(("build_args", *pair) for pair in self.build_args.items())]:
+            require(_VARIABLE.fullmatch(name) is not None, f"container.{field_name}: {name!r} is no variable's name")
             require(
                 _SECRET.search(name) is None and _KEY.match(value) is None,
-                f"container.environment.{name} looks like a secret, which everybody who has the image could read: "
+                f"container.{field_name}.{name} looks like a secret, which everybody who has the image could read: "
                 "keep it in a private file and set container.options=[--env-file=/that/file]",
             )
 

@@ -9,8 +9,9 @@ import pytest
 
 from hpcml.errors import ConfigError
 from hpcml.images.dockerfile import convert
+from hpcml.images.registry import host_architecture
 from tests.cli.command_line import Hpcml
-from tests.cluster.apptainer.registry import Registry
+from tests.cluster.apptainer.registry import Registry, configure, make_base, make_scratch
 from tests.images.test_registry import closed_port
 from tests.images.user import ImageUser, one_line
 
@@ -96,19 +97,25 @@ def test_a_dockerfile_is_built_as_it_is_meant(user: ImageUser, registry: Registr
     ("line", "says"),
     [
         ("ONBUILD RUN true", "ONBUILD is for images built from this one"),
-        ("RUN <<EOF\ntrue\nEOF", "a here-document (<<) is not read"),
+        ("RUN <<EOF\ntrue\nOEF", "the here-document <<EOF has no end: a line EOF alone"),
+        ("RUN --mount=type=bind,source=Dockerfile true", "write target=/where"),
         ("RUN --mount=type=secret,id=key true", "--mount=type=secret,id=key is nothing that a build here can do"),
         ("RUN --network=none true", "--network=none is nothing"),
-        ("ARG KEY", "ARG KEY has no value: there is no --build-arg here"),
-        ("WORKDIR $NOWHERE", "the value of $NOWHERE is not known here"),
+        ("ARG 1KEY", "ARG 1KEY: write ARG NAME=value"),
+        ("ARG KEY\nWORKDIR $KEY", "the value of $KEY is not known here: set container.build_args.KEY"),
+        ("COPY $NOWHERE /x", "the value of $NOWHERE is not known here: write it, or ARG NOWHERE=..."),
+        ("WORKDIR $NOWHERE", None),
         ("COPY nothere /x", "nothere is not there ("),
-        ("COPY ../a /x", "../a lies outside of the Dockerfile's folder"),
-        ("COPY --chmod=755 Dockerfile /x", "--chmod is nothing that a definition can say: use RUN"),
-        ("COPY --from=golang:1.22 /x /x", "--from=golang:1.22 is no stage above"),
+        ("COPY ../a /x", "../a lies outside of the context /"),
+        ("COPY --chmod=x;y Dockerfile /x", "--chmod=x;y: write --chmod=755"),
+        ("COPY --parents Dockerfile /x", "--parents is nothing that a definition can say: use RUN"),
+        ("COPY --from=3 /x /x", "--from=3 is no stage above"),
+        ("COPY a* D* /x", "a* D* /x are several: end /x with a slash"),
         ("COPY Dockerfile", "write COPY SOURCE... DESTINATION"),
         ("COPY D* /x", None),
         ('COPY ["a b", "/x"]', "names with spaces are not read"),
-        ("ADD https://example.org/a.tar.gz /x", "ADD https://example.org/a.tar.gz is not fetched: write RUN with curl"),
+        ("ADD https://example.org/a.git /x", "ADD https://example.org/a.git is not fetched: write RUN with curl"),
+        ("ADD --checksum=md5:1 https://example.org/a /x", "--checksum=md5:1: write sha256: and 64 hexadecimal digits"),
         ("ADD git@example.org:a.git /x", "is not fetched"),
         ("SHELL bash", 'write SHELL ["/bin/bash", "-c"]'),
         ("ENV A", "ENV A: write NAME=value"),
@@ -116,8 +123,10 @@ def test_a_dockerfile_is_built_as_it_is_meant(user: ImageUser, registry: Registr
         ("ENV A-B=1", "A-B is no variable's name"),
         ("RUN", "RUN says nothing"),
         ("INCLUDE other", "INCLUDE is no instruction"),
-        ("FROM a", "FROM a goes on from another stage"),
-        ("FROM --platform=linux/arm64 alpine", "--platform: the image is made for the processor that builds it"),
+        (
+            "FROM --platform=plan9/arm alpine",
+            "--platform=plan9/arm: the image is made for the processor that builds it",
+        ),
         ("FROM scratch", "FROM scratch is an empty image"),
     ],
 )
@@ -131,7 +140,7 @@ def test_what_a_definition_cannot_say_is_refused_by_line(tmp_path: Path, line: s
     with pytest.raises(ConfigError) as caught:
         convert(path)
 
-    assert str(caught.value).startswith(f"{path}:4: ")
+    assert str(caught.value).startswith(f"{path}:{4 + line.startswith('ARG KEY')}: ")
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -146,11 +155,17 @@ def test_what_a_definition_cannot_say_is_refused_by_line(tmp_path: Path, line: s
         ("USER 1000:1000", "USER 1000:1000 is left out"),
         ("WORKDIR /app", "WORKDIR /app counts while the image is built"),
         ("RUN --mount=type=cache,target=/root/.cache pip install x", "--mount=type=cache is left out"),
-        ("COPY . /app", ".dockerignore is not read: all of . is copied"),
+        ("ARG KEY", "ARG KEY has no value: container.build_args.KEY gives it one"),
+        ("COPY --chmod=640 Dockerfile /app/", "--chmod=640: everybody may read these files"),
+        ("COPY nothing* /app/", "nothing* is nothing in "),
+        ("ADD https://example.org/a /a", "is fetched in the image while it is built: add --checksum"),
+        ("COPY . /app", ".dockerignore is not followed in .: its files are too many, or have odd names"),
     ],
 )
 def test_what_is_different_is_said_by_line(tmp_path: Path, line: str, says: str) -> None:
-    (tmp_path / ".dockerignore").touch()
+    (tmp_path / ".dockerignore").write_text("secret\n")
+    (tmp_path / "secret").touch()
+    (tmp_path / "odd name").touch()
 
     (remark,) = convert(write(tmp_path, f"FROM alpine\n{line}\n")).remarks
 
@@ -186,6 +201,162 @@ def test_another_escape_is_the_directives(tmp_path: Path) -> None:
     text = convert(write(tmp_path, "# escape=`\nFROM alpine\nRUN echo `\n  C:\\dir\\\n")).text
 
     assert "/bin/sh -c 'echo  C:\\dir\\'\n" in text
+
+
+def test_a_stage_goes_on_from_another_one_and_what_nobody_needs_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "one").touch()
+    text = (
+        "FROM alpine AS base\nARG WHO=eva\nENV A=1\nCOPY one /one\nWORKDIR /app\n"
+        "FROM base AS tests\nRUN --mount=type=secret,id=key true\n"
+        'FROM Base AS final\nRUN echo $WHO\nWORKDIR sub\nCMD ["true"]\n'
+    )
+
+    found = convert(write(tmp_path, text))
+
+    assert found.text.count("Bootstrap: docker\nFrom: alpine\n") == 1
+    assert "Stage:" not in found.text
+    assert "    one /.hpcml-copy/0\n" in found.text
+    assert 'export WHO=eva\nexport A="1"\nhpcml_put 0 one /one\nmkdir -p /app && cd /app\n' in found.text
+    assert found.text.index("/bin/sh -c 'echo $WHO'\nmkdir -p /app/sub && cd /app/sub") > 0
+    assert [remark.partition(" counts")[0] for remark in found.remarks] == [
+        "Dockerfile:5: WORKDIR /app", "Dockerfile:10: WORKDIR /app/sub",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="Dockerfile:7: --mount=type=secret"):
+        convert(tmp_path / "Dockerfile", target="tests")
+    with pytest.raises(ConfigError, match=r"container\.target=nope: .* has the stages base, tests, final"):
+        convert(tmp_path / "Dockerfile", target="nope")
+    assert "/app/sub" not in convert(tmp_path / "Dockerfile", target="0").text
+
+
+def test_values_for_arg_are_taken_and_others_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "ARG TAG=1\nARG OTHER\nFROM alpine:$TAG\nARG TAG\nARG X=2\nARG TARGETARCH\nRUN true\n")
+
+    text = convert(path, build_args={"TAG": "3", "X": "a b"}).text
+
+    assert "From: alpine:3\n" in text
+    assert f"export TAG=3\nexport X='a b'\nexport TARGETARCH={host_architecture()}\n" in text
+    with pytest.raises(
+        ConfigError, match=r"container\.build_args\.Y: .* has no such ARG: it has OTHER, TAG, TARGETARCH"
+    ):
+        convert(path, build_args={"Y": "1"})
+
+
+def test_what_is_copied_is_of_the_context_without_what_dockerignore_keeps_out(tmp_path: Path) -> None:
+    for name in (
+        "src/a.py",
+        "src/__pycache__/a.pyc",
+        "src/deep/b.py",
+        "data/big",
+        "docs/x.md",
+        "docs/keep.md",
+        ".git/HEAD",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "docker").mkdir()
+    path = write(tmp_path / "docker", "FROM alpine\nCOPY . /app\nCOPY src /src\n")
+    (tmp_path / ".dockerignore").write_text("# none\n.git\n/data/\n**/__pycache__\ndocs/*.md\n!docs/keep.md\n")
+
+    text = convert(path, context=tmp_path).text
+
+    copied = [line.split() for line in text.splitlines() if line.startswith("    ") and " /.hpcml-copy/" in line]
+    assert [(source, target.removeprefix("/.hpcml-copy/")) for source, target in copied] == [
+        (".dockerignore", "0/.dockerignore"), ("docker", "0/docker"), ("docs/keep.md", "0/docs/keep.md"),
+        ("src/a.py", "0/src/a.py"), ("src/deep", "0/src/deep"), ("src/a.py", "1/a.py"), ("src/deep", "1/deep"),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=f"src is not there .*: set container.context={tmp_path}, where it is"):
+        convert(path)
+    (tmp_path / "docker" / "Dockerfile.dockerignore").write_text("src\n")
+    with pytest.raises(ConfigError, match=r"Dockerfile:3: src is kept out by \.dockerignore"):
+        convert(path, context=tmp_path)
+
+
+_MODERN = r"""# syntax=docker/dockerfile:1
+ARG BASE
+FROM {host}/$BASE AS start
+RUN /bin/busybox --install -s /bin || true
+FROM --platform=$BUILDPLATFORM start AS tools
+RUN mkdir -p /out && echo wheel > /out/a.whl && echo wheel > /out/b.whl
+FROM start AS unwanted
+RUN --mount=type=secret,id=key false
+FROM start
+WORKDIR $PLACE/inner
+COPY --from=tools /out/*.whl /wheels/
+COPY --from={host}/test/tool:1 /tool /bin/
+RUN --mount=type=bind,source=pyproject.toml,target=pyproject.toml \
+    --mount=type=bind,source=shared,target=/context \
+    cat pyproject.toml /context/* > /seen
+RUN <<EOF
+set -e
+for each in 1 2; do
+    echo "it's \ $each" >> /looped
+done
+EOF
+RUN <<'EOF'
+#!/bin/tool of the
+body
+EOF
+RUN cat > /piped <<"EOF" && echo after >> /piped
+$HOME stays
+EOF
+ARG WHO
+COPY --chmod=750 <<EOF /conf/app.ini
+user=$WHO
+cost=\$5
+EOF
+COPY --chmod=700 <<one <<'two' /conf/
+who=$WHO
+one
+who=$WHO
+two
+COPY . $PLACE/all
+RUN pwd > /pwd; echo "$HOME" > /home_then
+"""
+
+
+@pytest.mark.apptainer
+def test_a_dockerfile_of_today_is_built_as_it_is_meant(user: ImageUser, registry: Registry, tmp_path: Path) -> None:
+    base = make_base(tmp_path / "base")
+    configure(base, "PATH=/bin", "PLACE=/opt/place", "HOME=/home/jovyan")
+    registry.push(base, "base", "test/base:7")
+    registry.push(
+        make_scratch(tmp_path / "scratch", "tool", "#!/bin/sh\necho tool $1 $2 > /tooled\n"), "base", "test/tool:1"
+    )
+    project = user.folder / "project"
+    (project / "docker").mkdir(parents=True)
+    (project / "data").mkdir()
+    (project / "data" / "large").write_text("large\n")
+    (project / "pyproject.toml").write_text("[project]\n")
+    (project / ".dockerignore").write_text("data\n")
+    (project / "shared").mkdir()
+    (project / "shared" / "say").write_text("said\n")
+    (project / "docker" / "Dockerfile.gpu").write_text(_MODERN.replace("{host}", registry.host))
+    words = ("--dockerfile", "project/docker/Dockerfile.gpu", "--context=project")
+
+    done = user("build", *words, "--build-arg", "BASE=test/base:7", "--build-arg", "WHO=eva and 'ada'", "--json")
+
+    assert done.returncode == 0, done.stderr
+    (image,) = user.listed()
+    script = (
+        "cat /wheels/*.whl /seen /looped /tooled /piped /conf/app.ini /conf/one /conf/two /pwd /home_then; "
+        "ls /opt/place/inner /context /opt/place/all; ls -l /conf/one /conf/app.ini; ls -d /.hpcml*"
+    )
+    seen = user.account.run(
+        ["apptainer", "exec", image["path"], "sh", "-c", script], cwd=user.folder, environ=user.variables()
+    ).stdout.decode()
+    lines = seen.splitlines()
+    assert lines[:2] == ["wheel", "wheel"]
+    assert lines[2] == "[project]"
+    assert "said" in lines
+    assert ["it's \\ 1", "it's \\ 2", "tool of the /.hpcml-copy-script", "$HOME stays", "after"] == [
+        line for line in lines if line.startswith(("it's", "tool", "$HOME", "after"))
+    ]
+    assert [line for line in lines if line.startswith(("user", "cost", "who"))] == [
+        "user=eva and 'ada'", "cost=$5", "who=eva and 'ada'", "who=$WHO",
+    ]  # fmt: skip
+    assert lines[lines.index("/opt/place/inner") + 1] == "/home/jovyan"
+    assert "data" not in lines
+    assert [line[:10] for line in lines if "/conf/" in line] == ["-rwxr-xr-x", "-rwxr-xr-x"]
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "ARG A=1\n"])

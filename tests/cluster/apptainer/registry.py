@@ -107,12 +107,8 @@ def make_base(
     Programs named in *says* do nothing but write into /said, where they may, how they were called.
     *architecture* is what the image says of itself, None this machine's.
     """
-    layout, bundle = folder / "oci", folder / "bundle"
-    folder.mkdir(parents=True, exist_ok=True)
-    umoci = ["umoci"]
-    _run([*umoci, "init", "--layout", str(layout)], cwd=folder)
-    _run([*umoci, "new", "--image", f"{layout}:base"], cwd=folder)
-    _run([*umoci, "unpack", "--rootless", "--image", f"{layout}:base", str(bundle)], cwd=folder)
+    layout, bundle, umoci = folder / "oci", folder / "bundle", ["umoci"]
+    _unpack_new(layout, bundle)
     root = bundle / "rootfs"
     for name in ("bin", "tmp", "etc", "proc", "sys", "dev", "root", "var", "usr"):
         (root / name).mkdir(exist_ok=True)
@@ -129,11 +125,37 @@ def make_base(
     (root / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n", encoding="utf-8")
     (root / "etc" / "words").write_text(words, encoding="utf-8")
     _run([*umoci, "repack", "--image", f"{layout}:base", str(bundle)], cwd=folder)
-    _run([*umoci, "config", "--image", f"{layout}:base", "--config.env", "PATH=/bin"], cwd=folder)
+    configure(layout, "PATH=/bin")
     if architecture is not None:
         _run([*umoci, "config", "--image", f"{layout}:base", "--architecture", architecture], cwd=folder)
     shutil.rmtree(bundle)
     return layout
+
+
+def make_scratch(folder: Path, name: str, content: str) -> Path:
+    """Make an OCI layout with the tag `base` that holds one program and nothing else; return its path."""
+    layout, bundle = folder / "oci", folder / "bundle"
+    _unpack_new(layout, bundle)
+    program = bundle / "rootfs" / name
+    program.write_text(content, encoding="utf-8")
+    program.chmod(0o755)
+    _run(["umoci", "repack", "--image", f"{layout}:base", str(bundle)], cwd=folder)
+    return layout
+
+
+def configure(layout: Path, *variables: str) -> None:
+    """Give the image `base` of an OCI layout variables, each as NAME=VALUE."""
+    words = [word for variable in variables for word in ("--config.env", variable)]
+    _run(["umoci", "config", "--image", f"{layout}:base", *words], cwd=layout.parent)
+
+
+def _unpack_new(layout: Path, bundle: Path) -> None:
+    """Make an OCI layout with an empty image `base`, and unpack that."""
+    folder = layout.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    _run(["umoci", "init", "--layout", str(layout)], cwd=folder)
+    _run(["umoci", "new", "--image", f"{layout}:base"], cwd=folder)
+    _run(["umoci", "unpack", "--rootless", "--image", f"{layout}:base", str(bundle)], cwd=folder)
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
