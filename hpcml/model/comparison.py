@@ -213,8 +213,9 @@ class ToTarget:
 class Losses:
     """The runs of a row that were lost to their own doing: how many, at which rate, and what if they count as worst.
 
-    Lost to its own doing is a run that completed without a finite value, or failed by its program or for want of
-    memory. What a machine, a scheduler or a person ended is in `n_elsewhere` alone.
+    Lost to its own doing is a run that ended without a finite value, or failed by its program or for want of memory.
+    A seed that was run more than once is lost if any of its runs was. What else a machine, a scheduler or a person
+    ended is in `n_elsewhere` alone.
     """
 
     n: int
@@ -222,6 +223,7 @@ class Losses:
     rate_ci90: Interval | None  # Clopper and Pearson; each end is a one-sided 95 % bound
     p_more: float | None  # Boschloo's exact one-sided test: the arm with more losses loses more; None for the reference
     n_elsewhere: int
+    unit: Literal["runs", "seeds"] = "runs"  # of `n` and `n_ended`; seeds where one was run more than once
     worst: float | None = None  # the value that lost runs have in `worst_case`
     worst_case: Interval | None = None  # 90 %, of the difference
     worst_case_verdict: Verdict | None = None  # alone, without Holm
@@ -253,7 +255,7 @@ class Row:
     precision_effective: tuple[str, ...]
     n_ok: int  # completed, with a finite metric: these count
     n_failed: int
-    n_nan: int  # completed, but the metric's last value is not finite
+    n_nan: int  # the metric's last value is not finite; completed, or ended by others than themselves
     n_without_metric: int  # completed, but never recorded the metric
     n_incomplete: int  # completed, but records may be missing
     n_unfinished: int

@@ -265,8 +265,8 @@ def _lost(row: Row, cell: Cell) -> Iterator[str]:
     if losses is None or not losses.n_ended:
         return
     if losses.rate_ci90 is not None:
-        rate = losses.rate_ci90
-        yield f"lost {losses.n}/{losses.n_ended} runs, a rate of {rate.low * 100:.0f} to {rate.high * 100:.0f} %"
+        low, high = losses.rate_ci90.low * 100, losses.rate_ci90.high * 100
+        yield f"lost {losses.n}/{losses.n_ended} {losses.unit}, a rate of {low:.0f} to {high:.0f} %"
     if losses.worst_case is not None and losses.worst is not None:
         interval = ends(losses.worst_case, cell_decimals(cell), signed=True)
         yield (

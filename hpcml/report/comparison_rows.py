@@ -158,6 +158,7 @@ def _losses(cell: Cell) -> list[Quantity[Row]]:
             else None,
         ),
         hidden("n_ended", of(lambda losses: losses.n_ended)),
+        hidden("lost_unit", of(lambda losses: losses.unit)),
         hidden("n_lost_elsewhere", of(lambda losses: losses.n_elsewhere)),
         hidden("lost_rate_low", of(lambda losses: losses.rate_ci90.low if losses.rate_ci90 else None)),
         hidden("lost_rate_high", of(lambda losses: losses.rate_ci90.high if losses.rate_ci90 else None)),
@@ -173,7 +174,8 @@ def _lost(row: Row) -> Entry:
         return NOTHING
     rate = row.losses.rate_ci90
     interval = "" if rate is None else f"[{rate.low * 100:.0f} %, {rate.high * 100:.0f} %]"
-    return Entry(text=f"{row.losses.n}/{row.losses.n_ended}", interval=interval, order=row.losses.n)
+    unit = " seeds" if row.losses.unit == "seeds" else ""
+    return Entry(text=f"{row.losses.n}/{row.losses.n_ended}{unit}", interval=interval, order=row.losses.n)
 
 
 def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:

@@ -80,7 +80,8 @@ def _unstable(comparison: Comparison, cell: Cell, row: Row) -> str:
     ours, theirs = (_lost(None if each is None else each.losses) for each in (row, reference))
     if all(each is None or each.losses is None or each.losses.n == each.n_without_metric for each in (row, reference)):
         return f"unstable: {ours} of its runs completed without any {comparison.metric}, of {cell.reference} {theirs}"
-    return f"unstable: lost {ours} of its runs to their own doing, {cell.reference} lost {theirs}"
+    unit = "runs" if row.losses is None else row.losses.unit
+    return f"unstable: lost {ours} of its {unit} to their own doing, {cell.reference} lost {theirs}"
 
 
 def _lost(losses: Losses | None) -> str:
@@ -162,7 +163,7 @@ def _doubts(cell: Cell, row: Row) -> Iterator[str]:
         yield AFTERWARDS
     yield from (flag for flag in row.flags if ENOUGH_IS_SAID not in flag)
     if row.losses is not None and row.losses.n and row.verdict != "unstable":
-        yield f"lost {_lost(row.losses)} of its runs to their own doing"
+        yield f"lost {_lost(row.losses)} of its {row.losses.unit} to their own doing"
 
 
 def _ratios(cell: Cell, row: Row) -> Iterator[str]:

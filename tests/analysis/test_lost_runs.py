@@ -215,3 +215,54 @@ def test_hundreds_of_pairs_take_no_memory() -> None:
 
     assert p == pytest.approx(stats.ttest_1samp(values, 0.0, alternative="greater").pvalue, abs=0.01)
     assert peak < 50e6
+
+
+def test_who_repeats_the_survivors_loses_no_smaller_share() -> None:
+    theirs = [*TEN[:9], math.nan]
+    ours = [*[math.nan] * 2, *(value + value / 999 for value in TEN[2:])]
+    again = [replace(one, uid=f"{one.uid}-{k}") for one in arm("tf32", ours)[2:] for k in range(5)]
+
+    once, often = (
+        compare(arm("fp32", theirs) + arm("tf32", ours) + more, {}, LARGE).cells[0].rows[1] for more in ([], again)
+    )
+
+    assert (once.verdict, often.verdict) == ("unstable", "unstable")
+    assert once.losses is not None
+    assert often.losses is not None
+    assert (once.losses.n, once.losses.n_ended, once.losses.unit) == (2, 10, "runs")
+    assert (often.losses.n, often.losses.n_ended, often.losses.unit) == (2, 10, "seeds")
+    assert (once.losses.rate_ci90, once.losses.p_more) == (often.losses.rate_ci90, often.losses.p_more)
+    assert any(flag.startswith("2/10 seeds lost to their own doing, against 1/10 of fp32") for flag in often.flags)
+
+
+def test_a_seed_that_was_run_until_it_came_through_stays_lost() -> None:
+    ours = [value + value / 999 for value in TEN]
+    diverged = [run("tf32", seed, None) for seed in range(2)]
+    survived = [replace(one, uid=f"{one.uid}-again") for one in arm("tf32", ours)]
+
+    row = compare([*arm("fp32", [*TEN[:9], math.nan]), *diverged, *survived], {}, LARGE).cells[0].rows[1]
+
+    assert row.verdict == "unstable"
+    assert row.losses is not None
+    assert (row.losses.n, row.losses.n_ended) == (2, 10)
+
+
+def test_replicates_of_the_reference_that_diverge_excuse_no_loss_of_an_arm() -> None:
+    theirs = [run("fp32", seed, value, uid=f"fp32-{seed}-{k}") for seed, value in enumerate(TEN) for k in range(5)]
+    theirs[0] = replace(run("fp32", 0, None), uid="fp32-0-0")
+    ours = [math.nan, *(value + value / 999 for value in TEN[1:])]
+
+    row = compare([*theirs, *arm("tf32", ours)], {}, LARGE).cells[0].rows[1]
+
+    assert row.verdict == "unstable"  # 1 of 10 runs against 1 of 50, though of seeds 1 of 10 each
+
+
+@pytest.mark.parametrize("state", [State.CANCELLED, State.TIMEOUT, State.NODE_FAIL])
+def test_a_run_that_diverged_is_lost_whoever_ended_it_then(state: State) -> None:
+    diverged = run("tf32", 0, None, state=state, cause=Cause.CANCELLED.value)
+    others = [run("tf32", seed, value + value / 999) for seed, value in enumerate(TEN) if seed]
+
+    cell = compare([*arm("fp32", TEN), diverged, *others], {}, LARGE).cells[0]
+
+    assert (cell.rows[1].verdict, cell.rows[1].n_nan) == ("unstable", 1)
+    assert [each.reason for each in cell.excluded] == [f"{state}, and before that val_accuracy ended non-finite"]

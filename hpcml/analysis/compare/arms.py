@@ -19,11 +19,13 @@ from hpcml.analysis.steady import SteadyState
 from hpcml.analysis.utilization.rates import samples_of
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import MIXED, NOT_AS_REQUESTED, Excluded
+from hpcml.model.failure_causes import Cause
 from hpcml.model.precision import contradicts
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
 BySeed = Mapping[int, float]
+_OWN_CAUSES = frozenset({Cause.PROGRAM, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.UNKNOWN, None})
 _LOSS = re.compile(r"(^|[\W_])loss$")  # loss, val_loss, train/loss
 
 
@@ -33,7 +35,7 @@ class Arm:
 
     level: str
     ok: tuple[RunRecord, ...]  # completed, metric finite: the only ones that enter any statistics
-    nan: tuple[RunRecord, ...]
+    nan: tuple[RunRecord, ...]  # completed, or ended by others than themselves, after the metric was no number any more
     without_metric: tuple[RunRecord, ...]
     incomplete: tuple[RunRecord, ...]  # completed, but records may be missing: the last value may be another one
     failed: tuple[RunRecord, ...]
@@ -207,19 +209,32 @@ def median_of(values: BySeed, *, scale: float = 1.0) -> float | None:
 def excluded(arm: Arm, metric: str) -> list[Excluded]:
     """Return the runs of *arm* that do not enter the statistics, each with its reason in words."""
     reasons = [(run, f"{run.state}{f': {run.reason}' if run.reason else ''}") for run in arm.failed + arm.unfinished]
-    reasons += [(run, f"{metric} ended non-finite") for run in arm.nan]
+    reasons += [(run, f"{_unless_completed(run)}{metric} ended non-finite") for run in arm.nan]
     reasons += [(run, f"{metric} was never recorded") for run in arm.without_metric]
     reasons += [(run, f"incomplete: {run.incomplete}") for run in arm.incomplete]
     return [Excluded(uid=run.uid, level=arm.level, reason=reason) for run, reason in reasons]
 
 
+def is_own_doing(run: RunRecord) -> bool:
+    """Tell whether *run* failed by its program or for want of memory, and not by the cluster or a person."""
+    cause = None if run.cause is None else Cause(run.cause) if run.cause in set(Cause) else Cause.UNKNOWN
+    return run.state in (State.FAILED, State.OUT_OF_MEMORY) and cause in _OWN_CAUSES
+
+
+def _unless_completed(run: RunRecord) -> str:
+    return "" if run.state is State.COMPLETED else f"{run.state}, and before that "
+
+
 def _drawer(run: RunRecord, metric: str, value: float | None) -> str:
+    summary = run.metrics.get(metric)
+    is_reported = summary is not None and bool(summary.n or summary.n_nonfinite)
     if run.state is not State.COMPLETED:
+        if run.state.is_final and is_reported and value is None and not is_own_doing(run):
+            return "nan"  # whoever stopped it, it had diverged before
         return "failed" if run.state.is_final else "unfinished"
     if run.incomplete is not None:
         return "incomplete"
-    summary = run.metrics.get(metric)
-    if summary is None or not (summary.n or summary.n_nonfinite):
+    if not is_reported:
         return "without_metric"
     return "nan" if value is None else "ok"
 

@@ -244,7 +244,7 @@ def _lost(cell: Cell) -> Iterator[tuple[str, str]]:
         if losses is None:
             continue
         rate = f" ({losses.rate_ci90.low:.0%} to {losses.rate_ci90.high:.0%})" if losses.rate_ci90 else ""
-        parts = [f"{losses.n} of {losses.n_ended} to its own doing{rate}"]
+        parts = [f"{losses.n} of {losses.n_ended} {losses.unit} to its own doing{rate}"]
         parts += [f"{losses.n_elsewhere} to a machine, a scheduler or a person"] if losses.n_elsewhere else []
         parts += [f"{row.n_incomplete} with incomplete records"] if row.n_incomplete else []
         parts += [f"{row.n_unfinished} not over"] if row.n_unfinished else []

@@ -1,26 +1,25 @@
 """Runs that an arm lost to its own doing, and what they forbid to claim of those that are left.
 
 A run whose loss became nan, or whose program failed, is an outcome of its arm. Who drops it compares survivors: with
-two of ten runs left, two arms of which one diverges look alike.
+two of ten runs left, two arms of which one diverges look alike. Where a seed was run several times the seed is the unit
+here too, and lost if any of its runs was: who repeats those that came through loses no smaller share by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, by_seed, metric_value
+from hpcml.analysis.compare.arms import Arm, by_seed, is_own_doing, metric_value
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import claims_of, match
 from hpcml.analysis.exact import p_more, share_interval
 from hpcml.model.comparison import Interval, Losses, Verdict
-from hpcml.model.failure_causes import Cause
 from hpcml.model.records import RunRecord
-from hpcml.model.state import State
 
 _MOST_LOST = 5  # one of so many runs; with more lost there is no verdict
-_OWN_CAUSES = frozenset({Cause.PROGRAM, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.UNKNOWN, None})
 _GOOD: frozenset[Verdict] = frozenset({"identical", "equivalent", "better", "non-inferior"})
 _BAD: frozenset[Verdict] = frozenset({"worse", "worse by more than the margin"})
 
@@ -48,13 +47,15 @@ def _reading(run: RunRecord) -> str:
 
 def find_losses(arm: Arm, reference: Arm | None) -> Losses:
     """Return how many runs *arm* lost to its own doing; its p is against *reference*."""
-    lost, ended = _counts(arm)
+    unit, count = _unit(arm, reference)
+    lost, ended = count(arm)
     return Losses(
         n=lost,
         n_ended=ended,
+        unit=unit,
         rate_ci90=share_interval(lost, ended),
         p_more=None if reference is None or reference is arm else _p_more(arm, reference),
-        n_elsewhere=len(arm.failed) - (lost - len(arm.nan) - len(arm.without_metric)),
+        n_elsewhere=sum(not is_own_doing(run) for run in arm.failed),
     )
 
 
@@ -87,26 +88,28 @@ def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
 
     Where all that is known of both is that no run reported the metric, nothing is known of how either did.
     Nothing may be said where either arm lost more than one run of five; nothing good of an arm that lost a larger share
-    than the reference, and nothing bad of one that lost a smaller share.
+    than the reference, and nothing bad of one that lost a smaller share. All that holds for the share of seeds as well.
     """
     if _is_mute(arm) and _is_mute(reference):
         return "inconclusive"
-    (lost, n), (other_lost, other_n) = _counts(arm), _counts(reference)
-    if lost * _MOST_LOST > n or other_lost * _MOST_LOST > other_n:
-        return "unstable"
-    more = lost * other_n - other_lost * n
-    if (more > 0 and verdict in _GOOD) or (more < 0 and verdict in _BAD):
-        return "unstable"
+    for count in (_runs, _seeds):
+        (lost, n), (other_lost, other_n) = count(arm), count(reference)
+        if lost * _MOST_LOST > n or other_lost * _MOST_LOST > other_n:
+            return "unstable"
+        more = lost * other_n - other_lost * n
+        if (more > 0 and verdict in _GOOD) or (more < 0 and verdict in _BAD):
+            return "unstable"
     return verdict
 
 
 def lost_words(arm: Arm, reference: Arm) -> str:
     """Return "8/10 runs lost to their own doing, against 0/10 of fp32 (p = 0.0001)"."""
-    (lost, n), (other_lost, other_n) = _counts(arm), _counts(reference)
+    unit, count = _unit(arm, reference)
+    (lost, n), (other_lost, other_n) = count(arm), count(reference)
     are_mute = all(len(lost_runs(each)) == len(each.without_metric) for each in (arm, reference))
     how = "completed without the metric" if are_mute else "lost to their own doing"
     return (
-        f"{lost}/{n} runs {how}, against {other_lost}/{other_n} of {reference.level} "
+        f"{lost}/{n} {unit} {how}, against {other_lost}/{other_n} of {reference.level} "
         f"(p = {_p_more(arm, reference):.2g})"
     )
 
@@ -118,24 +121,33 @@ def _is_mute(arm: Arm) -> bool:
 
 def _p_more(arm: Arm, reference: Arm) -> float:
     """Return the p that the arm with the larger share lost does not really lose more."""
-    one, other = _counts(arm), _counts(reference)
+    _, count = _unit(arm, reference)
+    one, other = count(arm), count(reference)
     if one[0] * other[1] < other[0] * one[1]:
         one, other = other, one
     return p_more(*one, *other)
 
 
-def _counts(arm: Arm) -> tuple[int, int]:
+_Count = Callable[[Arm], tuple[int, int]]  # how many were lost, of how many that ended
+
+
+def _unit(arm: Arm, reference: Arm | None) -> tuple[Literal["runs", "seeds"], _Count]:
+    """Return what is counted: runs, or seeds where one of these arms ran a seed more than once."""
+    is_repeated = any(_runs(each)[1] > _seeds(each)[1] for each in (arm, reference) if each is not None)
+    return ("seeds", _seeds) if is_repeated else ("runs", _runs)
+
+
+def _runs(arm: Arm) -> tuple[int, int]:
     lost = len(lost_runs(arm))
     return lost, lost + len(arm.ok)
+
+
+def _seeds(arm: Arm) -> tuple[int, int]:
+    lost = {run.seed for run in lost_runs(arm)}
+    return len(lost), len(lost.union(arm.values))
 
 
 def _with_worst(arm: Arm, terms: Terms) -> dict[int, float]:
     gone = {run.uid for run in lost_runs(arm)}
     runs: Sequence[RunRecord] = [*arm.ok, *lost_runs(arm)]
     return dict(by_seed(runs, lambda run: terms.worst if run.uid in gone else metric_value(run, terms.metric)))
-
-
-def is_own_doing(run: RunRecord) -> bool:
-    """Tell whether *run* failed by its program or for want of memory, and not by the cluster or a person."""
-    cause = None if run.cause is None else Cause(run.cause) if run.cause in set(Cause) else Cause.UNKNOWN
-    return run.state in (State.FAILED, State.OUT_OF_MEMORY) and cause in _OWN_CAUSES

@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hpcml.analysis.compare.arms import is_own_doing
 from hpcml.analysis.compare.comparison import take_look
-from hpcml.analysis.compare.losses import is_own_doing
 from hpcml.codec import decode, encode
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.compare import with_packages
