@@ -12,6 +12,7 @@ from pathlib import Path
 from hpcml.analysis.compare.cells import Curves
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
 from hpcml.analysis.compare.factor import with_distinct_settings
+from hpcml.analysis.compare.left_out import held_against_all, of_the_same_arms
 from hpcml.analysis.compare.looks import glances_of
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import answering, collect
@@ -50,7 +51,8 @@ def compare_runs(
     with answering(places) as store:
         collect(store, places)
         runs = select(store, selection)
-        found = compare_selected(store, runs, request, step_curves(store, runs), over_steps=over_steps)
+        others = left_out_of(store, runs, selection)
+        found = compare_selected(store, runs, request, step_curves(store, runs), over_steps=over_steps, others=others)
     if over_steps and all(row.curve is None for cell in found.cells for row in cell.rows):
         raise ComparisonError(
             f"--over-steps: no curves of {found.metric} to compare: it takes three seeds an arm, each with two values "
@@ -64,8 +66,15 @@ def check_runs(places: Places, selection: Selection, request: ComparisonRequest)
     with answering(places) as store:
         collect(store, places)
         runs = select(store, selection)
-        comparison = compare_selected(store, runs, request, step_curves(store, runs))
+        others = left_out_of(store, runs, selection)
+        comparison = compare_selected(store, runs, request, step_curves(store, runs), others=others)
         return comparison, checklist_of(store, runs, comparison)
+
+
+def left_out_of(store: Database, runs: Sequence[RunRecord], selection: Selection) -> list[RunRecord]:
+    """Return the other runs of the experiments of *runs*, which *selection* left out; none if it is of whole ones."""
+    is_part = selection.references or selection.states or selection.where or selection.submission
+    return others_of_experiments(store, {run.experiment for run in runs}, {run.uid for run in runs}) if is_part else []
 
 
 def checklist_of(store: Database, runs: Sequence[RunRecord], comparison: Comparison) -> Checklist:
@@ -86,8 +95,11 @@ def compare_selected(
     sampled: Mapping[str, Sequence[Timeline]] | None = None,
     *,
     over_steps: bool = False,
+    others: Sequence[RunRecord] = (),
 ) -> Comparison:
     """Return the comparison of *runs*; *steps* are their `step_curves`, *sampled* their telemetry timelines by uid.
+
+    *others* were not selected: a claim has to hold with those of them that are of the same arms.
 
     The compared metric's curves are read from the store only where there is a target to reach, or they are compared
     *over_steps*; timelines that were not given (None) only for a target.
@@ -114,7 +126,14 @@ def compare_selected(
     )
     if planned.study is None and not store.is_read_only:
         _remember(comparison, runs)
-    return comparison
+    left_out = of_the_same_arms(runs, others) if others else []
+    return held_against_all(comparison, left_out, lambda: _compare_all([*runs, *left_out], request, comparison))
+
+
+def _compare_all(runs: Sequence[RunRecord], request: ComparisonRequest, found: Comparison) -> Comparison:
+    """Return what is said of *runs*, among which are those of *found*, in the same question; no curve is looked at."""
+    planned = find_study(runs, replace(request, metric=found.metric, goal=found.goal, score=None))
+    return compare(with_packages(runs), {}, planned.request, study=planned.study, glances=planned.glances)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

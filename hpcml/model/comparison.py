@@ -230,6 +230,15 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WithAll:
+    """What a row says where the runs of its arms that the selection left out are counted too."""
+
+    left_out: str  # "3 runs of tf32 and 1 run of fp32"
+    verdict: Verdict
+    withdrawn: Verdict | None = None  # the claim of the selected runs, which did not hold; None: it stands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowLook:
     """The planned look by which a row was judged: a claim takes a p of `level` or less there."""
 
@@ -279,6 +288,7 @@ class Row:
     look: RowLook | None = None  # None: nobody planned looks
     runs: tuple[str, ...] = ()  # that the verdict rests on: its own and the reference's
     awaited: tuple[str, ...] = ()  # of both, those that have not ended
+    with_all: WithAll | None = None  # None: nothing was left out
     exploratory: str | None = None  # why the verdict's 5 % may not hold: the data were looked at while they grew
 
     @property

@@ -55,6 +55,11 @@ def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
 
 def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
     """Return the verdict in words; of one that an interval alone does not explain, also the reason."""
+    if row.with_all is not None and row.with_all.withdrawn is not None:
+        chosen, of_all = (_WORDS.get(each, each) for each in (row.with_all.withdrawn, row.with_all.verdict))
+        of_all = _unstable(comparison, cell, row) if row.verdict == "unstable" else of_all
+        left_out = row.with_all.left_out
+        return f"no verdict, for it hangs on the selection: '{chosen}' without {left_out}, with them '{of_all}'"
     if row.verdict == "unstable":
         return _unstable(comparison, cell, row)
     if row.verdict != "inconclusive":

@@ -46,8 +46,10 @@ _NOTED_FACTS = (
 )
 # Known of a run only if it was measured beside it, or probed: not to know it is no difference, the rows flag it.
 _MEASURED = frozenset({"gpu_shared", "thermal_throttling", "power_throttling", PRECISION_EFFECTIVE})
-# Facts that are looked up elsewhere than among the facts of a run, or beside them (`_fact`).
+# Facts that are looked up elsewhere than among the facts of a run, or beside them (`read_fact`).
 _ELSEWHERE = _MEASURED | {LAST_STEP, "code", "git_commit", "git_dirty"}
+# What a program is and runs on, known of a run even if it failed: runs that differ in it are no seeds of one arm.
+ARM_FACTS = tuple(key for key in _BINDING_FACTS if key not in _MEASURED | {LAST_STEP})
 _THROTTLED_FROM = 0.01  # of the time
 _WORDS = {
     "driver": "gpu_driver",
@@ -170,7 +172,7 @@ def _questions(settings: Iterable[str], metric: str | None) -> Iterator[tuple[st
         yield LAST_STEP, "fact", lambda run: None if (of := run.metrics.get(metric)) is None else of.last_step
     for key in (*_BINDING_FACTS, *_NOTED_FACTS):
         if key != LAST_STEP:
-            yield key, "fact", _fact(key)
+            yield key, "fact", read_fact(key)
 
 
 def _without_seed(value: object, seed: int) -> object:
@@ -179,7 +181,8 @@ def _without_seed(value: object, seed: int) -> object:
     return re.sub(rf"(?i)(seed[\s=:_/-]{{1,3}}){seed}(?!\w)", r"\1{seed}", value)
 
 
-def _fact(key: str) -> _Read:  # noqa: PLR0911 - one for each kind
+def read_fact(key: str) -> _Read:  # noqa: PLR0911 - one for each kind
+    """Return a function that reads the fact *key* of a run, None where it is not known."""
     if key == "code":
         return _code
     if key == "git_commit":

@@ -20,8 +20,8 @@ from hpcml.model.comparison import Interval, Losses, Verdict
 from hpcml.model.records import RunRecord
 
 _MOST_LOST = 5  # one of so many runs; with more lost there is no verdict
-_GOOD: frozenset[Verdict] = frozenset({"identical", "equivalent", "better", "non-inferior"})
-_BAD: frozenset[Verdict] = frozenset({"worse", "worse by more than the margin"})
+GOOD: frozenset[Verdict] = frozenset({"identical", "equivalent", "better", "non-inferior"})
+BAD: frozenset[Verdict] = frozenset({"worse", "worse by more than the margin"})
 
 
 def lost_runs(arm: Arm) -> list[RunRecord]:
@@ -97,7 +97,7 @@ def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
         if lost * _MOST_LOST > n or other_lost * _MOST_LOST > other_n:
             return "unstable"
         more = lost * other_n - other_lost * n
-        if (more > 0 and verdict in _GOOD) or (more < 0 and verdict in _BAD):
+        if (more > 0 and verdict in GOOD) or (more < 0 and verdict in BAD):
             return "unstable"
     return verdict
 
