@@ -35,7 +35,8 @@ from hpcml.model.query_results import Band
 
 LEAST_SEEDS = 3  # below, no verdict: two runs that happen to agree would be certain of anything
 INDICATIVE_BELOW = 5  # seeds; power at the usual margins is 2 to 30 % with 3
-_ROUNDING = 1e-12  # a relative spread below this is arithmetic, not data
+_ROUNDING = 1e-14  # a relative spread below this is arithmetic, not data: some 50 last bits
+_LARGE = 1e300  # differences of numbers beyond may overflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +97,13 @@ def sd(values: Sequence[float]) -> float | None:
     scale = max(map(abs, values))
     if scale == 0:
         return 0.0
-    relative = float(np.std([value / scale for value in values], ddof=1))  # scaled: squares overflow and underflow
-    return 0.0 if relative <= _ROUNDING else relative * scale
+    unit = scale if scale > _LARGE else 1.0
+    first = values[0] / unit
+    moved = [value / unit - first for value in values]  # exact where values lie near each other, however large they are
+    widest = max(map(abs, moved))
+    if widest * unit <= _ROUNDING * scale:
+        return 0.0
+    return float(np.std([value / widest for value in moved], ddof=1)) * widest * unit  # else squares over- or underflow
 
 
 def mean(values: Sequence[float], *, floor: float = 0.0) -> Contrast:
@@ -139,8 +145,9 @@ def welch(arm: Sequence[float], reference: Sequence[float], *, floor: float = 0.
     Satterthwaite (B. L. Welch, Biometrika 34, 1947). The arms may have different numbers of seeds. The sd of each is
     taken to be *floor* at least.
 
-    >>> welch([2.0, 4.0], [1.0, 3.0])
-    Contrast(value=1.0, standard_error=1.414213562373095, df=2.0)
+    >>> found = welch([2.0, 4.0], [1.0, 3.0])
+    >>> found.value, round(found.standard_error, 6), round(found.df, 6)
+    (1.0, 1.414214, 2.0)
     """
     one, other = mean(arm, floor=floor), mean(reference, floor=floor)
     value = one.value - other.value

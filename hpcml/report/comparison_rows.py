@@ -223,11 +223,12 @@ def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             order=2,
             short=None,
         ),
-        *_tests(cell),
+        *_tests(comparison, cell),
     ]  # fmt: skip
 
 
-def _tests(cell: Cell) -> list[Quantity[Row]]:
+def _tests(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
+    m = comparison.n_tests
     return [
         Quantity(key="paired", heading="pairing", kind="text", write=_pairing, section=OUTCOME, order=2, short=None,
                  value=lambda row: row.difference.paired if row.difference else None),
@@ -245,7 +246,11 @@ def _tests(cell: Cell) -> list[Quantity[Row]]:
             write=lambda row: _p(_p_tost(row)),
             section=OUTCOME,
             order=2,
-            short=Short(on_terminal=False),
+            short=Short(
+                heading=f"p (TOST), Holm over {m}", on_terminal=False, write=lambda row: _p(row.p_adjusted)
+            )  # the verdict beside it goes by this one
+            if m > 1
+            else Short(on_terminal=False),
         ),
         Quantity(key="p_adjusted", heading="p, Holm", value=lambda row: row.p_adjusted, section=OUTCOME, order=2,
                  write=lambda row: _p(row.p_adjusted), short=None),

@@ -62,11 +62,13 @@ def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
         return f"no verdict, for it hangs on the selection: '{chosen}' without {left_out}, with them '{of_all}'"
     if row.verdict == "unstable":
         return _unstable(comparison, cell, row)
-    if row.verdict != "inconclusive":
-        return _WORDS.get(row.verdict, row.verdict)
+    said = _WORDS.get(row.verdict, row.verdict)
     if row.verdict_alone is not None and row.verdict_alone != "unstable":
         alone = _WORDS.get(row.verdict_alone, row.verdict_alone)
-        return f"cannot tell among {comparison.n_tests} rows (Holm); alone it would be: {alone}"
+        among = "cannot tell" if row.verdict == "inconclusive" else f"{said},"
+        return f"{among} among {comparison.n_tests} rows (Holm); alone it would be: {alone}"
+    if row.verdict != "inconclusive":
+        return said
     if row.difference is not None and row.difference.has_no_spread:
         return "no verdict, since the differences do not vary at all and no step of the metric is known"
     return _WORDS[row.verdict]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels_said import said
 
-from hpcml.analysis.statistics import correlation, mean, paired, ratio, sd, verdict, welch
+from hpcml.analysis.statistics import correlation, mean, p_not_worse, paired, ratio, sd, verdict, welch
 from hpcml.model.comparison import Interval
 
 FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
@@ -139,6 +139,19 @@ def test_huge_and_tiny_values_neither_overflow_nor_vanish() -> None:
     assert sd(tiny) == pytest.approx(1e-300)
     assert welch(tiny, [1e-300, 1e-300, 2e-300]).standard_error > 0
     assert correlation(huge, tiny) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("offset", [1e9, -1e9, 1e6, 0.0])
+def test_a_small_spread_on_a_large_number_is_a_spread(offset: float) -> None:
+    small, smaller = [1.0, 2, 4, 7, 11], [2.0, 2, 3, 8, 12]
+    few, others = ([offset + value * 2.0**-10 for value in of] for of in (small, smaller))  # no bit is rounded
+
+    assert sd(few) == pytest.approx(np.std(small, ddof=1) / 1024, rel=1e-12)
+    for test in (paired, welch):
+        assert test(few, others).standard_error == pytest.approx(test(small, smaller).standard_error / 1024, rel=1e-12)
+    assert p_not_worse(few, others, 2.0**-11, higher_is_better=True) == pytest.approx(
+        p_not_worse(small, smaller, 0.5, higher_is_better=True)
+    )
 
 
 def test_the_correlation_needs_three_pairs_and_spread_in_both() -> None:

@@ -112,6 +112,8 @@ def test_a_spread_without_width_shows_nothing() -> None:
     row = judged([value + 0.25 for value in off], [*off])
 
     assert row.verdict == "inconclusive"
+    assert row.difference is not None
+    assert row.difference.p_tost is None  # of nothing that varies there is no p, and 0 would be the opposite
     assert any("no spread in the difference" in flag for flag in row.flags)
 
 

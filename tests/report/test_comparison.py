@@ -493,3 +493,29 @@ def test_six_pairs_without_a_claim_are_not_said_to_be_too_few_for_an_exact_test(
 
     assert "no exact test is of use with 5 pairs" in told(5)
     assert "no exact test" not in told(6)
+
+
+def test_a_verdict_that_is_weaker_among_many_rows_is_said_to_be_so() -> None:
+    weaker = row("tf32", 0.9, difference=difference(0.0, 0.004), verdict="non-inferior", verdict_alone="equivalent")
+    told = comparison()
+    cell = replace(told.cells[0], rows=(told.cells[0].rows[0], replace(weaker, p_adjusted=0.064)))
+
+    text = comparison_text(replace(told, n_tests=2, cells=(cell,)), width=400)
+
+    assert (
+        "tf32: not worse by the margin, and perhaps better, among 2 rows (Holm); alone it would be: no difference that "
+        "matters: +0.0000, between" in text
+    )
+
+
+def test_the_p_of_a_paper_s_table_is_the_one_that_its_verdict_goes_by() -> None:
+    told = comparison()
+    rows = tuple(each if each.difference is None else replace(each, p_adjusted=0.064) for each in told.cells[0].rows)
+    many = replace(told, n_tests=2, cells=(replace(told.cells[0], rows=rows),))
+
+    table = comparison_markdown(many)
+
+    assert "p (TOST), Holm over 2" in table
+    assert "0.064" in table
+    assert "0.032" not in table.partition("- ")[0]
+    assert "p (TOST) |" in comparison_markdown(told)

@@ -101,11 +101,12 @@ def describe(found: Matchup, margin: float | None, scale: MetricScale) -> Differ
         return Interval(low=scale.back(interval.low), high=scale.back(interval.high), confidence=interval.confidence)
 
     contrast = found.contrast
+    has_no_spread = contrast.df is not None and not contrast.standard_error and not found.is_identical
     return Difference(
         value=scale.back(contrast.value),
         ci90=back(contrast.interval(0.90)),
         ci95=back(contrast.interval(0.95)),
-        p_tost=None if margin is None else contrast.p_tost(scale.distance(margin)),
+        p_tost=None if margin is None or has_no_spread else contrast.p_tost(scale.distance(margin)),
         paired=found.pairing in ("all", "shared"),
         rho=found.rho,
         partly_paired=found.pairing == "partly",
@@ -113,7 +114,7 @@ def describe(found: Matchup, margin: float | None, scale: MetricScale) -> Differ
         left_out=found.left_out,
         is_floored=found.is_floored,
         by_margin=_by_margin(found, scale),
-        has_no_spread=contrast.df is not None and not contrast.standard_error and not found.is_identical,
+        has_no_spread=has_no_spread,
     )
 
 
