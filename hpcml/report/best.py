@@ -67,7 +67,7 @@ def ranking_csv(ranking: Ranking) -> str:
 def ranking_remark(ranking: Ranking) -> str:
     """Return one line on which metric was ranked, which way, and how many runs have it; it stands below the table."""
     which = "the value that a run ended with" if ranking.at == "last" else "the best value that a run ever had"
-    without = f"; {ranking.without} without" if ranking.without else ""
+    without = f"; {ranking.without} without a finite value of it" if ranking.without else ""
     return f"{ranking.candidates} runs with {ranking.metric}{without}; {ranking.goal} of {which}"
 
 

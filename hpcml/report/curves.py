@@ -99,7 +99,7 @@ def _numbers(summary: MetricSummary | None, points: Sequence[Point]) -> list[obj
     last: object = last_value(summary)
     if summary.last is None and last is not None:  # only the points know whether it is nan or an infinity
         last = points[-1].value if points and points[-1].step == summary.last_step else metric_words(math.nan)
-    return [summary.first, last, summary.min, summary.max]
+    return [points[0].value if points else summary.first, last, summary.min, summary.max]
 
 
 POINTS = 90_000  # of all curves of a report: about 2 MB of its file

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -159,6 +160,15 @@ def test_a_last_value_that_is_not_finite_is_told_by_the_last_point_where_it_is_t
     assert "| not finite |" in without
 
 
+def test_a_first_value_that_is_not_finite_is_told() -> None:
+    began = replace(summary("loss", 0.5), first=0.5)
+    table = curve_views.curves_markdown(
+        Curves(metric="loss", runs=[run(metrics={"loss": began})], points={run().uid: points(math.inf, 0.5)})
+    )
+
+    assert re.search(r"\| inf \| 0\.5", table)
+
+
 def test_a_difference_in_a_last_value_that_is_not_finite_does_not_say_which_it_is() -> None:
     contrast = RunDiffEntry(section="outcome", key="metrics.loss", first=math.nan, second=0.25)
     differences = RunDiff(first=run(), second=run(), contrasts=[contrast], alike=7)
@@ -226,7 +236,9 @@ def test_a_ranking_reads_in_every_form() -> None:
     assert lines[1].split()[:3] == ["1", "cnn", "aaaaaa"]
     assert " ".join(lines[0].split()).endswith("precision lr seed state val_accuracy at step")
     assert lines[1].split()[5:8] == ["tf32", "0.1", "3"]
-    assert best.ranking_remark(ranking()).startswith("3 runs with val_accuracy; 2 without; max of the value")
+    assert best.ranking_remark(ranking()).startswith(
+        "3 runs with val_accuracy; 2 without a finite value of it; max of the value"
+    )
     told = json.loads(best.ranking_json(ranking()))
     assert (told["by"], told["candidates"]) == (["model", "note"], 3)
     assert told["ranked"][0]["group"] == {"model": "cnn", "note": None}
