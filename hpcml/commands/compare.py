@@ -124,10 +124,17 @@ def compare_selected(
         glances=planned.glances,
         unplanned=planned.why_not,
     )
-    if planned.study is None and not store.is_read_only:
-        _remember(comparison, runs)
     left_out = of_the_same_arms(runs, others) if others else []
-    return held_against_all(comparison, left_out, lambda: _compare_all([*runs, *left_out], request, comparison))
+    everyone = [*runs, *left_out]
+    whole: Comparison | ComparisonError = comparison
+    if left_out:
+        try:
+            whole = _compare_all(everyone, request, comparison)
+        except ComparisonError as error:
+            whole = error
+    if planned.study is None and not store.is_read_only:  # what was left out was there to be seen: none is added later
+        _remember(comparison if isinstance(whole, ComparisonError) else whole, everyone)
+    return held_against_all(comparison, whole, n_left_out=len(left_out))
 
 
 def _compare_all(runs: Sequence[RunRecord], request: ComparisonRequest, found: Comparison) -> Comparison:

@@ -158,3 +158,17 @@ def test_chosen_runs_are_exploratory_where_all_cannot_be_compared(tmp_path: Path
     assert row.verdict == "equivalent"
     assert row.exploratory is not None
     assert row.exploratory.startswith("the selection left out 1 run of these arms, and with them")
+
+
+def test_a_look_at_some_of_the_runs_there_were_makes_no_later_look_at_all_exploratory(tmp_path: Path) -> None:
+    ten_seeds(tmp_path)
+
+    some, everyone = judged(tmp_path, Selection(where=["seed<6"])), judged(tmp_path, Selection())
+    for seed in (10, 11):
+        ended(tmp_path, "tf32", seed, 0.91)
+        ended(tmp_path, "fp32", seed, 0.91)
+    more = judged(tmp_path, Selection())
+
+    assert (some.exploratory, everyone.exploratory) == (None, None)
+    assert more.exploratory is not None
+    assert more.exploratory.endswith("and then 4 were added")

@@ -38,19 +38,15 @@ def of_the_same_arms(runs: Sequence[RunRecord], others: Sequence[RunRecord]) -> 
     return [run for run in ended if (arm := arms.get(of_settings(run))) and _is_as(run, arm)]
 
 
-def held_against_all(
-    comparison: Comparison, left_out: Sequence[RunRecord], compare_all: Callable[[], Comparison]
-) -> Comparison:
-    """Return *comparison* without the claims that do not hold where the runs that were *left_out* are counted too.
+def held_against_all(comparison: Comparison, whole: Comparison | ComparisonError, *, n_left_out: int) -> Comparison:
+    """Return *comparison* without the claims that do not hold in *whole*, which has *n_left_out* runs more.
 
-    *compare_all* compares all of them; where that is not possible, claims are exploratory.
+    Where *whole* is the reason why these cannot be compared, claims are exploratory.
     """
-    if not left_out:
+    if not n_left_out:
         return comparison
-    try:
-        whole = compare_all()
-    except ComparisonError as error:
-        why = f"the selection left out {_runs(len(left_out))} of these arms, and with them: {error.args[0]}"
+    if isinstance(whole, ComparisonError):
+        why = f"the selection left out {_runs(n_left_out)} of these arms, and with them: {whole.args[0]}"
         rows = [[_exploratory(row, why) for row in cell.rows] for cell in comparison.cells]
     else:
         known = {(tuple(cell.where.items()), row.level): row for cell in whole.cells for row in cell.rows}
