@@ -37,6 +37,8 @@ _SELDOM = 0.05  # of the steps: a rarer mode is a stall now and then
 _STRAY = 0.2  # of the rarer mode's steps: so many may lie on the wrong side of a change
 _DRIFT = 0.02  # of the step time, over the window
 _DRIFT_P = 0.01
+_FINEST = 6  # digits of a second: no clock tells steps apart by less
+_OFF_TICK = 1e-6  # of a tick, for what binary fractions are off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class SteadyState:
     n: int  # steps in the window
     window: Window
     changes_to: Literal["slow", "fast"] | None = None  # the kind of all later steps, where they are of two kinds
+    tick_s: float = 0.0  # all times are multiples of it: a clock, or what it was printed with, tells no less; 0: finer
 
 
 def find_window(curve: Sequence[Point]) -> Window | None:
@@ -130,7 +133,29 @@ def _states(rows: _Rows, windows: Sequence[Window]) -> Iterator[SteadyState]:
     borders = _borders_of_modes(ordered)
     turns = [None if math.isnan(border) else _turn(row, border) for row, border in zip(rows, borders, strict=True)]
     modes = (~np.isnan(borders)).tolist()
-    return map(SteadyState, median, means, changes, modes, p5, p95, repeat(n), windows, turns)
+    ticks = _ticks_of(rows).tolist()
+    return map(SteadyState, median, means, changes, modes, p5, p95, repeat(n), windows, turns, ticks)
+
+
+def common_tick_s(states: Iterable[SteadyState]) -> float:
+    """Return the tick of the clock by which *states* were timed: that of the finest, for they are of one program."""
+    return min((state.tick_s for state in states), default=0.0)
+
+
+def _ticks_of(rows: _Rows) -> _Rows:
+    """Return of each row the largest power of ten, from a second to a microsecond, whose multiples its values are.
+
+    0 where they are multiples of none. Times that were printed with two digits behind the point tell 10 ms and no less.
+    """
+    ticks: _Rows = np.zeros(len(rows))
+    left = np.arange(len(rows))
+    for digits in range(_FINEST, -1, -1):  # few are on the finest, and only these can be on a coarser one
+        counts = rows[left] * 10.0**digits
+        left = left[np.all(np.abs(counts - np.rint(counts)) <= _OFF_TICK, axis=1)]
+        if not len(left):
+            break
+        ticks[left] = 10.0**-digits
+    return ticks
 
 
 def _turn(row: _Rows, border: float) -> Literal["slow", "fast"] | None:

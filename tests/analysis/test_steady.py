@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 
 from hypothesis import given
@@ -126,3 +127,16 @@ def test_steps_of_one_kind_change_to_none() -> None:
 
     assert state is not None
     assert (state.has_modes, state.changes_to) == (False, None)
+
+
+def test_times_that_were_printed_with_two_digits_tell_ten_milliseconds() -> None:
+    noise = random.Random(1)  # noqa: S311
+    fine = [0.125 + noise.gauss(0, 0.003) for _ in range(40)]
+
+    ticks = [
+        steady.tick_s
+        for values in (fine, [round(value, 2) for value in fine], [round(value, 4) for value in fine], [0.5] * 40)
+        if (steady := steady_state(points(values)))
+    ]
+
+    assert ticks == [0.0, 0.01, 0.0001, 0.1]

@@ -204,7 +204,8 @@ def _time_flags(arm: Arm, terms: Terms) -> list[str]:
     if n_silent:
         flags.append(f"step_time_s was not reported{f' for {n_silent} of {n} seeds' if n_silent < n else ''}")
     if n_short:
-        flags.append(f"no steady step time for {n_short} of {n} seeds: below {MIN_STEPS} steps in the window")
+        why = f"fewer than {MIN_STEPS} steps in the window have a time above 0"
+        flags.append(f"no steady step time for {n_short} of {n} seeds: {why}")
     return flags
 
 

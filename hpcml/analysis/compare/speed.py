@@ -15,9 +15,10 @@ from statistics import fmean
 from hpcml.analysis.compare.arms import Arm, batch_sizes, by_seed, median_of, times
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, by_seed_of, ratio_over_places
-from hpcml.analysis.steady import SteadyState, find_drift
+from hpcml.analysis.steady import SteadyState, common_tick_s, find_drift
 from hpcml.model.comparison import Speed
 
+_COARSE = 0.005  # of a step time: from here on it is told how coarse the clock was
 _DIFFERENT = 0.05  # speed-ups of means and of medians that are further apart are both told
 OF_MEANS = "speed-ups and samples/s are of mean step times, the throughput: medians of these steps tell others"
 _Read = Callable[[SteadyState], float]
@@ -72,6 +73,7 @@ def speed_flags(arm: Arm, terms: Terms, ups: SpeedUps) -> list[str]:
     reference = terms.reference
     if reference is None or reference is arm or not reference.has_speed:
         return flags
+    flags += tick_flags(_states(arm, terms.steady), _tick_s(arm, reference, terms))
     if (drift := _drift(reference, terms)) is not None:
         flags.append(f"speed-up not steady: {reference.level} changes by {drift * 100:+.0f} % within the window")
     found, by_median = ups.found, ups.by_median
@@ -80,6 +82,15 @@ def speed_flags(arm: Arm, terms: Terms, ups: SpeedUps) -> list[str]:
         said = "" if ends is None else f" [{ends.low:.3g}, {ends.high:.3g}]"
         flags.append(f"speed-up by means of step times (throughput); medians say {by_median.value:.3g}{said}")
     return flags
+
+
+def tick_flags(states: Sequence[SteadyState], tick_s: float) -> list[str]:
+    """Return the remark that the times of *states* are multiples of so much that their speed-up is not known well."""
+    blur = max((tick_s / 2 / state.median_s for state in states), default=0.0)
+    if blur < _COARSE:
+        return []
+    off = f"step times are multiples of {tick_s * 1000:g} ms, hence off by up to {blur * 100:.2g} %"
+    return [f"{off}: the interval of the speed-up is that much wider"]
 
 
 def pace_flags(states: Sequence[SteadyState]) -> list[str]:
@@ -128,9 +139,13 @@ def _ratio(arm: Arm, terms: Terms, read: _Read) -> PlacedRatio | None:
     by_sample = all(_knows_samples(each, terms.steady) for each in (arm, reference))
     if not by_sample and len(batch_sizes(arm) | batch_sizes(reference)) != 1:
         return None
-    return ratio_over_places(
-        _timed(reference, terms.steady, read, by_sample=by_sample), _timed(arm, terms.steady, read, by_sample=by_sample)
-    )
+    tick_s = _tick_s(arm, reference, terms)
+    over, under = (_timed(each, terms.steady, read, by_sample=by_sample, tick_s=tick_s) for each in (reference, arm))
+    return ratio_over_places(over, under)
+
+
+def _tick_s(arm: Arm, reference: Arm, terms: Terms) -> float:
+    return common_tick_s([*_states(arm, terms.steady), *_states(reference, terms.steady)])
 
 
 def _knows_samples(arm: Arm, steady: Mapping[str, SteadyState]) -> bool:
@@ -141,9 +156,16 @@ def _knows_samples(arm: Arm, steady: Mapping[str, SteadyState]) -> bool:
     return {seed for seed, _ in timed} == {seed for seed, of in timed if of is not None}
 
 
-def _timed(arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool) -> list[Placed]:
+def _timed(
+    arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool, tick_s: float = 0.0
+) -> list[Placed]:
     return [
-        Placed(run.seed, place, read(state) / samples if by_sample and samples is not None else read(state))
+        Placed(
+            run.seed,
+            place,
+            read(state) / samples if by_sample and samples is not None else read(state),
+            tick_s / 2 / state.median_s,
+        )
         for run, place, samples, state in zip(arm.ok, arm.places, arm.samples, arm.states(steady), strict=True)
         if state is not None and (samples is not None or not by_sample)
     ]

@@ -15,9 +15,9 @@ from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import BySeed, by_seed, median_of
 from hpcml.analysis.compare.costs import trained_samples
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, node_flags, node_of, ratio_over_places
-from hpcml.analysis.compare.speed import means_differ, pace_flags
+from hpcml.analysis.compare.speed import means_differ, pace_flags, tick_flags
 from hpcml.analysis.scaling.cells import BATCH, Over
-from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_window, steady_state
+from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_tick_s, common_window, steady_state
 from hpcml.analysis.utilization.rates import samples_per_step
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import Excluded, Interval
@@ -217,7 +217,7 @@ def why_no_speed(run: RunRecord, curve: Sequence[Point]) -> str:
         return f"numerics {run.numerics}: its times say nothing about the device"
     if not curve:
         return "step_time_s was not reported"
-    return f"no steady step time: below {MIN_STEPS} steps in the window"
+    return f"no steady step time: fewer than {MIN_STEPS} steps in the window have a time above 0"
 
 
 def share_of_a_step(curve: Sequence[Point], steady: SteadyState) -> float | None:
@@ -248,6 +248,8 @@ def _arm(
 ) -> ScalingArm:
     timed = tuple(run for run in runs if run.uid in steady)
     completed = [run for run in runs if run.state is State.COMPLETED and run.uid not in steady]
+    tick_s = common_tick_s(steady.values())
+    blurs = {uid: tick_s / 2 / state.median_s for uid, state in steady.items()}
     step_s = {uid: state.mean_s if by_mean else state.median_s for uid, state in steady.items()}
 
     def per_sample(run: RunRecord) -> float | None:
@@ -265,20 +267,29 @@ def _arm(
         silent=tuple((run, why_no_speed(run, curves.step_s.get(run.uid, ()))) for run in completed),
         steps_s=by_seed(timed, lambda run: steady[run.uid].median_s),
         samples_s=by_seed(timed, per_sample),
-        placed_steps_s=_placed(timed, lambda run: step_s[run.uid]),
-        placed_samples_s=_placed(timed, per_sample),
+        placed_steps_s=_placed(timed, lambda run: step_s[run.uid], blurs),
+        placed_samples_s=_placed(timed, per_sample, blurs),
         communication=by_seed(timed, share(curves.communication_s)),
         waiting=by_seed(timed, share(curves.waiting_s)),
         gpu_hours=by_seed(timed, _gpu_hours),
         energy_kj=by_seed(timed, _energy_kj),
         energy_per_sample_j=by_seed(timed, _energy_per_sample_j),
-        paces=tuple(pace_flags([steady[run.uid] for run in timed])),
+        paces=(
+            *pace_flags([steady[run.uid] for run in timed]),
+            *tick_flags([steady[run.uid] for run in timed], tick_s),
+        ),
     )
 
 
-def _placed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> list[Placed]:
+def _placed(
+    runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None], blurs: Mapping[str, float]
+) -> list[Placed]:
     found = [(run, read(run)) for run in runs]
-    return [Placed(seed=run.seed, place=node_of(run), value=value) for run, value in found if value is not None]
+    return [
+        Placed(seed=run.seed, place=node_of(run), value=value, blur=blurs[run.uid])
+        for run, value in found
+        if value is not None
+    ]
 
 
 def _gpu_hours(run: RunRecord) -> float | None:
