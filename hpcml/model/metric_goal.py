@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from hpcml.model.choices import Goal
 
 _LESS = re.compile(
-    r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|fid|kid|bp[bc]|"
-    r"time|latency|energy|power|runtime|duration|divergence|kl|regret|s|ms|us|ns|k?j|k?w"
+    r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|ter|fid|kid|bp[bc]|"
+    r"ece|brier|time|latency|energy|power|runtime|duration|divergence|kl|regret|memory|cost|s|ms|us|ns|k?j|k?w|"
+    r"sec|secs|seconds?|minutes?|hours?"
 )
 _MORE = re.compile(
-    r"\w*acc|accuracy|precision|recall|f1|auc|auroc|ap|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rewards?|score|r2|top\d*|"
+    r"\w*acc|accuracy|precision|recall|f1|auc|auroc|ap|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rewards?|r2|top\d*|"
     r"speedup|throughput|t?flops|likelihood"
 )
+_SCORE = "score"  # more is better, unless another word says of what: brier_score
+_TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood
+_COUNTS = frozenset({"epochs", "steps", "iterations", "samples", "updates"})  # until something is reached
 _RATE = re.compile(r"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour)$", re.IGNORECASE)  # samples_per_s
 _WORD = re.compile(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])[0-9]*|[0-9]+")
 
@@ -23,12 +28,26 @@ def goal_by_name(metric: str) -> Goal | None:
 
     >>> [goal and goal.name for goal in map(goal_by_name, ["valid_ppl", "topAcc", "time_s", "samples_per_s", "depth"])]
     ['min', 'max', 'min', 'max', None]
+    >>> [goal and goal.name for goal in map(goal_by_name, ["neg_log_loss", "time_to_accuracy", "text_to_image_fid"])]
+    ['max', 'min', 'min']
     """
     if _RATE.search(metric):
         return Goal.max
-    for word in reversed(_WORD.findall(metric)):
-        if _LESS.fullmatch(word.lower()):
+    words = [word.lower() for word in _WORD.findall(metric)]
+    if "to" in words:  # what is counted until something is reached, be that an accuracy
+        counted = words[: words.index("to")]
+        if not _COUNTS.isdisjoint(counted) or _told(counted) is Goal.min:
             return Goal.min
-        if _MORE.fullmatch(word.lower()):
+    told = _told(words)
+    if told is None or _TURNED.isdisjoint(words):
+        return told
+    return Goal.min if told is Goal.max else Goal.max
+
+
+def _told(words: Sequence[str]) -> Goal | None:
+    for word in reversed(words):
+        if _LESS.fullmatch(word):
+            return Goal.min
+        if _MORE.fullmatch(word):
             return Goal.max
-    return None
+    return Goal.max if _SCORE in words else None

@@ -180,6 +180,8 @@ def introduction(comparison: Comparison) -> str:
     way = "higher" if comparison.goal == "max" else "lower"
     guess = ", guessed from its name: say --goal if that is wrong" if comparison.goal_source == "metric name" else ""
     told = goal_by_name(comparison.metric)
+    if guess and told is None:
+        guess = ", as is taken where nothing tells: say --goal if that is wrong"
     if comparison.goal_source == "config" and told is not None and told.name != comparison.goal:
         guess = f", as objective.goal says; by its name it is not: --goal {told.name} turns it"
     return f"{comparison.n_runs} runs by {comparison.by} · {comparison.metric}: last value, {way} is better{guess}"

@@ -519,3 +519,12 @@ def test_the_p_of_a_paper_s_table_is_the_one_that_its_verdict_goes_by() -> None:
     assert "0.064" in table
     assert "0.032" not in table.partition("- ")[0]
     assert "p (TOST) |" in comparison_markdown(told)
+
+
+def test_a_direction_that_no_name_tells_is_not_said_to_be_guessed_from_it() -> None:
+    told = replace(comparison(), goal_source="metric name")
+
+    assert "higher is better, guessed from its name: say --goal if that is wrong" in comparison_text(told, width=200)
+    assert "higher is better, as is taken where nothing tells: say --goal if that is wrong" in comparison_text(
+        replace(told, metric="depth"), width=200
+    )

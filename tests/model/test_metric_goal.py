@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from hpcml.model.metric_goal import goal_by_name
+
+
+@pytest.mark.parametrize(
+    ("way", "names"),
+    [
+        ("min", "val_loss valid_ppl nll top1_error error_rate word_error_rate fid ece step_time_s latency_p99 kl_div"),
+        ("min", "neg_log_likelihood negative_log_likelihood brier_score wall_seconds gpu_hours peak_memory_mb"),
+        (
+            "min",
+            "time_to_accuracy seconds_to_target epochs_to_converge steps_to_0.9 text_to_image_fid speech_to_text_wer",
+        ),
+        ("max", "val/acc topk_acc mAP50 f1_score inception_score tokens_per_second samples/sec images_per_hour tflops"),
+        ("max", "neg_log_loss neg_mean_squared_error neg_root_mean_squared_error neg_brier_score text_to_image_score"),
+    ],
+)
+def test_the_words_of_a_name_tell_which_way_it_is_better(way: str, names: str) -> None:
+    assert {name: told.name for name in names.split() if (told := goal_by_name(name))} == dict.fromkeys(
+        names.split(), way
+    )
+
+
+@pytest.mark.parametrize("name", ["depth", "elo", "metric", "neg_depth", "to"])
+def test_other_names_tell_nothing(name: str) -> None:
+    assert goal_by_name(name) is None
