@@ -141,12 +141,14 @@ def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Ro
 
 def _remarks(comparison: Comparison, cell: Cell, *, most: int | None = None) -> Remarks:
     lines = list(remarks(cell, comparison))
+    hint = ""
     if most is not None:
         first = list(weighty_remarks(cell))[:most]
         more = len(lines) - len(first)
-        lines = [*first, *([f"{more} more remarks: --explain"] if more > 0 else [])]
+        hint = f"{more} more remarks: --explain" if more > 0 else ""
+        lines = first
     tones: list[Tone] = ["bad" if line.startswith("CONFOUNDED") else "plain" for line in lines]
-    return Remarks(lines=lines, tones=tones)
+    return Remarks(lines=lines, tones=tones, hint=hint)
 
 
 def weighty_remarks(cell: Cell) -> Iterator[str]:

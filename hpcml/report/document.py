@@ -211,10 +211,13 @@ class Remarks:
     lines: Sequence[str]
     tones: Sequence[Tone] = ()  # of each line; none: plain
     terminal_only: bool = False  # says what the other forms have a column for
+    hint: str = ""  # a last line for the one who asked, and not for who reads a paper: in LaTeX a comment
 
     def toned(self) -> list[tuple[str, Tone]]:
         """Return each line with its tone; raise `ValueError` where there are tones for some lines only."""
-        return list(zip(self.lines, self.tones or ["plain"] * len(self.lines), strict=True))
+        tones: Sequence[Tone] = self.tones or ["plain"] * len(self.lines)
+        told = list(zip(self.lines, tones, strict=True))
+        return [*told, (self.hint, "plain")] if self.hint else told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from rendered import comparison_latex
 from report_values import comparison
 
 from hpcml.model.comparison import Discrepancy, Occurrence
-from hpcml.report.render.latex import escaped, tabular
+from hpcml.report.comparison import comparison_document
+from hpcml.report.render.latex import as_latex, escaped, tabular
 from hpcml.report.text import safe
 from tests.report.publication_values import cost, load
 
@@ -171,3 +172,10 @@ def test_what_rows_cost_and_how_hard_they_worked_is_a_second_table() -> None:
     second = rows_of(text[text.rindex(r"\begin{tabular}") :])
     assert {columns_of(line) for line in second} == {1 + len(cell.rows)}
     assert any(line.startswith("  energy, kJ & ") for line in second)
+
+
+def test_what_is_said_to_the_author_alone_is_a_comment() -> None:
+    lines = as_latex(comparison_document(comparison())).splitlines()
+
+    assert [line for line in lines if "--explain" in line.replace("{-}", "-")] == ["% 9 more remarks: --explain"]
+    assert lines.index("% 9 more remarks: --explain") == lines.index(r"\begin{table}[htbp]") - 1

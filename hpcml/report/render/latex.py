@@ -145,6 +145,7 @@ def _floats(section: Section) -> Iterator[str]:
 
 def _float(section: Section, caption: str, at: int, closing: Sequence[str]) -> Iterator[str]:
     lists = [part for part in section.parts if isinstance(part, Remarks) and not part.terminal_only]
+    yield from (f"% {safe(part.hint)}" for part in lists if part.hint)
     yield r"\begin{table}[htbp]"
     yield r"\centering\footnotesize"
     yield rf"\caption{{{escaped(caption)}}}"
