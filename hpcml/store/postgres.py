@@ -34,6 +34,13 @@ _SESSION = (
     "SET tcp_keepalives_interval = 15",
     "SET tcp_keepalives_count = 4",
 )
+_CONNECTION: Mapping[str, Any] = {
+    "client_encoding": "utf8",
+    "fallback_application_name": "hpcml",
+    # A pooler (PgBouncer, "transaction pooling") gives each transaction whatever connection is free, where another has
+    # prepared another statement under the same name: psycopg numbers them from 0 in each process.
+    "prepare_threshold": None,
+}
 _FOUND = """
 SELECT current_schema(), getdatabaseencoding(), obj_description(version.oid, 'pg_class') = %s,
   EXISTS (SELECT FROM pg_class WHERE relnamespace = home.oid AND relkind IN ('r', 'p', 'v', 'm', 'f'))
@@ -44,6 +51,10 @@ _MAY_WRITE = """
 SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'
   AND has_table_privilege('run', 'INSERT')
 """
+_CHANGED = (
+    "somebody changed its tables by other means: DROP SCHEMA or DATABASE, and hpcml sync makes them anew from the run "
+    "directories"
+)
 _ADVICE: Mapping[str, str] = {  # by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html)
     "28P01": "is the password right? It is read from ~/.pgpass (chmod 600) or PGPASSWORD",
     "28000": "its administrator decides who may connect, and from where (pg_hba.conf)",
@@ -53,8 +64,11 @@ _ADVICE: Mapping[str, str] = {  # by SQLSTATE (postgresql.org/docs/current/errco
     "53300": "try again later, or ask its administrator for more connections",
     "55P03": "somebody else has kept it from being written for a minute: try again",
     "40P01": "try again",
-    "57014": "try again",
+    "57014": "somebody ended it, or its statement_timeout, which its administrator can raise for a role (ALTER ROLE)",
     "57P01": "the server was stopped: try again once it runs",
+    "42P01": _CHANGED,
+    "42703": _CHANGED,
+    "08P01": "PgBouncer takes no options: name the schema in ALTER ROLE ... SET search_path, and not in the URL",
     "53100": "its disk is full: nothing of this was written, and the run directories have it all",
 }
 # A refused connection has no SQLSTATE in the driver, only the server's words, in its own language.
@@ -67,6 +81,7 @@ _BY_WORDS: Mapping[str, str] = {
     "too many clients": "53300",
     "too many connections": "53300",  # for a role, or for a database
     "remaining connection slots": "53300",
+    "unsupported startup parameter: options": "08P01",  # PgBouncer speaks English alone
 }
 
 
@@ -286,7 +301,7 @@ def _make_engine(url: URL) -> Engine:
         pool_size=1,  # one connection for as long as this process needs it: to make one takes many round trips
         pool_pre_ping=True,  # a wait may take days, in which the server is started anew
         use_native_hstore=False,  # else it asks the server for a type that is not used
-        connect_args={**given, "client_encoding": "utf8", "fallback_application_name": "hpcml"},
+        connect_args={**given, **_CONNECTION},
     )
 
     @event.listens_for(engine, "connect")

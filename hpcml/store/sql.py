@@ -50,15 +50,27 @@ def ask(store: Database, sql: str, *, limit_s: float) -> SqlRows:
         try:
             with _guarded(connection, limit_s) as cursor:
                 if connection.dialect.name == "postgresql":
-                    cursor.execute(sql, prepare=True)  # the server takes only one statement so, whatever is in the text
-                else:
-                    cursor.execute(sql)
+                    _take_one_statement(cursor.connection.pgconn, sql)
+                cursor.execute(sql)
                 if cursor.description is None:
                     raise StoreError("query: that is no question: write SELECT ...")
                 columns = [str(column[0]) for column in cursor.description]
                 return SqlRows(columns=_distinct(columns), rows=[tuple(map(_plain, row)) for row in cursor])
         except (foreign.Error, foreign.Warning) as error:
             raise StoreError(_explained(error, is_late=time.monotonic() - begun >= limit_s, limit_s=limit_s)) from error
+
+
+def _take_one_statement(server: Any, sql: str) -> None:  # noqa: ANN401 - psycopg's, whose import costs time
+    """Raise what the server says of *sql* where that is not one statement, whatever is in the text.
+
+    It parses one at a time (PostgreSQL manual, "Extended Query"), while a text without parameters is sent as a whole.
+    What was parsed has no name: nothing of it stays for whom a pool of connections gives this one next.
+    """
+    from psycopg.errors import error_from_result  # noqa: PLC0415
+
+    answer = server.prepare(b"", sql.encode())
+    if answer.error_message:
+        raise error_from_result(answer, "utf-8")
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from hpcml.store.admin import compact, counts, faults, size_of, torn_parts, vacu
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store
+from hpcml.store.query import curve
+from hpcml.store.views import VIEWS
 from tests.store.building import contents
 from tests.store.test_ingest import UID, a_finished_run, fresh
 from tests.store.test_many_ingesters import make_journals, write_some
@@ -88,6 +90,23 @@ def test_torn_pages_are_told_without_opening_the_store(file_store: Database) -> 
     assert torn_parts(str(path))
     path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
     assert torn_parts(str(path))
+
+
+@pytest.mark.parametrize("change", ["DROP TABLE {}", "ALTER TABLE {} RENAME COLUMN value TO worth"])
+def test_tables_that_were_changed_by_other_means_are_one_line_with_what_to_do(
+    store: Database, runs: Path, change: str
+) -> None:
+    a_finished_run(runs)
+    ingest_all(store, runs)
+    with store.writing() as connection, connection.begin():
+        for view in VIEWS:
+            connection.exec_driver_sql(f"DROP VIEW {view}")
+        connection.exec_driver_sql(change.format("point"))
+
+    for question in (lambda: ingest_all(store, runs, is_anew=True), lambda: curve(store, UID, "loss")):
+        with pytest.raises(StoreError, match=r"hpcml sync makes? (it|them) anew") as refusal:
+            question()
+        assert "\n" not in str(refusal.value)
 
 
 def test_there_must_be_a_store_to_be_checked(tmp_path: Path) -> None:

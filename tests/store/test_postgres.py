@@ -162,6 +162,22 @@ def test_a_schema_of_its_own_in_a_database_of_others_is_enough(postgres: Server,
     refused(postgres.url(database, options="&options=-csearch_path%3Dnowhere"), "no schema to write to")
 
 
+def test_nothing_of_a_session_is_relied_upon_that_a_pool_of_connections_gives_to_others(
+    postgres: Server, database: str, tmp_path: Path
+) -> None:
+    # PgBouncer gives each transaction another connection: a statement that one prepared there is run by the next under
+    # the same name, or is not there
+    a_finished_run(tmp_path)
+    store = open_store(postgres.url(database))
+
+    for _ in range(8):  # psycopg prepares what it is asked for the sixth time
+        ingest_all(store, tmp_path, is_anew=True)
+
+    with store.writing() as connection, connection.begin():
+        assert connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars().all() == []
+    store.close()
+
+
 def test_what_cannot_be_reached_is_said_in_one_line_with_what_to_do(postgres: Server, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -200,6 +216,14 @@ def test_a_role_without_rights_is_told_whom_to_ask(postgres: Server, database: s
         refused(postgres.url(database, user="guest"), "permission denied for table", "ask its owner")
     finally:
         postgres.sql("DROP ROLE guest", database)
+
+
+def test_a_servers_limit_of_time_is_named(postgres: Server, database: str) -> None:
+    store = open_store(postgres.url(database))
+
+    with store.reading() as reading, pytest.raises(StoreError, match="statement_timeout"), store.translated():
+        reading.connection.exec_driver_sql("SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)")
+    store.close()
 
 
 def test_a_role_that_may_only_read_reads(postgres: Server, database: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ reads does not load SQLAlchemy (`hpcml.store.sqlite.engine`).
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ _MODE_SWITCH_S = 5.0  # SQLite's busy handler does not cover a change of journal
 _SCANT = 1 << 20  # bytes: less than SQLite may ask for while a few runs are read in
 _ITS_FILES = 3  # its log, its shared memory, and a journal
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# by other means than ours: SQLite has no code for it
+_CHANGED = re.compile("no such (table|column): |table .* has no column named ")
 
 
 class FileReader(StoreReader):
@@ -108,7 +111,7 @@ class SqliteFile(Database):
         may_lack_room = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
         if code == sqlite3.SQLITE_FULL or (may_lack_room and is_full(self.path.parent)):
             return f"no room is left for the store {self.name}: what was just being read in was undone; free some space"
-        if code in _DAMAGED:
+        if code in _DAMAGED or _CHANGED.match(str(error)):
             return damaged(self.name, str(error))
         return f"the store {self.name} cannot be used: {error}"
 
