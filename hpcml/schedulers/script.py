@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from hpcml.errors import require
 from hpcml.schedulers.request import Request
 
 TIME_LIMIT = "HPCML_TIME_LIMIT"  # what the agent runs to hear how long the job may run
 REQUEUE = "HPCML_REQUEUE"  # what the agent runs, with the manifest as its last word, to have a run queued again
+
+
+def refuse_line_breaks(lines: Iterable[str]) -> None:
+    """Raise `ConfigError` for what would be more than one line of a job script, or no text at all to the shell."""
+    for line in lines:
+        require(not set(line) & set("\n\r\0"), f"{line!r} holds a line break: nothing may add lines to a job script")
 
 
 def agent_command(source: str) -> list[str]:

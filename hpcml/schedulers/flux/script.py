@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcml.errors import ConfigError, require
 from hpcml.schedulers.request import Request, fill
-from hpcml.schedulers.script import body
+from hpcml.schedulers.script import body, refuse_line_breaks
 
 GPU_REQUEST = (
     "--gpus-per-task={gpus}"  # a task is an agent, and has its whole node's; unless the site says it otherwise
@@ -152,8 +152,7 @@ def render(
     job may run. Raises `ConfigError` for a value with a line break.
     """
     by_hand = shlex.join(wanted.argv(script))
-    for line in (remark, by_hand):
-        require(not set(line) & set("\n\r\0"), f"{line!r} holds a line break: nothing may add lines to a job script")
+    refuse_line_breaks((remark, by_hand))
     number = "" if wanted.count is None else ".$FLUX_JOB_CC"
     told = [
         "trap '' USR1  # --signal may come before the agent listens",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcml.errors import require
 from hpcml.schedulers.request import Request, fill
-from hpcml.schedulers.script import body
+from hpcml.schedulers.script import body, refuse_line_breaks
 
 GPU_REQUEST = '-gpu "num={gpus}:mode=shared:j_exclusive=yes"'  # of each host; unless the site says it otherwise
 _WAITS = {"afterok": "done", "afterany": "ended", "afternotok": "exit", "after": "started"}
@@ -48,8 +48,7 @@ def render(
     limit = f"%{request.array_parallelism}" if request.array_parallelism else ""
     title = name if array_size is None else f"{name}[1-{array_size}]{limit}"
     lines.append(f"-J {_quoted(title)}")  # last, where nothing replaces it: the job is found again by it
-    for line in (remark, *lines):
-        require(not set(line) & set("\n\r\0"), f"{line!r} holds a line break: nothing may add lines to a job script")
+    refuse_line_breaks((remark, *lines))
     job = "$LSB_JOBID" if array_size is None else "$LSB_JOBID[]"
     told = [
         "unset HPCML_ARRAY_INDEX HPCML_PACK HPCML_NODE_RANK",  # of a job that submitted this one

@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import LAUNCHERS
 from hpcml.schedulers.request import Request, fill
-from hpcml.schedulers.script import body
+from hpcml.schedulers.script import body, refuse_line_breaks
 
 LONGEST_NAME = 230  # qsub refuses 231: "Job name is too long"
 FIRST_LINES = (  # of every job: where and as if it had been typed
@@ -82,8 +82,7 @@ def ask(request: Request, *, name: str, log_dir: Path, array_size: int | None = 
         request.exclude is None,
         f"resources.exclude={request.exclude}: PBS cannot be told which nodes to avoid{_HATCH}",
     )
-    for text in request.extra_directives:
-        require("\n" not in text, f"the directive {text!r} holds a line break: nothing may add lines to a job script")
+    refuse_line_breaks(request.extra_directives)
     site, pbs = request.cluster.pbs, request.pbs
     _check_site(request)
     return Ask(
@@ -481,5 +480,5 @@ def _words(text: str) -> list[str]:
 def _quoted(value: str) -> str:
     if _PLAIN_WORD.fullmatch(value):
         return value
-    require('"' not in value and "\n" not in value, f"{value!r} cannot be written as a #PBS line")
+    require(not set(value) & set('"\n\r\0'), f"{value!r} cannot be written as a #PBS line")
     return f'"{value}"'

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.errors import ConfigError
 from hpcml.schedulers.request import Request, fill
-from hpcml.schedulers.script import body
+from hpcml.schedulers.script import body, refuse_line_breaks
 
 GPU_REQUEST = "--gpus-per-node={gpus}"  # unless the site says it otherwise
 TYPED_GPU_REQUEST = "--gpus-per-node={gpu_type}:{gpus}"
@@ -48,9 +47,7 @@ def render(
     lines += [f"#SBATCH {extra}" for extra in request.extra_directives]
     # Last, where no other line can replace them: the job is found again by them.
     lines += [_directive("job-name", titles.name), _directive("comment", titles.comment)]
-    for line in (titles.remark, *lines):
-        if "\n" in line or "\r" in line or "\0" in line:
-            raise ConfigError(f"{line!r} holds a line break: nothing may add lines to a job script")
+    refuse_line_breaks((titles.remark, *lines))
     start = body(request, command, requeue=requeue, time_limit=time_limit, launcher=_launcher(request))
     shell = [*([] if request.warning_s is None else [_DEAF]), *_rendezvous(request), *start]
     return "\n".join(["#!/bin/bash", f"# {titles.remark}", *lines, "", *shell, ""])

@@ -132,6 +132,8 @@ def test_words_of_slurm_that_have_a_meaning_are_translated() -> None:
         ({"dependency": "afterok:1 -q x"}, "afternotok"),
         ({"mail_type": "TIME_LIMIT"}, "PBS has NONE"),
         ({"extra_directives": ("-l a=1\ncurl evil",)}, "line break"),
+        ({"extra_directives": ("-l a=1\rcurl evil",)}, "line break"),
+        ({"extra_directives": ("-l a=1\0",)}, "line break"),
     ],
 )
 def test_words_without_a_meaning_are_refused_with_the_reason(words: dict[str, object], reason: str) -> None:
