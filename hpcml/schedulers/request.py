@@ -58,6 +58,17 @@ class Request:
     ranks_per_node: int | None = None  # that an MPI launcher starts on each node; None: one agent does
     ends_with_dependency: bool = False  # once what it waits for has failed, it shall not wait for ever
 
+    @property
+    def cores_per_node(self) -> int | None:
+        """The cores of a node: as asked for, else all where the job has its nodes alone; None: neither is known.
+
+        It is for schedulers that give a job no more cores than it names, its nodes whole or not. Slurm's `--exclusive`
+        brings them all.
+        """
+        if self.cpus_per_node is None and (self.exclusive or self.cluster.whole_nodes):
+            return self.cluster.cores_per_node
+        return self.cpus_per_node
+
 
 def request_for_batch(batch: Batch) -> Request:
     """Return the request of *batch*, which is that of its packs, with what holds for this batch alone.

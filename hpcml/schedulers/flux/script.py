@@ -80,19 +80,13 @@ def _options(request: Request, folder: Path) -> Iterator[str]:
 def _resources(request: Request) -> Iterator[str]:
     yield f"--nodes={request.nodes}"
     yield f"--ntasks={request.nodes}"
-    if (cores := _cores(request)) is not None:
-        yield f"--cores-per-task={cores}"
+    if request.cores_per_node is not None:
+        yield f"--cores-per-task={request.cores_per_node}"
     if request.gpus_per_node > 0:
         template = request.cluster.gpu_request
         yield from shlex.split(fill(GPU_REQUEST if template is None else template, request))
     if request.exclusive or request.cluster.whole_nodes:
         yield "--exclusive"
-
-
-def _cores(request: Request) -> int | None:
-    if request.cpus_per_node is None and (request.exclusive or request.cluster.whole_nodes):
-        return request.cluster.cores_per_node
-    return request.cpus_per_node
 
 
 def _conditions(request: Request) -> Iterator[str]:

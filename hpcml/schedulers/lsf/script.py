@@ -122,9 +122,7 @@ def _whole_nodes(request: Request) -> Iterator[str]:
 
 def _slots(request: Request) -> Iterator[str]:
     """Yield slots, which are cores, and the resource strings: memory of each host, and which hosts."""
-    cores, site = request.cpus_per_node or 1, request.cluster
-    if request.cpus_per_node is None and (request.exclusive or site.whole_nodes):
-        cores = site.cores_per_node or 1
+    cores, site = request.cores_per_node or 1, request.cluster
     yield f"-n {request.nodes * cores}"
     yield '-R "span[hosts=1]"' if request.nodes == 1 else f'-R "span[ptile={cores}]"'
     if request.mem_mb is not None:

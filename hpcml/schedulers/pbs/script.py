@@ -390,12 +390,7 @@ def _place(request: Request) -> str | None:
 
 
 def _cores(request: Request) -> int | None:
-    site = request.cluster
-    if not site.pbs.says_cores:
-        return None
-    if request.cpus_per_node is None and (request.exclusive or site.whole_nodes):
-        return site.cores_per_node
-    return request.cpus_per_node
+    return request.cores_per_node if request.cluster.pbs.says_cores else None
 
 
 def _of_every_chunk(request: Request) -> Iterator[str]:
