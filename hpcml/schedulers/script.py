@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 
-from hpcml.errors import require
+from hpcml.errors import ConfigError, require
 from hpcml.schedulers.request import Request
 
 TIME_LIMIT = "HPCML_TIME_LIMIT"  # what the agent runs to hear how long the job may run
@@ -17,6 +17,14 @@ def refuse_line_breaks(lines: Iterable[str]) -> None:
     """Raise `ConfigError` for what would be more than one line of a job script, or no text at all to the shell."""
     for line in lines:
         require(not set(line) & set("\n\r\0"), f"{line!r} holds a line break: nothing may add lines to a job script")
+
+
+def words_of_directive(text: str) -> list[str]:
+    """Return what the user wrote as one of ``resources.extra_directives`` as words of a command line."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"resources.extra_directives: {text!r} cannot be split into words: {error}") from error
 
 
 def agent_command(source: str) -> list[str]:

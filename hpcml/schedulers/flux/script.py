@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.errors import ConfigError, require
+from hpcml.errors import require
 from hpcml.schedulers.request import Request, fill
-from hpcml.schedulers.script import body, refuse_line_breaks
+from hpcml.schedulers.script import body, refuse_line_breaks, words_of_directive
 
 GPU_REQUEST = (
     "--gpus-per-task={gpus}"  # a task is an agent, and has its whole node's; unless the site says it otherwise
@@ -74,7 +74,7 @@ def _options(request: Request, folder: Path) -> Iterator[str]:
     if request.nodes > 1:
         yield f"--setopt=exit-timeout={_EXIT_TIMEOUT_S}s"  # the first node that fails ends the others
     for text in request.extra_directives:
-        yield from _words(text)
+        yield from words_of_directive(text)
 
 
 def _resources(request: Request) -> Iterator[str]:
@@ -121,13 +121,6 @@ def _dependencies(text: str) -> Iterator[str]:
             f"resources.dependency={text}: Flux has {', '.join(_WAITS)}, each as WORD:ID[:ID]",
         )
         yield from (f"{word}:{job}" for job in jobs)
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"resources.extra_directives: {text!r} cannot be split into words: {error}") from error
 
 
 def render(

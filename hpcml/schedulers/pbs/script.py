@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.errors import ConfigError, require
+from hpcml.errors import require
 from hpcml.model.cluster import LAUNCHERS
 from hpcml.schedulers.request import Request, fill
-from hpcml.schedulers.script import body, refuse_line_breaks
+from hpcml.schedulers.script import body, refuse_line_breaks, words_of_directive
 
 LONGEST_NAME = 230  # qsub refuses 231: "Job name is too long"
 FIRST_LINES = (  # of every job: where and as if it had been typed
@@ -145,10 +145,9 @@ def job_name(text: str) -> str:
 def options(wanted: Ask) -> list[tuple[str, ...]]:
     """Return the options of qsub, each as its words, unquoted.
 
-    Raises `ConfigError` where a directive of
-    the user cannot be split into words.
+    Raises `ConfigError` where a directive of the user cannot be split into words.
     """
-    extra = [tuple(_words(text)) for text in wanted.extra if text]
+    extra = [tuple(words_of_directive(text)) for text in wanted.extra if text]
     # The name is last, where nothing can replace it: a job whose id got lost is found again by it.
     return [*_own_options(wanted), *extra, ("-N", wanted.name)]
 
@@ -463,13 +462,6 @@ def _mail_points(request: Request) -> str | None:
     known = ", ".join(_MAIL_POINTS)
     require(set(words) <= set(_MAIL_POINTS), f"resources.mail_type={request.mail_type}: PBS has {known}")
     return "".join(sorted({letter for word in words for letter in _MAIL_POINTS[word]} - {"n"})) or "n"
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"resources.extra_directives: {text!r} cannot be split into words: {error}") from error
 
 
 def _quoted(value: str) -> str:
