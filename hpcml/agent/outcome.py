@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hpcml.model.state import State
 
 LEFT_AT_CHECKPOINT = 75  # EX_TEMPFAIL of sysexits.h: "run me again", which hpcml_client's checkpoints exit with
-_GOOD = (0, LEFT_AT_CHECKPOINT)
-_OBEYED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+GOOD = (0, LEFT_AT_CHECKPOINT)  # exit codes of a rank that did not fail
+OBEYED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # of one that SIGTERM ended, by itself or through a shell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,15 @@ class Outcome:
         """
         if self.signal is not None:
             return 128 + self.signal
-        if self.exit_code in (None, *_GOOD):
+        if self.exit_code in (None, *GOOD):
             return 0 if self.state is State.COMPLETED else 1
         return self.exit_code
 
     @property
     def failed_ranks(self) -> list[int]:
         """The ranks that failed by themselves, or, where there are none, those that SIGTERM ended."""
-        failed = [rank for rank, code in enumerate(self.codes) if code not in _GOOD]
-        return [rank for rank in failed if self.codes[rank] not in _OBEYED] or failed
+        failed = [rank for rank, code in enumerate(self.codes) if code not in GOOD]
+        return [rank for rank in failed if self.codes[rank] not in OBEYED] or failed
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Stop:
 
 def first_failure(codes: Sequence[int | None]) -> tuple[int, int] | None:
     """Return the first failed rank and its exit code; None where all ended well, at a checkpoint, or not yet (None)."""
-    return next(((rank, code) for rank, code in enumerate(codes) if code is not None and code not in _GOOD), None)
+    return next(((rank, code) for rank, code in enumerate(codes) if code is not None and code not in GOOD), None)
 
 
 def judge(codes: Sequence[int], stop: Stop | None, *, warned: bool, wall_s: float) -> Outcome:
@@ -78,9 +78,9 @@ def judge(codes: Sequence[int], stop: Stop | None, *, warned: bool, wall_s: floa
     >>> judge([0, 1], None, warned=False, wall_s=9.0).reason
     'rank 1: exit status 1'
     """
-    checkpointed = LEFT_AT_CHECKPOINT in codes and all(code in _GOOD for code in codes)
+    checkpointed = LEFT_AT_CHECKPOINT in codes and all(code in GOOD for code in codes)
     # The rank that failed first is the one that made us stop the others; it is found by its code, not by SIGTERM's.
-    failed = [(rank, code) for rank, code in enumerate(codes) if code not in _GOOD]
+    failed = [(rank, code) for rank, code in enumerate(codes) if code not in GOOD]
     rank, code = next((pair for pair in failed if pair[1] != -signal.SIGTERM), failed[0] if failed else (0, 0))
     state, reason = State.COMPLETED, None
     if failed:

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcml.agent.assignment import Turn
 from hpcml.agent.mpi import launch
 from hpcml.agent.mpi.records import Records, codes_of, named, wait_for_end
-from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome
+from hpcml.agent.outcome import GOOD, LEFT_AT_CHECKPOINT, Outcome
 from hpcml.agent.ranks import job_environment, mpi_meeting, started_once
 from hpcml.agent.supervise import Rank
 from hpcml.paths import begin_in_utf8
@@ -133,7 +133,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     (folder,) = sys.argv[1:] if words is None else words
     code = wait_for_end(Records(Path(folder)))
-    if code not in (0, LEFT_AT_CHECKPOINT):
+    if code not in GOOD:
         time.sleep(_HEARD_WITHIN_S)  # the agent hears which rank it was, and ends this process
     return code
 

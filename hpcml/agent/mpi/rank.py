@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hpcml.agent.assignment import read_turn
 from hpcml.agent.mpi.records import RankEnd, Records
-from hpcml.agent.outcome import LEFT_AT_CHECKPOINT
+from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, OBEYED
 from hpcml.agent.processes import kill
 from hpcml.agent.ranks import mpi_rank_of
 from hpcml.agent.supervise import Guard, Rank
@@ -34,7 +34,6 @@ _USAGE = 2
 _CANNOT_START = 127
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LEFT_TO_AGENTS = (signal.SIGUSR1, signal.SIGUSR2)  # which know who catches them
-_OBEYED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 _PAUSE_S = 0.2
 _PMI = ("PMIX_RANK", "PMI_RANK", "PMI_FD", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK", "PMI2_RANK")
 
@@ -107,7 +106,7 @@ def see_through(started: StartedRank, records: Records, *, count: int, grace_s: 
     kill({started.process.pid})  # what it left behind
     started.guard.dismiss()
     records.ended(started.place.rank, RankEnd(code=code, at_s=time.time(), host=socket.gethostname()))
-    if code in _OBEYED:
+    if code in OBEYED:
         until = time.monotonic() + grace_s
         while time.monotonic() < until and len(records.ends()) < count:
             time.sleep(_PAUSE_S)

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome, how
+from hpcml.agent.outcome import GOOD, OBEYED, Outcome, how
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import make_folder
 
-_GOOD = (0, LEFT_AT_CHECKPOINT)
-_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGKILL)
+_ENDED_BY_OTHERS = (*OBEYED, -signal.SIGKILL, 128 + signal.SIGKILL)
 _END = "end"
 
 
@@ -120,10 +119,10 @@ def codes_of(launcher: int, ends: Mapping[int, RankEnd], count: int) -> list[int
     """
     if not ends:
         return [launcher]
-    has_failed = any(end.code not in _GOOD for end in ends.values())
+    has_failed = any(end.code not in GOOD for end in ends.values())
     other = -signal.SIGTERM if has_failed else launcher
     codes = [ends[rank].code if rank in ends else other for rank in range(count)]
-    return codes if has_failed or launcher in _GOOD or len(ends) < count else [launcher]
+    return codes if has_failed or launcher in GOOD or len(ends) < count else [launcher]
 
 
 def named(outcome: Outcome, ends: Mapping[int, RankEnd], *, launcher: str, said: str) -> Outcome:
@@ -133,7 +132,7 @@ def named(outcome: Outcome, ends: Mapping[int, RankEnd], *, launcher: str, said:
     """
     if outcome.state is not State.FAILED or outcome.interrupted or not outcome.codes:
         return outcome
-    failed = {rank: end for rank, end in ends.items() if end.code not in _GOOD}
+    failed = {rank: end for rank, end in ends.items() if end.code not in GOOD}
     own = {rank: end for rank, end in failed.items() if end.code not in _ENDED_BY_OTHERS} or failed
     if not own:
         first = next((line.strip() for line in said.splitlines() if line.strip(" -\t")), "")
