@@ -1,8 +1,4 @@
-"""Why a workload ended without success: judged from the last output of its ranks and the kernel's count of OOM kills.
-
-`read_kills` reads how many processes of the agent's control group the kernel has killed for want of memory, before and
-after the workload.
-"""
+"""Why a workload ended without success: judged from what is known of its end and the last output of its ranks."""
 
 from __future__ import annotations
 
@@ -75,14 +71,16 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
     return replace(outcome, reason=f"{outcome.reason}; last exception: {exception}") if exception else outcome
 
 
-def _last_words(turn: Turn, attempt: int, rank: int) -> str:
-    return "\n".join(_tail(path) for path in (turn.run_dir.stdout(attempt, rank), turn.run_dir.stderr(attempt, rank)))
-
-
-def _tail(path: Path) -> str:
+def last_text(path: Path, most_bytes: int) -> str:
+    """Return the end of the file *path* as text; "" where it cannot be read: the program may have removed it."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            return file.read(_TAIL_BYTES).decode("utf-8", "replace")
-    except OSError:  # the program may have removed it
+            file.seek(max(0, path.stat().st_size - most_bytes))
+            return file.read(most_bytes).decode("utf-8", "replace")
+    except OSError:
         return ""
+
+
+def _last_words(turn: Turn, attempt: int, rank: int) -> str:
+    printed = (turn.run_dir.stdout(attempt, rank), turn.run_dir.stderr(attempt, rank))
+    return "\n".join(last_text(path, _TAIL_BYTES) for path in printed)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcml.agent.assignment import Turn
+from hpcml.agent.failure import last_text
 from hpcml.agent.mpi import launch
 from hpcml.agent.mpi.records import Records, codes_of, named, wait_for_end
 from hpcml.agent.outcome import GOOD, LEFT_AT_CHECKPOINT, Outcome
@@ -55,7 +56,7 @@ class JobPart:
         """Return the *outcome* of the first node's part with the rank that failed first as its reason."""
         if self.turn.node != 0 or not self.has_ranks:
             return outcome
-        said = _tail(self.turn.run_dir.launcher_log(self.attempt))
+        said = last_text(self.turn.run_dir.launcher_log(self.attempt), _TAIL_BYTES)
         return named(outcome, self.records.ends(), launcher=self.start.launcher, said=said)
 
     def tell_others(self, outcome: Outcome) -> None:
@@ -115,15 +116,6 @@ def _write_hosts(folder: Path, environ: Mapping[str, str], size: launch.Size) ->
     path = folder / "hosts"
     write_text(path, launch.host_file(hosts[: size.nodes], size.each))
     return path
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            return file.read(_TAIL_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def main(words: Sequence[str] | None = None) -> int:
