@@ -22,7 +22,7 @@ from scipy import special  # not scipy.stats: it takes a second to import
 from hpcml.analysis.compare.factor import show
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import Interval
-from hpcml.model.identity import identifies
+from hpcml.model.identity import changes_results
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import is_own_program
 from hpcml.model.planning import Estimate, Forecast, Total, Wanted
@@ -324,7 +324,6 @@ _LISTED = 4  # values of one setting, in a line
 _SAME_WORK = ("model.name", "model.recipe", "data.name", "cluster.name", "workload.command")
 # What does not change how long a run takes, or is accounted for: steps and evaluations are counted.
 _NEUTRAL = frozenset({"seed", "experiment", "data.path", "workload.cwd", "workload.metrics", "training.learning_rate"})
-_NEUTRAL_PLACE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})  # the GPU is a fact
 _COUNTED = frozenset({"training.steps", "training.eval_every"})
 
 
@@ -355,13 +354,13 @@ def find_precedents(wanted: Wanted, runs: Sequence[RunRecord]) -> Precedents:
 
 def differing_keys(wanted: Mapping[str, Any], recorded: Mapping[str, Any]) -> frozenset[str]:
     """Return the settings that may change a duration and differ; a setting that only one side has is no difference."""
-    neutral = _NEUTRAL | _NEUTRAL_PLACE
+    neutral = _NEUTRAL
     if not is_own_program(wanted):
         neutral |= _COUNTED  # the user's own program is free to ignore them: there, only the same number says something
     return frozenset(
         key
         for key in wanted.keys() & recorded.keys()
-        if identifies(key)
+        if changes_results(key)  # not where it waits: the GPU that this led to is a fact
         and key not in neutral
         and not key.startswith("objective.")
         and show(wanted[key]) != show(recorded[key])
