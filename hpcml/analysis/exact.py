@@ -53,22 +53,13 @@ def p_more(hits: int, n: int, other_hits: int, other_n: int) -> float:
     return min(1.0, float(boschloo_exact(table, alternative="greater").pvalue))
 
 
-def sign_flip(differences: Sequence[float]) -> float:
-    """Return the one-sided p of "the differences lie symmetrically around 0 or below" (R. A. Fisher, 1935).
-
-    It is the share of all ways to turn the signs of *differences* that give a sum as large as the observed one: all
-    ways up to 16 differences, above that 100000 drawn ones and the observed one.
-
-    >>> sign_flip([1.0, 2.0, 3.0])
-    0.125
-    """
-    return sign_flips(differences, [(0.0, 1)])[0]
-
-
 def sign_flips(differences: Sequence[float], claims: Sequence[tuple[float, Literal[1, -1]]]) -> list[float]:
-    """Return the p of `sign_flip` of each of *claims*: a bound, and 1 for "above it" or -1 for "below it".
+    """Return the one-sided p of each of *claims*: a bound, and 1 for "above it" or -1 for "below it".
 
-    Above 16 differences the same ways are drawn for all claims, and a few at a time: thousands of seeds need no memory.
+    What is tested is "the differences lie symmetrically around the bound, or on its other side" (R. A. Fisher, 1935):
+    p is the share of all ways to turn the signs of their distances from it that give a sum as large as the observed
+    one. These are all ways up to 16 differences, above that 100000 drawn ones and the observed one: the same for all
+    claims, and a few at a time, so that thousands of seeds need no memory.
 
     >>> sign_flips([1.0, 2.0, 3.0], [(0.0, 1), (10.0, -1)])
     [0.125, 0.125]

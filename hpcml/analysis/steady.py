@@ -68,11 +68,6 @@ class SteadyState:
     tick_s: float = 0.0  # all times are multiples of it: a clock, or what it was printed with, tells no less; 0: finer
 
 
-def find_window(curve: Sequence[Point]) -> Window | None:
-    """Return the last half of the steps of a ``step_time_s`` curve, or None below `MIN_STEPS` steps in it."""
-    return next((_last_half(each.steps) for piece in _by_steps([("", curve)]) for each in piece if each.uids), None)
-
-
 def _last_half(steps: Sequence[int]) -> Window | None:
     if len(steps) - len(steps) // 2 < MIN_STEPS:
         return None

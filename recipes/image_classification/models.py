@@ -55,8 +55,3 @@ def mnist_mlp() -> nn.Module:
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"mnist_cnn": mnist_cnn, "mnist_mlp": mnist_mlp}
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Return how many numbers *model* learns."""
-    return sum(parameter.numel() for parameter in model.parameters())

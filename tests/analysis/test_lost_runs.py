@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from recorded_runs import arm, run, summary
 from scipy import stats
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.exact import p_more, share_interval, sign_flip, sign_flips
+from hpcml.analysis.exact import p_more, share_interval, sign_flips
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.failure_causes import Cause
@@ -20,6 +21,11 @@ from hpcml.model.state import State
 
 TEN = [0.9 + seed / 977 for seed in range(10)]
 LARGE = ComparisonRequest(margin=0.05)
+
+
+def sign_flip(differences: Sequence[float]) -> float:
+    """Return the p of "no more than 0"."""
+    return sign_flips(differences, [(0.0, 1)])[0]
 
 
 def judged(ours: list[float | None], theirs: list[float | None], request: ComparisonRequest = LARGE) -> Row:

@@ -28,7 +28,7 @@ def models() -> ModuleType:
 def test_the_networks_have_the_published_size(models: ModuleType, name: str, parameters: int) -> None:
     model = models.MODELS[name]()
 
-    assert models.count_parameters(model) == parameters
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
     assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from hpcml.model.utilization import Published
 
-_OPERATIONS: Mapping[str, float] = {"2N^3": 2.0, "2N^3/3": 2.0 / 3.0}  # times N^3: a product, an LU factorisation
-
 
 def published_figures() -> tuple[Published, ...]:
     """Return all figures, in the order of the file."""
@@ -29,15 +27,6 @@ def published_for(architectures: Collection[str]) -> tuple[Published, ...]:
         if each.architecture in architectures and (key not in best or each.value > best[key].value):
             best[key] = each
     return tuple(best.values())
-
-
-def matrix_gflops(operations: str, size: int, seconds: float) -> float:
-    """Return GFLOP/s of a product ("2N^3") or LU factorisation ("2N^3/3") of matrices of *size* rows.
-
-    >>> matrix_gflops("2N^3", 1000, 1.0)
-    2.0
-    """
-    return _OPERATIONS[operations] * size**3 / seconds / 1e9
 
 
 @cache
