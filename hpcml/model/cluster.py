@@ -105,6 +105,26 @@ _OF_LSF = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slurm:
+    """What a site's sbatch takes; the default: all that hpcml says.
+
+    Raises `ConfigError` for an option that no job can do without, as its name.
+    """
+
+    refuses: list[str] = field(default_factory=list)  # options that are not said: some of _SPARED
+
+    def __post_init__(self) -> None:
+        for option in self.refuses:
+            require(
+                option in _SPARED,
+                f"cluster.slurm.refuses: {option!r} is none that can be left out: choose {', '.join(_SPARED)}",
+            )
+
+
+_SPARED = ("ntasks-per-node", "cpus-per-task", "mem", "signal", "requeue")
+
+
 _GPU_VENDORS = ("nvidia", "amd", "intel")
 _STATUSES = ("active", "decommissioned", "superseded", "unknown")
 
@@ -132,7 +152,8 @@ class Cluster:
     cores_per_gpu: int | None = None
     mem_per_node: str | None = None
     whole_nodes: bool = False  # the site gives out whole nodes only
-    gpu_request: str | None = None  # Slurm: "--gpus-per-node={gpus}"; PBS: what is added to the chunk, ":ngpus={gpus}"
+    # Slurm: "--gpus-per-node={gpus}"; PBS: what is added to the chunk, ":ngpus={gpus}"; "": nothing, whole nodes come
+    gpu_request: str | None = None
     mig_type: str | None = None  # the scheduler's name for a MIG slice, as {gpu_type}: "a100_{mig}"; None: no slices
     mig_profiles: list[str] = field(default_factory=list)  # that the site has; none: all that the GPU can have
     gpu_queue: str | None = None  # where a job that asks for GPUs goes unless a queue is given
@@ -149,6 +170,7 @@ class Cluster:
         None  # Slurm: what ``srun --mpi=`` is told, one of those that `srun --mpi=list` shows; None: nothing
     )
     mpi_launcher: str | None = None  # the site's only one for MPI programs; None: srun on Slurm, mpirun elsewhere
+    slurm: Slurm = field(default_factory=Slurm)  # what a site's sbatch takes
     lsf: Lsf = field(default_factory=Lsf)  # of LSF alone
     pbs: PbsSite = field(default_factory=PbsSite)  # how a PBS site wants its jobs said
     asks_scheduler: bool = False  # what the profile leaves open is asked of the scheduler at submission
@@ -189,6 +211,10 @@ class Cluster:
         require(
             self.pbs == PbsSite() or self.scheduler is SchedulerName.pbs,
             f"cluster.pbs is for PBS: cluster={self.name} takes jobs by {self.scheduler.name}",
+        )
+        require(
+            self.slurm == Slurm() or self.scheduler is SchedulerName.slurm,
+            f"cluster.slurm is for Slurm: cluster={self.name} takes jobs by {self.scheduler.name}",
         )
         require(
             self.lsf == Lsf() or self.scheduler is SchedulerName.lsf,

@@ -63,7 +63,7 @@ def cluster_details(cluster: Cluster, resources: Resources, path: Path) -> Rende
     for there by default, *path* the file of the profile. The commands at the end are those that work there: a local
     machine has no job script, and of a cluster that is gone only an example is left.
     """
-    of_others = {"lsf", "pbs"} - {cluster.scheduler.name}
+    of_others = {"slurm", "lsf", "pbs"} - {cluster.scheduler.name}
     known = {name: value for name, value in _decided(cluster).items() if name not in {*_IN_SECTIONS, *of_others}}
     asked = _decided(resources)
     parts: list[RenderableType] = [Text(safe(cluster.name), style="bold"), _pairs({"status": cluster.status, **known})]
@@ -100,11 +100,19 @@ def _gpu_words(cluster: Cluster) -> str:
 def _queue_words(queue: Queue) -> str:
     words = [
         None if queue.gpus is None else "GPUs" if queue.gpus else "no GPUs",
+        queue.min_walltime and f"from {queue.min_walltime}",
         queue.max_walltime and f"up to {queue.max_walltime}",
-        queue.max_gpus and f"{queue.max_gpus} GPUs of one job at most",
+        _range("nodes", queue.min_nodes, queue.max_nodes),
+        _range("GPUs", None, queue.max_gpus),
         queue.note,
     ]
     return "; ".join(word for word in words if word)
+
+
+def _range(of_a_job: str, least: int | None, most: int | None) -> str | None:
+    """Return how many a job may have, of what is limited at all."""
+    words = [word for word, limit in ((f"{least} or more", least), (f"{most} at most", most)) if limit is not None]
+    return f"{of_a_job} of a job: {', '.join(words)}" if words else None
 
 
 def _usage(cluster: Cluster) -> Iterator[str]:

@@ -58,10 +58,17 @@ def test_show_says_where_it_is_from_and_how_to_use_it(hpcml: Hpcml) -> None:
 def test_show_has_the_words_of_its_own_scheduler_as_far_as_the_profile_says_them(hpcml: Hpcml) -> None:
     said = {name: hpcml("cluster", "show", name).stdout for name in ("karolina", "polaris")}
 
-    assert [word for word in ("lsf", "pbs") if f"\n  {word} " in said["karolina"]] == []
+    assert [word for word in ("slurm", "lsf", "pbs") if f"\n  {word} " in said["karolina"]] == []
     assert "\n  lsf " not in said["polaris"]
     assert "null" not in said["polaris"]
     assert "filesystems=home:eagle" in said["polaris"]
+
+
+def test_show_tells_the_limits_of_each_queue_that_a_run_is_held_to(hpcml: Hpcml) -> None:
+    said = " ".join(hpcml("cluster", "show", "polaris").stdout.split())
+
+    assert "prod GPUs; from 5m; up to 24:00:00; nodes of a job: 10 or more, 496 at most;" in said
+    assert "debug GPUs; from 5m; up to 01:00:00; nodes of a job: 2 at most" in said
 
 
 def test_show_of_a_cluster_that_is_gone_offers_no_submission(hpcml: Hpcml) -> None:

@@ -217,3 +217,14 @@ def test_recurrent_networks_in_bf16_by_autocast_are_refused_on_a_gpu_where_pytor
         "must be fp64 or fp32 or tf32 or amp_fp16 or fp16 or bf16: "
         "PyTorch computes recurrent layers in FP16 in every autocast on a GPU (docs/precision)"
     )
+
+
+@pytest.mark.parametrize(("key", "value", "option"), [("cpus_per_task", "8", "cpus-per-task"), ("mem", "64G", "mem")])
+def test_what_the_sites_sbatch_does_not_take_is_refused_by_its_key(
+    tmp_path: Path, key: str, value: str, option: str
+) -> None:
+    words = ["+cluster=slurm", f"cluster.slurm.refuses=[{option}]", "workload.command=true"]
+
+    assert planned_for(tmp_path, *words)
+    with pytest.raises(ConfigError, match=rf"^resources.{key}={value}: cluster=slurm takes no --{option} "):
+        planned_for(tmp_path, *words, f"resources.{key}={value}")

@@ -275,7 +275,7 @@ def test_a_profile_that_cannot_be_read_is_named_in_one_line(text: str, says: str
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cluster=atlantis is not known: choose anselm, aspire2a"):
+    with pytest.raises(ConfigError, match=r"cluster=atlantis is not known: choose anselm, archer2_gpu, aspire2a"):
         get_profile("atlantis", tmp_path)
 
 
@@ -323,6 +323,11 @@ def test_groups_within_a_group_are_written_and_read_back(tmp_path: Path) -> None
         ("queues: {gpu: {gpu: true}}", "cluster/ours.yaml: unknown key cluster.queues.gpu.gpu: did you mean gpus?"),
         ("lsf: x", "cluster/ours.yaml: cluster.lsf=x: cluster.lsf is a section, with keys of its own: submit, account"),
         ("lsf: {submt: x}", "cluster/ours.yaml: unknown key cluster.lsf.submt: did you mean submit?"),
+        ("slurm: {refuses: mem}", "cluster/ours.yaml: cluster.slurm.refuses is a list: [a, b]"),
+        (
+            "slurm: {refuses: [job-name]}",
+            "cluster.slurm.refuses: 'job-name' is none that can be left out: choose ntasks-per-node, ",
+        ),
         ("mem_per_node: lots", "cluster.mem_per_node='lots' is no memory size"),
         ("max_walltime: 2 days", "cluster.max_walltime='2 days' is no walltime"),
         ("queues: {gpu: {max_walltime: two}}", "cluster.queues.gpu.max_walltime='two' is no walltime"),

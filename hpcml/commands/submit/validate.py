@@ -162,6 +162,7 @@ def _plan(point: Composed, machine: Machine, software: Software, known: _Known) 
         raise ConfigError(f"workload.cwd={cwd} is no directory")
     refuse_impossible(run)
     _refuse_unheard_slice(run)
+    _refuse_unsaid(run)
     _refuse_unread(run)
     local = run.cluster.scheduler is SchedulerName.local
     device = _local_device(run, machine) if local else run.profile_device()
@@ -195,6 +196,18 @@ def _refuse_unheard_slice(run: Run) -> None:
         gpu_request=request or "",
         directives=site.directives,
     )
+
+
+def _refuse_unsaid(run: Run) -> None:
+    """Raise `ConfigError` for what the run asks for by an option that the site's sbatch does not take."""
+    site, wanted = run.cluster, run.resources
+    for key, value in (("cpus_per_task", wanted.cpus_per_task), ("mem", wanted.mem)):
+        option = key.replace("_", "-")
+        if value is not None and option in site.slurm.refuses:
+            raise ConfigError(
+                f"resources.{key}={value}: cluster={site.name} takes no --{option} (cluster.slurm.refuses): write "
+                f"resources.{key}=null, and the site decides"
+            )
 
 
 def _refuse_unread(run: Run) -> None:

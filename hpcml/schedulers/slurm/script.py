@@ -41,16 +41,24 @@ def render(
     job may run. *array_size* None is a plain job. Options and their meaning: man sbatch.
     """
     words = [*_directives(request, array_size), *_files(folder, array=array_size is not None)]
-    lines = [_directive(name, value) for name, value in words if value is not None]
-    if request.gpus_per_node > 0:
-        lines.append(f"#SBATCH {fill(request.cluster.gpu_request or GPU_REQUEST, request)}")
+    refused = request.cluster.slurm.refuses
+    lines = [_directive(name, value) for name, value in words if value is not None and name not in refused]
+    if request.gpus_per_node > 0 and (gpus := _gpus(request)):
+        lines.append(f"#SBATCH {gpus}")
     lines += [f"#SBATCH {extra}" for extra in request.extra_directives]
     # Last, where no other line can replace them: the job is found again by them.
     lines += [_directive("job-name", titles.name), _directive("comment", titles.comment)]
     refuse_line_breaks((titles.remark, *lines))
     start = body(request, command, requeue=requeue, time_limit=time_limit, launcher=_launcher(request))
-    shell = [*([] if request.warning_s is None else [_DEAF]), *_rendezvous(request), *start]
+    is_warned = request.warning_s is not None and "signal" not in refused
+    shell = [*([_DEAF] if is_warned else []), *_rendezvous(request), *start]
     return "\n".join(["#!/bin/bash", f"# {titles.remark}", *lines, "", *shell, ""])
+
+
+def _gpus(request: Request) -> str:
+    """Return the option that asks for GPUs; empty where the site's queue gives them with the node."""
+    template = request.cluster.gpu_request
+    return fill(GPU_REQUEST if template is None else template, request)
 
 
 def _directives(request: Request, array_size: int | None) -> Iterator[tuple[str, str | int | None]]:

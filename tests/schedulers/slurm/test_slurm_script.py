@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import ConfigError
-from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.model.cluster import Cluster, SchedulerName, Slurm
 from hpcml.schedulers.batches import name_of
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.script import agent_array_command, agent_command
@@ -118,6 +118,25 @@ def test_a_site_says_itself_how_gpus_are_asked_for() -> None:
 
     assert "--gres=gpu:a100:4" in directives(request(gpus_per_node=4, cluster=site))
     assert not any("gres" in line for line in directives(request(cluster=site)))
+
+
+def test_a_site_whose_queue_gives_whole_gpu_nodes_is_not_asked_for_gpus() -> None:
+    site = Cluster(name="lonestar6", scheduler=SchedulerName.slurm, gpu_request="", whole_nodes=True)
+
+    asked = directives(request(gpus_per_node=3, cluster=site))
+
+    assert not any("gpu" in line or "gres" in line or not line.strip() for line in asked)
+
+
+def test_what_a_site_refuses_is_not_said() -> None:
+    refused = ["ntasks-per-node", "requeue", "signal"]
+    site = Cluster(name="archer2_gpu", scheduler=SchedulerName.slurm, slurm=Slurm(refuses=refused))
+
+    text = render(request(warning_s=180, cluster=site), titles=TITLES, folder=FOLDER, command=["agent"])
+
+    words = [line.partition("=")[0] for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert words == [f"#SBATCH --{name}" for name in ("nodes", "chdir", "output", "open-mode", "job-name", "comment")]
+    assert "trap" not in text  # no signal comes early that would end the shell
 
 
 @pytest.mark.parametrize(("parallelism", "words"), [(None, "--array=0-9"), (3, "--array=0-9%3")])
