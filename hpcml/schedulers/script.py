@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from hpcml.errors import ConfigError, require
 from hpcml.schedulers.request import Request
@@ -63,6 +65,18 @@ def _agent() -> list[str]:
     return [sys.executable, "-P", "-c", "from hpcml.agent.main import begin; begin()"]
 
 
+def _python_path() -> list[str]:
+    """Return the line by which a job finds hpcml where PYTHONPATH leads this Python to it (pip install --target).
+
+    PBS and --export=NONE hand on no variables, and a module may replace them. Nothing where hpcml is found otherwise: a
+    PYTHONPATH that is the program's is inherited or not, as the site wants it.
+    """
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if Path(folder).is_absolute()]
+    if os.path.realpath(Path(__file__).parents[2]) not in map(os.path.realpath, folders):
+        return []
+    return [f'export PYTHONPATH={shlex.quote(os.pathsep.join(folders))}"${{PYTHONPATH:+:$PYTHONPATH}}"']
+
+
 def body(
     request: Request,
     command: Sequence[str],
@@ -85,4 +99,5 @@ def body(
         lines += [f"module load {shlex.quote(name)} || exit 1" for name in request.cluster.modules]
     told = {REQUEUE: requeue, TIME_LIMIT: time_limit}
     exports = [f"export {name}={shlex.quote(shlex.join(words))}" for name, words in told.items() if words]
+    exports += _python_path()
     return [*lines, "set -e", *request.cluster.prelude, *exports, f"exec {shlex.join([*launcher, *command])}"]
