@@ -51,7 +51,9 @@ def compose(
     no runs where Hydra only printed something.
     """
     from hpcml.config.compose import compose_from_cli
+    from hpcml.config.own_multirun import own_multirun
     from hpcml.config.program import common_program, read_program
+    from hpcml.errors import ConfigError
 
     program, words = None, list(settings)
     if program_words is not None:
@@ -61,5 +63,9 @@ def compose(
     said = program or common_program([point.run for point in points])
     if said is None or not points:
         return points, []
+    several = own_multirun(said.words, Path.cwd())
+    if several is not None and several.is_certain and not is_literal:
+        raise ConfigError(several.said)
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
-    return points, said.remarks(seeds, precisions, project=Path.cwd())
+    remarks = said.remarks(seeds, precisions, project=Path.cwd())
+    return points, remarks if several is None or is_literal else [*remarks, several.said]
