@@ -37,6 +37,8 @@ _TORCHRUN = (
 )
 # Which task of the step that started the agent this is: the agent's own place, and no process's of the program.
 _SLURM_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
+# The folder that a job was submitted in, to which job scripts go: of a program with a copy of it, the copy.
+_SUBMITTED_IN = ("PBS_O_WORKDIR", "SLURM_SUBMIT_DIR", "LS_SUBCWD")
 _SPECIAL = frozenset("*?[]")  # in a pattern
 _MPI = ("PMI_*", "PMIX_*", "OMPI_COMM_WORLD_*", "MV2_COMM_WORLD_*", "PALS_*", "HOROVOD_RANK", "HOROVOD_SIZE")
 
@@ -103,6 +105,8 @@ def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequ
     base = {name: value for name, value in environ.items() if name not in not_theirs and not misleads(name)}
     if plan.image is not None:
         base = {name: value for name, value in base.items() if _any_of(*plan.passed_on)(name)}
+    if plan.staging is not None:
+        base |= {name: plan.cwd for name in _SUBMITTED_IN if name in base}
     base |= {name: value for name, value in plan.environment.items() if value is not None}
     base |= {
         "HPCML_RUN_ID": turn.uid,

@@ -89,7 +89,7 @@ def supervise(
     limits: Limits,
     *,
     tell: Callable[..., None],
-    on_start: Callable[[], None] = lambda: None,
+    on_start: Callable[[Sequence[int]], None] = lambda _: None,
     on_tick: Callable[[], None] = lambda: None,
     is_unwanted: Callable[[], bool] = lambda: False,
     job: JobHooks | None = None,
@@ -99,9 +99,9 @@ def supervise(
     All ranks are ended (SIGTERM, after the grace SIGKILL) when this process gets a signal that asks to end (that signal
     is passed on), at `stop_after_s`, when one rank fails, or when *is_unwanted* says so. At `warn_after_s`, or when
     this process gets SIGUSR1, every process of the ranks that has a handler for SIGUSR1 gets it, to write a checkpoint;
-    the others would die of it. *tell* journals an event by name; *on_start*, which raises nothing, is called once all
-    ranks run, *on_tick* about twice a second, *is_unwanted* about every two seconds. A rank that cannot be started
-    gives the outcome FAILED with exit code 127.
+    the others would die of it. *tell* journals an event by name; *on_start*, which raises nothing, is called with the
+    ids of the ranks once all run, *on_tick* about twice a second, *is_unwanted* about every two seconds. A rank that
+    cannot be started gives the outcome FAILED with exit code 127.
     """
     started = time.monotonic()
     guard = Guard(job.marks if job is not None else ())
@@ -113,7 +113,7 @@ def supervise(
             return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
         try:
             tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
-            on_start()
+            on_start([process.pid for process in processes])
             watch = _Watch(processes, inbox, limits, tell, started, job or JobHooks())
             return watch.until_the_end(on_tick, is_unwanted)
         except BaseException:  # nobody would watch it any more

@@ -25,7 +25,7 @@ def code(tmp_path: Path) -> Path:
     return code
 
 
-def own(tmp_path: Path, code: Path, uid: str = UIDS[0], **more: dict[str, str]) -> dict[str, object]:
+def own(tmp_path: Path, code: Path, uid: str = UIDS[0], **more: object) -> dict[str, object]:
     """Return what of a plan gives the run a working directory of its own."""
     cwd = RunDir(tmp_path / "home" / "runs" / "default" / uid).work / "mine"
     return {"uid": uid, "cwd": str(cwd), "staging": Staging(code=str(code), project="mine", **more)}
@@ -161,3 +161,43 @@ def test_the_programs_own_packages_come_before_what_is_installed(make_run: MakeR
 
     given = [str(run_dir.client_path), f"{tmp_path}/src", f"{tmp_path}/given"]
     assert run_dir.stdout(0, 0).read_text().strip().split(":") == given
+
+
+_GOES_HOME = "import os, time; os.chdir(MINE); time.sleep(1.5); open('out.csv', 'w').close()"
+
+
+@pytest.mark.parametrize(
+    ("program", "is_told"),
+    [
+        (_GOES_HOME.replace("MINE", "open('where').read()"), True),  # it was seen there
+        ("open({mine!r} + '/out.csv', 'w').close()", True),  # its command names it
+        ("open(open('where').read() + '/out.csv', 'w').close()", False),  # which somebody else may have written
+        ("print({mine!r} + '/data', open({mine!r} + '/data/x').read())", False),  # what all share by intent
+    ],
+)
+def test_what_changes_in_the_users_folder_is_told_where_the_program_goes_there(
+    make_run: MakeRun, tmp_path: Path, code: Path, program: str, *, is_told: bool
+) -> None:
+    mine = tmp_path / "mine"
+    (mine / "data").mkdir(parents=True)
+    (mine / "data" / "x").write_text("x")
+    (mine / "old.csv").write_text("before")
+    os.utime(mine / "old.csv", (1, 1))
+    (code / "where").write_text(str(mine))
+    staging = {"original": str(mine), "shared": {"mine/data": f"{mine}/data"}}
+
+    run_dir = make_run(program.replace("{mine!r}", repr(str(mine))), **own(tmp_path, code, **staging))
+
+    assert agent(str(run_dir.path)).returncode == 0
+    assert told(run_dir, "shared_changed") == ([{"paths": [f"{mine}/out.csv"]}] if is_told else [])
+
+
+def test_a_job_script_that_goes_to_where_it_was_submitted_goes_to_its_own_copy(
+    make_run: MakeRun, tmp_path: Path, code: Path
+) -> None:
+    program = "import os; os.chdir(os.environ['PBS_O_WORKDIR']); open('out.csv', 'w').close()"
+    run_dir = make_run(program, **own(tmp_path, code))
+
+    assert agent(str(run_dir.path), PBS_O_WORKDIR=str(tmp_path)).returncode == 0
+
+    assert (run_dir.work / "mine" / "out.csv").exists()

@@ -345,14 +345,46 @@ def test_none_keeps_nothing(places: Places, repository: Path) -> None:
     assert not places.home.exists()
 
 
-def test_several_runs_in_one_folder_are_warned_about(repository: Path) -> None:
+def test_several_runs_in_one_folder_are_warned_about(places: Places, repository: Path) -> None:
     def lines(*words: str) -> list[str]:
-        return list(warnings(planned_for(repository, *words)))
+        return list(warnings(planned_for(repository, *words), places))
 
     assert lines("-m", "seed=1,2", "workload.command=true") == []
     assert lines("workload.command=true", "schedule.snapshot=none") == []
     (line,) = lines("-m", "seed=1,2", "workload.command=true", "schedule.snapshot=none")
     assert f"2 runs start in {repository} and share what they write there" in line
+
+
+@pytest.mark.parametrize(
+    ("script", "is_named"),
+    [
+        ("cd {top}\n./train > out.csv\n", True),
+        ("cd ~/mine; ./train\n", True),
+        ('cd "$HOME/mine/lib"; ./train\n', True),
+        ("source {top}/.venv/bin/activate\n./train --data {top}/data/x\n", False),  # links, which are shared by intent
+        ("cd {top}-other; ./train\n", False),
+        ('cd "$(dirname "$0")"; ./train\n', False),
+    ],
+)
+def test_several_runs_that_leave_their_copies_for_the_folder_itself_are_warned_about(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, *, is_named: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    mine = tmp_path / "mine"
+    (mine / "data").mkdir(parents=True)
+    (mine / "data" / "x").write_text("x")
+    (mine / ".venv").mkdir()
+    (mine / ".venv" / "pyvenv.cfg").write_text("")
+    (mine / "job.sh").write_text(script.format(top=mine))
+
+    def lines(*words: str) -> list[str]:
+        return list(warnings(planned_for(mine, *words), places))
+
+    assert lines("workload.command=bash job.sh") == []
+    found = lines("-m", "seed=1,2", "workload.command=bash job.sh")
+    assert [line.partition(": ")[0] for line in found] == (
+        [f"job.sh names {mine} itself, of which each run has a copy"] if is_named else []
+    )
 
 
 def test_a_run_starts_in_the_users_home_itself_and_several_do_not(
@@ -367,7 +399,7 @@ def test_a_run_starts_in_the_users_home_itself_and_several_do_not(
     refuse(alone, places)
     with pytest.raises(ConfigError, match=rf"2 runs would start in {home} and share .*cd to the folder of the program"):
         refuse(together, places)
-    (warning,) = warnings(alone)
+    (warning,) = warnings(alone, places)
     kept = keep_code(places, {home: describe_code(home)})(alone[0], run_of(places))
 
     assert f"the program starts in {home} itself, of which no copy is made" in warning

@@ -23,10 +23,12 @@ from hpcml.errors import ConfigError, why_not
 from hpcml.model.run import Snapshot
 from hpcml.paths import Places, program_packages
 from hpcml.runs.layout import RunDir
+from hpcml.runs.original import names_folder
 from hpcml.runs.plan import Plan, Staging
 from hpcml.runs.private import FOLDER, make_folder
 
 _SUBMODULE = b"160000 "
+_MOST_SHOWN = 80  # characters of a command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ class _Tree:
         return Staging(
             code=str(self.kept),
             project=name,
+            original=str(self.top),
             empty=[f"{name}/{path}" for path in self.empty],
             copied={f"{name}/{path}": source for path, source in self.copied.items()},
             shared={**{f"{name}/{path}": source for path, source in self.shared.items()}, **beside(self.top)},
@@ -207,8 +210,8 @@ def _refuse_untracked(planned: Sequence[Planned]) -> None:
             )
 
 
-def warnings(planned: Sequence[Planned]) -> Iterator[str]:
-    """Yield a line for each folder in which runs would start as it lies, where that may not be what is meant."""
+def warnings(planned: Sequence[Planned], places: Places) -> Iterator[str]:
+    """Yield a line for each folder in which runs would start, or write, as it lies, where that may not be meant."""
     for folder, count in _starting_in(planned, lambda item: item.run.schedule.snapshot is Snapshot.none):
         if count > 1:
             yield (
@@ -220,6 +223,34 @@ def warnings(planned: Sequence[Planned]) -> Iterator[str]:
             f"the program starts in {folder} itself, of which no copy is made: cd to the folder of the program (or "
             "workload.cwd) to give each run a copy of its own"
         )
+    yield from _leaving_their_copies(planned, places)
+
+
+def _leaving_their_copies(planned: Sequence[Planned], places: Places) -> Iterator[str]:
+    """Yield a line for each command of several runs that names the folder itself, of which each run has a copy."""
+    counts = Counter(
+        (item.code_folder, tuple(word for word in item.plan.argv if not word.startswith((os.sep, "-"))))
+        for item in planned
+        if item.run.workload.command is not None and _mode_of(item) is not Snapshot.none
+    )
+    told: dict[Path, str] = {}
+    runs: Counter[Path] = Counter()
+    for (folder, words), count in counts.items():
+        top = top_of(folder) or folder
+        if names_folder(words, folder, str(top), ()) is None:
+            continue
+        tree = read_work_tree(folder, places)  # which takes its time
+        shared = [*tree.shared.values(), *beside(tree.top).values()]
+        if (named := names_folder(words, folder, str(tree.top), shared)) is not None:
+            told.setdefault(tree.top, named)
+            runs[tree.top] += count
+    for top, named in told.items():
+        if runs[top] > 1:
+            yield (
+                f"{named[:_MOST_SHOWN]} names {top} itself, of which each run has a copy: what is written there, all "
+                f"{runs[top]} runs share, and what is read there is not what was submitted: name places relative to "
+                "the folder that it starts in"
+            )
 
 
 def _starting_in(planned: Sequence[Planned], chosen: Callable[[Planned], bool]) -> list[tuple[Path, int]]:

@@ -28,7 +28,7 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
     kind_of = functools.cache(file_system_of)  # asked once, for thousands of runs in one folder
     found = {text for item in planned for text in warnings(item, places, kind_of)}
     found |= set(_walltime_warnings(planned, places, machine))
-    return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned)))
+    return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned, places)))
 
 
 def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> Iterator[str]:

@@ -1,0 +1,78 @@
+"""The user's folder that a run's working directory is a copy of: whether a program goes there, and what changed in it.
+
+A program that is told an absolute place in it (``cd /home/me/project``, ``open("/home/me/project/out.csv", "w")``)
+leaves its copy, and all runs write the same files. What changed there is looked for only where a program names the
+folder or was seen in it: its user may be at work there, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hpcml.runs.files import read_whole
+from hpcml.runs.working_directory import is_environment
+
+_MOST_READ = 1 << 20  # bytes of a file that may be a script
+_MOST_LOOKED_AT = 20_000  # entries
+_COMPILED = "__pycache__"
+
+
+def names_folder(words: Sequence[str], cwd: Path, folder: str, but_for: Collection[str]) -> str | None:
+    """Return what names the absolute *folder*: a word of *words*, or a file that one of them is, seen from *cwd*.
+
+    What is written with ~ and $HOME counts; the paths *but_for* in it, data and environments that runs share, do not.
+    None where nothing does.
+    """
+    forms = [folder]
+    home = os.environ.get("HOME", "").rstrip(os.sep)
+    if home and folder.startswith(home + os.sep):
+        inside = folder.removeprefix(home)
+        forms += [f"~{inside}", f"$HOME{inside}", f"${{HOME}}{inside}"]
+    shared = [re.escape(path.removeprefix(folder)) for path in but_for if path.startswith(folder + os.sep)]
+    apart = "".join(f"(?!{path}(?![\\w.-]))" for path in shared)
+    named = re.compile(f"(?<![\\w/.-])(?:{'|'.join(map(re.escape, forms))})(?![\\w.-]){apart}".encode())
+    for word in words:
+        if named.search(os.fsencode(word)):
+            return word
+        with suppress(OSError, ValueError):
+            if named.search(read_whole(cwd / word, most=_MOST_READ)):
+                return word
+    return None
+
+
+def is_inside(pid: int, folder: str, but_for: Path) -> bool:
+    """Tell whether the process is at work in or below *folder*, not in *but_for*; False where that is not seen."""
+    with suppress(OSError):
+        place = Path(os.readlink(f"/proc/{pid}/cwd"))  # noqa: PTH115 - what is gone has words behind its path
+        return place.is_relative_to(os.path.realpath(folder)) and not place.is_relative_to(os.path.realpath(but_for))
+    return False
+
+
+def changed_since(folder: str, at_s: float, but_for: Collection[str]) -> list[str]:
+    """Return the files below *folder* that were made or written after *at_s*, of at most 20,000 entries, sorted.
+
+    Left out are the paths *but_for*, what is hidden, environments, and what Python compiled. Links are not followed.
+    """
+    return sorted(_changed(folder, at_s, {os.path.realpath(path) for path in but_for}))
+
+
+def _changed(folder: str, at_s: float, but_for: Collection[str]) -> Iterator[str]:
+    waiting, count = [os.path.realpath(folder)], 0
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                count += 1
+                if count > _MOST_LOOKED_AT:
+                    return
+                if entry.name.startswith(".") or entry.name == _COMPILED or entry.path in but_for:
+                    continue
+                with suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        if not is_environment(Path(entry.path)):
+                            waiting.append(entry.path)
+                    elif entry.stat(follow_symlinks=False).st_mtime >= at_s:
+                        yield entry.path
