@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import Outcome, how
-from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception
+from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception, last_line
 from hpcml.model.state import State
 
 _TAIL_BYTES = 64 << 10
@@ -56,8 +56,9 @@ def cause_of(outcome: Outcome, turn: Turn, attempt: int) -> Cause | None:
 def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
     """Return *outcome* with what the program said of its failure in its reason; as it is, where it said nothing.
 
-    A message of hpcml_client is the reason, of the first failed rank that printed one. Otherwise the last exception
-    follows it that the rank printed which failed first, where that left by itself or aborted.
+    A message of hpcml_client is the reason, of the first failed rank that printed one. Otherwise what follows it is of
+    the rank that failed first, where that left by itself or aborted: the last exception that it printed, else its last
+    line on standard error, or on standard output where it printed nothing there.
     """
     if outcome.state is not State.FAILED:
         return outcome
@@ -67,8 +68,13 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
         return replace(outcome, reason=said)
     code = -signal.SIGABRT if outcome.signal == signal.SIGABRT else outcome.exit_code
     by_itself = code is not None and how(code) in (outcome.reason or "")
-    exception = last_exception(printed[0]) if by_itself and printed else None
-    return replace(outcome, reason=f"{outcome.reason}; last exception: {exception}") if exception else outcome
+    if not (by_itself and printed):
+        return outcome
+    if exception := last_exception(printed[0]):
+        return replace(outcome, reason=f"{outcome.reason}; last exception: {exception}")
+    out, err = _tails(turn, attempt, first + outcome.failed_ranks[0])
+    line = last_line(err) or last_line(out)
+    return replace(outcome, reason=f"{outcome.reason}; last line: {line}") if line else outcome
 
 
 def last_text(path: Path, most_bytes: int) -> str:
@@ -82,5 +88,10 @@ def last_text(path: Path, most_bytes: int) -> str:
 
 
 def _last_words(turn: Turn, attempt: int, rank: int) -> str:
-    printed = (turn.run_dir.stdout(attempt, rank), turn.run_dir.stderr(attempt, rank))
-    return "\n".join(last_text(path, _TAIL_BYTES) for path in printed)
+    return "\n".join(_tails(turn, attempt, rank))
+
+
+def _tails(turn: Turn, attempt: int, rank: int) -> tuple[str, str]:
+    """Return the ends of standard output and standard error."""
+    out, err = (turn.run_dir.stdout(attempt, rank), turn.run_dir.stderr(attempt, rank))
+    return last_text(out, _TAIL_BYTES), last_text(err, _TAIL_BYTES)

@@ -23,6 +23,7 @@ from hpcml.commands.submit.launch import Launched
 from hpcml.commands.supervision import has_live_queue
 from hpcml.commands.unread_metrics import advice
 from hpcml.errors import StoreError
+from hpcml.model.failure_causes import without_numbers
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report.files import written_words
@@ -294,12 +295,12 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
 
 
 def _complain_of(failures: Sequence[tuple[Launched, Glimpse]]) -> None:
-    """Say how runs failed and what they printed last; of those that said the same (but for their ids) only one."""
+    """Say how runs failed and what they printed last; of those that said the same, but for numbers, only one."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for item, glimpse in failures:
         how = f"{glimpse.state.value}: {glimpse.reason or 'no reason known'}"
         words = last_words(item.run_dir)
-        same = alike.setdefault((how, *(line.replace(glimpse.uid, "") for line in words)), [])
+        same = alike.setdefault(tuple(map(without_numbers, (how, *words))), [])
         if not same:
             complain(f"{glimpse.uid} {how}")
             for line in words:

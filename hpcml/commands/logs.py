@@ -253,12 +253,13 @@ _TAIL_BYTES = 16_384
 
 
 def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
-    """Return the last *lines* lines that the last attempt printed to standard error, without blank ones.
+    """Return the last *lines* lines that the last attempt printed, without blank ones: to standard error, else output.
 
     Of several ranks it is one that printed something. Colours and what moves a cursor are left out, and what else a
     terminal would obey is replaced by ``?``.
     """
-    for path in sorted(run_dir.logs.glob("*-rank*.err"), key=_attempt_of, reverse=True):
+    found = [path for path in run_dir.logs.glob("*-rank*.*") if path.suffix in (".err", ".out")]
+    for path in sorted(found, key=lambda path: (_attempt_of(path)[0], path.suffix == ".err", path.name), reverse=True):
         plain = _tail(run_dir, path, _LAST_WORDS_BYTES).expandtabs()
         said = [line for line in printed_lines(plain) if line.strip()]
         if said:

@@ -73,6 +73,11 @@ _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
 _FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # control sequences (CSI) of ECMA-48
 # Those that move the cursor up, down, to a column or to a place of the screen, by which what was printed is drawn over.
 TO_ANOTHER_LINE = re.compile(r"\x1b\[[0-9;]*[ABEFGHdf]")
+_UID = re.compile(r"\b\d{8}-\d{6}-[a-z0-9]{8}\b")
+_NUMBER = re.compile(
+    r"(?<!status )(?<!line )(?<!rror )(?<!rrno )(?<!code )(?<!signal )(?<![A-Za-z0-9.])"
+    r"[+-]?(?:0x[0-9a-fA-F]+|\d(?:[\d.,_]*\d)?(?:[eE][+-]?\d+)?)"
+)
 _NO_INPUT = re.compile(r"^(\[rank\d+\]: ?)?EOFError: EOF when reading a line\s*\Z", re.MULTILINE)
 _GIVE_ANSWERS = "it asked for input, and nobody is there to type it: give it as an argument, or in a file that it reads"
 
@@ -229,9 +234,31 @@ def last_exception(printed: str) -> str | None:
                 found.append(words)
     own = [words for words in found if not words.partition(":")[0].endswith(_OF_LAUNCHERS)]
     last = next(iter((own or found)[-1:]), None)
-    if last is None:
-        return None
-    plain = "".join(c if c.isprintable() else " " for c in last).rstrip(" :")
+    return None if last is None else _in_a_table(last)
+
+
+def last_line(printed: str) -> str | None:
+    r"""Return the last line of what was *printed* that is not blank, without colours; None where there is none.
+
+    >>> last_line("reading x.dat\nCould not open file x.dat\n\n"), last_line("xxxx")
+    ('Could not open file x.dat', 'xxxx')
+    """
+    return next((_in_a_table(line.strip()) for line in reversed(printed_lines(printed)) if line.strip()), None)
+
+
+def without_numbers(words: str) -> str:
+    """Return *words* with a sign for each number that may be one run's own: its seed, a step, an address, its uid.
+
+    Numbers that say which failure it is stay: of a status, a line, an error.
+
+    >>> without_numbers("exit status 3; last line: line 7: seed 3 failed at step 812, 0.5 s, 0x7f2c")
+    'exit status 3; last line: line 7: seed # failed at step #, # s, #'
+    """
+    return _NUMBER.sub("#", _UID.sub("#", words))
+
+
+def _in_a_table(words: str) -> str:
+    plain = "".join(c if c.isprintable() else " " for c in words).rstrip(" :")
     return plain if len(plain) <= _LONGEST_EXCEPTION else f"{plain[: _LONGEST_EXCEPTION - 3].rstrip()}..."
 
 

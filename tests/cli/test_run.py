@@ -224,7 +224,19 @@ CPP_ENDS = b"terminate called after throwing an instance of 'A'\n  what():  b\n"
     [
         ("raise SystemExit(3)", "FAILED", 3, "exit status 3"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "FAILED", None, "killed by SIGKILL"),
-        ("import sys; print('x' * 100_000_000); sys.exit(1)", "FAILED", 1, "exit status 1"),
+        (
+            "import sys; print('x' * 100_000_000); sys.exit(1)",
+            "FAILED",
+            1,
+            f"exit status 1; last line: {'x' * 237}...",
+        ),
+        ("print('No file x.dat\\n'); raise SystemExit(2)", "FAILED", 2, "exit status 2; last line: No file x.dat"),
+        (
+            "import sys; print('loss 1'); print('No file x.dat', file=sys.stderr); sys.exit(2)",
+            "FAILED",
+            2,
+            "exit status 2; last line: No file x.dat",
+        ),
         (
             f"import os; os.write(2, {CPP_ENDS!r}); os.abort()",
             "FAILED",
@@ -243,6 +255,12 @@ def test_a_program_that_fails_is_told_as_it_failed(
     assert f"{state}: {reason}" in done.stderr
     (run,) = hpcml.runs()
     assert (run["state"], run["exit_code"], run["reason"]) == (state, exit_code, reason)
+
+
+def test_the_last_words_of_a_program_that_prints_errors_on_standard_output_are_shown(hpcml: Hpcml) -> None:
+    done = hpcml("run", program("print('reading\\nNo file x.dat'); raise SystemExit(2)"))
+
+    assert done.stderr.splitlines()[-2:] == ["    reading", "    No file x.dat"]
 
 
 def test_the_last_words_of_a_failure_are_shown(hpcml: Hpcml) -> None:
@@ -265,6 +283,19 @@ def test_runs_that_fail_alike_are_told_of_once(hpcml: Hpcml) -> None:
     ]
     assert told[2].startswith("hpcml: 2 more as ")
     assert len(told) == 3
+
+
+def test_runs_that_fail_alike_but_for_their_own_numbers_are_told_of_once(hpcml: Hpcml) -> None:
+    says = "import sys; s = int(sys.argv[1]); print(f'failed with seed {s} at step {s * 7 + 1}'); sys.exit(1 + s // 2)"
+
+    done = hpcml("run", "-m", "--", sys.executable, "-c", says, "0..2")
+
+    told = [line.partition(" FAILED")[2].partition(";")[0] for line in done.stderr.splitlines() if " FAILED" in line]
+    assert [line.partition(":")[0 if "same" in line else 2] for line in told] == [
+        " exit status 1",
+        " exit status 2",
+        " with the same words",
+    ]
 
 
 def test_a_program_that_goes_on_behind_its_end_is_told_of(hpcml: Hpcml) -> None:
