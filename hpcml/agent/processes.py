@@ -20,7 +20,13 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")  # variables in which schedulers say which job it is
-_OURS = re.compile(rb"\0(-m\0hpcml[.\0]|-c\0(from|import) hpcml\.|[^\0]*/hpcml\0)")  # commands, agents, queues, guards
+# Commands, agents, queues and guards of ours by their command lines, words and a zero behind each: what Python was told
+# to run, and not any word that may name a folder called hpcml.
+OURS = (
+    r"\0(-m\0hpcml[.\0]|-c\0(from|import) hpcml\.|guard/hpcml\0)"
+    r"|^[^\0]*python[^\0/]*\0(-[XW]\0[^\0]*\0|-[^\0]*\0)*[^\0]*/hpcml\0"
+)
+_OURS = re.compile(OURS.encode())
 _MOST_SHOWN = 80  # characters of a command line
 _MOST_ROUNDS = 20  # of looks for what is to be killed
 _ROUND_S = 0.01

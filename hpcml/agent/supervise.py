@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome, Stop, first_failure, how, judge
-from hpcml.agent.processes import JOBS, Member, Remnant, kill, left_behind, tell_catchers
+from hpcml.agent.processes import JOBS, OURS, Member, Remnant, kill, left_behind, tell_catchers
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.time_limit import TimeLimit, UnchangedLimit
 from hpcml.model.state import State
@@ -423,7 +423,7 @@ done
 for rank in $ranks; do kill -KILL "-$rank"; done
 for process in $([ $# -gt 0 ] && cd /proc && grep -lzxF -e "$1" [0-9]*/environ 2>/dev/null); do
     process=/proc/${process%/environ}
-    grep -qzE '^(hpcml(\.|$)|(from|import) hpcml\.|.*/hpcml$)' "$process/cmdline" && continue
+    tr '\0' '\036' <"$process/cmdline" | grep -qE 'OURS' && continue
     for mark; do
         grep -qzxF -e "$mark" "$process/environ" && continue
         case $mark in JOBS) grep -qz "^${mark%%=*}=" "$process/environ" || continue ;; esac
@@ -436,7 +436,7 @@ for stat in /proc/[0-9]*/stat; do
     set -- ${line##*) }
     case "$ranks " in *" $4 "*) pid=${stat#/proc/}; kill -KILL "${pid%/stat}" ;; esac
 done
-""".replace("JOBS", "|".join(f"{name}=*" for name in JOBS))
+""".replace("JOBS", "|".join(f"{name}=*" for name in JOBS)).replace("OURS", OURS.replace(r"\0", "\x1e"))
 
 
 class Guard:

@@ -324,7 +324,8 @@ def test_what_is_called_like_the_mark_and_is_no_file_is_none(make_run: MakeRun) 
 @pytest.mark.parametrize("wrap", [None, ["timeout", "600"], ["setsid", "--wait"]], ids=str)
 def test_a_killed_agent_takes_its_workload_along(make_run: MakeRun, tmp_path: Path, wrap: list[str] | None) -> None:
     inner = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'ready'); time.sleep(600)"
-    behind = f"import subprocess, sys; subprocess.run([*{wrap}, sys.executable, '-c', {inner!r}])"
+    words = ["--home", "/scratch/me/hpcml"]  # a folder, and none of our commands
+    behind = f"import subprocess, sys; subprocess.run([*{wrap}, sys.executable, '-c', {inner!r}, *{words}])"
     run_dir = make_run(behind if wrap else inner)
     process = start_agent(str(run_dir.path))
     wait_for((tmp_path / "ready").exists, "the program")

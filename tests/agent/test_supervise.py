@@ -257,13 +257,17 @@ LEFT = (
 )
 
 
-@pytest.mark.parametrize("in_a_session_of_its_own", [False, True])
+@pytest.mark.parametrize(
+    ("in_a_session_of_its_own", "words"),
+    [(False, []), (True, []), (True, ["--home", "/scratch/me/hpcml"])],  # whose folder is none of our commands
+)
 def test_what_a_workload_leaves_behind_is_ended_and_told(
-    run_ranks: Supervise, told: Told, tmp_path: Path, *, in_a_session_of_its_own: bool
+    run_ranks: Supervise, told: Told, tmp_path: Path, words: list[str], *, in_a_session_of_its_own: bool
 ) -> None:
+    started = f"[sys.executable, '-c', {LEFT!r}, *{words}], start_new_session={in_a_session_of_its_own}"
     program = (
         "import os, subprocess, sys, time\n"
-        f"subprocess.Popen([sys.executable, '-c', {LEFT!r}], start_new_session={in_a_session_of_its_own})\n"
+        f"subprocess.Popen({started})\n"
         "while not os.path.exists('ready'): time.sleep(0.01)\n"
     )
 
