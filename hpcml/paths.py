@@ -25,6 +25,7 @@ class Places:
 
     home: Path
     store_url: str
+    is_chosen: bool = False  # by HPCML_HOME or on the command line: else it is where hpcml keeps it by itself
 
     @property
     def runs(self) -> Path:
@@ -124,7 +125,8 @@ def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | 
         chosen = f"{base}/hpcml"
     root = Path(chosen).expanduser().absolute()
     check_text(root, "HPCML_HOME")
-    return Places(home=root, store_url=store or environ.get("HPCML_STORE") or str(root / "store.db"))
+    store_url = store or environ.get("HPCML_STORE") or str(root / "store.db")
+    return Places(home=root, store_url=store_url, is_chosen=bool(home or environ.get("HPCML_HOME")))
 
 
 def check_text(path: Path, field: str) -> None:

@@ -9,6 +9,7 @@ processes may do this at once: a verdict is the same whoever reaches it, and so 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,13 +93,20 @@ def answering(places: Places) -> Iterator[Database]:
     """Open the store as `opened` does, for a command that answers; without room on its disk, one made for this answer.
 
     That one is a temporary file elsewhere, to be filled from the run directories by `collect`: the store is only an
-    index of them. A warning in the log says so.
+    index of them. A warning in the log says so. Where nothing is in the home, which may lie on a file system that is
+    away, an empty one is opened so, and nothing is made there.
     """
-    if has_room(places.store_url):
+    is_empty = _holds_nothing(places)
+    if not is_empty and has_room(places.store_url):
         with opened(places) as store:
             yield store
         return
-    log.warning("the disk of %s is full: this answer is read from the run directories and not kept", places.store_url)
+    if not is_empty:
+        log.warning(
+            "the disk of %s is full: this answer is read from the run directories and not kept", places.store_url
+        )
+    elif places.is_chosen:
+        log.warning("nothing is in HPCML_HOME=%s: is that the place, and is its file system mounted?", places.home)
     with TemporaryDirectory(prefix="hpcml-") as folder:
         store = open_store(str(Path(folder) / "store.db"))
         try:
@@ -106,6 +114,19 @@ def answering(places: Places) -> Iterator[Database]:
                 yield store
         finally:
             store.close()
+
+
+def _holds_nothing(places: Places) -> bool:
+    """Tell whether the home, in which the store would be, is absent or empty."""
+    if places.store_url != str(places.home / "store.db"):
+        return False
+    try:
+        with os.scandir(places.home) as entries:
+            return next(entries, None) is None
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # which opening it says
 
 
 def refuse_read_only(store: Database) -> None:

@@ -46,6 +46,30 @@ def test_where_no_run_matches_it_is_not_said_that_there_are_none(hpcml: Hpcml) -
     assert done.stderr == "no recorded run matches; hpcml runs lists them all\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs",),
+        ("status",),
+        ("show", "abcd"),
+        ("compare",),
+        ("curves", "--experiment", "x"),
+        ("wait",),
+        ("query", "SELECT 1"),
+    ],
+)
+def test_reading_from_a_home_that_is_away_makes_none_there(
+    hpcml: Hpcml, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    mount_point = tmp_path / "scratch"
+    mount_point.mkdir()
+
+    for home in (mount_point, mount_point / "me" / "hpcml"):
+        done = hpcml(*words, HPCML_HOME=str(home))
+        assert f"nothing is in HPCML_HOME={home}: is that the place, and is its file system mounted?" in done.stderr
+    assert list(mount_point.iterdir()) == []
+
+
 def letters(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stderr
     return "".join(record["uid"][-1] for record in json.loads(done.stdout))

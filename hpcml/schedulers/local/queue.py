@@ -236,11 +236,12 @@ class _Queue:
         self._held: list[int] = []  # they wait for other runs
         self._look_at = 0.0
         self._active: list[_Active] = []
+        self._home = os.open(folder.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # until the queue ends
         for index in range(len(batch.jobs)):
             self._take_up(index)
 
     def run(self) -> None:
-        """Start and reap until nothing is left; raise what hides its files for ten minutes."""
+        """Start and reap until nothing is left; raise what hides its files for ten minutes, or has removed them."""
         away_since: float | None = None
         while self._waiting or self._active or self._held:
             try:
@@ -249,11 +250,18 @@ class _Queue:
                 if away_since is None:
                     log.warning("the queue waits for its files: %s", error)
                 away_since = away_since or time.monotonic()
-                if time.monotonic() - away_since >= _MAY_BE_AWAY_S:
+                if time.monotonic() - away_since >= _MAY_BE_AWAY_S or self._is_removed():
                     raise
                 has_started = False
             if not has_started:
                 time.sleep(_POLL_S)
+
+    def _is_removed(self) -> bool:
+        """Tell whether the home was removed, and not moved or away, and no agent is at work any more."""
+        with suppress(OSError):  # the file system does not say
+            if os.fstat(self._home).st_nlink == 0:
+                return all(entry.poll() is not None for entry in self._active)
+        return False
 
     def _turn(self) -> bool:
         """Reap, sort out, and start the first that waits if there is room for it; return whether one was started.

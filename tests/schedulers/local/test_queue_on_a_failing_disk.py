@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -66,6 +67,19 @@ def test_a_queue_takes_no_run_for_removed_while_its_home_is_away(tmp_path: Path)
     assert (before, queue.returncode) == (None, 0)
     assert (tmp_path / "executed").read_text() == "a\nb\n"
     assert "was not started" not in said
+
+
+def test_a_queue_ends_with_the_home_that_was_removed(tmp_path: Path) -> None:
+    _, folder = queued(tmp_path, program="sleep 2")
+    queue = subprocess.Popen([sys.executable, "-c", DRAIN, str(folder)], stderr=subprocess.PIPE, text=True)
+    wait_for((tmp_path / "executed").exists)
+
+    shutil.rmtree(tmp_path / "home")
+    _, said = queue.communicate(timeout=60)
+
+    assert queue.returncode != 0
+    assert "the queue waits for its files" in said
+    assert (tmp_path / "executed").read_text() == "a\n"
 
 
 def queued(tmp_path: Path, *, dependency: str | None = None, program: str = "") -> tuple[list[Path], Path]:
