@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import PurePath
 
 from hpcml.commands.logs import last_printed
@@ -18,12 +18,17 @@ from hpcml.runs.working_directory import written_files
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
 _MOST_LOOKED_AT = 20  # runs of one submission, whose files may each have a name of their own
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
+_RESULTS = re.compile(r"(?:result|metric|score|histor|eval)[^/]*\.json$", re.IGNORECASE)  # other JSON is anything
 _NAMEABLE = re.compile(r"[\w./ +,=@()&-]+")  # what neither a shell, nor Hydra, nor a pattern reads as something else
 # Date and time in a name, by which the next run's will be another: "outputs/2026-11-26/08-34-15/history.jsonl"
 _MOMENT = re.compile(
     r"(?<!\d)(?:20\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T. ]?[0-2]\d[-_.]?[0-5]\d(?:[-_.]?[0-5]\d)?)?"
     r"|[0-2]\d[-_.][0-5]\d[-_.][0-5]\d|1\d{9})(?!\d)"
 )
+_CELLS = re.compile(r"[^\s|]+")
+_RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?|\d+/\d+|nan", re.IGNORECASE)
+_STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|reward|return|bleu|f1|auc|iou|map|mse|mae|rmse"
 _OF_WHAT = r"(?: +(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=]|\bis\b:?|\bwas\b:?)"
 # A name that ends in a word for what is measured, and a number: "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000";
@@ -43,7 +48,8 @@ def advice(mute: Sequence[Launched]) -> str:
         lasting = _one_for_all(_MOMENT.sub("*", file), others)
         named = lasting if re.fullmatch(r"[\w./*-]+", lasting, re.ASCII) else f'"{lasting}"'  # Hydra asks for quotes
         return f"workload.metrics_from='[auto,{named}]' reads the file that it wrote"
-    if rule := suggested_rule(last_printed(launched.run_dir)):
+    printed = last_printed(launched.run_dir)
+    if rule := suggested_rule(printed) or rule_of_table(printed):
         return f"workload.metrics='[{rule}]' reads one from what it printed"
     return (
         "workload.metrics='[{pattern: \"loss (?P<value>\\S+)\", name: loss}]' reads one from what a program prints, "
@@ -73,6 +79,25 @@ def suggested_rule(printed: str) -> str | None:
             name = re.sub(r"_(?:is|was)$", "", re.sub(r"\W+", "_", plain).strip("_").lower())
             named = name if name.isascii() else f'"{name}"'
             return f'{{pattern: "{words}(?P<value>{value})", name: {named}}}'
+    return None
+
+
+def rule_of_table(printed: str) -> str | None:
+    """Return a rule for the rows of the last table in *printed*: numbers below a line with the names of its columns.
+
+    At least one of these is the name of what is measured. None where there is no table.
+    """
+    lines = [line for line in printed_lines(printed) if len(line) <= _LONGEST and not _RULED.fullmatch(line)]
+    for header, row in reversed(list(pairwise(lines))):
+        names = [re.sub(r"\W+", "_", cell).strip("_").lower() for cell in _CELLS.findall(header)]
+        cells = _CELLS.findall(row)
+        are_numbers = len(cells) == len(names) > 1 and all(_NUMBER.fullmatch(cell) for cell in cells)
+        are_names = len(set(names)) == len(names) and all(re.fullmatch(r"[a-z_]\w*", name, re.ASCII) for name in names)
+        if are_numbers and are_names and any(re.search(_MEASURED, name) for name in names):
+            groups = [rf"(?P<{name}>\S+)" for name in names]
+            if names[0] in _STEPS:
+                groups[0] = r"(?P<step>\d+)\S*"
+            return f'{{pattern: "^[ |]*{"[ |]+".join(groups)}[ |]*$"}}'
     return None
 
 
@@ -124,5 +149,9 @@ def _written_tables(launched: Launched) -> Iterator[str]:
         place = os.path.relpath(launched.run_dir.work / file.path, launched.manifest.plan.cwd)
         if any(fnmatchcase(place, word) for word in launched.manifest.run.workload.metrics_from):
             continue  # it was read, and what was wrong with it is said
-        if place.endswith(_SUFFIXES) and _NAMEABLE.fullmatch(place) and not place.startswith(".."):
+        if (
+            (place.endswith(_SUFFIXES) or _RESULTS.search(place))
+            and _NAMEABLE.fullmatch(place)
+            and not place.startswith("..")
+        ):
             yield place

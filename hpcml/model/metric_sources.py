@@ -18,7 +18,7 @@ class MetricFiles(Enum):
 
     jsonl = "jsonl"  # metrics.jsonl, log.jsonl, train_log.jsonl
     csv = "csv"  # metrics.csv, as Lightning's CSVLogger writes it
-    trainer = "trainer"  # trainer_state.json of Hugging Face's Trainer
+    trainer = "trainer"  # trainer_state.json of Hugging Face's Trainer; of another name, numbers by their names
     tensorboard = "tensorboard"
     mlflow = "mlflow"  # mlflow.db, mlruns/
     wandb = "wandb"  # offline runs of Weights & Biases

@@ -23,7 +23,7 @@ from hpcml.agent.metrics.follow import WRITER, MetricsFollower
 from hpcml.agent.metrics.mlflow_files import MlflowDatabase
 from hpcml.agent.metrics.reading import Damaged
 from hpcml.agent.metrics.sources import reader_of, sources_in
-from hpcml.agent.metrics.text_files import CsvTable, JsonLines, TrainerState
+from hpcml.agent.metrics.text_files import CsvTable, JsonFile, JsonLines
 from hpcml.agent.metrics.wandb_log import WandbLog
 from hpcml.errors import ConfigError
 from hpcml.model.metric_sources import check_metric_files
@@ -247,7 +247,7 @@ def test_a_file_that_was_named_and_gave_no_number_is_told_of(
         "out/a.log": "begin\nloss 0.5\n",
         "out/b.log": "loss\n0.5\n",
         "words.csv": "begin\nloss 0.5\n",
-        "results.json": '{"acc": 0.5}',
+        "results.json": '["acc", 0.5]',
         "good.csv": "acc\n0.5\n",
         "metrics.jsonl": '{"note": "of no number, and nobody has named it"}\n',
     }.items():
@@ -259,7 +259,10 @@ def test_a_file_that_was_named_and_gave_no_number_is_told_of(
     assert points == {"loss": [(0, 0.5)], "acc": [(0, 0.5)]}
     assert [(one["file"], one["problem"].partition(":")[2]) for one in told["metrics_trouble"]] == [
         ("words.csv", " its first line has to name the columns, between commas, semicolons or tabs"),
-        ("results.json", " a .json is read for the log_history of transformers' Trainer"),
+        (
+            "results.json",
+            " a .json is read for numbers by name, and for the log_history of transformers' Trainer",
+        ),
     ]
 
 
@@ -330,13 +333,46 @@ def test_rounds_of_boosting_are_steps(tmp_path: Path) -> None:
 def test_the_state_of_a_trainer_is_read_once_each_time_that_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "trainer_state.json"
     history = [{"epoch": 0.5, "loss": 0.75, "step": 10}, {"epoch": 1.0, "eval_loss": 0.5, "step": 20}]
-    reader = TrainerState(tmp_path, path)
+    reader = JsonFile(tmp_path, path)
     path.write_text(json.dumps({"log_history": history[:1]}))
     first = read_all(reader)
     path.write_text(json.dumps({"log_history": history}))
 
     assert first == {"epoch": [(10, 0.5)], "loss": [(10, 0.75)]}
     assert read_all(reader) == {"epoch": [(20, 1.0)], "eval_loss": [(20, 0.5)]}
+
+
+@pytest.mark.parametrize(
+    ("content", "points"),
+    [
+        ('{"acc": 0.5, "of": "x", "test": {"loss": 1}}', {"acc": [(0, 0.5)], "test/loss": [(0, 1.0)]}),
+        ('{"epoch": 3, "acc": 0.5}', {"acc": [(3, 0.5)]}),
+        ('{"loss": [0.5, 0.4], "note": "x", "val": [1]}', {"loss": [(0, 0.5), (1, 0.4)], "val": [(0, 1.0)]}),
+        ('[{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.4}, 3]', {"loss": [(1, 0.5), (2, 0.4)]}),
+        ('{"loss": 0.5', {}),
+        ("3", {}),
+    ],
+)
+def test_numbers_that_a_program_leaves_as_json_are_read(tmp_path: Path, content: str, points: Points) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(content)
+    reader = JsonFile(tmp_path, path)
+
+    assert read_all(reader) == points
+    assert read_all(reader) == {}
+
+
+def test_numbers_that_replace_others_come_after_them(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    reader = JsonFile(tmp_path, path)
+    path.write_text('{"acc": 0.5}')
+    reader.skip()  # as it was submitted
+    read = []
+    for value in (0.75, 0.875):
+        path.write_text(json.dumps({"acc": value}))
+        read.append(read_all(reader))
+
+    assert read == [{"acc": [(0, 0.75)]}, {"acc": [(1, 0.875)]}]
 
 
 @pytest.mark.parametrize("word", ["tensorbord", "/etc/metrics.csv", "../m.jsonl", "notes.txt"])

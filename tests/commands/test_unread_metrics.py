@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.unread_metrics import suggested_rule
+from hpcml.commands.unread_metrics import rule_of_table, suggested_rule
 from hpcml.config.compose import compose_from_cli
 from hpcml.model.failure_causes import printed_lines
 
@@ -45,6 +45,34 @@ Validation Results - Epoch: 1 Avg loss: 2.27
 Training Results - Epoch: 2 Avg loss: 2.17
 Validation Results - Epoch: 2 Avg loss: 2.19
 """
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "Training on cpu\nepoch   loss    acc\n    1  0.523  81.2%\n    2  0.500  82.0%\ndone\n",
+        "| Epoch | Loss | Acc |\n|-------|------|-----|\n| 1/2 | 0.523 | 81.2% |\n| 2/2 | 0.500 | 82.0% |\n",
+    ],
+)
+def test_a_rule_is_suggested_that_reads_the_rows_of_a_table(printed: str, tmp_path: Path) -> None:
+    assert suggested_rule(printed) is None
+    words = ["workload.command=true", f"workload.metrics=[{rule_of_table(printed)}]"]
+
+    (point,) = compose_from_cli(words, project=tmp_path)
+
+    (rule,) = point.run.workload.metrics
+    found = [line for line in map(re.compile(rule.pattern).search, printed.splitlines()) if line is not None]
+    assert [row.groupdict() for row in found] == [
+        {"step": "1", "loss": "0.523", "acc": "81.2%"},
+        {"step": "2", "loss": "0.500", "acc": "82.0%"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "printed", ["total used free\n1 2 3\n", "epoch loss\n1 2 3\n", "loss loss\n1 2\n", "loss\n1\n", ""]
+)
+def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
+    assert rule_of_table(printed) is None
 
 
 @pytest.mark.parametrize(

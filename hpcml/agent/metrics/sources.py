@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 _DEEPEST = 8  # folders below the working directory
 _MOST_ENTRIES = 5_000  # that are looked at: a program may have written a million files
+_STATE = "trainer_state.json"
 _KIND_OF_NAME = {
     **dict.fromkeys(("metrics.jsonl", "log.jsonl", "train_log.jsonl"), MetricFiles.jsonl),
     "metrics.csv": MetricFiles.csv,
-    "trainer_state.json": MetricFiles.trainer,
+    _STATE: MetricFiles.trainer,
     "mlflow.db": MetricFiles.mlflow,
 }
 _ENVIRONMENTS = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
@@ -44,7 +45,7 @@ def reader_of(source: Source, root: Path, *, goes_on: bool = False) -> Reader:
     """Return what reads the file, which lies below *root*; *goes_on* as in `CsvTable`."""
     from hpcml.agent.metrics.event_files import EventFile  # noqa: PLC0415 - at the first file: no program waits for it
     from hpcml.agent.metrics.mlflow_files import MlflowDatabase, MlflowMetric  # noqa: PLC0415 - as above
-    from hpcml.agent.metrics.text_files import CsvTable, JsonLines, TrainerState  # noqa: PLC0415 - as above
+    from hpcml.agent.metrics.text_files import CsvTable, JsonFile, JsonLines  # noqa: PLC0415 - as above
     from hpcml.agent.metrics.wandb_log import WandbLog  # noqa: PLC0415 - as above
 
     path = root / source.place
@@ -53,7 +54,7 @@ def reader_of(source: Source, root: Path, *, goes_on: bool = False) -> Reader:
     readers: Mapping[MetricFiles, Callable[[Path, Path], Reader]] = {
         MetricFiles.jsonl: partial(JsonLines, goes_on=goes_on),
         MetricFiles.csv: partial(CsvTable, goes_on=goes_on),
-        MetricFiles.trainer: TrainerState,
+        MetricFiles.trainer: JsonFile,
         MetricFiles.tensorboard: EventFile,
         MetricFiles.mlflow: MlflowDatabase,
         MetricFiles.wandb: WandbLog,
@@ -111,7 +112,9 @@ def _source(kind: MetricFiles, place: str, with_events: set[PurePath]) -> Source
         return Source(
             kind=kind, place=place, stream=str(folder), label=folder.name, is_labelled=is_part and not is_time
         )
-    if kind is MetricFiles.trainer:  # checkpoint-500/: each has the history of those before
+    if (
+        kind is MetricFiles.trainer and PurePath(place).name == _STATE
+    ):  # checkpoint-500/: each has the history of those before
         folder = folder.parent if folder.name.startswith("checkpoint-") else folder
         return Source(kind=kind, place=place, stream=str(folder), label=folder.name)
     if kind is MetricFiles.mlflow:

@@ -1,4 +1,4 @@
-"""Tables as text: JSON lines, CSV as Lightning and Keras write it, and the `trainer_state.json` of transformers."""
+"""Tables as text: JSON lines, CSV as Lightning and Keras write it, and JSON, as transformers' `trainer_state.json`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hpcml.agent.metrics.reading import Damaged, Growing, Lines, Reading, values
 from hpcml.runs.files import open_inside, parse_json
 
 _LONGEST_HEADER_BYTES = 64 << 10
-_LARGEST_STATE_BYTES = 16 << 20  # of a trainer_state.json, which is read whole each time that it changes
+_STATE = "trainer_state.json"
+_LARGEST_STATE_BYTES = 16 << 20  # of a file that is read whole each time that it changes
 
 
 @dataclass(slots=True)
@@ -128,18 +129,24 @@ def _rows(lines: Sequence[str], separator: str) -> Sequence[Sequence[str]]:
 
 
 @dataclass(slots=True)
-class TrainerState:
-    """Follows the `log_history` of a trainer_state.json, which each checkpoint of a Trainer repeats whole."""
+class JsonFile:
+    """Follows a file that is written anew, whole: a trainer_state.json, or numbers by their names.
+
+    Of the first, the `log_history` is read, which each checkpoint of a Trainer repeats. Another file is a list of rows
+    (``[{"epoch": 0, "loss": 0.5}]``), has lists (``{"loss": [0.5, 0.4]}``), or is one row, read whenever it changed.
+    """
 
     root: Path
     path: Path
     problems: list[str] = field(default_factory=list)
     _seen: int = 0
     _stamp: tuple[int, int] = (0, 0)
+    _count: int = 0  # of rows that replaced each other
 
     def skip(self) -> None:
         """Begin behind what is there."""
         self.read()
+        self._count = 0
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the numbers that were not there before."""
@@ -152,14 +159,31 @@ class TrainerState:
         if len(content) > _LARGEST_STATE_BYTES:
             raise Damaged(f"has more than {_LARGEST_STATE_BYTES >> 20} MiB")
         try:
-            history = parse_json(content).get("log_history")
-        except (ValueError, AttributeError):
+            whole = parse_json(content)
+        except ValueError:
             return (), False  # it is being written
         self._stamp = stamp
-        rows = history if isinstance(history, list) else []
+        rows = _rows_of(whole, is_state=self.path.name == _STATE)
+        if rows is None:
+            self._count += 1
+            return list(values_of(whole, number=self._count - 1)), False
         found: list[Reading] = []
         for number, row in enumerate(rows[self._seen :], self._seen):
             if isinstance(row, dict):
                 found += values_of(row, number=number)
         self._seen = max(self._seen, len(rows))
         return found, False
+
+
+def _rows_of(whole: object, *, is_state: bool) -> Sequence[object] | None:
+    """Return the rows in a JSON value, none where it has no numbers by names; None where it is a row itself."""
+    if not isinstance(whole, dict):
+        return whole if isinstance(whole, list) and not is_state else []
+    if is_state or isinstance(whole.get("log_history"), list):
+        history = whole.get("log_history")
+        return history if isinstance(history, list) else []
+    lists = {name: values for name, values in whole.items() if isinstance(values, list)}
+    longest = max(map(len, lists.values()), default=0)
+    if longest == 0:
+        return None
+    return [{name: values[at] for name, values in lists.items() if at < len(values)} for at in range(longest)]
