@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hpcml.analysis.compare.factor import differing_settings, factor_name, setting_of
+from hpcml.analysis.compare.factor import differing_settings
 from hpcml.analysis.compare.objective import Yardstick, find_yardstick
 from hpcml.errors import ComparisonError
 from hpcml.model.query_results import Ranked, Ranking
 from hpcml.model.record_keys import is_measured, value_of
 from hpcml.model.records import RunRecord
+from hpcml.model.told_apart import factor_name, setting_of
 
 At = Literal["last", "best"]
 

@@ -27,6 +27,7 @@ def curves(places: Places, /, metric: str | None, points: int | None, form: str 
     from hpcml.cli.terminal import console, show
     from hpcml.commands.curves import curves_of
     from hpcml.commands.selection import Selection
+    from hpcml.model.told_apart import what_differs
     from hpcml.report import curves as report
 
     chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
@@ -36,6 +37,6 @@ def curves(places: Places, /, metric: str | None, points: int | None, form: str 
     elif form == "csv":
         say(report.curves_csv(found), nl=False)
     elif form == "md":
-        say(report.curves_markdown(found), nl=False)
+        say(report.curves_markdown(found, apart=what_differs(found.runs)), nl=False)
     else:
-        show(report.curves_table(found, console=console()))
+        show(report.curves_table(found, console=console(), apart=what_differs(found.runs)))

@@ -33,6 +33,7 @@ def runs(places: Places, /, columns: str | None, metric: str | None, form: str |
     from hpcml.cli.terminal import console, say_interrupted, show
     from hpcml.commands.runs import list_runs
     from hpcml.commands.selection import Selection
+    from hpcml.model.told_apart import what_differs
     from hpcml.report import runs as report
     from hpcml.report.runs import keys_in
 
@@ -49,9 +50,9 @@ def runs(places: Places, /, columns: str | None, metric: str | None, form: str |
     elif form == "csv":
         say(report.runs_csv(records), nl=False)
     elif form == "md":
-        say(report.runs_markdown(records, now=now, metric=metric), nl=False)
+        say(report.runs_markdown(records, now=now, metric=metric, apart=what_differs(records)), nl=False)
     elif records:
-        show(report.runs_table(records, console=console(), now=now, metric=metric))
+        show(report.runs_table(records, console=console(), now=now, metric=metric, apart=what_differs(records)))
     elif chosen.is_empty:
         say("no runs recorded here yet; hpcml run -n shows what a first one would do", err=True)
     else:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
 from hpcml.model.records import RunRecord
+from hpcml.model.told_apart import swept_settings
 from hpcml.paths import Places
 from hpcml.store import query
 
@@ -17,9 +18,12 @@ def list_runs(
     """Return the selected runs, oldest first unless the selection sorts otherwise.
 
     *columns* are settings or results to be shown; `StoreError` for one that no run ever had. *settings* are those that
-    a list has a use for, which then has only them of each run (`hpcml.store.query.find_runs`); None: everything.
+    a list has a use for, which then has only them of each run and what may tell the runs apart, for `what_differs`
+    (`hpcml.store.query.find_runs`); None: everything.
     """
     with answering(places) as store:
         collect(store, places)
         query.check_keys(store, columns)
+        if settings is not None:
+            settings = {*settings, *swept_settings(query.varied_keys(store))}
         return select(store, selection, settings=settings)

@@ -31,28 +31,30 @@ from hpcml.report.render.rows import value_csv, value_markdown, value_table, wid
 from hpcml.report.runs import last_value, metric_words, precision_words, short_uid, title
 from hpcml.report.text_charts import axes, sparkline
 
-_HEADINGS = ("run", "name", "precision", "seed", "", "first", "last", "min", "max")
-_LINE = 4  # the column of the line
+_NONE: Mapping[str, str] = {}
+_HEADINGS = ("run", "name", "settings", "precision", "seed", "", "first", "last", "min", "max")
+_SETTINGS, _LINE = 2, 5  # the columns of what tells runs apart, and of the line
 _WIDEST, _NARROWEST = 60, 12
 _DIGITS = 4
 _DISPENSABLE = ("name", "first", "seed")  # left out in this order where there is no room
 _DRAWN = 2  # what the table itself needs
 
 
-def curves_table(curves: Curves, *, console: Console) -> RenderableType:
-    """Return a line for each run with its curve, all drawn to the same scale.
+def curves_table(curves: Curves, *, console: Console, apart: Mapping[str, str] = _NONE) -> RenderableType:
+    """Return a line for each run with its curve, all drawn to the same scale; *apart* is by uid what tells a run apart.
 
     A curve is between 12 and 60 characters wide, as the console has room; other columns are left out first.
     """
-    taken = width_of(_headings(curves), _rows(curves, 0), digits=_DIGITS)
+    headings = _headings(curves, apart)
+    taken = width_of(headings, _rows(curves, 0, apart), digits=_DIGITS)
     width = max(_NARROWEST, min(_WIDEST, console.width - taken - _DRAWN))
-    rows = _rows(curves, width)
-    return value_table(_headings(curves), rows, console=console, dispensable=_DISPENSABLE, digits=_DIGITS)
+    rows = _rows(curves, width, apart)
+    return value_table(headings, rows, console=console, dispensable=_DISPENSABLE, digits=_DIGITS)
 
 
-def curves_markdown(curves: Curves) -> str:
-    """Return the curves as a Markdown table, each curve as a line of characters."""
-    return value_markdown(_headings(curves), _rows(curves, _WIDEST // 2))
+def curves_markdown(curves: Curves, *, apart: Mapping[str, str] = _NONE) -> str:
+    """Return the curves as a Markdown table, each curve as a line of characters; *apart* as in `curves_table`."""
+    return value_markdown(_headings(curves, apart), _rows(curves, _WIDEST // 2, apart))
 
 
 def curves_csv(curves: Curves) -> str:
@@ -73,24 +75,26 @@ def curves_json(curves: Curves) -> str:
     return json_text({"metric": curves.metric, "curves": listed})
 
 
-def _headings(curves: Curves) -> list[str]:
-    return [curves.metric if at == _LINE else heading for at, heading in enumerate(_HEADINGS)]
+def _headings(curves: Curves, apart: Mapping[str, str]) -> list[str]:
+    named = [curves.metric if at == _LINE else heading for at, heading in enumerate(_HEADINGS)]
+    return [heading for at, heading in enumerate(named) if at != _SETTINGS or apart]
 
 
-def _rows(curves: Curves, width: int) -> list[list[object]]:
+def _rows(curves: Curves, width: int, apart: Mapping[str, str]) -> list[list[object]]:
     steps, values = axes([curves.points[run.uid] for run in curves.runs])
     rows: list[list[object]] = []
     for run in curves.runs:
         points = curves.points[run.uid]
         line = sparkline(points, width=width, steps=steps, values=values)
-        rows.append([*_who(run, curves.runs), line, *_numbers(run.metrics.get(curves.metric), points)])
+        rows.append([*_who(run, curves.runs, apart), line, *_numbers(run.metrics.get(curves.metric), points)])
     return rows
 
 
-def _who(run: RunRecord, runs: Sequence[RunRecord]) -> list[object]:
+def _who(run: RunRecord, runs: Sequence[RunRecord], apart: Mapping[str, str]) -> list[object]:
     """Return what names a run in the table; the whole uid where another run's ends alike."""
     is_unique = sum(short_uid(other.uid) == short_uid(run.uid) for other in runs) == 1
-    return [short_uid(run.uid) if is_unique else run.uid, title(run), precision_words(run), run.seed]
+    settings = [apart.get(run.uid, "")] if apart else []
+    return [short_uid(run.uid) if is_unique else run.uid, title(run), *settings, precision_words(run), run.seed]
 
 
 def _numbers(summary: MetricSummary | None, points: Sequence[Point]) -> list[object]:

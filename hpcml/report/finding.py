@@ -70,7 +70,10 @@ def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
     if row.verdict != "inconclusive":
         return said
     if row.difference is not None and row.difference.has_no_spread:
-        return "no verdict, since the differences do not vary at all and no step of the metric is known"
+        return (
+            "no verdict, since the difference is the same for each seed, and nothing says how certain it is (see that "
+            "the program takes its seed, and report the metric with all its digits)"
+        )
     return _WORDS[row.verdict]
 
 

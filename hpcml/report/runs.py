@@ -119,10 +119,16 @@ def rows_of(runs: Sequence[RunRecord], keys: Sequence[str], *, now: float) -> li
 
 
 SHOWN_SETTINGS = ("model.name", "objective.metric")  # those that a table of runs has a use for
-_HEADINGS = ("run", "experiment", "name", "precision", "seed", "state", "cause", "", "wall", "age")
-_EXPERIMENT, _NAME, _PRECISION, _SEED, _STATE, _CAUSE, _METRIC, _WALL, _AGE = range(1, len(_HEADINGS))
+_NONE: Mapping[str, str] = {}
+_HEADINGS = ("run", "experiment", "name", "settings", "precision", "seed", "state", "cause", "", "wall", "age")
+_EXPERIMENT, _NAME, _SETTINGS, _PRECISION, _SEED, _STATE, _CAUSE, _METRIC, _WALL, _AGE = range(1, len(_HEADINGS))
 _RIGHT = (_SEED, _METRIC, _WALL, _AGE)
-_CUT = {_PRECISION: 19, _NAME: 10, _EXPERIMENT: 8}  # may end in an ellipsis, but not before so many characters
+_CUT = {
+    _SETTINGS: 24,
+    _PRECISION: 19,
+    _NAME: 10,
+    _EXPERIMENT: 8,
+}  # may end in an ellipsis, but not before so many characters
 _METRIC_TITLE = 12  # of its title so much is kept, of its values all
 _DISPENSABLE = (
     _AGE,
@@ -131,19 +137,29 @@ _DISPENSABLE = (
     _NAME,
     _SEED,
     _CAUSE,
+    _SETTINGS,
     _METRIC,
 )  # left out where there is no room, in this order
+_IF_ANY = (_SETTINGS, _CAUSE)  # columns that are there only where a run has something in them
 _STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
 
 
-def runs_table(runs: Sequence[RunRecord], *, console: Console, now: float, metric: str | None = None) -> RenderableType:
+def runs_table(
+    runs: Sequence[RunRecord],
+    *,
+    console: Console,
+    now: float,
+    metric: str | None = None,
+    apart: Mapping[str, str] = _NONE,
+) -> RenderableType:
     """Return a table with a line for each of *runs*, in their order; *metric* is by default each run's objective.
 
-    *now* is in unix seconds; an age counts from submission. In a narrow console names are cut and columns left out.
+    *now* is in unix seconds; an age counts from submission. *apart* is by uid what tells a run from the
+    others. In a narrow console names are cut and columns left out.
     """
     show_uid, metric = _uid_words(runs), metric or _reported_metric(runs)
     headings = [safe(heading) for heading in _headings(runs, metric)]
-    rows = [[safe(word) for word in _words(run, now, metric, show_uid)] for run in runs]
+    rows = [[safe(word) for word in _words(run, now, metric, show_uid, apart)] for run in runs]
     widths, gap = _lay_out(headings, rows, console.width)
     if sum(widths.values()) + gap * (len(widths) - 1) > console.width:  # nothing more can be left out: rich cuts
         return _cut_table(headings, rows, [run.state for run in runs], widths, gap if console.is_terminal else None)
@@ -216,7 +232,7 @@ def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: 
     whole = {
         column: max(cell_len(heading), of_words[column])
         for column, heading in enumerate(headings)
-        if column != _CAUSE or of_words[column]  # only where something failed
+        if column not in _IF_ANY or of_words[column]
     }
     if sum(whole.values()) + 2 * (len(whole) - 1) <= available:
         return whole, 2
@@ -230,19 +246,24 @@ def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: 
         if spare() < 0:
             widths.pop(column, None)
     for _ in range(spare()):
-        if cut := [column for column in (*_CUT, _METRIC) if widths.get(column, whole[column]) < whole[column]]:
+        if cut := [column for column in (*_CUT, _METRIC) if column in widths and widths[column] < whole[column]]:
             widths[min(cut, key=widths.__getitem__)] += 1
     return widths, 1
 
 
-def runs_markdown(runs: Sequence[RunRecord], *, now: float, metric: str | None = None) -> str:
-    """Return the table as Markdown, with whole uids."""
+def runs_markdown(
+    runs: Sequence[RunRecord], *, now: float, metric: str | None = None, apart: Mapping[str, str] = _NONE
+) -> str:
+    """Return the table as Markdown, with whole uids; *apart* as in `runs_table`."""
     from hpcml.report.render.markdown import markdown_table, safe_markdown  # noqa: PLC0415 - all kinds of documents
 
     metric = metric or _reported_metric(runs)
+    shown = [column for column in range(len(_HEADINGS)) if column != _SETTINGS or apart]
     headings = [safe_markdown(heading) for heading in _headings(runs, metric)]
-    rows = [[safe_markdown(word) for word in _words(run, now, metric, str)] for run in runs]
-    return "\n".join([*markdown_table(headings, rows, right=_RIGHT), ""])
+    rows = [[safe_markdown(word) for word in _words(run, now, metric, str, apart)] for run in runs]
+    right = [at for at, column in enumerate(shown) if column in _RIGHT]
+    picked = [[row[column] for column in shown] for row in (headings, *rows)]
+    return "\n".join([*markdown_table(picked[0], picked[1:], right=right), ""])
 
 
 def runs_json(runs: Iterable[RunRecord]) -> Iterator[str]:
@@ -332,12 +353,15 @@ def cause_words(run: RunRecord) -> str:
     return run.cause or ("incomplete" if run.incomplete else "")
 
 
-def _words(run: RunRecord, now: float, metric: str | None, show_uid: Callable[[str], str]) -> list[str]:
+def _words(
+    run: RunRecord, now: float, metric: str | None, show_uid: Callable[[str], str], apart: Mapping[str, str]
+) -> list[str]:
     since = submitted_at(run)
     return [
         show_uid(run.uid),
         run.experiment,
         title(run),
+        apart.get(run.uid, ""),
         precision_words(run),
         str(run.seed),
         run.state.value,

@@ -23,6 +23,7 @@ from hpcml.store.conditions import Condition, Every, meeting, sorted_by
 from hpcml.store.database import Database
 from hpcml.store.loading import RUNS, Where, is_below, load_curves, load_records, load_runs
 from hpcml.store.reading import Row, StoreReader
+from hpcml.store.settings import varied_settings
 
 _SHOWN = 5  # candidates in an error's one line
 _OPTIONS = frozenset({"experiment", "submission", "state"})  # by which runs are selected, beside --where
@@ -77,6 +78,12 @@ def find_runs(
         if sort is not None:
             ids = sorted_by(values(sort), ids, descending=descending)
         return load_runs(reading, ids[:limit], settings=settings)
+
+
+def varied_keys(store: Database) -> set[str]:
+    """Return the keys of the settings of which the store has several values."""
+    with store.reading() as reading:
+        return varied_settings(reading)
 
 
 def _selecting(experiment: str | None, states: Collection[State]) -> list[str]:

@@ -50,6 +50,11 @@ def known_settings(reading: StoreReader) -> set[str]:
     return set(reading.column(used))
 
 
+def varied_settings(reading: StoreReader) -> set[str]:
+    """Return the keys of the settings of which the store has several values."""
+    return set(reading.column("SELECT key FROM setting GROUP BY key HAVING COUNT(DISTINCT value) > 1"))
+
+
 def _decoded(
     reading: StoreReader, ids: Sequence[int], keys: Collection[str] | None
 ) -> defaultdict[int, list[tuple[str, Any]]]:

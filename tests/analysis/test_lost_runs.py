@@ -274,3 +274,35 @@ def test_a_run_that_diverged_is_lost_whoever_ended_it_then(state: State) -> None
 
     assert (cell.rows[1].verdict, cell.rows[1].n_nan) == ("unstable", 1)
     assert [each.reason for each in cell.excluded] == [f"{state}, and before that val_accuracy ended non-finite"]
+
+
+def test_runs_from_before_a_rule_was_set_make_no_comparison_of_their_own() -> None:
+    rule = [{"name": "val_accuracy", "pattern": "acc (?P<value>.*)"}]
+    read = [
+        replace(one, params={**one.params, "workload.metrics": rule})
+        for one in arm("fp32", [*TEN]) + arm("tf32", [value + value / 999 for value in TEN])
+    ]
+    before = [
+        replace(one, uid=f"{one.uid}0", metrics={}, params={**one.params, "workload.metrics": []})
+        for one in (*read, *arm("bf16", [*TEN]))
+    ]
+
+    (cell,) = compare([*read, *before], {}, LARGE).cells
+
+    rows = {row.level: row for row in cell.rows}
+    assert (rows["tf32"].verdict, rows["tf32"].n_ok, rows["tf32"].n_without_metric) == ("equivalent", 10, 10)
+    assert "workload.metrics" not in cell.where
+    assert [row.losses.n for row in cell.rows if row.losses is not None] == [0, 0, 0]
+    assert any("no metric of 10 of 10 runs was read" in flag for flag in rows["bf16"].flags)
+
+
+def test_runs_that_were_read_by_several_rules_stay_apart() -> None:
+    read = [
+        replace(
+            one, uid=f"{one.uid}{at}", params={**one.params, "workload.metrics": [{"name": "a", "pattern": pattern}]}
+        )
+        for at, pattern in enumerate(("a (?P<value>.*)", "b (?P<value>.*)"))
+        for one in arm("fp32", [*TEN]) + arm("tf32", [*TEN])
+    ]
+
+    assert len(compare(read, {}, LARGE).cells) == 2

@@ -42,6 +42,7 @@ class Arm:
     unfinished: tuple[RunRecord, ...]
     values: BySeed  # the metric; runs of one seed are averaged first, since the seed is the unit
     by_precision: bool = False  # its level is a precision: runs that computed in another one have no times of it
+    read_by: frozenset[str] = frozenset()  # how metrics were read of the runs of its cell that have one: `reading`
 
     @property
     def ended(self) -> tuple[RunRecord, ...]:
@@ -129,6 +130,11 @@ class ArmTimes:
     p5_s: BySeed
     p95_s: BySeed
     walls_s: BySeed
+
+
+def reading(run: RunRecord) -> str:
+    """Return by which settings metrics of *run* were read."""
+    return repr([run.params.get(f"workload.{key}") for key in ("metrics", "metrics_from")])
 
 
 def sort_runs(level: str, runs: Sequence[RunRecord], metric: str, *, by_precision: bool = False) -> Arm:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, natural, show, with_distinct_settings
+from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, natural, with_distinct_settings
 from hpcml.analysis.compare.fairness import differing, setting, settings_of
 from hpcml.analysis.compare.grid import LINEAR, NO_GRID, MetricScale, Resolution
 from hpcml.analysis.compare.to_target import Race, Reach
@@ -21,7 +21,9 @@ from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Level, ReportGroup
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
+from hpcml.model.told_apart import show
 
+_RULES = "workload.metrics"  # by which metrics are read of what a program prints
 Where = tuple[tuple[str, str], ...]
 
 
@@ -57,6 +59,9 @@ def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[st
         distinct = distinct if len(members) == len(runs) else with_distinct_settings(members)
         keys = differing(distinct, settings_of(distinct))
         splitting = [key for key in keys if allowed is not None and key not in allowed and not factor.owns(key)]
+        read = [run for run in members if run.metrics] if _RULES in splitting else []
+        if len({show(run.params.get(_RULES)) for run in read}) == 1:
+            splitting.remove(_RULES)  # runs of which nothing was read say nothing by other rules: they make no cell
         mixed = tuple(key for key in keys if key not in splitting)
         found += [
             CellRuns(where=where + more, runs=tuple(of), mixed=mixed) for more, of in _split(members, splitting).items()

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from hpcml.analysis.compare.arms import Arm, sort_runs
 from hpcml.analysis.compare.cells import group_runs
-from hpcml.analysis.compare.factor import SOFTWARE, Factor, find_factor, show
+from hpcml.analysis.compare.factor import SOFTWARE, Factor, find_factor
 from hpcml.analysis.compare.fairness import order_remarks, settings_of
 from hpcml.analysis.compare.looks import about, glances_at
 from hpcml.model.checklist import Attempts, Checklist, ChecklistAnswer, Hours
@@ -25,6 +25,7 @@ from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
+from hpcml.model.told_apart import show
 
 _REPRODUCE, _OPEN, _DETAILS, _STATISTICS, _COMPUTE = (f"NeurIPS {item}" for item in range(4, 9))
 _MLPERF_RUNS, _MLPERF_SYSTEM = "MLPerf Benchmark Results", "MLPerf General rules"

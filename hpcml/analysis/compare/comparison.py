@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hpcml.analysis.compare.arms import Arm, excluded, sort_runs
+from hpcml.analysis.compare.arms import Arm, excluded, reading, sort_runs
 from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells
 from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference, with_distinct_settings
 from hpcml.analysis.compare.fairness import Differences, clock_remarks, find_allowed, find_differences, order_remarks
@@ -150,6 +150,9 @@ def _look_at(factor: Factor, group: CellRuns, metric: str, *, has_target: bool) 
         level: sort_runs(level, by_level[level], metric, by_precision=by_precision)
         for level in sorted(by_level, key=factor.sort_key)
     }
+    if any(arm.without_metric for arm in arms.values()):
+        read_by = frozenset(reading(run) for arm in arms.values() for run in (*arm.ok, *arm.nan))
+        arms = {level: replace(arm, read_by=read_by) for level, arm in arms.items()}
     counted = [run for arm in arms.values() for run in arm.ok]
     distinct = with_distinct_settings(counted)
     may_stop_early = has_target or any(run.params.get("objective.target") is not None for run in distinct)

@@ -7,20 +7,18 @@ A factor is a config group (precision, model), a single setting (training.batch_
 from __future__ import annotations
 
 import difflib
-import json
 import re
-import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcml.errors import ComparisonError
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import ALIASES, PrecisionName
-from hpcml.model.record_keys import ARGUMENTS, setting_value
+from hpcml.model.record_keys import ARGUMENTS
 from hpcml.model.records import RunRecord
+from hpcml.model.told_apart import GROUPS, factor_name, setting_of, show, swept
 
-GROUPS = ("model", "data", "precision", "strategy", "layout", "cluster", "container")  # hpcml's config groups
 CELL_GROUPS = tuple(group for group in GROUPS if group != "precision")
 
 SOFTWARE = ("framework", "torch", "tensorflow", "keras", "jax", "jaxlib", "cuda", "cudnn", "nccl")  # facts
@@ -212,26 +210,16 @@ def _all(runs: Sequence[RunRecord]) -> str:
 def _differing(runs: Sequence[RunRecord]) -> list[str]:
     """Return a few of the settings but seeds in which *runs* differ, arguments of a user's own program first."""
     several = _several(runs)
-    swept = map(factor_name, _swept(several))
+    names = map(factor_name, swept(several))
     words = [key for key, values in several.items() if key == _COMMAND and _differ_beyond_seeds(values)]
     words += [key for key in several if key.startswith("workload.env.")]
-    return [name for name in (*swept, *words) if name not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
+    return [name for name in (*names, *words) if name not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
 
 
 def differing_settings(runs: Sequence[RunRecord]) -> list[str]:
     """Return the keys of a few settings in which *runs* differ, of those that are swept: never seeds and commands."""
-    keys = _swept(_several(runs))
+    keys = swept(_several(runs))
     return [key for key in keys if factor_name(key) not in _UNITS_OF_STATISTICS][:_MOST_NAMED]
-
-
-def factor_name(key: str) -> str:
-    """Return by which name runs that differ in the setting *key* are compared.
-
-    >>> factor_name("workload.args.lr"), factor_name("model.name"), factor_name("training.steps")
-    ('lr', 'model', 'training.steps')
-    """
-    group = key.removesuffix(".name")
-    return group if group in GROUPS else key.removeprefix(ARGUMENTS)
 
 
 def _several(runs: Sequence[RunRecord]) -> dict[str, set[str]]:
@@ -243,12 +231,6 @@ def _several(runs: Sequence[RunRecord]) -> dict[str, set[str]]:
     return {key: found for key, found in sorted(values.items()) if len(found) > 1}
 
 
-def _swept(keys: Collection[str]) -> list[str]:
-    own = [key for key in keys if key.startswith(ARGUMENTS)]
-    groups = [f"{group}.name" for group in GROUPS if f"{group}.name" in keys]
-    return [*own, *groups, *(key for key in keys if key.startswith(("training.", "resources.")))]
-
-
 def _differ_beyond_seeds(commands: Iterable[str]) -> bool:
     return len({_SEED_WORD.sub("", text) for text in commands}) > 1
 
@@ -256,15 +238,6 @@ def _differ_beyond_seeds(commands: Iterable[str]) -> bool:
 def _typed(factor: Factor, values: str) -> str:
     name = factor.key.removeprefix(ARGUMENTS)
     return f"{factor.name}={values}" if name == factor.key else f"args.{name}={values} -- PROGRAM ... {{{name}}}"
-
-
-def setting_of(run: RunRecord, key: str) -> object:
-    """Return the value of the setting *key* of *run*, None where it has none.
-
-    Numbers among the arguments of a user's own program are recorded as they were typed, and given as numbers: 1e-3 and
-    0.001 are one.
-    """
-    return setting_value(key, run.params.get(key))
 
 
 def find_reference(factor: Factor, levels: Sequence[str], wanted: str | None) -> str:
@@ -280,26 +253,6 @@ def find_reference(factor: Factor, levels: Sequence[str], wanted: str | None) ->
         near = suggest(wanted, levels)
         raise ComparisonError(f"reference {wanted} is none of {', '.join(levels)}{f'; {near}' if near else ''}")
     return wanted
-
-
-_LONG = 1e16  # from here on, a number is written with an exponent: not all of its digits mean something
-
-
-def show(value: object) -> str:
-    """Return a setting or a fact as one would type it; equal numbers look alike, and None is "not set".
-
-    >>> show(64.0), show(True), show([1, 2]), show(1e150), show("")
-    ('64', 'true', '[1, 2]', '1e+150', '""')
-    """
-    if isinstance(value, str):
-        return value or '""'
-    if value is None:
-        return "not set"
-    if isinstance(value, int | float) and _LONG <= abs(value) <= sys.float_info.max and float(value) == value:
-        return repr(float(value))
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return json.dumps(value, sort_keys=True, default=str)
 
 
 def natural(text: str) -> tuple[tuple[int, float, str], ...]:

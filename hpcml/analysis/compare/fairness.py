@@ -23,8 +23,6 @@ from hpcml.analysis.compare.factor import (
     PRECISION_EFFECTIVE,
     SOFTWARE,
     Factor,
-    setting_of,
-    show,
     suggest,
     with_distinct_settings,
 )
@@ -32,6 +30,7 @@ from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Discrepancy, Occurrence
 from hpcml.model.identity import changes_results
 from hpcml.model.records import RunRecord
+from hpcml.model.told_apart import setting_of, show
 
 _BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged over
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used

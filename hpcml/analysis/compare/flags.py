@@ -71,6 +71,10 @@ def _computing_flags(arm: Arm, found: Matchup | None) -> Iterator[str]:
 def _doubts(arm: Arm, terms: Terms) -> list[str]:
     """Return the flags about how many runs there are, and which are missing."""
     flags = _other_names(arm, terms.metric)
+    unread = len(unread_runs(arm))
+    if unread:
+        whole = len(arm.ok) + len(arm.without_value)
+        flags.append(f"no metric of {unread} of {whole} runs was read: they had other workload.metrics or metrics_from")
     if not arm.ok:
         return [*flags, "no run counts", *([_missing(arm)] if arm.incomplete else [])]
     reference = terms.reference
@@ -83,10 +87,6 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
         flags.append(f"n={n}: indicative only")
     if extra := len(arm.ok) - len(arm.values):
         flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
-    unread = len(unread_runs(arm))
-    if unread:
-        whole = len(arm.ok) + len(arm.without_value)
-        flags.append(f"no metric of {unread} of {whole} runs was read: they had other workload.metrics or metrics_from")
     if lost := len(arm.without_value) - unread:
         flags.append(f"{lost} of {len(arm.ok) + lost} ended runs do not count: the rest may be a lucky selection")
     flags += _shape_flags(arm, terms)

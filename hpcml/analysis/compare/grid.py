@@ -13,9 +13,10 @@ from itertools import pairwise
 from typing import Literal
 
 from hpcml.analysis.compare.arms import metric_value
-from hpcml.analysis.compare.factor import show, with_distinct_settings
+from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.errors import ComparisonError
 from hpcml.model.records import RunRecord
+from hpcml.model.told_apart import show
 
 _OFF_GRID = 1e-3  # of a step: values that were computed in FP32 lie so near
 _RECORDED = "metric_resolution."  # with the metric's name a fact, which programs may report

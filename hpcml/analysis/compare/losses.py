@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, by_seed, is_own_doing, metric_value
+from hpcml.analysis.compare.arms import Arm, by_seed, is_own_doing, metric_value, reading
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import claims_of, match
 from hpcml.analysis.exact import p_more, share_interval
@@ -32,17 +32,12 @@ def lost_runs(arm: Arm) -> list[RunRecord]:
 
 
 def unread_runs(arm: Arm) -> list[RunRecord]:
-    """Return the runs of *arm* of which no metric was read at all, by other settings than of those that have one.
+    """Return the runs of *arm* of which no metric was read at all, by other settings than of its cell's others.
 
     They went before somebody wrote a rule for what the program prints, or named its file: no doing of the arm's.
     """
     mute = [run for run in arm.without_metric if not run.metrics]
-    read_by = {_reading(run) for run in (*arm.ok, *arm.nan)} if mute else set()
-    return [run for run in mute if read_by and _reading(run) not in read_by]
-
-
-def _reading(run: RunRecord) -> str:
-    return repr([run.params.get(f"workload.{key}") for key in ("metrics", "metrics_from")])
+    return [run for run in mute if arm.read_by and reading(run) not in arm.read_by]
 
 
 def find_losses(arm: Arm, reference: Arm | None) -> Losses:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hpcml.analysis.compare.factor import show, suggest, with_distinct_settings
+from hpcml.analysis.compare.factor import suggest, with_distinct_settings
 from hpcml.errors import ComparisonError
 from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.records import RunRecord
+from hpcml.model.told_apart import show
 
 _NO_METRICS = "no metrics at all; workload.metrics reads those that a program prints, metrics_from those that it writes"
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from scipy import special  # not scipy.stats: it takes a second to import
 
-from hpcml.analysis.compare.factor import show
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import Interval
 from hpcml.model.identity import changes_results
@@ -28,6 +27,7 @@ from hpcml.model.own_program import is_own_program
 from hpcml.model.planning import Estimate, Forecast, Total, Wanted
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
+from hpcml.model.told_apart import show
 
 _CONFIDENCE = 0.95
 _LEAST_DF = 2  # with one, t is 12.7: an interval from minutes to days says nothing

@@ -20,7 +20,7 @@ from scipy import special  # not scipy.stats: it takes a second to import
 
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm, sort_runs
-from hpcml.analysis.compare.factor import Factor, find_factor, find_reference, natural, show
+from hpcml.analysis.compare.factor import Factor, find_factor, find_reference, natural
 from hpcml.analysis.compare.grid import find_resolution
 from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick
 from hpcml.analysis.sequential import FIRST_LOOK, look_sizes, saved_percent
@@ -28,6 +28,7 @@ from hpcml.errors import ComparisonError
 from hpcml.model.identity import changes_results
 from hpcml.model.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
 from hpcml.model.records import RunRecord
+from hpcml.model.told_apart import show
 
 COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table
 _MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the table, times the one asked for

@@ -14,11 +14,12 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from hpcml.analysis.compare import fairness
-from hpcml.analysis.compare.factor import GROUPS, Factor, natural, show
+from hpcml.analysis.compare.factor import Factor, natural
 from hpcml.errors import ComparisonError
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.records import RunRecord
 from hpcml.model.scaling import Kind
+from hpcml.model.told_apart import GROUPS, show
 from hpcml.units import one_or_many
 
 BATCH = "training.batch_size"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcml.analysis.compare.arms import by_seed, median_of
-from hpcml.analysis.compare.factor import GROUPS, natural
+from hpcml.analysis.compare.factor import natural
 from hpcml.analysis.scaling.cells import Settings, differing, settings_of
 from hpcml.analysis.scaling.points import Curves, StepCurves, share_of_a_step, why_no_speed
 from hpcml.analysis.statistics import INDICATIVE_BELOW
@@ -25,6 +25,7 @@ from hpcml.model.comparison import NOT_PROVEN
 from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.model.records import RunRecord, Usage
 from hpcml.model.state import State
+from hpcml.model.told_apart import GROUPS
 from hpcml.model.utilization import Attained, Attainment
 
 _TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.name, PrecisionName.fp64.name}

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from hpcml.analysis import sequential
 from hpcml.analysis.compare.cells import find_cells
-from hpcml.analysis.compare.factor import GROUPS, find_factor, find_levels, find_reference
+from hpcml.analysis.compare.factor import find_factor, find_levels, find_reference
 from hpcml.codec import encode
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import ComparisonError, ConfigError
@@ -17,6 +17,7 @@ from hpcml.model.looks import LookPlan, PlannedArm
 from hpcml.model.record_keys import ARGUMENTS
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
+from hpcml.model.told_apart import GROUPS
 
 LEAST_SEEDS = 5  # below there is one look, which is what a plain sweep has
 _OBJECTIVE = ("metric", "goal", "margin", "scale", "scale_at", "resolution", "worst")
