@@ -30,6 +30,7 @@ class Outcome:
     checkpointed: bool = False  # every rank left at a checkpoint, or had nothing left to do
     interrupted: bool = False  # by a signal from outside, whose cause this process cannot know
     codes: Sequence[int] = ()  # of the ranks; below zero: ended by that signal
+    stood_still_s: float = 0.0  # of its time, in which the agent did nothing either: the job was suspended, say
     most_held_mb: float | None = None  # memory that one process of the ranks held at most; None: none was started
 
     @property

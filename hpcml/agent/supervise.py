@@ -202,15 +202,21 @@ class _Watch:
         self.job.time_limit.ask(stood_still_s=self.stood_still_s)
         self.ask_at = now + self.job.time_limit.ask_every_s
 
-    def _heed_limit(self, now: float) -> None:
-        """Take a walltime that is another than before, and ask for it anew where that is due."""
+    def _note_standstill(self, now: float) -> bool:
+        """Add the time since the last look where nothing was done for so long; return whether that was so."""
         stood_still_s = now - self.ticked_at
         self.ticked_at = now
+        if stood_still_s <= _STOOD_STILL_S:
+            return False
+        self.stood_still_s += stood_still_s
+        return True
+
+    def _heed_limit(self, now: float) -> None:
+        """Take a walltime that is another than before, and ask for it anew where that is due."""
+        has_stood_still = self._note_standstill(now)
         if self.stop is not None:
             return
-        if has_stood_still := stood_still_s > _STOOD_STILL_S:
-            self.stood_still_s += stood_still_s
-            self.waits_for_limit = True
+        self.waits_for_limit = self.waits_for_limit or has_stood_still
         next_at = min(self.deadline, self._warn_at())
         if has_stood_still:
             self._ask_limit(now)
@@ -247,13 +253,14 @@ class _Watch:
             for number in self.inbox.wait(self._due() - now):
                 self._receive(number)
             on_tick()
+        self._note_standstill(time.monotonic())  # it ended as soon as both woke
         if self.stop is None and (failure := first_failure(codes)):
             self._hear_out(failure[1])
         wall_s = time.monotonic() - self.started
         self._end_what_is_left()
         ended = self.job.codes([code for code in codes if code is not None])
         outcome = judge(ended, self.stop, warned=self.warned, wall_s=wall_s)
-        return replace(outcome, most_held_mb=self.most_held_mb)
+        return replace(outcome, stood_still_s=self.stood_still_s, most_held_mb=self.most_held_mb)
 
     def _end_what_is_left(self) -> None:
         """Kill what the ranks have left behind; of a program that was not stopped, journal what was still at work."""

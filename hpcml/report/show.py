@@ -62,7 +62,7 @@ def run_details(
     counting = _that_count(events)
     parts += _section("missing", {**dict(_missing(run)), **_unread(counting)})
     parts += _section("precision", dict(precision_words(run, counting)))
-    parts += _section("times", dict(_times(run, zone)))
+    parts += _section("times", {**dict(_times(run, zone)), "stood still": _stood_still(counting)})
     attempts = attempts_of(events)
     if any(attempt.number for attempt in attempts) or any(attempt.checkpoints for attempt in attempts):
         parts += [_title("attempts"), _indent(_attempts(attempts, console))]
@@ -207,6 +207,17 @@ def _times(run: RunRecord, zone: tzinfo | None) -> Iterator[tuple[str, object]]:
     for name, moment in (("started", run.t_start), ("ended", run.t_end)):
         yield name, None if moment is None else _moment(moment, zone)
     yield "wall time", duration(run.wall_s) or None
+
+
+def _stood_still(events: Sequence[StoredEvent]) -> str | None:
+    """Return in how much of the wall time of the attempts that count nothing went on; None for none."""
+    of_attempt: dict[int, float] = {}
+    for event in events:
+        seconds = event.details.get("stood_still_s") if event.name == EventName.ATTEMPT_ENDED else None
+        if isinstance(seconds, int | float):
+            of_attempt[event.attempt] = max(seconds, of_attempt.get(event.attempt, 0.0))
+    total_s = sum(of_attempt.values())
+    return f"{duration(total_s)} of the wall time: suspended, or held up by its node" if total_s else None
 
 
 def _said(word: tuple[Known, float] | None, zone: tzinfo | None) -> str | None:

@@ -596,6 +596,8 @@ def test_a_job_that_was_suspended_has_the_time_that_its_scheduler_says_is_left(
         (run_dir.path / "go").touch()
 
     process.wait(300)
-    assert told(run_dir, "attempt_ended")[0]["state"] == state
+    (end,) = told(run_dir, "attempt_ended")
+    assert end["state"] == state
+    assert 7 <= end["stood_still_s"] <= min(9, end["wall_s"])
     suspended = [limit["suspended_s"] for limit in told(run_dir, "time_limit")]
     assert [7 <= seconds <= 9 for seconds in suspended] == ([True] if state == "COMPLETED" else [])

@@ -340,3 +340,17 @@ def test_products_of_an_attempt_that_does_not_count_are_none_of_the_runs() -> No
     assert "1 window, to step 3;" in said
     assert "100 % fp32 forward" in said
     assert "tf32 forward" not in said
+
+
+def test_the_time_for_which_a_run_stood_still_is_told_beside_its_wall_time() -> None:
+    end = {"state": "COMPLETED", "wall_s": 63.0}
+    started = event(writer="agent", name="attempt_started", details={"node": 0})
+    ends = [
+        event(writer=writer, name="attempt_ended", details={**end, "stood_still_s": seconds})
+        for writer, seconds in (("agent", 20.0), ("agent-node1", 30.0))  # the same pause, seen on two nodes
+    ]
+
+    told = " ".join(details(run(), events=[started, *ends]).split())
+
+    assert "stood still 30s of the wall time: suspended, or held up by its node" in told
+    assert "stood still" not in details(run(), events=[started])
