@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.cli.command_line import Hpcml
 
 SLOW = """
@@ -14,18 +16,20 @@ from hpcml.cli.start import main
 
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == "hpcml.cli.main":
+        if name == module:
             print("loading", flush=True)
             time.sleep(60)
 
 sys.meta_path.insert(0, Slow())
+module = sys.argv.pop(1)
 main()
 """
 
 
-def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_traceback(hpcml: Hpcml) -> None:
+@pytest.mark.parametrize("module", ["hpcml.bundled_commands", "hpcml.cli.main"])
+def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_traceback(hpcml: Hpcml, module: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, "runs"],
+        [sys.executable, "-c", SLOW, module, "runs"],
         env=hpcml.environ,
         cwd=hpcml.cwd,
         stdout=subprocess.PIPE,
