@@ -37,6 +37,9 @@ _JOINED = re.compile(r"(?s)(?P<prefix>(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@
 _SHORT_JOINED = re.compile(r"(?P<prefix>-(?P<name>[A-Za-z]))(?P<value>[^A-Za-z-].*)")  # -b8,16
 _FLAG_AND_VALUE = re.compile(r"--?[A-Za-z][\w.-]*\s")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_KEY = re.compile(
+    r"[A-Z][A-Z0-9_]+(?:\.[A-Z][A-Z0-9_]*)*"
+)  # of yacs, whose settings are bare words: SOLVER.BASE_LR 0.1
 _OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
 _PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
 _INTERPRETER = re.compile(r"(?:ba|z|da|k|fi)?sh|(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua)[\d.]*")
@@ -316,7 +319,8 @@ class _Reading:
             if joined is not None:
                 prefix, name, value = joined["prefix"], joined["name"], joined["value"]
             else:
-                prefix, name, value = "", flag.lstrip("-") if flag else f"arg{position}", word
+                prefix, value = "", word
+                name = _own_name(word) or (flag.lstrip("-") if flag else _place_name(words, position))
             following = words[position + 1] if position + 1 < len(words) else "-"
             if value.endswith(",") and value[:-1] and not following.startswith("-"):
                 raise ConfigError(
@@ -326,6 +330,22 @@ class _Reading:
             template.append(prefix + (values[0] if len(values) == 1 else self.sweep(name, values, word)))
             flag = None
         return template
+
+
+def _own_name(word: str) -> str | None:
+    """Return the name of the flag that *word* has with and without "no"; None where it is anything else.
+
+    >>> _own_name("--bn,--no-bn"), _own_name("--fp16,--bf16"), _own_name("1,2")
+    ('bn', None, None)
+    """
+    flags = _split(word)
+    names = {re.sub("^no[-_]", "", flag.lstrip("-")) for flag in flags}
+    return names.pop() if len(names) == 1 < len(flags) and all(map(_FLAG.fullmatch, flags)) else None
+
+
+def _place_name(words: Sequence[str], position: int) -> str:
+    """Return what the values of the word at *position* are called, which stands behind no flag: by a key before it."""
+    return words[position - 1] if _KEY.fullmatch(words[position - 1]) else f"arg{position}"
 
 
 def _values(text: str, word: str, most: int) -> list[str]:

@@ -44,6 +44,17 @@ def test_without_a_sweep_the_words_are_exactly_those_that_were_typed(words: list
         ("python m.py lr=1,2 +model.x=3,4", "lr={lr} +model.x={model.x}", {"lr": ("1", "2"), "model.x": ("3", "4")}),
         ("python m.py -5,-3", "{arg2}", {"arg2": ("-5", "-3")}),
         ("python m.py -p lr 0.1,0.2", "-p lr {arg4}", {"arg4": ("0.1", "0.2")}),
+        (
+            "python m.py SOLVER.BASE_LR 0.1,0.2 MAX 3",
+            "SOLVER.BASE_LR {SOLVER.BASE_LR} MAX 3",
+            {"SOLVER.BASE_LR": ("0.1", "0.2")},
+        ),
+        ("python m.py -x --opts TRAIN.LR 1,2", "-x --opts TRAIN.LR {TRAIN.LR}", {"TRAIN.LR": ("1", "2")}),
+        ("python m.py A 1,2", "A {arg3}", {"arg3": ("1", "2")}),
+        ("python m.py --bn,--no-bn", "{bn}", {"bn": ("--bn", "--no-bn")}),
+        ("python m.py -v --bn,--no-bn", "-v {bn}", {"bn": ("--bn", "--no-bn")}),
+        ("python m.py --no_amp,--amp x", "{amp} x", {"amp": ("--no_amp", "--amp")}),
+        ("python m.py --fp16,--bf16", "{arg2}", {"arg2": ("--fp16", "--bf16")}),
         ("python m.py --learning-rate 1,2", "--learning-rate {learning-rate}", {"learning-rate": ("1", "2")}),
         ("python m.py --betas '[0.9,0.99],[0.8,0.9]'", "--betas {betas}", {"betas": ("[0.9,0.99]", "[0.8,0.9]")}),
         ("python m.py --names '\"a,b\",c'", "--names {names}", {"names": ('"a,b"', "c")}),
@@ -122,7 +133,14 @@ def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "flag",
-    ["--seed_everything 0..2", "--system.seed=0..2", "--random-state 0..2", "+trainer.seed=0..2", "RNG_SEED=0..2"],
+    [
+        "--seed_everything 0..2",
+        "--system.seed=0..2",
+        "--random-state 0..2",
+        "+trainer.seed=0..2",
+        "RNG_SEED=0..2",
+        "SOLVER.SEED 0..2",
+    ],
 )
 def test_a_swept_seed_is_the_seed_of_the_run_whatever_the_program_calls_it(flag: str, tmp_path: Path) -> None:
     points = composed(f"python m.py --lr 1,2 {flag}", "-m", project=tmp_path)
