@@ -9,24 +9,30 @@ from hpcml.model.choices import Goal
 
 _LESS = re.compile(
     r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|ter|fid|kid|bp[bc]|"
-    r"ece|brier|time|latency|energy|power|runtime|duration|divergence|kl|regret|memory|cost|s|ms|us|ns|k?j|k?w|"
-    r"sec|secs|seconds?|minutes?|hours?"
+    r"ece|brier|time|elapsed|latency|energy|power|runtime|walltime|duration|divergence|kl|regret|residual|memory|cost|"
+    r"s|secs?|seconds?|minutes?|hours?|ms|us|ns|k?j|k?w"
 )
 _MORE = re.compile(
-    r"\w*acc|accuracy|precision|recall|f1|auc|auroc|ap|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rewards?|r2|top\d*|"
-    r"speedup|throughput|t?flops|likelihood"
+    r"\w*acc|accuracy|precision|recall|f1|auc|auroc|ap|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rew|rewards?|returns?|"
+    r"r2|top\d*|speedup|throughput|bandwidth|fom|fps|sps|[kmgtpe]?flops?|[mg]?teps|likelihood"
 )
 _SCORE = "score"  # more is better, unless another word says of what: brier_score
 _TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood
 _COUNTS = frozenset({"epochs", "steps", "iterations", "samples", "updates"})  # until something is reached
-_RATE = re.compile(r"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour)$", re.IGNORECASE)  # samples_per_s
+_COUNTED = r"(?:[kmg]i?b|bytes|tok|tokens|words|samples|images|frames|steps|its?|[kmgtpe]?flops?|[kmgtpe]?ops)"
+# samples_per_s, GFLOP/s, GFLOPs and, as a rule may call what is printed as tok/s, tok_s
+_RATE = re.compile(
+    r"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour)$"
+    rf"|(?<![A-Za-z]){_COUNTED}_(?:s|sec)$|(?<![A-Za-z])[kmgtpe]flops?$",
+    re.IGNORECASE,
+)
 _WORD = re.compile(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])[0-9]*|[0-9]+")
 
 
 def goal_by_name(metric: str) -> Goal | None:
     """Return the direction that the words of the name *metric* tell, the last of them first; None where none does.
 
-    >>> [goal and goal.name for goal in map(goal_by_name, ["valid_ppl", "topAcc", "time_s", "samples_per_s", "depth"])]
+    >>> [goal and goal.name for goal in map(goal_by_name, ["valid_ppl", "topAcc", "time_s", "mb_s", "depth"])]
     ['min', 'max', 'min', 'max', None]
     >>> [goal and goal.name for goal in map(goal_by_name, ["neg_log_loss", "time_to_accuracy", "text_to_image_fid"])]
     ['max', 'min', 'min']

@@ -35,6 +35,17 @@ def with_study(tmp_path: Path) -> Path:
         (["data=line"], "min"),
         (["-m", "seed=0", "objective.metric=train_loss"], "min"),
         (["objective.metric=images_per_s"], "max"),
+        (["data=line", "objective.metric=achieved_tok_s"], "max"),  # a rule's name of what is printed as tok/s
+        (["data=line", "objective.metric=best_rate_mb_s"], "max"),
+        (["data=line", "objective.metric=GFLOPs"], "max"),
+        (["data=line", "objective.metric=gflops"], "max"),
+        (["data=line", "objective.metric=charts/SPS"], "max"),
+        (["data=line", "objective.metric=charts/episodic_return"], "max"),
+        (["data=line", "objective.metric=rollout/ep_rew_mean"], "max"),
+        (["objective.metric=step_time_s"], "min"),
+        (["objective.metric=elapsed"], "min"),
+        (["objective.metric=final_residual"], "min"),
+        (["objective.metric=total_secs"], "min"),
     ],
 )
 def test_a_metric_that_is_chosen_has_the_goal_of_its_name(words: list[str], goal: str, tmp_path: Path) -> None:
