@@ -365,9 +365,10 @@ def _without_objective(launched: Sequence[Launched], glimpses: Sequence[Glimpse]
     metric, glimpse = silent[0]
     names = sorted(glimpse.latest)
     listed = ", ".join([*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])])
+    name = shlex.quote(names[0]) if len(names) == 1 else "NAME"
     return (
         f"{len(silent)} of {len(launched)} runs reported no {metric}, by which hpcml compare judges, but {listed}: "
-        f"objective.metric=NAME says which it is"
+        f"objective.metric={name} says which it is, and --metric {name} judges these"
     )
 
 

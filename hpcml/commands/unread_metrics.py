@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import pairwise, takewhile
+from itertools import pairwise, product, takewhile
 from pathlib import PurePath
 
 from hpcml.commands.logs import last_printed
@@ -29,16 +30,27 @@ _CELLS = re.compile(r"[^\s|]+")
 _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?|\d+/\d+|nan", re.IGNORECASE)
 _STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
-_MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|reward|return|bleu|f1|auc|iou|map|mse|mae|rmse"
-_OF_WHAT = r"(?: +(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=]|\bis\b:?|\bwas\b:?)"
-# A name that ends in a word for what is measured, and a number: "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000";
-# or goes on: "Accuracy of the network on the 10000 test images: 54 %", "The RMSE of prediction is: 0.445".
-_LINE = re.compile(
-    rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?"
-    rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{_MEASURED})(?:@\d+)?[\"']?(?:{_OF_WHAT})? *)"
-    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
-    re.IGNORECASE,
-)
+_REWARD = r"rew|reward|rew\w*_mean|\w*return"
+_MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse"
+_RATE = r"fom|[kmgtpe]?flops?(?:/s)?|bandwidth|throughput|[a-z]+/s(?:ec|econd)?"  # what benchmarks are judged by
+_OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|]|\bis\b:?|\bwas\b:?)"
+
+
+def _line(measured: str) -> re.Pattern[str]:
+    """Return what finds a name that ends in a word for what is *measured*, and a number.
+
+    "Test set loss: 309.8", "val_acc=0.93", "Acc@1 0.000", "episodic_return=[16.]"; or the name goes on: "Accuracy of
+    the network on the 10000 test images: 54 %", "The RMSE of prediction is: 0.445".
+    """
+    return re.compile(
+        rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?"
+        rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{measured})(?:@\d+)?[\"']?(?:{_OF_WHAT})? *)"
+        r"\[?[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
+        re.IGNORECASE,
+    )
+
+
+_KINDS = (_line(_REWARD), _line(_MEASURED), _line(_RATE))  # where there is a reward, a loss is a means to it
 
 
 def advice(mute: Sequence[Launched]) -> str:
@@ -49,36 +61,31 @@ def advice(mute: Sequence[Launched]) -> str:
         named = lasting if re.fullmatch(r"[\w./*-]+", lasting, re.ASCII) else f'"{lasting}"'  # Hydra asks for quotes
         return f"workload.metrics_from='[auto,{named}]' reads the file that it wrote"
     printed = last_printed(launched.run_dir)
-    if rule := suggested_rule(printed) or rule_of_table(printed):
-        return f"workload.metrics='[{rule}]' reads one from what it printed"
+    if found := suggested_rule(printed):
+        rule, name = found
+        asked = launched.manifest.run.objective.metric
+        judged = "" if name.strip('"') == asked else f", and objective.metric={shlex.quote(name)} judges by it"
+        return f"workload.metrics='[{rule}]' reads one from what it printed{judged}"
+    if rule_of_rows := rule_of_table(printed):
+        return f"workload.metrics='[{rule_of_rows}]' reads one from what it printed"
     return (
         "workload.metrics='[{pattern: \"loss (?P<value>\\S+)\", name: loss}]' reads one from what a program prints, "
         "and hpcml_client reports any"
     )
 
 
-def suggested_rule(printed: str) -> str | None:
-    """Return a rule for the last line of *printed* that looks like a metric; None where none does.
+def suggested_rule(printed: str) -> tuple[str, str] | None:
+    """Return a rule for the last line of *printed* that looks like a metric, and its name; None where none does.
 
-    Of that line it is the last one, and one of the training only where there is no other.
+    Of that line it is the last one, and one of the training only where there is no other. A line with a reward comes
+    before one with a loss, and a rate is one where nothing else is.
     Where it would take values of other lines too ("Training: loss 2.1" and "Validation: loss 2.3"), it begins with a
     word that tells this one.
     """
     lines = [line[-_LONGEST:] for line in printed_lines(printed)]
-    for line in reversed(lines):
-        for found in sorted(_LINE.finditer(line), key=_is_of_interest, reverse=True):
-            plain = found["before"].lstrip()
-            words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub("[\"']", ".", plain)))
-            plain = re.sub(r"(?<= )\d+\b", "", plain)
-            value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
-            heads = [one[: other.start()] for one in lines for other in re.finditer(words, one)]
-            if word := _telling_word(line[: found.start("before")], heads):
-                words, plain = f"{word}.*{words}", f"{word} {plain}"
-            elif any(re.search(r"\w$", head) for head in heads):  # the end of another name
-                words = rf"\b{words}"
-            name = re.sub(r"_(?:is|was)$", "", re.sub(r"\W+", "_", plain).strip("_").lower())
-            named = name if name.isascii() else f'"{name}"'
-            return f'{{pattern: "{words}(?P<value>{value})", name: {named}}}'
+    for kind, line in product(_KINDS, reversed(lines)):
+        for found in sorted(kind.finditer(line), key=_is_of_interest, reverse=True):
+            return _rule(line, found, lines)
     return None
 
 
@@ -99,6 +106,23 @@ def rule_of_table(printed: str) -> str | None:
                 groups[0] = r"(?P<step>\d+)\S*"
             return f'{{pattern: "^[ |]*{"[ |]+".join(groups)}[ |]*$"}}'
     return None
+
+
+def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, str]:
+    """Return the rule that reads what was *found* in *line*, and nothing else of *lines*, and its name."""
+    plain = found["before"].lstrip()
+    words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub("[\"'|]", ".", plain)))
+    plain = re.sub(r"(?<= )\d+\b", "", plain)
+    value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
+    heads = [one[: other.start()] for one in lines for other in re.finditer(words, one)]
+    if word := _telling_word(line[: found.start("before")], heads):
+        words, plain = f"{word}.*{words}", f"{word} {plain}"
+    elif any(re.search(r"\w$", head) for head in heads):  # the end of another name
+        words = rf"\b{words}"
+    spoken = re.sub(r"/(?=s(?:ec|econd)?\b)", "_per_", plain)  # tok/s is a rate, which tok_s is not
+    name = re.sub(r"_(?:is|was|rating_of)$", "", re.sub(r"\W+", "_", spoken).strip("_").lower())
+    named = name if name.isascii() else f'"{name}"'
+    return f'{{pattern: "{words}(?P<value>{value})", name: {named}}}', named
 
 
 def _is_of_interest(found: re.Match[str]) -> tuple[bool, int]:

@@ -1,6 +1,7 @@
 """``hpcml run -- program``: a program of one's own, behind two dashes."""
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -95,9 +96,22 @@ def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcm
     other, chosen = hpcml("run", *program), hpcml("run", "objective.metric=acc", *program)
 
     assert (other.returncode, chosen.returncode) == (0, 0), other.stderr
-    told = "1 of 1 runs reported no val_accuracy, by which hpcml compare judges, but acc: objective.metric=NAME says"
+    told = "1 of 1 runs reported no val_accuracy, by which hpcml compare judges, but acc: objective.metric=acc says"
     assert told in other.stderr
+    assert "and --metric acc judges these" in other.stderr
     assert "reported no" not in chosen.stderr
+
+
+def test_what_is_advised_for_a_printed_metric_reads_it_and_judges_by_it_when_it_is_typed(hpcml: Hpcml) -> None:
+    program = ["--", "echo", "FOM  =  32.76 (z/s)"]
+
+    mute = hpcml("run", *program)
+    advised = re.search(r"workload.metrics='(.+)' reads .*, and (objective.metric=\w+) judges by it", mute.stderr)
+    assert advised is not None, mute.stderr
+    told = hpcml("run", f"workload.metrics={advised[1]}", advised[2], *program)
+
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "fom 32.76" in told.stdout
 
 
 def test_a_rule_that_matched_no_line_is_named_at_the_end(hpcml: Hpcml) -> None:

@@ -25,12 +25,18 @@ PRINTED = {
     "Accuracy of the network on the 10000 test images: 54 %": ("accuracy_of_the_network_on_the_test_images", "54"),
     "loss after 20 steps was 0.5": ("loss_after_steps", "0.5"),
     "Epoch 2 perte_validée loss: 0.25": ("perte_validée_loss", "0.25"),
+    "Step   19: train CrossEntropyLoss | 0.25": ("train_crossentropyloss", "0.25"),
+    "global_step=512, episodic_return=[16.]": ("episodic_return", "[16.]"),
+    "Grind time (us/z/c)  =  30.52 (per dom)\nFOM                  =  32.76 (z/s)": ("fom", "32.76"),
+    "HPCG result is VALID with a GFLOP/s rating of=0.48": ("hpcg_result_is_valid_with_a_gflop_per_s", "0.48"),
+    "achieved tok/s: 512.5": ("achieved_tok_per_s", "512.5"),
+    "epoch 2 loss 0.5 throughput: 812.5 img/s": ("loss", "0.5"),
     "loss of precision in 3 layers: 7\nmean loss 0.25": ("mean_loss", "0.25"),
 }
 
 
 def test_a_rule_is_suggested_that_reads_the_last_value_printed(tmp_path: Path) -> None:
-    suggested = ", ".join(str(suggested_rule(printed)) for printed in PRINTED)
+    suggested = ", ".join((suggested_rule(printed) or ("none", ""))[0] for printed in PRINTED)
 
     (point,) = compose_from_cli(["workload.command=true", f"workload.metrics=[{suggested}]"], project=tmp_path)
 
@@ -96,17 +102,23 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
             "eval_error",
             ["0.2", "0.12"],
         ),
+        (
+            2 * "|    ep_rew_mean      | 22.3     |\n|    loss             | 5.1      |\n",
+            "ep_rew_mean",
+            ["22.3", "22.3"],
+        ),
+        ("loss: 0.5\nachieved tok/s: 812.5\n", "loss", ["0.5"]),
         ("epoch 1 val/loss: 0.5 val/acc: 0.7\n", "val_acc", ["0.7"]),
         ("Train Epoch: 1 [0/9]\tLoss: 2.3\nTest: Loss: 2.1\n", "test_loss", ["2.1"]),
     ],
 )
 def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, values: list[str], tmp_path: Path) -> None:
-    suggested = f"workload.metrics=[{suggested_rule(printed)}]"
+    rule_text, called = suggested_rule(printed) or ("", "")
 
-    (point,) = compose_from_cli(["workload.command=true", suggested], project=tmp_path)
+    (point,) = compose_from_cli(["workload.command=true", f"workload.metrics=[{rule_text}]"], project=tmp_path)
 
     (rule,) = point.run.workload.metrics
-    assert rule.name == name
+    assert rule.name == called == name
     assert [found["value"] for found in re.finditer(rule.pattern, "\n".join(printed_lines(printed)))] == values
 
 
@@ -117,4 +129,6 @@ def test_nothing_is_suggested_where_no_line_looks_like_a_metric(printed: str) ->
 
 @pytest.mark.parametrize("line", ["word " * 6000, "a" * 30000, "loss " * 6000], ids=["words", "letters", "names"])
 def test_a_line_without_end_is_looked_at_in_no_time(line: str) -> None:
-    assert suggested_rule(f"val_acc=0.93\n{line}") == r'{pattern: "val_acc=(?P<value>\S+)", name: val_acc}'
+    rule = r'{pattern: "val_acc=(?P<value>\S+)", name: val_acc}'
+
+    assert suggested_rule(f"val_acc=0.93\n{line}") == (rule, "val_acc")
