@@ -45,19 +45,45 @@ def comparison_document(
 
     A cell has the runs that are alike in everything but the compared setting, and a row for each of its values. Of the
     remarks at most three are shown, those that change what a reader should think; *explain* shows all, and the chart.
+    Cells of which nothing is to be told are counted in a line.
     *quantities* makes the columns, in the order of CSV; a test gives its own.
     """
     warning = closing(comparison)
     told = [(cell, quantities(comparison, cell)) for cell in comparison.cells]
+    beside = {} if explain else _beside(comparison)
+    left_out = f"left out: {'; '.join(dict.fromkeys(beside.values()))}: --explain shows them" if beside else None
     return Document(
         introduction=introduction(comparison),
         sections=[
-            *(_cell(comparison, cell, its, explain=explain) for cell, its in told),
+            *(_cell(comparison, cell, its, explain=explain) for cell, its in told if id(cell) not in beside),
+            *([Section(heading="", parts=[Paragraph(text=left_out)])] if left_out is not None else []),
             *([Section(heading="", parts=[Paragraph(text=warning)])] if warning is not None and explain else []),
         ],
         record=_record(comparison, told),
         lines=[flat_line(its, row) for cell, its in told for row in cell.rows],
     )
+
+
+def _beside(comparison: Comparison) -> dict[int, str]:
+    """Return what is said of all cells of runs that have nothing to do with the question, by the `id` of each.
+
+    That is of runs, often of another program, that have no such setting, or that completed and never recorded the
+    metric. Empty where these are all cells.
+    """
+    unset = [cell for cell in comparison.cells if [row.level for row in cell.rows] == ["not set"]]
+    mute = [
+        cell
+        for cell in comparison.cells
+        if cell not in unset and all(row.n_without_metric == row.n_selected for row in cell.rows)
+    ]
+    if len(unset) + len(mute) == len(comparison.cells):
+        return {}
+    kinds = ((unset, f"without {comparison.by}"), (mute, f"that recorded no {comparison.metric}"))
+    said: dict[int, str] = {}
+    for cells, why in kinds:
+        n = sum(row.n_selected for cell in cells for row in cell.rows)
+        said |= {id(cell): f"{n} run{'s'[: n != 1]} {why}" for cell in cells}
+    return said
 
 
 def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]], *, explain: bool) -> Section:
@@ -180,10 +206,12 @@ def _levels(levels: Sequence[str], cell: Cell) -> str:
 def introduction(comparison: Comparison) -> str:
     """Return a sentence with the compared setting, the metric and its direction."""
     way = "higher" if comparison.goal == "max" else "lower"
-    guess = ", guessed from its name: say --goal if that is wrong" if comparison.goal_source == "metric name" else ""
     told = goal_by_name(comparison.metric)
-    if guess and told is None:
-        guess = ", as is taken where nothing tells: say --goal if that is wrong"
+    guess = ""
+    if comparison.goal_source == "metric name" and told is not None:
+        guess = ", guessed from its name: say --goal if that is wrong"
+    elif comparison.goal_source == "metric name":
+        guess = ", taken for granted, as its name tells nothing: say --goal if that is wrong"
     if comparison.goal_source == "config" and told is not None and told.name != comparison.goal:
         guess = f", as objective.goal says; by its name it is not: --goal {told.name} turns it"
     return f"{comparison.n_runs} runs by {comparison.by} · {comparison.metric}: last value, {way} is better{guess}"

@@ -67,3 +67,19 @@ def test_a_goal_that_contradicts_the_name_is_warned_about_unless_it_was_typed(
     assert warned() == [told]
     assert warned("objective.goal=max") == []
     assert warned("objective.goal=min") == []
+
+
+def test_that_nothing_tells_which_way_a_typed_metric_is_better_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(*words: str) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            plan_all(compose_from_cli(words, project=tmp_path, program=PROGRAM), look_around({}))
+        return [record.getMessage() for record in caplog.records if "objective.goal" in record.getMessage()]
+
+    told = "objective.goal=max, and the name depth tells nothing of it: say objective.goal=min or max"
+    assert warned("objective.metric=depth") == [told]
+    assert warned("objective.metric=depth", "objective.goal=max") == []
+    assert warned("objective.metric=val_loss") == []
+    assert warned() == []

@@ -317,12 +317,40 @@ def test_a_guessed_goal_is_said_to_be_guessed() -> None:
     assert "guessed from its name" in comparison_text(replace(comparison(), goal="min", goal_source="metric name"))
 
 
+def test_a_goal_of_which_the_name_tells_nothing_is_not_said_to_be_guessed_from_it() -> None:
+    text = " ".join(comparison_text(replace(comparison(), metric="depth", goal_source="metric name")).split())
+
+    assert "guessed from its name" not in text
+    assert "higher is better, taken for granted, as its name tells nothing: say --goal if that is wrong" in text
+
+
 def test_a_goal_against_the_metric_s_name_is_told() -> None:
     odd = replace(comparison(), metric="val_loss", goal="max", goal_source="config")
 
     assert "higher is better, as objective.goal says; by its name it is not: --goal min turns it" in " ".join(
         comparison_text(odd).split()
     )
+
+
+def test_runs_that_have_nothing_to_do_with_the_question_are_counted_in_a_line_and_shown_by_explain() -> None:
+    nothing = {"n_ok": 0, "seeds": (), "sd": None, "numerics": None, "verdict": "inconclusive"}
+    (own,) = comparison().cells
+    unset = replace(own, rows=(row("not set", None, n_failed=2, **nothing),), where={"model": "another"})
+    mute = replace(own, rows=(row("fp32", None, n_without_metric=3, **nothing),), where={"model": "mute"})
+    lost = replace(own, rows=(row("fp32", None, n_failed=3, **nothing),), where={"model": "lost"})
+    mixed = replace(comparison(), cells=(own, unset, mute, lost))
+
+    short, whole = comparison_text(mixed, explain=False), comparison_text(mixed)
+
+    assert "left out: 2 runs without precision; 3 runs that recorded no val_accuracy: --explain shows them" in " ".join(
+        short.split()
+    )
+    assert [[name in text for name in ("another", "mute", "lost")] for text in (short, whole)] == [
+        [False, False, True],
+        [True, True, True],
+    ]
+    assert "left out" not in whole
+    assert "left out" not in comparison_text(replace(mixed, cells=(unset, mute)), explain=False)
 
 
 def test_a_row_without_runs_is_empty_and_not_zero() -> None:
@@ -525,6 +553,7 @@ def test_a_direction_that_no_name_tells_is_not_said_to_be_guessed_from_it() -> N
     told = replace(comparison(), goal_source="metric name")
 
     assert "higher is better, guessed from its name: say --goal if that is wrong" in comparison_text(told, width=200)
-    assert "higher is better, as is taken where nothing tells: say --goal if that is wrong" in comparison_text(
-        replace(told, metric="depth"), width=200
+    assert (
+        "higher is better, taken for granted, as its name tells nothing: say --goal if that is wrong"
+        in comparison_text(replace(told, metric="depth"), width=200)
     )

@@ -20,6 +20,7 @@ from hpcml.analysis.compare.looks import about, glances_at
 from hpcml.model.checklist import Attempts, Checklist, ChecklistAnswer, Hours
 from hpcml.model.comparison import NOT_PROVEN, Cell, Comparison, Row
 from hpcml.model.looks import Glance
+from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName
@@ -207,7 +208,8 @@ def _ranges(seeds: Sequence[int]) -> str:
 
 def _value(comparison: Comparison) -> str:
     way = "higher" if comparison.goal == "max" else "lower"
-    guess = " (guessed from its name)" if comparison.goal_source == "metric name" else ""
+    by_name = "taken for granted" if goal_by_name(comparison.metric) is None else "guessed from its name"
+    guess = f" ({by_name})" if comparison.goal_source == "metric name" else ""
     return f"the last value of {comparison.metric}, not the best; {way} is better{guess}"
 
 

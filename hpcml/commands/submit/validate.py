@@ -132,6 +132,17 @@ def _warn_of_goals(points: Sequence[Composed]) -> None:
         log.warning(
             "objective.goal=%s, but by its name %s has %s: say objective.goal=min or max", goal, metric, by_name
         )
+    unknown = {
+        (asked.metric, asked.goal.name)
+        for point in points
+        if goal_by_name((asked := point.run.objective).metric) is None
+        and any(word.startswith("objective.metric=") for word in point.overrides)
+        and not any(word.startswith("objective.goal=") for word in point.overrides)
+    }
+    for metric, goal in sorted(unknown):
+        log.warning(
+            "objective.goal=%s, and the name %s tells nothing of it: say objective.goal=min or max", goal, metric
+        )
 
 
 class _Known:
