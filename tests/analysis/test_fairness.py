@@ -236,6 +236,29 @@ def test_values_of_another_last_step_are_refused() -> None:
         compare(arm("fp32", VALUES) + at_step(arm("tf32", VALUES), 39), {})
 
 
+def ended_at(level: str, *steps: int) -> list[RunRecord]:
+    return [run for one, step in zip(arm(level, VALUES), steps, strict=True) for run in at_step([one], step)]
+
+
+@pytest.mark.parametrize("steps", [(984, 1008, 1020), (1020, 1020, 1010)])
+def test_last_steps_that_are_scattered_alike_or_by_little_in_each_arm_are_noted(steps: tuple[int, ...]) -> None:
+    cell = compare(ended_at("fp32", 984, 1008, 1020) + ended_at("tf32", *steps), {}).cells[0]
+
+    assert [note.key for note in cell.notes] == ["last_step"]
+
+
+def test_last_steps_that_are_alike_seed_by_seed_may_be_far_from_each_other() -> None:
+    cell = compare(ended_at("fp32", 40, 300, 90) + ended_at("tf32", 40, 300, 90), {}).cells[0]
+
+    assert [note.key for note in cell.notes] == ["last_step"]
+
+
+@pytest.mark.parametrize("steps", [(100, 100, 39), (98, 98, 98), (300, 90, 40)])
+def test_last_steps_that_may_be_those_of_an_arm_are_refused(steps: tuple[int, ...]) -> None:
+    with pytest.raises(ComparisonError, match="last_step"):
+        compare(ended_at("fp32", 100, 100, 99) + ended_at("tf32", *steps), {})
+
+
 def test_runs_that_stop_at_a_target_or_were_told_how_long_to_train_may_end_at_other_steps() -> None:
     runs = arm("fp32", VALUES) + at_step(arm("tf32", VALUES), 39)
     longer = arm("fp32", VALUES) + at_step(arm("fp32", VALUES, params={"training.steps": 200}), 200)

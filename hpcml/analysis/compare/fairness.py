@@ -84,7 +84,8 @@ def find_differences(
     """Return what differs among *runs* of one cell besides *factor*.
 
     *settings* names the settings to look at; None means all that may change a result. *metric* is the compared one: it
-    must have been reported last at the same step, unless runs *may_stop_early*, at a target. What follows from the
+    must have been reported last at the same step, but for scatter (`_is_scatter`), and unless runs *may_stop_early*, at
+    a target. What follows from the
     factor (`Factor.owns`) may change from level to level, but not within one: else one row would be two arms.
     """
     forbidding: list[Discrepancy] = []
@@ -96,7 +97,7 @@ def find_differences(
         discrepancy = _discrepancy(factor, key, kind, read, runs, distinct)
         if discrepancy is None:
             continue
-        if key in _NOTED_FACTS or (key == LAST_STEP and may_stop_early):
+        if key in _NOTED_FACTS or (key == LAST_STEP and (may_stop_early or _is_scatter(factor, read, runs))):
             noted.append(discrepancy)
         elif not factor.owns(key) or _differs_within_a_level(factor, read, runs):
             forbidding.append(discrepancy)
@@ -253,6 +254,25 @@ def _differs_within_a_level(factor: Factor, read: _Read, runs: Sequence[RunRecor
     for run in runs:
         values[factor.level(run)].add(show(read(run)))
     return any(len(of) > 1 for of in values.values())
+
+
+_SCATTER = 0.05  # of the largest step: by so much may last steps of runs differ
+
+
+def _is_scatter(factor: Factor, read: _Read, runs: Sequence[RunRecord]) -> bool:
+    """Whether the last steps are those of chance, such as the ends of episodes, and not those of the levels.
+
+    Either the runs of a seed have the same in all levels, or within levels they differ as well, and all by little.
+    """
+    of_seeds: dict[str, dict[int, set[object]]] = defaultdict(lambda: defaultdict(set))
+    for run in runs:
+        of_seeds[factor.level(run)][run.seed].add(read(run))
+    first, *others = of_seeds.values()
+    if all(each == first for each in others):
+        return True
+    steps = [step for each in of_seeds.values() for of in each.values() for step in of if isinstance(step, int)]
+    is_little = len(steps) > 0 and max(steps) - min(steps) <= _SCATTER * max(steps)
+    return is_little and all(len(set().union(*each.values())) > 1 for each in of_seeds.values())
 
 
 _NAMED = 3  # nodes in a line that people read
