@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise, product, takewhile
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
@@ -17,6 +17,7 @@ from hpcml.model.failure_causes import printed_lines
 from hpcml.runs.working_directory import written_files
 
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
+_MOST_OF_HEADING = 1 << 16  # bytes
 _MOST_LOOKED_AT = 20  # runs of one submission, whose files may each have a name of their own
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
 _RESULTS = re.compile(r"(?:result|metric|score|histor|eval)[^/]*\.json$", re.IGNORECASE)  # other JSON is anything
@@ -31,7 +32,7 @@ _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?|\d+/\d+|nan", re.IGNORECASE)
 _STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
 _REWARD = r"rew|reward|rew\w*_mean|\w*return"
-_MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse"
+_MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse|l[12]|ndcg"
 _RATE = r"fom|[kmgtpe]?flops?(?:/s)?|bandwidth|throughput|[a-z]+/s(?:ec|econd)?"  # what benchmarks are judged by
 _OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|]|\bis\b:?|\bwas\b:?)"
 
@@ -43,7 +44,7 @@ def _line(measured: str) -> re.Pattern[str]:
     the network on the 10000 test images: 54 %", "The RMSE of prediction is: 0.445".
     """
     return re.compile(
-        rf"(?P<before>(?:[A-Za-z][\w-]{{0,30}} +){{0,8}}?"
+        rf"(?P<before>(?:[A-Za-z][\w'-]{{0,30}} +){{0,8}}?"
         rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{measured})(?:@\d+)?[\"']?(?:{_OF_WHAT})? *)"
         r"\[?[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
         re.IGNORECASE,
@@ -56,7 +57,7 @@ _KINDS = (_line(_REWARD), _line(_MEASURED), _line(_RATE))  # where there is a re
 def advice(mute: Sequence[Launched]) -> str:
     """Return in words what would make hpcml read a metric of the runs *mute*, whose program reported none."""
     launched, *others = mute
-    for file in _written_tables(launched):
+    for file in sorted(_written_tables(launched), key=_is_of_training):
         lasting = _one_for_all(_MOMENT.sub("*", file), others)
         named = lasting if re.fullmatch(r"[\w./*-]+", lasting, re.ASCII) else f'"{lasting}"'  # Hydra asks for quotes
         return f"workload.metrics_from='[auto,{named}]' reads the file that it wrote"
@@ -136,6 +137,27 @@ def _telling_word(head: str, heads: Sequence[str]) -> str | None:
     return word if word is not None and without[word] else None
 
 
+def _is_of_training(file: str) -> bool:
+    return re.search("train|learn", file, re.IGNORECASE) is not None
+
+
+def _has_names(table: Path) -> bool:
+    """Whether *table* begins with the names of what it holds, or an object; data without a heading is no metric."""
+    with table.open("rb") as file:
+        first = file.readline(_MOST_OF_HEADING).decode("utf-8", "replace").strip()
+    if table.suffix in (".json", ".jsonl"):
+        return first.startswith("{")
+    return first != "" and not any(map(_is_number, re.split(r"[,;\t]", first)))
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word.strip(" \"'"))
+    except ValueError:
+        return False
+    return True
+
+
 def _one_for_all(file: str, others: Sequence[Launched]) -> str:
     """Return *file*, with * for what differs in the names that *others* gave to theirs ("metrics_seed*.csv")."""
     for other in others[:_MOST_LOOKED_AT]:
@@ -166,16 +188,14 @@ def _shared(one: str, other: str) -> str:
 def _written_tables(launched: Launched) -> Iterator[str]:
     """Yield the tables that the program wrote, as `workload.metrics_from` names them."""
     try:
-        written = written_files(launched.run_dir)
+        for file in written_files(launched.run_dir):
+            place = os.path.relpath(launched.run_dir.work / file.path, launched.manifest.plan.cwd)
+            if any(fnmatchcase(place, word) for word in launched.manifest.run.workload.metrics_from):
+                continue  # it was read, and what was wrong with it is said
+            is_table = place.endswith(_SUFFIXES) or _RESULTS.search(place) is not None
+            if not is_table or not _NAMEABLE.fullmatch(place) or place.startswith(".."):
+                continue
+            if _has_names(launched.run_dir.work / file.path):
+                yield place
     except (OSError, HpcmlError):
         return  # it is advice: what cannot be read gives none
-    for file in written:
-        place = os.path.relpath(launched.run_dir.work / file.path, launched.manifest.plan.cwd)
-        if any(fnmatchcase(place, word) for word in launched.manifest.run.workload.metrics_from):
-            continue  # it was read, and what was wrong with it is said
-        if (
-            (place.endswith(_SUFFIXES) or _RESULTS.search(place))
-            and _NAMEABLE.fullmatch(place)
-            and not place.startswith("..")
-        ):
-            yield place

@@ -10,11 +10,11 @@ from hpcml.model.choices import Goal
 _LESS = re.compile(
     r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|ter|fid|kid|bp[bc]|"
     r"ece|brier|time|elapsed|latency|energy|power|runtime|walltime|duration|divergence|kl|regret|residual|memory|cost|"
-    r"s|secs?|seconds?|minutes?|hours?|ms|us|ns|k?j|k?w"
+    r"l[12]|s|secs?|seconds?|minutes?|hours?|ms|us|ns|k?j|k?w"
 )
 _MORE = re.compile(
     r"\w*acc|accuracy|precision|recall|f1|auc|auroc|ap|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rew|rewards?|returns?|"
-    r"r2|top\d*|speedup|throughput|bandwidth|fom|fps|sps|[kmgtpe]?flops?|[mg]?teps|likelihood"
+    r"r2|ndcg|top\d*|speedup|throughput|bandwidth|fom|fps|sps|[kmgtpe]?flops?|[mg]?teps|likelihood"
 )
 _SCORE = "score"  # more is better, unless another word says of what: brier_score
 _TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood

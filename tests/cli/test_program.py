@@ -156,14 +156,27 @@ def test_a_file_of_metrics_that_was_named_is_not_advised_again(hpcml: Hpcml, fil
 
 
 def test_a_file_named_by_its_moment_is_advised_by_a_pattern_that_finds_the_next_ones(hpcml: Hpcml) -> None:
-    place = "outputs/$(date +%Y-%m-%d/%H-%M-%S)"
-    write = ["--", "bash", "-c", f'mkdir -p {place}; echo {{\\"loss\\": 0.5}} | tee {place}/history_$(date +%s).jsonl']
+    script = (
+        'p=outputs/$(date +%Y-%m-%d/%H-%M-%S); mkdir -p $p; echo {\\"loss\\": 0.5} | tee $p/history_$(date +%s).jsonl'
+    )
+    write = ["--", "bash", "-c", script]
 
     advised = hpcml("run", *write)
     named = hpcml("run", "workload.metrics_from=[auto,outputs/*/*/history_*.jsonl]", "objective.metric=loss", *write)
 
     assert "workload.metrics_from='[auto,outputs/*/*/history_*.jsonl]' reads the file" in advised.stderr
     assert "COMPLETED loss 0.5" in named.stdout
+
+
+def test_a_table_without_names_is_no_metric_and_one_of_the_training_is_advised_last(hpcml: Hpcml) -> None:
+    data = "echo 0.5,0.1 > data.csv"
+    tables = "printf 'iter\\tRMSE\\n0\\t0.5\\n' | tee learn_error.tsv > test_error.tsv"
+
+    printed = hpcml("run", "--", "bash", "-c", f"{data}; echo val_loss: 0.5")
+    written = hpcml("run", "--", "bash", "-c", f"{data}; {tables}")
+
+    assert "name: val_loss}]' reads one from what it printed" in printed.stderr
+    assert "workload.metrics_from='[auto,test_error.tsv]' reads the file" in written.stderr
 
 
 def test_files_that_are_named_by_their_seeds_are_advised_by_one_pattern(hpcml: Hpcml) -> None:

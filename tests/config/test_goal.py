@@ -42,6 +42,8 @@ def with_study(tmp_path: Path) -> Path:
         (["data=line", "objective.metric=charts/SPS"], "max"),
         (["data=line", "objective.metric=charts/episodic_return"], "max"),
         (["data=line", "objective.metric=rollout/ep_rew_mean"], "max"),
+        (["objective.metric=valid_0_l2"], "min"),
+        (["data=line", "objective.metric=ndcg@5"], "max"),
         (["objective.metric=step_time_s"], "min"),
         (["objective.metric=elapsed"], "min"),
         (["objective.metric=final_residual"], "min"),
