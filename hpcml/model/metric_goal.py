@@ -10,7 +10,7 @@ from hpcml.model.choices import Goal
 _LESS = re.compile(
     r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|ter|fid|kid|bp[bc]|"
     r"ece|brier|time|elapsed|latency|energy|power|runtime|walltime|duration|divergence|kl|regret|residual|memory|cost|"
-    r"l[12]|s|secs?|seconds?|minutes?|hours?|ms|us|ns|k?j|k?w"
+    r"rss|sse|l[12]|s|secs?|seconds?|minutes?|hours?|ms|us|ns|k?j|k?w"
 )
 _MORE = re.compile(
     r"\w*acc|accuracy|precision|recall|f1|auc|auroc|ap|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rew|rewards?|returns?|"

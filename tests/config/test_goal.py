@@ -46,6 +46,8 @@ def with_study(tmp_path: Path) -> Path:
         (["data=line", "objective.metric=ndcg@5"], "max"),
         (["objective.metric=step_time_s"], "min"),
         (["objective.metric=elapsed"], "min"),
+        (["objective.metric=rss"], "min"),
+        (["objective.metric=cost"], "min"),
         (["objective.metric=final_residual"], "min"),
         (["objective.metric=total_secs"], "min"),
     ],
