@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
 
+from hpcml.commands.collect import answering
 from hpcml.commands.compare import check_runs, compare_runs
 from hpcml.commands.report import Wish, publish
 from hpcml.commands.selection import Selection
+from hpcml.commands.submit.backends import Backends
+from hpcml.commands.watch.watched import Watch, WatchedExperiment
 from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.precision import PrecisionName
 from hpcml.model.run import Precision
@@ -110,6 +114,23 @@ def test_a_report_says_no_more_of_chosen_runs_than_compare_does(tmp_path: Path) 
 
     assert comparison is not None
     assert [row.verdict for row in comparison.cells[0].rows] == ["reference", "unstable"]
+
+
+def test_a_page_that_is_watched_says_no_more_of_chosen_runs_either(tmp_path: Path) -> None:
+    ten_seeds(tmp_path, of_tf32=LOST)
+    asked = Watch(
+        places=places(tmp_path),
+        selection=Selection(where=["state=COMPLETED"]),
+        wish=Wish(title=None, comparison=LARGE, curves=(), command_line=()),
+        backends=Backends.here(places(tmp_path), os.environ),
+        interval_s=1.0,
+        poll_s=60.0,
+    )
+
+    with answering(asked.places) as store:
+        page = WatchedExperiment(asked, store).page().whole.decode()
+
+    assert "no verdict, for it hangs on the selection" in page
 
 
 def test_a_claim_that_holds_with_those_left_out_stands_and_says_so(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from hpcml.commands.collect import answering, collect
-from hpcml.commands.compare import find_study
+from hpcml.commands.compare import find_study, left_out_of
 from hpcml.commands.report import Wish, gather
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import SchedulersAsked, standing_of, with_waits
@@ -118,7 +118,8 @@ class WatchedExperiment:
             if any(run.state.is_final for run in seen.live.running):  # it ended meanwhile, which the store has not read
                 seen = self._look()
             if self._page is None or seen != self._seen or self._problem is not None:
-                self._publication = gather(self.store, seen.runs, self.asked.wish, seen.live)
+                others = left_out_of(self.store, seen.runs, self.asked.selection)
+                self._publication = gather(self.store, seen.runs, self.asked.wish, seen.live, others=others)
                 self._seen, self._problem = seen, None
                 self._page = self._made(self._publication)
         except (HpcmlError, OSError) as error:
