@@ -109,7 +109,7 @@ def supervise(
         try:
             processes = _start(ranks, guard)
         except OSError as error:
-            reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}"
+            reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}{_mounted(ranks[0], error)}"
             return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
         try:
             tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
@@ -122,6 +122,15 @@ def supervise(
             raise
     finally:
         guard.dismiss()
+
+
+def _mounted(rank: Rank, error: OSError) -> str:
+    """Return what to do about a program that may not be started where it lies, as on many scratch file systems."""
+    if isinstance(error, PermissionError):
+        with suppress(OSError):
+            if os.statvfs(rank.cwd / (error.filename or rank.argv[0])).f_flag & os.ST_NOEXEC:
+                return ": its file system is mounted noexec, so name what executes it in front (bash, python)"
+    return ""
 
 
 def _start(ranks: Sequence[Rank], guard: Guard) -> list[subprocess.Popen[bytes]]:

@@ -209,7 +209,9 @@ def _complaints_in_one_line(own_folders: Callable[[], list[Path]] = list) -> Ite
     except RecursionError as error:
         raise ConfigError("a word is nested too deeply to be read: fewer brackets") from error
     except HYDRA_STUMBLES as error:
-        raise ConfigError(f"Hydra cannot make a configuration of these words: {in_one_line(str(error))}") from error
+        advice = "" if __debug__ else "; PYTHONOPTIMIZE takes out what its parser works by: unset it"
+        said = f"Hydra cannot make a configuration of these words: {in_one_line(str(error))}"
+        raise ConfigError(f"{said}{advice}") from error
 
 
 def _check_overrides(words: Words, *, filled_in: Collection[str]) -> None:

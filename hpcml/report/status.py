@@ -27,6 +27,9 @@ _STATE = _HEADINGS.index("state")
 _MAY_BE_EMPTY = frozenset({"name", "attempt", "scheduler says", "cause", "why"})  # left out where there is nothing
 
 
+_ONCE = "what its scheduler says counts once it is said again, since it may be of an earlier start"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingRow:
     """A run, the scheduler's last report of its job, and the time of that in unix seconds; None without a report."""
@@ -152,7 +155,8 @@ def _age(said_at: float | None, now: float) -> str:
 def why_words(record: RunRecord, word: Known | None) -> str:
     """Return why the run is in its state: its own reason, or what the scheduler says of a job that has not ended."""
     if not record.is_settled:
-        return f"{record.reason or 'ended by a signal'}: its scheduler has not said why"
+        said = "its scheduler has not said why" if word is None or not word.state.is_final else _ONCE
+        return f"{record.reason or 'ended by a signal'}: {said}"
     if record.state.is_final and word is not None:
         return "; ".join(filter(None, [record.reason, "its job lives on: hpcml cancel ends it"]))
     if word is None:

@@ -2,6 +2,7 @@ import math
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -550,3 +551,26 @@ def test_a_silent_scheduler_leaves_the_limit_as_planned(run_ranks: Supervise) ->
 
     assert (outcome.state, outcome.reason) == (State.TIMEOUT, "walltime of 2 s reached")
     assert limit.asked == 2
+
+
+def test_a_program_on_a_file_system_that_starts_none_is_told_so(tmp_path: Path) -> None:
+    disk = tmp_path / "scratch"
+    disk.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "noexec,size=1m", "none", str(disk)]
+    if subprocess.run(mounting, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a file system")
+    try:
+        program = disk / "prog.sh"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        logs = tmp_path / "logs"
+        rank = Rank(argv=["./prog.sh"], environ={}, cwd=disk, stdout=logs / "out", stderr=logs / "err")
+
+        outcome = supervise([rank], Inbox(), Limits(grace_s=1), tell=lambda *_words, **_details: None)
+
+        assert outcome.reason == (
+            "cannot start ./prog.sh: Permission denied: its file system is mounted noexec, "
+            "so name what executes it in front (bash, python)"
+        )
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

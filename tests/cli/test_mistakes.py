@@ -337,3 +337,12 @@ def test_in_a_folder_that_was_removed_the_answer_is_one_line(hpcml: Hpcml, words
 
     assert done.returncode == 2
     assert said_in_one_line(done) == "hpcml: the folder that you are in was removed meanwhile: cd to one that is there"
+
+
+def test_python_without_its_assertions_is_named_where_hydras_parser_needs_them(hpcml: Hpcml) -> None:
+    word = 'workload.metrics=[{pattern: "loss=(?P<value>.*)", name: loss}]'
+
+    done = hpcml("run", "-n", word, "--", "true", PYTHONOPTIMIZE="1")
+
+    assert done.returncode == 2
+    assert "PYTHONOPTIMIZE takes out what its parser works by: unset it" in said_in_one_line(done)

@@ -66,6 +66,16 @@ def test_an_end_that_nobody_has_explained_is_marked() -> None:
     assert "SIGTERM received: its scheduler has not said why" in line
 
 
+def test_an_end_that_was_said_once_is_not_called_unsaid() -> None:
+    ended = run(**OPEN, state=State.CANCELLED, is_settled=False, reason="SIGTERM received")
+
+    line = lines(row(ended, Known(state=State.CANCELLED, raw="CANCELLED by 0"), ago_s=30))[1]
+
+    assert "CANCELLED by 0, 30s ago" in line
+    assert "has not said" not in line
+    assert "SIGTERM received: what its scheduler says counts once it is said again" in line
+
+
 def test_a_job_that_has_begun_without_a_word_of_its_agent_says_so() -> None:
     assert "its agent has not written yet" in lines(row(waiting(), Known(state=State.RUNNING, raw="RUNNING")))[1]
 
