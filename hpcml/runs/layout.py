@@ -37,21 +37,24 @@ def new_uid(now: datetime, index: int) -> str:
 
     *now* is when the submission began, *index* counts its runs, each of which has the next place: so ids sort by time,
     within the same second too, and within a submission by *index*. They are unique among all submitters. The time in
-    the id of a late run of a submission may be a second later than *now*.
+    the id of a late run of a submission may be a second later than *now*. It is in UTC: a local time comes twice when
+    summer ends, and hosts may differ in it.
     """
-    from datetime import timedelta  # noqa: PLC0415 - an agent makes no id
+    from datetime import UTC, timedelta  # noqa: PLC0415 - an agent makes no id
 
     seconds, place = divmod(now.microsecond * _PLACES_A_SECOND // 1_000_000 + index, _PLACES_A_SECOND)
     order = ""
     for _ in range(_ORDER_DIGITS):
         place, digit = divmod(place, len(_UID_ALPHABET))
         order = _UID_ALPHABET[digit] + order
-    return f"{now + timedelta(seconds=seconds):%Y%m%d-%H%M%S}-{order}{_chance()}"
+    return f"{now.astimezone(UTC) + timedelta(seconds=seconds):%Y%m%d-%H%M%S}-{order}{_chance()}"
 
 
 def new_submission_id(now: datetime) -> str:
     """Return a new id for runs that are submitted together: like a run's id, without the position."""
-    return f"{now:%Y%m%d-%H%M%S}-{_chance()}"
+    from datetime import UTC  # noqa: PLC0415 - as above
+
+    return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{_chance()}"
 
 
 def _chance() -> str:

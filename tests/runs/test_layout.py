@@ -1,9 +1,10 @@
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from hpcml.runs.layout import RunDir, find_run_dirs, new_submission_id, new_uid, run_dir_of
 
-NOW = datetime(2026, 11, 21, 8, 30, 15).astimezone()
+NOW = datetime(2026, 11, 21, 8, 30, 15, tzinfo=UTC)
 
 
 def test_ids_sort_by_time_and_do_not_collide() -> None:
@@ -21,6 +22,20 @@ def test_ids_of_two_submissions_of_the_same_second_sort_by_time() -> None:
 
     assert [*first, *second, late] == sorted([*first, *second, late])
     assert late.startswith("20261121-083015-")
+
+
+def test_ids_sort_by_time_when_summer_ends_and_from_wherever_one_submits() -> None:
+    summer = datetime(2026, 10, 25, 0, 59, tzinfo=UTC)
+    moments = [
+        summer.astimezone(ZoneInfo("Europe/Prague")),  # 02:59, and three minutes later 02:02
+        (summer + timedelta(minutes=3)).astimezone(ZoneInfo("Europe/Prague")),
+        (summer + timedelta(minutes=4)).astimezone(ZoneInfo("Pacific/Auckland")),
+        (summer + timedelta(minutes=5)).astimezone(ZoneInfo("America/Denver")),
+    ]
+
+    ids, submissions = [new_uid(then, 0) for then in moments], [new_submission_id(then) for then in moments]
+
+    assert (ids, submissions) == (sorted(ids), sorted(submissions))
 
 
 def test_a_submission_of_any_size_keeps_its_order() -> None:
