@@ -16,9 +16,9 @@ from functools import cache, partial
 from pathlib import Path
 
 from hpcml.agent import host
-from hpcml.agent.assignment import Turn, job_of
+from hpcml.agent.assignment import Turn
 from hpcml.agent.fence import Hold
-from hpcml.agent.memory_kills import out_of_memory, read_kills
+from hpcml.agent.memory_kills import job_around, out_of_memory, read_kills
 from hpcml.agent.outcome import Ended, Outcome
 from hpcml.agent.ranks import JOB_END, marks_of, provide_client, ranks_of
 from hpcml.agent.signals import Inbox
@@ -229,10 +229,10 @@ def _supervise(
             tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDING, outcome)
             journal.sync()
 
-    job_id = job_of(turn, environ)["job_id"]
     with unharmed("metrics from files"):
         _look_before(turn, found)
-    kills_before = read_kills(job_id if isinstance(job_id, str) else None)
+    job_id = None if turn.is_local else job_around(environ)  # a job around a local queue has other runs
+    kills_before = read_kills(job_id)
     outcome = supervise(
         ranks,
         inbox,
@@ -266,7 +266,7 @@ def _supervise(
     if part is not None:
         with unharmed("word to the other nodes"):
             part.tell_others(outcome)
-    return out_of_memory(outcome, kills_before, read_kills(job_id if isinstance(job_id, str) else None))
+    return out_of_memory(outcome, kills_before, read_kills(job_id))
 
 
 def _look_before(turn: Turn, found: Callable[[], FoundMetrics]) -> None:

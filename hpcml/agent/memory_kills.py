@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from hpcml.agent.outcome import Outcome
 from hpcml.model.state import State
 
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # the second by a shell or a container, which outlives its program
-_OURS = Path("/proc/self/cgroup")
-_MOUNTS = Path("/sys/fs/cgroup")
+OURS = Path("/proc/self/cgroup")
+MOUNTS = Path("/sys/fs/cgroup")
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
@@ -42,7 +42,26 @@ class MemoryKills:
         return self.count is not None and before.count is not None and self.count > before.count
 
 
-def read_kills(job_id: str | None, *, ours: Path = _OURS, mounts: Path = _MOUNTS) -> MemoryKills:
+def job_around(environ: Mapping[str, str]) -> str | None:
+    """Return the id of the scheduler's job around this process, by which its control group is called; None: none is.
+
+    Of an array it is the element's own: Slurm gives each an id, and calls its group by that and not by the array's.
+    HPCML_JOB_ID comes first, as in `assignment.job_of`: Flux runs in jobs of Slurm, too, whose group has all its jobs.
+    """
+    return environ.get("HPCML_JOB_ID") or environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID")
+
+
+def is_called_by(group: str, job_id: str | None) -> bool:
+    """Tell whether the name of a control group, or of folders above it, holds the number of the job *job_id*.
+
+    >>> is_called_by("pbspro-4711", "4711[3].server"), is_called_by("job_14711", "4711")
+    (True, False)
+    """
+    number = (job_id or "").partition(".")[0].partition("[")[0]  # PBS adds its server, and for arrays an index
+    return bool(number) and re.search(rf"(?<!\d){re.escape(number)}(?!\d)", group) is not None
+
+
+def read_kills(job_id: str | None, *, ours: Path = OURS, mounts: Path = MOUNTS) -> MemoryKills:
     """Read the count from the memory control group of this process, version 1 or 2 (cgroups(7)).
 
     The group belongs to the job alone if its name contains *job_id*, as with Slurm and PBS.
@@ -51,9 +70,8 @@ def read_kills(job_id: str | None, *, ours: Path = _OURS, mounts: Path = _MOUNTS
         lines = ours.read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    number = (job_id or "").partition(".")[0]  # PBS adds its server, and for arrays an index
     for group, places in _places(lines, mounts):
-        is_of_job = bool(number) and re.search(rf"(?<!\d){re.escape(number)}(?!\d)", group) is not None
+        is_of_job = is_called_by(group, job_id)
         for place in places:
             count = _count(place)
             if count is not None:

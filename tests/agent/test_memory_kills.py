@@ -2,18 +2,18 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.agent.memory_kills import MemoryKills, read_kills
+from hpcml.agent.memory_kills import MemoryKills, job_around, read_kills
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
 V2 = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
 
 
-def place(tmp_path: Path, group_lines: str, file: str, text: str) -> MemoryKills:
+def place(tmp_path: Path, group_lines: str, file: str, text: str, *, job_id: str = "4711") -> MemoryKills:
     ours, mounts = tmp_path / "cgroup", tmp_path / "fs"
     ours.write_text(group_lines)
     (mounts / file).parent.mkdir(parents=True)
     (mounts / file).write_text(text)
-    return read_kills("4711", ours=ours, mounts=mounts)
+    return read_kills(job_id, ours=ours, mounts=mounts)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,26 @@ def test_a_group_that_is_not_named_after_the_job_may_hold_others(tmp_path: Path,
     file = f"{group.strip('/')}/memory.events".strip("/")
 
     assert place(tmp_path, f"0::{group}\n", file, V2.format(5)) == MemoryKills(count=5, is_of_job=False)
+
+
+@pytest.mark.parametrize("job_id", ["4711[3].server", "4711[]", "4711[].server"])
+@pytest.mark.parametrize(
+    "group", ["pbs_jobs.service/jobid/4711[3].server", "pbspro.slice/pbspro-4711\\x5b3\\x5d.slice"]
+)
+def test_the_group_of_an_array_s_element_is_the_job_s_alone(tmp_path: Path, group: str, job_id: str) -> None:
+    found = place(tmp_path, f"0::/{group}\n", f"{group}/memory.events", V2.format(5), job_id=job_id)
+
+    assert found == MemoryKills(count=5, is_of_job=True)
+
+
+def test_the_group_of_an_element_of_slurm_s_is_called_by_the_element_s_own_id(tmp_path: Path) -> None:
+    environ = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_ID": "4713"}
+    job_id, group = job_around(environ), "system.slice/slurmstepd.scope/job_4713/step_batch"
+    assert job_id is not None
+
+    found = place(tmp_path, f"0::/{group}\n", f"{group}/memory.events", V2.format(5), job_id=job_id)
+
+    assert found == MemoryKills(count=5, is_of_job=True)
 
 
 def test_an_old_kernel_that_does_not_count_is_no_evidence(tmp_path: Path) -> None:

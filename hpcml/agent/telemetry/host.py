@@ -8,7 +8,6 @@ start.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from hpcml.agent.memory_kills import MOUNTS, OURS, is_called_by, job_around
 from hpcml.agent.telemetry.backoff import Backoff
 
 _POWERCAP = Path("/sys/class/powercap")
@@ -212,7 +212,7 @@ def first_reading(environ: Mapping[str, str], *, network: bool) -> tuple[HostRea
 
     A fork of this process goes on with the reader.
     """
-    reader = HostReader(root=os.getpid(), group=find_job_group(job_id(environ)), network=network)
+    reader = HostReader(root=os.getpid(), group=find_job_group(job_around(environ)), network=network)
     return reader, reading_alone(reader)
 
 
@@ -226,15 +226,6 @@ def reading_alone(reader: HostReader) -> HostReading:
 def load_psutil() -> None:
     """Load psutil now, so that no reading takes longer for it: an agent puts that off (`hpcml.bundled`)."""
     _ = psutil.Process
-
-
-def job_id(environ: Mapping[str, str]) -> str | None:
-    """Return the id of the scheduler's job around this process; None: there is none."""
-    return environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or environ.get("HPCML_JOB_ID")
-
-
-_OURS = Path("/proc/self/cgroup")
-_MOUNTS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,19 +255,18 @@ class JobGroup:
         return (int(text) - _keys(self.memory / "memory.stat").get(key, 0)) / _MIB if text else None
 
 
-def find_job_group(job_id: str | None, *, ours: Path = _OURS, mounts: Path = _MOUNTS) -> JobGroup | None:
+def find_job_group(job_id: str | None, *, ours: Path = OURS, mounts: Path = MOUNTS) -> JobGroup | None:
     """Return the control group that Slurm or PBS made for the job *job_id* on this node; None where there is none.
 
     Both put the job's id into the name of one folder; everything below it belongs to the job (cgroups(7)).
     """
-    number = (job_id or "").partition(".")[0].partition("[")[0]  # PBS adds its server, and for arrays an index
-    text = _read(ours) if number else None
+    text = _read(ours) if job_id else None
     if not text:
         return None
     found: dict[str, Path] = {}
     for line in text.splitlines():
         controllers, _, group = line.partition(":")[2].partition(":")
-        inside = _up_to_job(group, number)
+        inside = _up_to_job(group, job_id)
         if inside is None:
             continue
         for controller in controllers.split(","):  # "" is version 2
@@ -295,10 +285,10 @@ def find_job_group(job_id: str | None, *, ours: Path = _OURS, mounts: Path = _MO
     )
 
 
-def _up_to_job(group: str, number: str) -> str | None:
+def _up_to_job(group: str, job_id: str | None) -> str | None:
     parts = group.strip("/").split("/")
     for depth, part in enumerate(parts, start=1):
-        if re.search(rf"(?<!\d){re.escape(number)}(?!\d)", part):
+        if is_called_by(part, job_id):
             return "/".join(parts[:depth])
     return None
 

@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcml.agent.memory_kills import job_around
 from hpcml.agent.nvml.inventory import shown_gpus, topology_facts
 from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
-from hpcml.agent.telemetry.host import HostReader, HostReading, find_job_group, job_id, load_psutil
+from hpcml.agent.telemetry.host import HostReader, HostReading, find_job_group, load_psutil
 from hpcml.agent.telemetry.node import NodeReader
 from hpcml.paths import begin_in_utf8
 from hpcml.runs.layout import RunDir
@@ -155,7 +156,7 @@ def sample(orders: Orders, reader: HostReader | None = None, first: HostReading 
             writer=f"node{orders.node}",
         )
         with journal:
-            group = find_job_group(job_id(os.environ))
+            group = find_job_group(job_around(os.environ))
             host = reader or HostReader(root=orders.agent, group=group, network=orders.network)
             node = NodeReader(found=found, host=host, tell=journal.event, traffic=orders.pcie, refused=refused)
             sampler = Sampler(node=node, journal=journal, interval_s=orders.interval_s)
