@@ -579,8 +579,8 @@ class _Reader:
         if not found and _is_pattern(source):
             self._remark(f"{source} is nothing in {self.folder}: nothing is copied, as in Docker")
             return []
-        if not found:
-            self._require(False, f"{source} is not there ({self.folder} is looked into){self._elsewhere(source)}")
+        where = "" if found else self._elsewhere(source)
+        self._require(bool(found), f"{source} is not there ({self.folder} is looked into){where}")
         found = [name for name in found if self._parts(name)]
         self._require(bool(found), f"{source} is kept out by .dockerignore")
         self._require(len(found) == 1 or place.is_folder, f"{source} are several: end the destination with a slash")

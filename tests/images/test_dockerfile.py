@@ -348,8 +348,12 @@ def test_a_dockerfile_of_today_is_built_as_it_is_meant(user: ImageUser, registry
     assert lines[:2] == ["wheel", "wheel"]
     assert lines[2] == "[project]"
     assert "said" in lines
-    assert ["it's \\ 1", "it's \\ 2", "tool of the /.hpcml-copy-script", "$HOME stays", "after"] == [
-        line for line in lines if line.startswith(("it's", "tool", "$HOME", "after"))
+    assert [line for line in lines if line.startswith(("it's", "tool", "$HOME", "after"))] == [
+        "it's \\ 1",
+        "it's \\ 2",
+        "tool of the /.hpcml-copy-script",
+        "$HOME stays",
+        "after",
     ]
     assert [line for line in lines if line.startswith(("user", "cost", "who"))] == [
         "user=eva and 'ada'", "cost=$5", "who=eva and 'ada'", "who=$WHO",
