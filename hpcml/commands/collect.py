@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hpcml.commands import external_runs
-from hpcml.errors import ConfigError, HpcmlError, NoSuchRunError, StoreError
+from hpcml.errors import ComparisonError, ConfigError, HpcmlError, NoSuchRunError, StoreError
 from hpcml.model.records import Known, RunRecord
 from hpcml.paths import Places
 from hpcml.runs.layout import find_run_dirs, is_removed
@@ -96,24 +96,41 @@ def answering(places: Places) -> Iterator[Database]:
     index of them. A warning in the log says so. Where nothing is in the home, which may lie on a file system that is
     away, an empty one is opened so, and nothing is made there.
     """
-    is_empty = _holds_nothing(places)
-    if not is_empty and has_room(places.store_url):
+    if _holds_nothing(places):
+        with _telling_of_empty_home(places), _made_for_this_answer() as store:
+            yield store
+        return
+    if has_room(places.store_url):
         with opened(places) as store:
             yield store
         return
-    if not is_empty:
-        log.warning(
-            "the disk of %s is full: this answer is read from the run directories and not kept", places.store_url
-        )
-    elif places.is_chosen:
-        log.warning("nothing is in HPCML_HOME=%s: is that the place, and is its file system mounted?", places.home)
+    log.warning("the disk of %s is full: this answer is read from the run directories and not kept", places.store_url)
+    with _made_for_this_answer() as store, _telling_absent_from_damaged(places):
+        yield store
+
+
+@contextmanager
+def _made_for_this_answer() -> Iterator[Database]:
     with TemporaryDirectory(prefix="hpcml-") as folder:
         store = open_store(str(Path(folder) / "store.db"))
         try:
-            with _telling_absent_from_damaged(places):
-                yield store
+            yield store
         finally:
             store.close()
+
+
+@contextmanager
+def _telling_of_empty_home(places: Places) -> Iterator[None]:
+    """Say that nothing is in a home that was chosen: in the error with which the answer ends, else in a warning."""
+    told = f"nothing is in HPCML_HOME={places.home}: is that the place, and is its file system mounted?"
+    try:
+        yield
+    except NoSuchRunError as error:
+        raise NoSuchRunError(f"{error}; {told}" if places.is_chosen else str(error), error.reference) from error
+    except (StoreError, ComparisonError) as error:
+        raise StoreError(f"{error}; {told}" if places.is_chosen else str(error)) from error
+    if places.is_chosen:
+        log.warning("%s", told)
 
 
 def _holds_nothing(places: Places) -> bool:
