@@ -253,7 +253,7 @@ def test_last_steps_that_are_alike_seed_by_seed_may_be_far_from_each_other() -> 
     assert [note.key for note in cell.notes] == ["last_step"]
 
 
-@pytest.mark.parametrize("steps", [(100, 100, 39), (98, 98, 98), (300, 90, 40)])
+@pytest.mark.parametrize("steps", [(100, 100, 39), (98, 98, 98), (300, 90, 40), (96, 97, 98)])
 def test_last_steps_that_may_be_those_of_an_arm_are_refused(steps: tuple[int, ...]) -> None:
     with pytest.raises(ComparisonError, match="last_step"):
         compare(ended_at("fp32", 100, 100, 99) + ended_at("tf32", *steps), {})

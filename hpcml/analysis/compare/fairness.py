@@ -85,8 +85,8 @@ def find_differences(
 
     *settings* names the settings to look at; None means all that may change a result. *metric* is the compared one: it
     must have been reported last at the same step, but for scatter (`_is_scatter`), and unless runs *may_stop_early*, at
-    a target. What follows from the
-    factor (`Factor.owns`) may change from level to level, but not within one: else one row would be two arms.
+    a target. What follows from the factor (`Factor.owns`) may change from level to level, but not within one: else one
+    row would be two arms.
     """
     forbidding: list[Discrepancy] = []
     noted: list[Discrepancy] = []
@@ -262,7 +262,8 @@ _SCATTER = 0.05  # of the largest step: by so much may last steps of runs differ
 def _is_scatter(factor: Factor, read: _Read, runs: Sequence[RunRecord]) -> bool:
     """Whether the last steps are those of chance, such as the ends of episodes, and not those of the levels.
 
-    Either the runs of a seed have the same in all levels, or within levels they differ as well, and all by little.
+    Either the runs of a seed have the same in all levels, or they differ by little, and as much within levels: no
+    level's lie beyond those of another.
     """
     of_seeds: dict[str, dict[int, set[object]]] = defaultdict(lambda: defaultdict(set))
     for run in runs:
@@ -270,9 +271,12 @@ def _is_scatter(factor: Factor, read: _Read, runs: Sequence[RunRecord]) -> bool:
     first, *others = of_seeds.values()
     if all(each == first for each in others):
         return True
-    steps = [step for each in of_seeds.values() for of in each.values() for step in of if isinstance(step, int)]
-    is_little = len(steps) > 0 and max(steps) - min(steps) <= _SCATTER * max(steps)
-    return is_little and all(len(set().union(*each.values())) > 1 for each in of_seeds.values())
+    of_levels = [[step for of in each.values() for step in of if isinstance(step, int)] for each in of_seeds.values()]
+    if not all(len(set(steps)) > 1 for steps in of_levels):
+        return False
+    least, most = min(map(min, of_levels)), max(map(max, of_levels))
+    overlap = max(map(min, of_levels)) <= min(map(max, of_levels))
+    return overlap and most - least <= _SCATTER * most
 
 
 _NAMED = 3  # nodes in a line that people read
