@@ -20,6 +20,23 @@ def test_runs_on_this_machine_need_no_warning(tmp_path: Path) -> None:
     assert warned(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (("workload.env.OMP_NUM_THREADS=2",), 1),
+        (("workload.env.OPENBLAS_NUM_THREADS=4", "resources.cpus_per_task=2"), 1),
+        (("workload.env.OMP_NUM_THREADS=2", "resources.cpus_per_task=2"), 0),
+        (("workload.env.OMP_NUM_THREADS=1",), 0),
+        (("workload.env.OMP_NUM_THREADS='2,1'",), 0),
+    ],
+)
+def test_more_threads_than_cores_are_warned_about(tmp_path: Path, words: tuple[str, ...], lines: int) -> None:
+    found = warned(tmp_path, "workload.command=true", *words)
+
+    assert len(found) == lines
+    assert all("its threads take turns; resources.cpus_per_task=" in line for line in found)
+
+
 def test_a_decommissioned_site_is_said(tmp_path: Path) -> None:
     assert "cluster=salomon is decommissioned according to its profile" in warned(tmp_path, "cluster=salomon")
 

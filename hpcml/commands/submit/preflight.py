@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -18,6 +18,9 @@ from hpcml.model.cluster import SchedulerName
 from hpcml.paths import Places
 
 _OF_ONE_MACHINE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "zfs", "f2fs"})
+
+# How many threads a process begins: of OpenMP, and of libraries that ask their own first.
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "JULIA_NUM_THREADS")
 
 
 def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> list[str]:
@@ -44,13 +47,15 @@ def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Mach
 
 
 def warnings(item: Planned, places: Places, kind_of: Callable[[Path], str | None] | None = None) -> Iterator[str]:
-    """Yield one line for each thing that looks wrong and may yet be right; none for runs on this machine.
+    """Yield one line for each thing that looks wrong and may yet be right.
 
-    Looked at are the profile's status, queue, account, whole nodes, walltime, and whether HPCML_HOME, the data and the
-    working directory are on a file system that other nodes can see, which *kind_of* tells (`file_system_of`).
+    Of any run it is whether more threads are set than cores are asked for; of one on a cluster also the profile's
+    status, queue, account, whole nodes, walltime, and whether HPCML_HOME, the data and the working directory are on a
+    file system that other nodes can see, which *kind_of* tells (`file_system_of`).
     """
     run = item.run
     site, wanted = run.cluster, run.resources
+    yield from _thread_warnings(run.workload.env, item.plan.cpus_per_task)
     if site.scheduler is SchedulerName.local:
         return
     if site.status != "active":
@@ -72,6 +77,17 @@ def warnings(item: Planned, places: Places, kind_of: Callable[[Path], str | None
         kind = None if path is None else (kind_of or file_system_of)(path)
         if kind in _OF_ONE_MACHINE:
             yield f"{what} ({path}) is on {kind}, a file system of this machine: do the nodes of {site.name} see it?"
+
+
+def _thread_warnings(variables: Mapping[str, str], cores: int | None) -> Iterator[str]:
+    """Yield a line for each variable that sets more threads than a process has *cores*: they would take turns."""
+    for name in _THREADS:
+        threads = variables.get(name, "")
+        if cores is not None and threads.isdecimal() and int(threads) > cores:
+            yield (
+                f"workload.env.{name}={threads}, and a process has {cores} core{'s' if cores > 1 else ''}: its threads "
+                f"take turns; resources.cpus_per_task={threads} asks for as many, and sets {_THREADS[0]} by itself"
+            )
 
 
 def file_system_of(path: Path) -> str | None:
