@@ -178,7 +178,7 @@ def test_a_run_from_a_bundle_ends_as_one_without(make_run: MakeRun, tmp_path: Pa
 
     assert done.returncode == 3
     assert run_dir.stdout(0, 0).read_text() == "hello\n"
-    assert told(run_dir, "attempt_ended")[0]["reason"] == "exit status 3"
+    assert told(run_dir, "attempt_ended")[0]["reason"] == "exit status 3; last line: hello"
     assert told(run_dir, "telemetry")[0]["samples"] >= 2
 
 

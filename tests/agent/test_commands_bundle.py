@@ -86,7 +86,8 @@ def test_a_command_says_the_same_from_a_bundle(words: list[str], installation: I
 
 
 def test_what_finds_the_bundle_loads_nothing_else(installation: Installation) -> None:
-    look = "import sys; before = set(sys.modules); import hpcml.cli.start; print(*sorted(set(sys.modules) - before))"
+    begin = "import hpcml.cli.start, hpcml.bundled_commands"
+    look = f"import sys; before = set(sys.modules); {begin}; print(*sorted(set(sys.modules) - before))"
 
     loaded = installation.python("-c", look).split()
 
