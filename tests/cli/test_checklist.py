@@ -65,7 +65,7 @@ def test_a_reviewers_questions_are_answered_from_the_records_or_not_recorded(hpc
     assert said["seeds"] == "fp32: 4 (0-3); tf32: 3 (0-2)"
     assert said["pairing"] == "tf32: paired by seed over 3 seeds, left out: 3; 90 % t interval over seeds"
     assert said["interleaving"].startswith("7 runs on 1 node; none ran")
-    assert "tf32: 1 of 4 to its own doing" in said["lost_runs"]
+    assert "tf32: 1 of 4 runs to its own doing" in said["lost_runs"]
     assert said["margin"] == "yes: 0.02, stored with each run before it started"
     assert said["packages"] == "list of packages, digest ab12"
     assert "fp32: asked for fp32, not measured" in said["precision"]

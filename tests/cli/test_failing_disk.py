@@ -18,7 +18,7 @@ LOOPS = "Too many levels of symbolic links (hpcml sync finishes what was begun, 
 @pytest.mark.parametrize("words", ["status", "wait", "sync", "run --detach -- true"])
 def test_what_the_file_system_refuses_is_one_line_with_the_place(hpcml: Hpcml, words: str) -> None:
     queues = hpcml.home / "submissions" / "queues"
-    hpcml("runs")
+    hpcml.home.mkdir(mode=0o700)
     queues.parent.mkdir(mode=0o700)
     queues.symlink_to("queues")
 
