@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,26 +93,29 @@ def _of_dockerfile(words: Sequence[str]) -> tuple[str, ...]:
     for option, field, what in (("--dockerfile", "dockerfile", "FILE"), ("--context", "context", "DIR")):
         path, words = _taken(words, option, what)
         if path is not None:
-            found.append(f"container.{field}={_quoted(str(Path(path).absolute()))}")
+            found.append(f"container.{field}={_text(str(Path(path).absolute()))}")
     is_dockerfile = any(word.startswith("container.dockerfile=") for word in found)
     target, words = _taken(words, "--target", "STAGE")
     if target is not None:
-        found.append(f"container.target={_quoted(target)}")
+        found.append(f"container.target={_text(target)}")
+    build_args = {}
     while True:
         pair, words = _taken(words, "--build-arg", "NAME=VALUE", is_last=False)
         if pair is None:
             break
         name, sign, value = pair.partition("=")
-        if not sign:
-            raise ConfigError(f"--build-arg {pair}: write --build-arg {name}=VALUE")
-        found.append(f"+container.build_args.{name}={_quoted(value)}")
+        if not sign or re.fullmatch(r"[A-Za-z_]\w*", name) is None:
+            raise ConfigError(f"--build-arg {pair}: write --build-arg NAME=VALUE, with a variable's name")
+        build_args[name] = value  # of several the last, as with docker
+    found += [f"+container.build_args.{name}={_text(value)}" for name, value in build_args.items()]
     return (*(["+container=dockerfile"] if is_dockerfile else []), *found, *words)
 
 
-def _quoted(value: str) -> str:
-    """Return *value* as a text of Hydra's grammar."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+def _text(value: str) -> str:
+    """Return *value* as a text of Hydra's grammar, in which nothing refers to another key."""
+    from hpcml.config.command_line import in_quotes
+
+    return in_quotes(value.replace("${", "\\${"))
 
 
 def _taken(words: Sequence[str], option: str, what: str, *, is_last: bool = True) -> tuple[str | None, tuple[str, ...]]:

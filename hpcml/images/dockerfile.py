@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -35,6 +36,7 @@ from hpcml.images.dockerfile_lines import (
 )
 from hpcml.images.dockerignore import Ignored
 from hpcml.images.registry import host_architecture
+from hpcml.model.container import breaks_line
 
 _STAGED = "/.hpcml-copy"
 _PUT = f"""hpcml_put() {{
@@ -72,18 +74,14 @@ _HOME_OF_BASE = (
 )
 _NAMES_HOME = re.compile(r"\$\{?HOME\b|(?<![\w/])~(?=/|\s|$)")
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?\s+")
-_PAIR = re.compile(r"""([A-Za-z_][\w.-]*)=((?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])*)(?:\s+|$)""", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::([-+])([^}]*))?\}|(\w+))")
-_ARCHIVE = re.compile(r"\.(tar(?:\.(?:gz|bz2|xz))?|tgz|tbz2|txz)$")
-_UNPACK = {
-    "tar": "",
-    "tar.gz": "z",
-    "tgz": "z",
-    "tar.bz2": "j",
-    "tbz2": "j",
-    "tar.xz": "J",
-    "txz": "J",
-}  # tar's letters
+_PAIR = re.compile(
+    r"""("[\w./-]+"|[A-Za-z_][\w.-]*)=((?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])*)(?:\s+|$)""", re.DOTALL
+)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-+])([^}]*))?\}|(\w+))")
+_BASE = re.compile(r"[\w./:@-]+", re.ASCII)
+# Apptainer hands the sources of %files to a shell of the machine that builds, as they are written: no sign of a shell.
+_SOURCE = re.compile(r"(?![-~#])[^\s;&|<>(){}$`\"'\\\0]+")
+_PACKED = {b"\x1f\x8b": "z", b"BZ": "j", b"\xfd7": "J"}  # tar's letters, by the first two bytes of an archive
 _REMOTE = re.compile(r"(?i)(https?://|git[:@]|ssh:|ftp:)")
 _CHMOD = re.compile(r"[0-7]{3,4}|[ugoa]*[-+=][rwxXst]*(,[ugoa]*[-+=][rwxXst]*)*")
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})  # known to Docker without ARG
@@ -141,6 +139,8 @@ class _Stage:
     known: dict[str, str | None] = field(default_factory=dict)  # of ARG and ENV; None: of the image, not known here
     unset: set[str] = field(default_factory=set)  # ARG without a value
     remarks: list[tuple[int, str]] = field(default_factory=list)  # with their lines
+    variables: set[str] = field(default_factory=set)  # of ENV, which ARG does not change
+    has_command: bool = False  # a CMD of its own, which ENTRYPOINT keeps
     refusal: ConfigError | None = None  # the first instruction that a definition cannot say
 
     def after(self, label: str, name: str | None) -> _Stage:
@@ -157,6 +157,8 @@ class _Stage:
             functions={*self.functions},
             known={**self.known},
             unset={*self.unset},
+            variables={*self.variables},
+            has_command=False,
             remarks=[*self.remarks],
         )
 
@@ -309,14 +311,17 @@ class _Reader:
         def value(match: re.Match[str]) -> str:
             name, sign, other = match[1] or match[4], match[2], match[3]
             found = None if name in unset else known.get(name)
-            if sign == "+":
-                return str(other) if found else ""
-            if not found and sign == "-":
-                return str(other)
+            is_there = found is not None if sign in ("-", "+") else bool(found)
+            if sign in ("+", ":+"):
+                return self._expanded(other, known, unset) if is_there else ""
+            if not is_there and sign in ("-", ":-"):
+                return self._expanded(other, known, unset)
             hint = f"set container.build_args.{name}" if name in self._declared else f"write it, or ARG {name}=..."
             self._require(found is not None, f"the value of ${name} is not known here: {hint}")
             return str(found)
 
+        rest = next((part for part in _VARIABLE.split(words)[::5] if "${" in part), None)
+        self._require(rest is None, f"{words}: of ${{NAME...}}, :-, :+, - and + are read: write the value")
         return _VARIABLE.sub(value, words)
 
     def _here(self, words: str) -> str:
@@ -338,8 +343,13 @@ class _Reader:
                 f"--{flag}={value}: the image is made for the processor that builds it, {ours}: leave it out",
             )
         if earlier is None:
-            self._stage.base = self._expanded(match[1], self._global)
+            self._stage.base = self._image(match[1])
             self._require(self._stage.base != "scratch", "FROM scratch is an empty image: begin from one with a shell")
+
+    def _image(self, words: str) -> str:
+        image = self._expanded(words, self._global)
+        self._require(_BASE.fullmatch(image) is not None, f"{words}: {image!r} is no image: write NAME:TAG")
+        return image
 
     @staticmethod
     def _above(name: str, stages: Sequence[_Stage]) -> _Stage | None:
@@ -362,6 +372,8 @@ class _Reader:
     def _arg_of(self, name: str, sign: str, value: str) -> None:
         self._require(re.fullmatch(r"[A-Za-z_]\w*", name) is not None, f"ARG {name}: write ARG NAME=value")
         self._declared.add(name)
+        if self.stages and name in self._stage.variables:
+            return  # ENV overrides ARG
         known = self._stage.known if self.stages else self._global
         given = self._build_args.get(name)
         if given is not None:
@@ -383,22 +395,27 @@ class _Reader:
             self._stage.post.append(f"export {name}={shlex.quote(value)}")
 
     def _env(self, words: str) -> None:
-        for name, value in self._pairs("ENV", words):
-            line = f"export {name}={value}"
+        pairs = [*self._pairs("ENV", words)]  # all of them with the variables as they are before it
+        for name, value in pairs:
             plain = re.fullmatch(r'"([^$`\\"]*)"', value)
             self._stage.known[name] = plain[1] if plain else None
             self._stage.unset.discard(name)
-            self._stage.environ.append(line)
-            self._stage.post.append(line)
+            self._stage.variables.add(name)
+        line = f"export {' '.join(f'{name}={value}' for name, value in pairs)}"
+        self._stage.environ.append(line)
+        self._stage.post.append(line)
 
     def _label(self, words: str) -> None:
         for name, value in self._pairs("LABEL", words):
-            plain = value[1:-1].replace("\\$", "$").replace('\\"', '"').replace("\\\\", "\\")
+            self._require(not name.startswith("org.hpcml."), f"LABEL {name} is set by hpcml: choose another name")
+            plain = value[1:-1].replace('{""{', "{{")
+            self._require("{{" not in plain, f"LABEL {name}: Apptainer reads {{{{ as its own: write it otherwise")
+            plain = re.sub(r'\\([$"`\\])', r"\1", plain)
             self._stage.labels.append((name, " ".join(self._here(plain).split())))
 
     def _pairs(self, what: str, words: str) -> Iterator[tuple[str, str]]:
         """Yield the names and values of ENV or LABEL, each value for a shell, in double quotes."""
-        names = r"[A-Za-z_][\w.-]*" if what == "LABEL" else r"[A-Za-z_]\w*"
+        names = r"[A-Za-z_][\w./-]*" if what == "LABEL" else r"[A-Za-z_]\w*"
         if "=" not in words.split(maxsplit=1)[0]:  # the old form: one name, and the rest of the line
             name, _, value = words.partition(" ")
             self._require(
@@ -411,29 +428,30 @@ class _Reader:
             match = _PAIR.match(words, at)
             self._require(match is not None, f"{what} {words[at:]}: write NAME=value, values with spaces in quotes")
             assert match is not None
-            self._require(re.fullmatch(names, match[1]) is not None, f"{match[1]} is no variable's name")
-            yield match[1], _for_shell(match[2], self._stage.known)
+            name = unquoted(match[1]) if what == "LABEL" else match[1]
+            self._require(re.fullmatch(names, name) is not None, f"{name} is no variable's name")
+            yield name, _for_shell(match[2], self._stage.known)
             at = match.end()
 
     def _run(self, words: str, heredocs: Sequence[Heredoc]) -> None:
         flags, words = self._flags(words)
         bound = [place for flag, value in flags if (place := self._run_flag(flag, value)) is not None]
-        argv = listed(words)
-        if argv is not None:
-            line = shlex.join(argv)
+        argv = self._list(words)
+        if argv:
+            line = f"(exec {_joined(argv)})"  # no words of the shell, nor of definitions
         elif heredocs and not without_heredocs(words):
             line = self._script("".join(each.text for each in heredocs))
         elif heredocs:
             text = f"{words}\n" + "".join(f"{each.text}{each.word}\n" for each in heredocs)
-            line = f'{shlex.join(self._stage.shell)} "$({printing(text)})"'
+            line = f'{_joined(self._stage.shell)} "$({printing(text)})"'
         else:
-            line = shlex.join([*self._stage.shell, words])
+            line = _joined([*self._stage.shell, words])
         self._stage.post += [line, *(f"hpcml_unbind {place}" for place in bound)]
 
     def _script(self, text: str) -> str:
         """Return the line that carries out *text*, by the program that its first line names, else by the shell."""
         if not text.startswith("#!"):
-            return f'{shlex.join(self._stage.shell)} "$({printing(text)})"'
+            return f'{_joined(self._stage.shell)} "$({printing(text)})"'
         file = f"{_STAGED}-script"
         return f"{printing(text)} >{file} && chmod 755 {file} && {file} && rm {file}"
 
@@ -449,7 +467,7 @@ class _Reader:
             place = self._place(target)
             source = facts.get("source") or facts.get("src") or ("." if "from" not in facts else "/")
             for number, name in self._staged(source, facts.get("from"), _Place(word="", is_folder=False, path=None)):
-                self._stage.post.append(f"hpcml_bind {number} {shlex.quote(name)} {place.word}")
+                self._stage.post.append(f"hpcml_bind {number} {shlex.quote(_last(name))} {place.word}")
             self._stage.functions.add("hpcml_bind")
             return place.word
         else:
@@ -491,7 +509,7 @@ class _Reader:
         flags, words = self._flags(words)
         stage, mode = self._copy_flags(flags)
         plain = without_heredocs(words) if heredocs else words
-        *sources, target = listed(plain) or self._words(plain) or [""]
+        *sources, target = self._list(plain) or self._words(plain) or [""]
         self._require(len(sources) + len(heredocs) >= 1 and target != "", f"{words}: write COPY SOURCE... DESTINATION")
         place = self._place(target)
         is_several = len(sources) + len(heredocs) > 1
@@ -501,12 +519,16 @@ class _Reader:
         for source in sources:
             for number, name in self._staged(source, stage, place):
                 self._chmod(mode, number)
-                if unpacks and (packed := _ARCHIVE.search(name)):
+                letter = _packed(self.folder / name) if unpacks and stage is None else None
+                if letter is not None:
                     self._stage.post.append(
-                        f"mkdir -p {place.word} && tar -x{_UNPACK[packed[1]]}f {_STAGED}/{number} -C {place.word}"
+                        f"mkdir -p {place.word} && tar -x{letter}f {_STAGED}/{number} -C {place.word}"
                     )
+                elif stage is not None and _is_pattern(name):  # of each folder that it names what is in it
+                    put = f'hpcml_put "{number}/${{each##*/}}" "${{each##*/}}" {place.word}'
+                    self._stage.post.append(f"for each in {_STAGED}/{number}/*; do {put}; done")
                 else:
-                    self._stage.post.append(f"hpcml_put {number} {shlex.quote(name)} {place.word}")
+                    self._stage.post.append(f"hpcml_put {number} {shlex.quote(_last(name))} {place.word}")
 
     def _copy_flags(self, flags: Sequence[tuple[str, str]]) -> tuple[str | None, str | None]:
         """Return the stage or image that COPY is from, and the mode that its files get; None: said by nobody."""
@@ -546,22 +568,28 @@ class _Reader:
         return "".join(part if at % 2 else self._here(part) for at, part in enumerate(parts))
 
     def _staged(self, source: str, stage: str | None, place: _Place) -> Iterator[tuple[str, str]]:
-        """Have *source* laid down for %post; yield under which number, and the name that it has in a folder."""
+        """Have *source* laid down for %post; yield under which number, and its name in the context or the stage."""
         self._stage.functions.add("hpcml_put")
         if stage is not None:
             number, name = self._count(), self._here(source)
-            self._require(not re.search(r"\s", name), f"{name}: names with spaces are not read: rename it")
+            self._require_name(name)
             pairs = self._stage.from_stages.setdefault(self._label_of(stage), [])
             pairs.append((name, f"{_STAGED}/{number}{'/' if _is_pattern(name) else ''}"))
-            yield number, PurePosixPath(name).name or "x"
+            yield number, name
             return
         for found in self._sources(source, place):
             number = self._count()
             for name in self._parts(found):
-                self._require(not re.search(r"\s", name), f"{name}: names with spaces are not read: rename it")
+                self._require_name(name, is_pattern=_is_pattern(name))
                 below = PurePosixPath(name).relative_to(found) if name != found else None
                 self._stage.files.append((name, f"{_STAGED}/{number}" + (f"/{below}" if below else "")))
-            yield number, PurePosixPath(found).name or "x"
+            yield number, found
+
+    def _require_name(self, name: str, *, is_pattern: bool = False) -> None:
+        """Raise `ConfigError` for a source that a shell would not read as it is written."""
+        self._require(not re.search(r"\s", name), f"{name}: names with spaces are not read: rename it")
+        is_plain = _SOURCE.fullmatch(name) is not None and not is_pattern
+        self._require(is_plain, f"{name}: names with signs of a shell are not read: rename it")
 
     def _count(self) -> str:
         self._copies += 1
@@ -606,7 +634,9 @@ class _Reader:
         if self._ignored is None:
             self._ignored = Ignored.of(self.path, self.folder)
         parts = self._ignored.kept(self.folder, name)
-        if len(parts) > _MOST_PARTS or (parts != [name] and any(re.search(r"[\s*?\[]", part) for part in parts)):
+        if len(parts) > _MOST_PARTS or (
+            parts != [name] and not all(_SOURCE.fullmatch(part) and not _is_pattern(part) for part in parts)
+        ):
             self._remark(f".dockerignore is not followed in {name}: its files are too many, or have odd names")
             return [name]
         return parts
@@ -617,16 +647,16 @@ class _Reader:
         if found is not None:
             return found.label
         self._require(not stage.isdigit(), f"--from={stage} is no stage above")
-        image = self._expanded(stage, self._global)
+        image = self._image(stage)
         return self._images.setdefault(image, _Stage(label=f"image{len(self._images)}", base=image)).label
 
     def _add(self, words: str, heredocs: Sequence[Heredoc]) -> None:
         flags, rest = self._flags(words)
-        remote = next((word for word in listed(rest) or rest.split() if _REMOTE.match(word)), None)
+        remote = next((word for word in self._list(rest) or rest.split() if _REMOTE.match(word)), None)
         if remote is None:
             self._copy(words, heredocs, unpacks=True)
             return
-        names = listed(rest) or self._words(rest)
+        names = self._list(rest) or self._words(rest)
         url = self._here(names[0])
         checksum = next((value for flag, value in flags if flag == "checksum"), None)
         self._require(
@@ -652,16 +682,46 @@ class _Reader:
             self._remark(f"USER {words} is left out: %post is done as root of the image, and runs are yours")
 
     def _shell(self, words: str) -> None:
-        argv = listed(words)
-        self._require(argv is not None, f'SHELL {words}: write SHELL ["/bin/bash", "-c"]')
-        self._stage.shell = tuple(argv or ())
+        argv = self._list(words) or []
+        is_program = bool(argv) and re.fullmatch(r"[\w./-]+", argv[0]) is not None
+        self._require(is_program, f'SHELL {words}: write SHELL ["/bin/bash", "-c"]')
+        self._stage.shell = tuple(argv)
 
     def _entrypoint(self, words: str) -> None:
-        self._stage.entrypoint = listed(words) or [*self._stage.shell, words]
-        self._stage.command = None
+        argv = self._list(words)
+        self._stage.entrypoint = [*self._stage.shell, words] if argv is None else argv or None
+        if not self._stage.has_command:
+            self._stage.command = None
 
     def _cmd(self, words: str) -> None:
-        self._stage.command = listed(words) or [*self._stage.shell, words]
+        argv = self._list(words)
+        self._stage.command = [*self._stage.shell, words] if argv is None else argv or None
+        self._stage.has_command = True
+
+    def _list(self, words: str) -> list[str] | None:
+        """Return the words of a JSON list; raise `ConfigError` for one that would be several lines."""
+        found = listed(words)
+        is_line = not any(breaks_line(word) for word in found or ())
+        self._require(is_line, f"{words}: words with line breaks are not read: write RUN or COPY with <<EOF")
+        return found
+
+
+def _last(name: str) -> str:
+    """Return the name that a source has in a folder."""
+    return PurePosixPath(name).name or "x"
+
+
+def _packed(path: Path) -> str | None:
+    """Return tar's letter for how an archive is packed; None for another file: what is in it counts, not its name."""
+    if not path.is_file() or not tarfile.is_tarfile(path):
+        return None
+    with path.open("rb") as file:
+        return _PACKED.get(file.read(2), "")
+
+
+def _joined(argv: Sequence[str]) -> str:
+    """Return the words for a shell; of ``{{``, which Apptainer reads as its own, nothing is left to it."""
+    return shlex.join(argv).replace("{{", "{''{")
 
 
 def _is_pattern(name: str) -> bool:
@@ -694,12 +754,12 @@ def _for_shell(value: str, known: Mapping[str, str | None]) -> str:
             name = match[1] or match[4]
             plain = known.get(name)
             is_plain = plain is not None and not match[2] and re.fullmatch(r'[^$`\\"]*', plain)
-            out += str(plain) if is_plain else match[0]
+            out += str(plain) if is_plain else re.sub(r'([`"\\]|\$(?![\w{]))', r"\\\1", match[0])
             at = match.end() - 1
         else:
             out += f"\\{sign}" if sign in '$`"\\' else sign
         at += 1
-    return f'"{out}"'
+    return f'"{out}"'.replace("{{", '{""{')
 
 
 def _check(path: Path, stages: Sequence[_Stage]) -> None:
@@ -751,5 +811,5 @@ def _definition(stage: _Stage, stages: Sequence[_Stage]) -> Iterator[str]:
 
 def _runscript(entrypoint: list[str], command: list[str]) -> Iterator[str]:
     if command:
-        yield f'    [ "$#" -gt 0 ] || set -- {shlex.join(command)}'
-    yield f'    exec {shlex.join(entrypoint)} "$@"'.replace("exec  ", "exec ")
+        yield f'    [ "$#" -gt 0 ] || set -- {_joined(command)}'
+    yield f'    exec {_joined(entrypoint)} "$@"'.replace("exec  ", "exec ")

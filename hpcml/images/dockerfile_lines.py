@@ -49,17 +49,17 @@ def instructions(text: str, path: object) -> Iterator[Instruction]:
     Raises `ConfigError`, which names *path* and line, for a here-document without an end.
     """
     lines = enumerate(text.splitlines(), 1)
-    escape, begun, first = "\\", "", 0
+    goes_on, begun, first = _goes_on("\\"), "", 0
     for number, line in lines:
         directive = re.fullmatch(r"#\s*escape\s*=\s*(\S)\s*", line)
         if directive and not first:
-            escape = directive[1]
-        if line.lstrip().startswith("#") or (not line.strip() and not begun):
+            goes_on = _goes_on(directive[1])
+        if line.lstrip().startswith("#") or not line.strip():
             continue
         first = first if begun else number
-        begun += line.strip() if not begun else f" {line.strip()}" if line.strip() else ""
-        if begun.endswith(escape):
-            begun = begun[: -len(escape)].rstrip() + " "
+        begun += line if begun else line.lstrip()
+        if goes_on.search(begun):
+            begun = goes_on.sub("", begun) or " "
             continue
         name, words = _split(begun)
         heredocs = tuple(_heredocs(words, lines, f"{path}:{first}")) if name in _TAKE_HEREDOCS else ()
@@ -68,6 +68,12 @@ def instructions(text: str, path: object) -> Iterator[Instruction]:
     if begun.strip():
         name, words = _split(begun)
         yield Instruction(line=first, name=name, words=words)
+
+
+def _goes_on(escape: str) -> re.Pattern[str]:
+    """Return what ends a line that the next one continues: the sign alone, not behind another one of its kind."""
+    sign = re.escape(escape)
+    return re.compile(rf"(?<!{sign}){sign}[ \t]*$")
 
 
 def _split(line: str) -> tuple[str, str]:
@@ -104,7 +110,7 @@ def listed(words: str) -> list[str] | None:
         found = json.loads(words)
     except ValueError:
         return None
-    return found if isinstance(found, list) and found and all(isinstance(word, str) for word in found) else None
+    return found if isinstance(found, list) and all(isinstance(word, str) for word in found) else None
 
 
 def unquoted(value: str) -> str:
@@ -120,7 +126,7 @@ def printing(text: str) -> str:
     printf %b 'one\n'"'"'two'"'"'\n'
     """
     escaped = text.replace("\\", r"\\").replace("\n", r"\n")
-    return f"printf %b {shlex.quote(escaped)}"
+    return f"printf %b {shlex.quote(escaped)}".replace("{{", "{''{")
 
 
 def in_double_quotes(text: str) -> str:

@@ -134,7 +134,9 @@ class Container:
 
     def __post_init__(self) -> None:
         for name, value in self._texts():
-            require(not _breaks(value), f"container.{name} holds a line break: it would add lines to the definition")
+            require(
+                not breaks_line(value), f"container.{name} holds a line break: it would add lines to the definition"
+            )
         self._check_kind()
         self._check_image()
         self._check_build()
@@ -268,7 +270,7 @@ def holds_login(words: str) -> bool:
     return _URL_LOGIN.search(words) is not None
 
 
-def _breaks(value: str) -> bool:
+def breaks_line(value: str) -> bool:
     """Tell whether *value* would end its line in the definition: it has a line break or a null character."""
     return "\0" in value or len(value.splitlines()) > 1 or value != value.rstrip("\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 

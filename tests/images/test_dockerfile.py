@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,19 @@ def test_a_dockerfile_is_built_as_it_is_meant(user: ImageUser, registry: Registr
         ("ADD https://example.org/a.git /x", "ADD https://example.org/a.git is not fetched: write RUN with curl"),
         ("ADD --checksum=md5:1 https://example.org/a /x", "--checksum=md5:1: write sha256: and 64 hexadecimal digits"),
         ("ADD git@example.org:a.git /x", "is not fetched"),
+        ('RUN ["echo", "a\\n%setup\\ntouch /tmp/x"]', "words with line breaks are not read"),
+        ('COPY ["Dockerfile", "/x\\n%setup\\ntouch y"]', "words with line breaks are not read"),
+        ('ENTRYPOINT ["a\\u2028%setup"]', "words with line breaks are not read"),
+        ('SHELL ["%setup"]', 'write SHELL ["/bin/bash", "-c"]'),
+        ("COPY --from=alpine /a`touch$IFS`b /x", "the value of $IFS is not known here"),
+        ("COPY --from=alpine '/a;reboot' /x", "/a;reboot: names with signs of a shell are not read: rename it"),
+        ('COPY ["-t", "/x"]', "-t: names with signs of a shell are not read: rename it"),
+        ('COPY ["a;b", "/x"]', "a;b: names with signs of a shell are not read: rename it"),
+        ("COPY a[[]b /x", "a[b: names with signs of a shell are not read: rename it"),
+        ("FROM alpine:3;x", "'alpine:3;x' is no image: write NAME:TAG"),
+        ("FROM alpine:${NAME#x}", "of ${NAME...}, :-, :+, - and + are read: write the value"),
+        ("LABEL org.hpcml.base=mine", "LABEL org.hpcml.base is set by hpcml: choose another name"),
+        ("LABEL a={{b}}", "LABEL a: Apptainer reads {{ as its own"),
         ("SHELL bash", 'write SHELL ["/bin/bash", "-c"]'),
         ("ENV A", "ENV A: write NAME=value"),
         ("ENV A=1 B C", "ENV B C: write NAME=value"),
@@ -131,7 +145,8 @@ def test_a_dockerfile_is_built_as_it_is_meant(user: ImageUser, registry: Registr
     ],
 )
 def test_what_a_definition_cannot_say_is_refused_by_line(tmp_path: Path, line: str, says: str | None) -> None:
-    (tmp_path / "a b").touch()
+    for name in ("a b", "a;b", "-t", "a[b"):
+        (tmp_path / name).touch()
     path = write(tmp_path, f"# first\nFROM alpine AS a\n\n{line}\n")
     if says is None:
         assert convert(path).text
@@ -174,11 +189,76 @@ def test_what_is_different_is_said_by_line(tmp_path: Path, line: str, says: str)
 
 
 def test_an_archive_is_unpacked_where_it_is_said_and_nothing_else_is_done(tmp_path: Path) -> None:
-    (tmp_path / "a.tar.gz").touch()
+    (tmp_path / "empty.tar.gz").touch()
+    with tarfile.open(tmp_path / "packed", "w:xz") as archive:
+        archive.add(tmp_path / "empty.tar.gz", "a")
 
-    text = convert(write(tmp_path, "FROM alpine\nARG TO='/opt/x;touch'\nADD a.tar.gz $TO\n")).text
+    text = convert(write(tmp_path, "FROM alpine\nARG TO='/opt/x;touch'\nADD packed empty.tar.gz $TO/\n")).text
 
-    assert "mkdir -p '/opt/x;touch' && tar -xzf /.hpcml-copy/0 -C '/opt/x;touch'\n" in text
+    assert "mkdir -p '/opt/x;touch/' && tar -xJf /.hpcml-copy/0 -C '/opt/x;touch/'\n" in text
+    assert "hpcml_put 1 empty.tar.gz '/opt/x;touch/'\n" in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "post"),
+    [
+        (
+            "RUN wget https://example.org/\\\nb.tar \\  \n\n# said\n  && echo b",
+            "/bin/sh -c 'wget https://example.org/b.tar   && echo b'",
+        ),
+        ("RUN echo a\\\\\nRUN echo b", "/bin/sh -c 'echo a\\\\'\n/bin/sh -c 'echo b'"),
+        ('RUN ["%setup", "x"]', "(exec %setup x)"),
+        ("RUN []", "/bin/sh -c '[]'"),
+        ("RUN echo '{{ a }}'", """/bin/sh -c 'echo '"'"'{''{ a }}'"'"''"""),
+        (
+            "ENV A=1\nENV A=2 B=$A PATH=/a:$PATH OLD=$PATH",
+            'export A="1"\nexport A="2" B="1" PATH="/a:$PATH" OLD="$PATH"',
+        ),
+        ("ENV A=1\nARG A=2\nWORKDIR /$A", 'export A="1"\nmkdir -p /1 && cd /1'),
+        ("ENV A='{{b}}' B=${C:-`d`}", """export A="{""{b}}" B="${C:-\\`d\\`}\""""),
+        ("ARG A\nARG B=${A-b}${A:-c}${B:+d}${UNKNOWN+e}${UNKNOWN-f}", "export B=bcf"),
+    ],
+)
+def test_words_are_read_as_docker_reads_them(tmp_path: Path, lines: str, post: str) -> None:
+    text = convert(write(tmp_path, f"FROM alpine\n{lines}\n")).text
+
+    assert text.partition("%post\ncd /\n")[2] == f"{post}\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "script"),
+    [
+        ('CMD ["a"]\nENTRYPOINT ["b"]', '    [ "$#" -gt 0 ] || set -- a\n    exec b "$@"\n'),
+        ('CMD ["a"]\nFROM one\nENTRYPOINT ["b"]', '    exec b "$@"\n'),
+        ('ENTRYPOINT ["b"]\nCMD ["a"]\nFROM one\nENTRYPOINT []', ""),
+        ('ENTRYPOINT []\nCMD ["a"]', '    [ "$#" -gt 0 ] || set -- a\n    exec "$@"\n'),
+        ('CMD ["a"]\nCMD []', ""),
+    ],
+)
+def test_what_an_image_runs_is_what_docker_would(tmp_path: Path, lines: str, script: str) -> None:
+    text = convert(write(tmp_path, f"FROM alpine AS one\n{lines}\n")).text
+
+    assert text.partition("%runscript\n")[2] == script
+
+
+def test_names_of_labels_may_stand_in_quotes(tmp_path: Path) -> None:
+    text = convert(write(tmp_path, 'FROM alpine\nLABEL "com.example.vendor"="ACME Incorporated" version=1\n')).text
+
+    assert "%labels\n    com.example.vendor ACME Incorporated\n    version 1\n" in text
+
+
+def test_values_for_arg_arrive_as_they_are_typed(hpcml_environ: dict[str, str], tmp_path: Path) -> None:
+    write(tmp_path, f"FROM {closed_port()}/alpine:3\nARG X\nRUN true\n")
+    hpcml = Hpcml(environ=hpcml_environ, cwd=tmp_path)
+
+    shown = hpcml(
+        "build", "-n", "--dockerfile", "Dockerfile", "--build-arg", "X=1", "--build-arg", "X=a\\b\\\\ ${HOME}\\"
+    )
+    wrong = hpcml("build", "-n", "--dockerfile", "Dockerfile", "--build-arg", "a.b=1")
+
+    assert "export X='a\\b\\\\ ${HOME}\\'\n" in shown.stdout
+    assert wrong.returncode == 2
+    assert wrong.stderr == "hpcml: --build-arg a.b=1: write --build-arg NAME=VALUE, with a variable's name\n"
 
 
 def test_a_dry_run_without_a_network_says_what_is_different_too(hpcml_environ: dict[str, str], tmp_path: Path) -> None:
@@ -200,7 +280,7 @@ def test_each_run_is_a_shell_of_its_own_and_the_shell_that_is_asked_for(tmp_path
 def test_another_escape_is_the_directives(tmp_path: Path) -> None:
     text = convert(write(tmp_path, "# escape=`\nFROM alpine\nRUN echo `\n  C:\\dir\\\n")).text
 
-    assert "/bin/sh -c 'echo  C:\\dir\\'\n" in text
+    assert "/bin/sh -c 'echo   C:\\dir\\'\n" in text
 
 
 def test_a_stage_goes_on_from_another_one_and_what_nobody_needs_is_left_out(tmp_path: Path) -> None:
@@ -276,12 +356,15 @@ ARG BASE
 FROM {host}/$BASE AS start
 RUN /bin/busybox --install -s /bin || true
 FROM --platform=$BUILDPLATFORM start AS tools
-RUN mkdir -p /out && echo wheel > /out/a.whl && echo wheel > /out/b.whl
+RUN mkdir -p /out && echo wheel > /out/a.whl && echo wheel > /out/b.whl && mkdir /out/deep && echo > /out/deep/in
 FROM start AS unwanted
 RUN --mount=type=secret,id=key false
 FROM start
 WORKDIR $PLACE/inner
 COPY --from=tools /out/*.whl /wheels/
+COPY --from=tools /out/* /flat/
+RUN ["/bin/sh", "-c", "echo '{{ template }}' > /template"]
+ENV NAME={{name}} OLD_PLACE=$PLACE PLACE=/opt/new
 COPY --from={host}/test/tool:1 /tool /bin/
 RUN --mount=type=bind,source=pyproject.toml,target=pyproject.toml \
     --mount=type=bind,source=shared,target=/context \
@@ -309,7 +392,7 @@ who=$WHO
 one
 who=$WHO
 two
-COPY . $PLACE/all
+COPY . $OLD_PLACE/all
 RUN pwd > /pwd; echo "$HOME" > /home_then
 """
 
@@ -339,6 +422,7 @@ def test_a_dockerfile_of_today_is_built_as_it_is_meant(user: ImageUser, registry
     (image,) = user.listed()
     script = (
         "cat /wheels/*.whl /seen /looped /tooled /piped /conf/app.ini /conf/one /conf/two /pwd /home_then; "
+        "ls /flat; cat /template; echo $NAME $PLACE $OLD_PLACE; "
         "ls /opt/place/inner /context /opt/place/all; ls -l /conf/one /conf/app.ini; ls -d /.hpcml*"
     )
     seen = user.account.run(
@@ -360,6 +444,9 @@ def test_a_dockerfile_of_today_is_built_as_it_is_meant(user: ImageUser, registry
     ]  # fmt: skip
     assert lines[lines.index("/opt/place/inner") + 1] == "/home/jovyan"
     assert "data" not in lines
+    assert [each for each in ("a.whl", "in", "deep") if each in lines] == ["a.whl", "in"]
+    assert "{{ template }}" in lines
+    assert "{{name}} /opt/new /opt/place" in lines
     assert [line[:10] for line in lines if "/conf/" in line] == ["-rwxr-xr-x", "-rwxr-xr-x"]
 
 
