@@ -13,6 +13,7 @@ instructions before its own; a stage that the last one does not need is left out
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import tarfile
@@ -581,6 +582,7 @@ class _Reader:
             number = self._count()
             for name in self._parts(found):
                 self._require_name(name, is_pattern=_is_pattern(name))
+                self._require_inside(name)
                 below = PurePosixPath(name).relative_to(found) if name != found else None
                 self._stage.files.append((name, f"{_STAGED}/{number}" + (f"/{below}" if below else "")))
             yield number, found
@@ -590,6 +592,17 @@ class _Reader:
         self._require(not re.search(r"\s", name), f"{name}: names with spaces are not read: rename it")
         is_plain = _SOURCE.fullmatch(name) is not None and not is_pattern
         self._require(is_plain, f"{name}: names with signs of a shell are not read: rename it")
+
+    def _require_inside(self, name: str) -> None:
+        """Raise `ConfigError` for a link that Docker copies as it is, and Apptainer with what it leads to."""
+        context = self.folder.resolve()
+        for path in _with_links(self.folder / name):
+            led_to = Path(os.path.realpath(path))  # resolve() of Python 3.11 raises for a link to itself
+            self._require(
+                led_to.exists() and led_to.is_relative_to(context),
+                f"{path.relative_to(self.folder)} leads out of the context, or nowhere: {led_to} would be copied: "
+                "name it in .dockerignore",
+            )
 
     def _count(self) -> str:
         self._copies += 1
@@ -704,6 +717,13 @@ class _Reader:
         is_line = not any(breaks_line(word) for word in found or ())
         self._require(is_line, f"{words}: words with line breaks are not read: write RUN or COPY with <<EOF")
         return found
+
+
+def _with_links(path: Path) -> Iterator[Path]:
+    """Yield *path*, and the links below it."""
+    yield path
+    for place, folders, files in os.walk(path):
+        yield from (link for name in sorted([*folders, *files]) if (link := Path(place) / name).is_symlink())
 
 
 def _last(name: str) -> str:

@@ -351,6 +351,42 @@ def test_what_is_copied_is_of_the_context_without_what_dockerignore_keeps_out(tm
         convert(path, context=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("copied", "leads_to"),
+    [
+        (".", "../secret"),
+        ("loop", "../secret"),
+        ("sub", "../secret"),
+        ("sub/loop", "../secret"),
+        ("l*", "../secret"),
+        (".", "/nothere"),
+        (".", "loop"),
+        ("sub", "loop"),
+    ],
+)
+def test_what_a_link_leads_to_outside_of_the_context_is_not_copied(tmp_path: Path, copied: str, leads_to: str) -> None:
+    (tmp_path / "secret").touch()
+    folder = tmp_path / "context"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "loop").symlink_to(leads_to)
+    (folder / "sub" / "loop").symlink_to(leads_to.replace("..", "../.."))
+    path = write(folder, f"FROM alpine\nCOPY {copied} /x/\n")
+
+    with pytest.raises(ConfigError, match=r"Dockerfile:2: (sub/)?loop leads out of the context, or nowhere: "):
+        convert(path)
+
+    (folder / ".dockerignore").write_text("**/loop\n")
+    write(folder, "FROM alpine\nCOPY . /x/\n")
+    assert "    Dockerfile /.hpcml-copy/0/Dockerfile\n" in convert(path).text
+
+
+def test_links_within_the_context_are_copied(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").symlink_to("a")
+
+    assert "    . /.hpcml-copy/0\n" in convert(write(tmp_path, "FROM alpine\nCOPY . /x\n")).text
+
+
 _MODERN = r"""# syntax=docker/dockerfile:1
 ARG BASE
 FROM {host}/$BASE AS start
