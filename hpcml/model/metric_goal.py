@@ -20,10 +20,11 @@ _SCORE = "score"  # more is better, unless another word says of what: brier_scor
 _TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood
 _COUNTS = frozenset({"epochs", "steps", "iterations", "samples", "updates"})  # until something is reached
 _COUNTED = r"(?:[kmg]i?b|bytes|tok|tokens|words|samples|images|frames|steps|its?|[kmgtpe]?flops?|[kmgtpe]?ops)"
+_EACH = r"(?:(?:_?per_|/)(?:gpu|device|accelerator|chip|core|rank|node))?$"  # tokens/s/gpu
 # samples_per_s, GFLOP/s, GFLOPs and, as a rule may call what is printed as tok/s, tok_s
 _RATE = re.compile(
-    r"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour)$"
-    rf"|(?<![A-Za-z]){_COUNTED}_(?:s|sec)$|(?<![A-Za-z])[kmgtpe]flops?$",
+    rf"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour){_EACH}|per_?(?:k?w|watts?|k?j|joules?|k?wh)$"
+    rf"|(?<![A-Za-z]){_COUNTED}_(?:s|sec){_EACH}|(?<![A-Za-z])[kmgtpe]flops?{_EACH}",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])[0-9]*|[0-9]+")
