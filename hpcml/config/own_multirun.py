@@ -44,7 +44,8 @@ def own_multirun(words: Sequence[str], project: Path) -> OwnMultirun | None:
     flags, rest = [words[at] for at in places], [word for at, word in enumerate(words) if at not in places]
     given = [found for word in rest[1:] if (found := _OVERRIDE.fullmatch(word)) is not None]
     swept = [found for found in given if _has_several(found["value"])]
-    is_hydra = flags[0] != "-m" or any(map(_OF_HYDRAS_OWN.match, rest)) or _reads_hydra(words, project)
+    is_said = flags[0] == _LONG or _MODE.fullmatch(flags[0]) is not None  # --mu may be a number of the program's
+    is_hydra = is_said or any(map(_OF_HYDRAS_OWN.match, rest)) or _reads_hydra(words, project)
     if not swept and not is_hydra:
         return None
     told = " ".join([flags[0], *(found[0] for found in swept)])
@@ -70,9 +71,9 @@ def own_multirun(words: Sequence[str], project: Path) -> OwnMultirun | None:
 
 def _asks(word: str, after: str) -> bool:
     """Whether *word*, in front of *after*, is Hydra's flag: not Python's -m with a module, or another with a value."""
-    is_long = len(word) >= _SHORTEST and _LONG.startswith(word)
-    is_short = word == "-m" and (not after or after.startswith("-") or _OVERRIDE.fullmatch(after) is not None)
-    return is_long or is_short or _MODE.fullmatch(word) is not None
+    is_alone = not after or after.startswith("-") or _OVERRIDE.fullmatch(after) is not None
+    is_short = word == "-m" or (_SHORTEST <= len(word) < len(_LONG) and _LONG.startswith(word))
+    return word == _LONG or _MODE.fullmatch(word) is not None or (is_short and is_alone)
 
 
 def _has_several(value: str) -> bool:

@@ -48,6 +48,7 @@ def test_a_multirun_of_the_programs_own_is_answered_by_the_sweep_that_makes_a_ru
         "python prog.py -m hydra/sweeper=optuna lr=1,2",
         "python plain.py -m layers=64,64",
         "mytrain -m lr=1,2",
+        "python plain.py --multi lr=1,2",
     ],
 )
 def test_what_hpcml_cannot_sweep_or_may_be_no_sweep_is_only_remarked_on(line: str, project: Path) -> None:
@@ -66,6 +67,10 @@ def test_what_hpcml_cannot_sweep_or_may_be_no_sweep_is_only_remarked_on(line: st
         "torchrun --nproc_per_node 2 -m package.train lr=1,2",
         "python plain.py -m 0.9 lr=1,2",
         "python plain.py -m",
+        "python plain.py --mu 0.9",
+        "python plain.py --mu 0.9 betas=0.9,0.99",
+        "python plain.py --multi --lr 1",
+        "python prog.py --mu 0.9",
         "python plain.py -m 'betas=[0.9,0.99]'",
     ],
 )

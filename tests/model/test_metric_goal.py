@@ -17,8 +17,9 @@ from hpcml.model.metric_goal import goal_by_name
         ("max", "val/acc topk_acc mAP50 f1_score inception_score tokens_per_second samples/sec images_per_hour tflops"),
         (
             "max",
-            "tokens/s/gpu samples_per_second_per_gpu TFLOP/s/GPU tok_s_per_gpu tflops_per_device images/sec/node gflops_per_w samples_per_kJ",
+            "tokens/s/gpu samples_per_second_per_gpu TFLOP/s/GPU tok_s_per_gpu tflops_per_device images/sec/node",
         ),
+        ("max", "gflops_per_w samples_per_kJ images_per_joule"),
         ("min", "seconds_per_step ms/step step_time_per_gpu"),
         ("max", "neg_log_loss neg_mean_squared_error neg_root_mean_squared_error neg_brier_score text_to_image_score"),
     ],
