@@ -32,6 +32,7 @@ from hpcml.images.dockerfile_lines import (
     instructions,
     listed,
     printing,
+    quoted,
     unquoted,
     without_heredocs,
 )
@@ -393,7 +394,7 @@ class _Reader:
         known[name] = value
         if self.stages:
             self._stage.unset.discard(name)
-            self._stage.post.append(f"export {name}={shlex.quote(value)}")
+            self._stage.post.append(f"export {name}={quoted(value)}")
 
     def _env(self, words: str) -> None:
         pairs = [*self._pairs("ENV", words)]  # all of them with the variables as they are before it
@@ -439,20 +440,20 @@ class _Reader:
         bound = [place for flag, value in flags if (place := self._run_flag(flag, value)) is not None]
         argv = self._list(words)
         if argv:
-            line = f"(exec {_joined(argv)})"  # no words of the shell, nor of definitions
+            line = f"(exec {quoted(*argv)})"  # no words of the shell, nor of definitions
         elif heredocs and not without_heredocs(words):
             line = self._script("".join(each.text for each in heredocs))
         elif heredocs:
             text = f"{words}\n" + "".join(f"{each.text}{each.word}\n" for each in heredocs)
-            line = f'{_joined(self._stage.shell)} "$({printing(text)})"'
+            line = f'{quoted(*self._stage.shell)} "$({printing(text)})"'
         else:
-            line = _joined([*self._stage.shell, words])
+            line = quoted(*self._stage.shell, words)
         self._stage.post += [line, *(f"hpcml_unbind {place}" for place in bound)]
 
     def _script(self, text: str) -> str:
         """Return the line that carries out *text*, by the program that its first line names, else by the shell."""
         if not text.startswith("#!"):
-            return f'{_joined(self._stage.shell)} "$({printing(text)})"'
+            return f'{quoted(*self._stage.shell)} "$({printing(text)})"'
         file = f"{_STAGED}-script"
         return f"{printing(text)} >{file} && chmod 755 {file} && {file} && rm {file}"
 
@@ -468,7 +469,7 @@ class _Reader:
             place = self._place(target)
             source = facts.get("source") or facts.get("src") or ("." if "from" not in facts else "/")
             for number, name in self._staged(source, facts.get("from"), _Place(word="", is_folder=False, path=None)):
-                self._stage.post.append(f"hpcml_bind {number} {shlex.quote(_last(name))} {place.word}")
+                self._stage.post.append(f"hpcml_bind {number} {quoted(_last(name))} {place.word}")
             self._stage.functions.add("hpcml_bind")
             return place.word
         else:
@@ -493,7 +494,7 @@ class _Reader:
             found = self._here(words)
             is_folder = is_folder or found.endswith(("/", "/."))
             path = str(PurePosixPath(self._stage.directory or "/") / found)
-            word = shlex.quote(f"{path}/" if is_folder and path != "/" else path)
+            word = quoted(f"{path}/" if is_folder and path != "/" else path)
             return _Place(word=word, is_folder=is_folder, path=path)
         word, at = "", 0
         for match in _VARIABLE.finditer(words):
@@ -529,7 +530,7 @@ class _Reader:
                     put = f'hpcml_put "{number}/${{each##*/}}" "${{each##*/}}" {place.word}'
                     self._stage.post.append(f"for each in {_STAGED}/{number}/*; do {put}; done")
                 else:
-                    self._stage.post.append(f"hpcml_put {number} {shlex.quote(_last(name))} {place.word}")
+                    self._stage.post.append(f"hpcml_put {number} {quoted(_last(name))} {place.word}")
 
     def _copy_flags(self, flags: Sequence[tuple[str, str]]) -> tuple[str | None, str | None]:
         """Return the stage or image that COPY is from, and the mode that its files get; None: said by nobody."""
@@ -574,6 +575,7 @@ class _Reader:
         if stage is not None:
             number, name = self._count(), self._here(source)
             self._require_name(name)
+            self._require(".." not in PurePosixPath(name).parts, f"{source} lies outside of the stage")
             pairs = self._stage.from_stages.setdefault(self._label_of(stage), [])
             pairs.append((name, f"{_STAGED}/{number}{'/' if _is_pattern(name) else ''}"))
             yield number, name
@@ -682,13 +684,13 @@ class _Reader:
         )
         number, place = self._count(), self._place(names[1])
         self._stage.functions |= {"hpcml_put", "hpcml_fetch"}
-        self._stage.post.append(f"hpcml_fetch {shlex.quote(url)} {_STAGED}/{number}")
+        self._stage.post.append(f"hpcml_fetch {quoted(url)} {_STAGED}/{number}")
         if checksum is None:
             self._remark(f"ADD {url} is fetched in the image while it is built: add --checksum=sha256:... to check it")
         else:
             self._stage.post.append(f"echo '{checksum[7:]}  {_STAGED}/{number}' | sha256sum -c -")
         file = PurePosixPath(url.partition("?")[0]).name
-        self._stage.post.append(f"hpcml_put {number} {shlex.quote(file)} {place.word}")
+        self._stage.post.append(f"hpcml_put {number} {quoted(file)} {place.word}")
 
     def _user(self, words: str) -> None:
         if words.partition(":")[0] not in ("root", "0"):
@@ -737,11 +739,6 @@ def _packed(path: Path) -> str | None:
         return None
     with path.open("rb") as file:
         return _PACKED.get(file.read(2), "")
-
-
-def _joined(argv: Sequence[str]) -> str:
-    """Return the words for a shell; of ``{{``, which Apptainer reads as its own, nothing is left to it."""
-    return shlex.join(argv).replace("{{", "{''{")
 
 
 def _is_pattern(name: str) -> bool:
@@ -831,5 +828,5 @@ def _definition(stage: _Stage, stages: Sequence[_Stage]) -> Iterator[str]:
 
 def _runscript(entrypoint: list[str], command: list[str]) -> Iterator[str]:
     if command:
-        yield f'    [ "$#" -gt 0 ] || set -- {_joined(command)}'
-    yield f'    exec {_joined(entrypoint)} "$@"'.replace("exec  ", "exec ")
+        yield f'    [ "$#" -gt 0 ] || set -- {quoted(*command)}'
+    yield f'    exec {quoted(*entrypoint)} "$@"'.replace("exec  ", "exec ")

@@ -126,9 +126,14 @@ def printing(text: str) -> str:
     printf %b 'one\n'"'"'two'"'"'\n'
     """
     escaped = text.replace("\\", r"\\").replace("\n", r"\n")
-    return f"printf %b {shlex.quote(escaped)}".replace("{{", "{''{")
+    return f"printf %b {quoted(escaped)}"
+
+
+def quoted(*words: str) -> str:
+    """Return the *words* for a shell; of ``{{``, which Apptainer reads as its own, nothing is left to it."""
+    return shlex.join(words).replace("{{", "{''{")
 
 
 def in_double_quotes(text: str) -> str:
     """Return *text* as it stands between double quotes of a shell."""
-    return re.sub(r'([$`"\\])', r"\\\1", text)
+    return re.sub(r'([$`"\\])', r"\\\1", text).replace("{{", '{""{')

@@ -124,6 +124,7 @@ def test_a_dockerfile_is_built_as_it_is_meant(user: ImageUser, registry: Registr
         ('SHELL ["%setup"]', 'write SHELL ["/bin/bash", "-c"]'),
         ("COPY --from=alpine /a`touch$IFS`b /x", "the value of $IFS is not known here"),
         ("COPY --from=alpine '/a;reboot' /x", "/a;reboot: names with signs of a shell are not read: rename it"),
+        ("COPY --from=alpine /../a /x", "/../a lies outside of the stage"),
         ('COPY ["-t", "/x"]', "-t: names with signs of a shell are not read: rename it"),
         ('COPY ["a;b", "/x"]', "a;b: names with signs of a shell are not read: rename it"),
         ("COPY a[[]b /x", "a[b: names with signs of a shell are not read: rename it"),
@@ -216,6 +217,8 @@ def test_an_archive_is_unpacked_where_it_is_said_and_nothing_else_is_done(tmp_pa
         ),
         ("ENV A=1\nARG A=2\nWORKDIR /$A", 'export A="1"\nmkdir -p /1 && cd /1'),
         ("ENV A='{{b}}' B=${C:-`d`}", """export A="{""{b}}" B="${C:-\\`d\\`}\""""),
+        ("ARG A={{b}}\nRUN echo $A", """export A='{''{b}}'\n/bin/sh -c 'echo $A'"""),
+        ("WORKDIR /{{b}}", "mkdir -p '/{''{b}}' && cd '/{''{b}}'"),
         ("ARG A\nARG B=${A-b}${A:-c}${B:+d}${UNKNOWN+e}${UNKNOWN-f}", "export B=bcf"),
     ],
 )
