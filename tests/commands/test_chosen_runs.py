@@ -106,6 +106,16 @@ def test_a_claim_of_chosen_runs_does_not_stand_where_those_left_out_forbid_it(
     assert [each.verdict for each in checked.cells[0].rows] == ["reference", verdict]
 
 
+def test_where_no_claim_is_made_the_first_remark_says_what_the_runs_that_were_left_out_change(tmp_path: Path) -> None:
+    ten_seeds(tmp_path, of_tf32=LOST)
+
+    (cell,) = compare_runs(places(tmp_path), Selection(states=["COMPLETED"]), ComparisonRequest()).cells
+
+    row = next(row for row in cell.rows if row.level == "tf32")
+    assert row.verdict == "no margin"
+    assert row.flags[0] == "the selection left out 3 runs of tf32: no margin without them, unstable with them"
+
+
 def test_a_report_says_no_more_of_chosen_runs_than_compare_does(tmp_path: Path) -> None:
     ten_seeds(tmp_path, of_tf32=LOST)
     wish = Wish(title=None, comparison=LARGE, curves=(), command_line=())

@@ -76,15 +76,17 @@ def _held(row: Row, whole: Row | None, of_reference: int, reference: str) -> Row
     left_out = " and ".join(f"{_runs(n)} of {level}" for n, level in parts if n)
     held = WithAll(left_out=left_out, verdict=whole.verdict)
     flag = f"the selection left out {left_out}"
+    both = f"{flag}: {row.verdict} without them, {whole.verdict} with them"
     if row.verdict not in GOOD | BAD:
-        return replace(row, with_all=held, flags=(*row.flags, flag))
+        flags = (*row.flags, flag) if whole.verdict == row.verdict else (both, *row.flags)  # nothing else says it
+        return replace(row, with_all=held, flags=flags)
     if whole.verdict in {row.verdict, *_IMPLIED.get(row.verdict, ())}:
         return replace(row, with_all=held, flags=(*row.flags, f"{flag}: with them it is {whole.verdict} too"))
     return replace(
         row,
         verdict=whole.verdict if whole.verdict in _DOUBTS else "inconclusive",
         losses=whole.losses if whole.verdict == "unstable" else row.losses,
-        flags=(*row.flags, f"{flag}: {row.verdict} without them, {whole.verdict} with them"),
+        flags=(*row.flags, both),
         with_all=replace(held, withdrawn=row.verdict),
     )
 
