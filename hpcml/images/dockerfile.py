@@ -587,6 +587,7 @@ class _Reader:
                 self._require_inside(name)
                 below = PurePosixPath(name).relative_to(found) if name != found else None
                 self._stage.files.append((name, f"{_STAGED}/{number}" + (f"/{below}" if below else "")))
+            self._stage.post += self._removals(found, number)
             yield number, found
 
     def _require_name(self, name: str, *, is_pattern: bool = False) -> None:
@@ -599,11 +600,11 @@ class _Reader:
         """Raise `ConfigError` for a link that Docker copies as it is, and Apptainer with what it leads to."""
         context = self.folder.resolve()
         for path in _with_links(self.folder / name):
+            name = str(path.relative_to(self.folder))
             led_to = Path(os.path.realpath(path))  # resolve() of Python 3.11 raises for a link to itself
             self._require(
-                led_to.exists() and led_to.is_relative_to(context),
-                f"{path.relative_to(self.folder)} leads out of the context, or nowhere: {led_to} would be copied: "
-                "name it in .dockerignore",
+                led_to.exists() and (led_to.is_relative_to(context) or self._rules.keeps_out(PurePosixPath(name))),
+                f"{name} leads out of the context, or nowhere: {led_to} would be copied: name it in .dockerignore",
             )
 
     def _count(self) -> str:
@@ -646,15 +647,29 @@ class _Reader:
 
     def _parts(self, name: str) -> list[str]:
         """Return the names, *name* or below it, that are in the context whole."""
-        if self._ignored is None:
-            self._ignored = Ignored.of(self.path, self.folder)
-        parts = self._ignored.kept(self.folder, name)
+        parts = self._rules.kept(self.folder, name)
         if len(parts) > _MOST_PARTS or (
             parts != [name] and not all(_SOURCE.fullmatch(part) and not _is_pattern(part) for part in parts)
         ):
-            self._remark(f".dockerignore is not followed in {name}: its files are too many, or have odd names")
+            self._remark(
+                f".dockerignore counts for {name} once it is copied: its files are too many, or have odd names"
+            )
             return [name]
         return parts
+
+    def _removals(self, name: str, number: str) -> Iterator[str]:
+        """Yield the lines that take away what .dockerignore keeps out of *name*, which was copied as a whole."""
+        if self._parts(name) != [name]:
+            return
+        for out in self._rules.left_out(self.folder, name):
+            self._require(not breaks_line(out), f"{out!r} has a line break in its name: rename it")
+            yield f"rm -rf {quoted(f'{_STAGED}/{number}/{PurePosixPath(out).relative_to(name)}')}"
+
+    @property
+    def _rules(self) -> Ignored:
+        if self._ignored is None:
+            self._ignored = Ignored.of(self.path, self.folder)
+        return self._ignored
 
     def _label_of(self, stage: str) -> str:
         """Return the label of the stage, or of the image, that ``--from`` names."""

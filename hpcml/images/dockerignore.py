@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from hpcml.errors import ConfigError
@@ -57,6 +57,16 @@ class Ignored:
         if not is_out and all(is_whole for _, is_whole in below):
             return [str(name)], True
         return [part for parts, _ in below for part in parts], False
+
+    def left_out(self, context: Path, name: str) -> Iterator[str]:
+        """Yield the largest parts of *name* that are not in the context: itself, or names below it."""
+        path = PurePosixPath(name)
+        is_out, is_folder = self.keeps_out(path), (context / path).is_dir() and not (context / path).is_symlink()
+        if is_out and not (is_folder and self._has_exceptions):
+            yield name
+        elif is_folder and self._rules:
+            for each in sorted((context / path).iterdir()):
+                yield from self.left_out(context, str(path / each.name))
 
 
 def _rule(line: str) -> tuple[re.Pattern[str], bool] | None:

@@ -175,7 +175,7 @@ def test_what_a_definition_cannot_say_is_refused_by_line(tmp_path: Path, line: s
         ("COPY --chmod=640 Dockerfile /app/", "--chmod=640: everybody may read these files"),
         ("COPY nothing* /app/", "nothing* is nothing in "),
         ("ADD https://example.org/a /a", "is fetched in the image while it is built: add --checksum"),
-        ("COPY . /app", ".dockerignore is not followed in .: its files are too many, or have odd names"),
+        ("COPY . /app", ".dockerignore counts for . once it is copied: its files are too many, or have odd names"),
     ],
 )
 def test_what_is_different_is_said_by_line(tmp_path: Path, line: str, says: str) -> None:
@@ -383,6 +383,25 @@ def test_what_a_link_leads_to_outside_of_the_context_is_not_copied(tmp_path: Pat
     assert "    Dockerfile /.hpcml-copy/0/Dockerfile\n" in convert(path).text
 
 
+def test_what_dockerignore_keeps_out_of_a_folder_with_odd_names_is_taken_away_again(tmp_path: Path) -> None:
+    for name in ("a b", "secret", "docs/it's.md", "docs/keep.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "venv").symlink_to("/usr")
+    (tmp_path / ".dockerignore").write_text("secret\nvenv\ndocs\n!docs/keep.md\n")
+
+    text = convert(write(tmp_path, "FROM alpine\nCOPY . /app\n")).text
+
+    taken_away = [line for line in text.splitlines() if line.startswith(("rm -rf /.hpcml-copy/0/", "rm -rf '"))]
+    assert "    . /.hpcml-copy/0\n" in text
+    assert taken_away == [
+        "rm -rf '/.hpcml-copy/0/docs/it'\"'\"'s.md'",
+        "rm -rf /.hpcml-copy/0/secret",
+        "rm -rf /.hpcml-copy/0/venv",
+    ]
+    assert text.index("rm -rf /.hpcml-copy/0/secret") < text.index("hpcml_put 0")
+
+
 def test_links_within_the_context_are_copied(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").symlink_to("a")
@@ -450,6 +469,7 @@ def test_a_dockerfile_of_today_is_built_as_it_is_meant(user: ImageUser, registry
     (project / "data" / "large").write_text("large\n")
     (project / "pyproject.toml").write_text("[project]\n")
     (project / ".dockerignore").write_text("data\n")
+    (project / "odd name").touch()
     (project / "shared").mkdir()
     (project / "shared" / "say").write_text("said\n")
     (project / "docker" / "Dockerfile.gpu").write_text(_MODERN.replace("{host}", registry.host))
