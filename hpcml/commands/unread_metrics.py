@@ -33,7 +33,9 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?|\d+/\d+|nan",
 _STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
 _REWARD = r"rew|reward|rew\w*_mean|\w*return"
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse|l[12]|ndcg"
-_RATE = r"fom|[kmgtpe]?flops?(?:/s)?|bandwidth|throughput|[a-z]+/s(?:ec|econd)?"  # what benchmarks are judged by
+# What benchmarks are judged by.
+_EACH = r"(?:/(?:gpu|device|node|rank))?"
+_RATE = rf"fom|[kmgtpe]?flops?(?:/s)?{_EACH}|bandwidth|throughput|[a-z]+/s(?:ec|econd)?{_EACH}"
 _OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|]|\bis\b:?|\bwas\b:?)"
 
 
@@ -120,7 +122,9 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
         words, plain = f"{word}.*{words}", f"{word} {plain}"
     elif any(re.search(r"\w$", head) for head in heads):  # the end of another name
         words = rf"\b{words}"
-    spoken = re.sub(r"/(?=s(?:ec|econd)?\b)", "_per_", plain)  # tok/s is a rate, which tok_s is not
+    spoken = re.sub(
+        r"/(?=(?:s(?:ec|econd)?|gpu|device|node|rank)\b)", "_per_", plain, flags=re.IGNORECASE
+    )  # tok/s is a rate, which tok_s is not
     name = re.sub(r"_(?:is|was|rating_of)$", "", re.sub(r"\W+", "_", spoken).strip("_").lower())
     named = name if name.isascii() else f'"{name}"'
     return f'{{pattern: "{words}(?P<value>{value})", name: {named}}}', named

@@ -31,6 +31,7 @@ PRINTED = {
     "HPCG result is VALID with a GFLOP/s rating of=0.48": ("hpcg_result_is_valid_with_a_gflop_per_s", "0.48"),
     "[40]\tvalid_0's l2: 0.83": ("valid_0_s_l2", "0.83"),
     "achieved tok/s: 512.5": ("achieved_tok_per_s", "512.5"),
+    "TFLOP/s/GPU: 46.2": ("tflop_per_s_per_gpu", "46.2"),
     "epoch 2 loss 0.5 throughput: 812.5 img/s": ("loss", "0.5"),
     "loss of precision in 3 layers: 7\nmean loss 0.25": ("mean_loss", "0.25"),
 }
