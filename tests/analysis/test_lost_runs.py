@@ -80,6 +80,18 @@ def test_one_run_lost_of_ten_forbids_what_is_good_and_not_what_is_bad() -> None:
     assert (good.verdict, bad.verdict) == ("unstable", "worse by more than the margin")
 
 
+def test_where_only_the_share_of_runs_is_too_large_runs_are_what_is_said_to_be_lost() -> None:
+    again = [run("tf32", 0, None, uid=f"again{n}", state=State.FAILED, cause=Cause.PROGRAM.value) for n in range(6)]
+    others = arm("tf32", [value + value / 999 for value in TEN])
+
+    row = compare([*arm("fp32", TEN), *others, *again], {}, LARGE).cells[0].rows[1]
+
+    assert row.verdict == "unstable"
+    assert row.losses is not None
+    assert (row.losses.unit, row.losses.n, row.losses.n_ended) == ("runs", 6, 16)
+    assert any(flag.startswith("6/16 runs lost to their own doing, against 0/10 of fp32") for flag in row.flags)
+
+
 def test_losses_that_both_arms_have_forbid_nothing() -> None:
     row = judged([math.nan, *(value + value / 999 for value in TEN[1:])], [*TEN[:9], math.nan])
 

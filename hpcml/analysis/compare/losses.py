@@ -89,7 +89,7 @@ def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
         return "inconclusive"
     for count in (_runs, _seeds):
         (lost, n), (other_lost, other_n) = count(arm), count(reference)
-        if lost * _MOST_LOST > n or other_lost * _MOST_LOST > other_n:
+        if _are_too_many((lost, n)) or _are_too_many((other_lost, other_n)):
             return "unstable"
         more = lost * other_n - other_lost * n
         if (more > 0 and verdict in GOOD) or (more < 0 and verdict in BAD):
@@ -127,9 +127,20 @@ _Count = Callable[[Arm], tuple[int, int]]  # how many were lost, of how many tha
 
 
 def _unit(arm: Arm, reference: Arm | None) -> tuple[Literal["runs", "seeds"], _Count]:
-    """Return what is counted: runs, or seeds where one of these arms ran a seed more than once."""
-    is_repeated = any(_runs(each)[1] > _seeds(each)[1] for each in (arm, reference) if each is not None)
-    return ("seeds", _seeds) if is_repeated else ("runs", _runs)
+    """Return what is counted: runs, or seeds where one of these arms ran a seed more than once.
+
+    Runs too where only their share is one that forbids a verdict: the reader is told what did.
+    """
+    arms = [each for each in (arm, reference) if each is not None]
+    is_repeated = any(_runs(each)[1] > _seeds(each)[1] for each in arms)
+    by_runs = any(_are_too_many(_runs(each)) for each in arms)
+    is_for_runs = by_runs and not any(_are_too_many(_seeds(each)) for each in arms)
+    return ("seeds", _seeds) if is_repeated and not is_for_runs else ("runs", _runs)
+
+
+def _are_too_many(count: tuple[int, int]) -> bool:
+    lost, n = count
+    return lost * _MOST_LOST > n
 
 
 def _runs(arm: Arm) -> tuple[int, int]:
