@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -76,7 +77,7 @@ def _rule(line: str) -> tuple[re.Pattern[str], bool] | None:
     words = line.strip()
     is_out = not words.startswith("!")
     words = words.removeprefix("!").strip()
-    pattern = str(PurePosixPath("/") / words)[1:]
+    pattern = posixpath.normpath(words).lstrip("/")
     return re.compile(_regex(pattern)), is_out
 
 

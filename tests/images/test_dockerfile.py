@@ -338,7 +338,7 @@ def test_what_is_copied_is_of_the_context_without_what_dockerignore_keeps_out(tm
         (tmp_path / name).touch()
     (tmp_path / "docker").mkdir()
     path = write(tmp_path / "docker", "FROM alpine\nCOPY . /app\nCOPY src /src\n")
-    (tmp_path / ".dockerignore").write_text("# none\n.git\n/data/\n**/__pycache__\ndocs/*.md\n!docs/keep.md\n")
+    (tmp_path / ".dockerignore").write_text("# none\n.git\n/data/\n**/__pycache__\nsrc/../docs/*.md\n!docs/keep.md\n")
 
     text = convert(path, context=tmp_path).text
 
