@@ -1,28 +1,24 @@
 """Makes a definition of a Dockerfile, or says by line why not: for ``container.dockerfile`` and ``build --dockerfile``.
 
 Two steps. Each instruction is read here and put into the one form of it that spython's parser takes as it is meant;
-from these spython makes its recipes, a stage each, which are compared with what was given to it.
+from these spython makes its recipes, a stage each, which are compared with what was given to it (`dockerfile_stages`).
 What a definition cannot say is refused, and what it says otherwise is remarked on, with the number of the line.
 docs/decisions/spython.md has what spython's parser makes of Dockerfiles as people write them.
 
 In %post each RUN is a shell of its own, as in Docker, and what COPY brings is put in place when its turn comes: %files,
-which Apptainer does first, only lays it down in `_STAGED`. A stage that goes on from another one has all that one's
+which Apptainer does first, only lays it down in `STAGED`. A stage that goes on from another one has all that one's
 instructions before its own; a stage that the last one does not need is left out, with what a definition could not say.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-from spython.logger import bot
-from spython.main.parse.parsers import DockerParser
 
 from hpcml.errors import ConfigError, require
 from hpcml.images.dockerfile_lines import (
@@ -36,45 +32,11 @@ from hpcml.images.dockerfile_lines import (
     unquoted,
     without_heredocs,
 )
+from hpcml.images.dockerfile_stages import STAGED, Stage, check, definition
 from hpcml.images.dockerignore import Ignored
 from hpcml.images.registry import host_architecture
 from hpcml.model.container import breaks_line
 
-_STAGED = "/.hpcml-copy"
-_PUT = f"""hpcml_put() {{
-    [ ! -d "{_STAGED}/$1" ] || {{ mkdir -p "$3"; cp -a "{_STAGED}/$1/." "$3/"; return; }}
-    case $3 in */) mkdir -p "$3";; *) mkdir -p "$(dirname "$3")";; esac
-    if [ -d "$3" ]; then cp -a "{_STAGED}/$1" "${{3%/}}/$2"; else cp -a "{_STAGED}/$1" "$3"; fi
-}}"""
-_BIND = f"""hpcml_bind() {{
-    if [ -d "{_STAGED}/$1" ]; then
-        mkdir -p "$3"
-        [ -z "$(ls -A "$3")" ] || {{ echo "hpcml: --mount=type=bind: $3 is not empty: use COPY" >&2; exit 1; }}
-        cp -a "{_STAGED}/$1/." "$3/"
-    else
-        mkdir -p "$(dirname "$3")"
-        [ ! -e "$3" ] || mv "$3" "$3.hpcml-kept"
-        cp -a "{_STAGED}/$1" "$3"
-    fi
-}}
-hpcml_unbind() {{
-    if [ -d "$1" ]; then rm -rf "$1"/* "$1"/.[!.]*; else rm -f "$1"; fi
-    [ ! -e "$1.hpcml-kept" ] || mv "$1.hpcml-kept" "$1"
-}}"""
-_FETCH = """hpcml_fetch() {
-    mkdir -p "$(dirname "$2")"
-    if command -v curl >/dev/null; then curl -fsSL -o "$2" "$1"
-    elif command -v wget >/dev/null; then wget -q -O "$2" "$1"
-    elif command -v python3 >/dev/null; then
-        python3 -c 'import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])' "$1" "$2"
-    else echo "hpcml: ADD $1: the image has no curl, wget or python3: install one before it" >&2; exit 1; fi
-}"""
-# HOME is root's in a build, whatever the base image says, which Apptainer has written here.
-_HOME_OF_BASE = (
-    "[ ! -f /.singularity.d/env/10-docker2singularity.sh ] || "
-    '{ unset HOME; . /.singularity.d/env/10-docker2singularity.sh; export HOME="${HOME:-/root}"; }'
-)
-_NAMES_HOME = re.compile(r"\$\{?HOME\b|(?<![\w/])~(?=/|\s|$)")
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?\s+")
 _PAIR = re.compile(
     r"""("[\w./-]+"|[A-Za-z_][\w.-]*)=((?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])*)(?:\s+|$)""", re.DOTALL
@@ -88,11 +50,6 @@ _REMOTE = re.compile(r"(?i)(https?://|git[:@]|ssh:|ftp:)")
 _CHMOD = re.compile(r"[0-7]{3,4}|[ugoa]*[-+=][rwxXst]*(,[ugoa]*[-+=][rwxXst]*)*")
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})  # known to Docker without ARG
 _MOST_PARTS = 1000  # of a folder of the context of which .dockerignore keeps something out
-_FUNCTIONS = {
-    "hpcml_put": _PUT.splitlines(),
-    "hpcml_bind": _BIND.splitlines(),
-    "hpcml_fetch": _FETCH.splitlines(),
-}
 # What has no meaning where no daemon runs the image, and what is done instead.
 _WITHOUT_MEANING = {
     "EXPOSE": "ports are not closed in an image",
@@ -119,62 +76,6 @@ class _Place:
     word: str  # of the shell of %post, where relative ones count from WORKDIR
     is_folder: bool  # it ends with a slash
     path: str | None  # absolute; None: it has variables of the image
-
-
-@dataclass(slots=True, kw_only=True)
-class _Stage:
-    """What one stage is to become, as it is given to spython: the form of each instruction, in order."""
-
-    label: str  # in the definition
-    base: str
-    name: str | None = None
-    environ: list[str] = field(default_factory=list)  # lines of %environment
-    labels: list[tuple[str, str]] = field(default_factory=list)
-    post: list[str] = field(default_factory=list)
-    files: list[tuple[str, str]] = field(default_factory=list)
-    from_stages: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # by label
-    functions: set[str] = field(default_factory=set)  # of the shell, that post calls
-    entrypoint: list[str] | None = None
-    command: list[str] | None = None
-    directory: str | None = "/"  # None: the image's variables say
-    shell: tuple[str, ...] = ("/bin/sh", "-c")
-    known: dict[str, str | None] = field(default_factory=dict)  # of ARG and ENV; None: of the image, not known here
-    unset: set[str] = field(default_factory=set)  # ARG without a value
-    remarks: list[tuple[int, str]] = field(default_factory=list)  # with their lines
-    variables: set[str] = field(default_factory=set)  # of ENV, which ARG does not change
-    has_command: bool = False  # a CMD of its own, which ENTRYPOINT keeps
-    refusal: ConfigError | None = None  # the first instruction that a definition cannot say
-
-    def after(self, label: str, name: str | None) -> _Stage:
-        """Return a stage that goes on from this one."""
-        return replace(
-            self,
-            label=label,
-            name=name,
-            environ=[*self.environ],
-            labels=[*self.labels],
-            post=[*self.post],
-            files=[*self.files],
-            from_stages={label: [*pairs] for label, pairs in self.from_stages.items()},
-            functions={*self.functions},
-            known={**self.known},
-            unset={*self.unset},
-            variables={*self.variables},
-            has_command=False,
-            remarks=[*self.remarks],
-        )
-
-    def form(self) -> Iterator[str]:
-        """Yield the lines of a Dockerfile that spython reads as they are meant."""
-        yield f"FROM {self.base} AS {self.label}"
-        yield from (f"COPY {source} {target}" for source, target in self.files)
-        for other, pairs in self.from_stages.items():
-            yield from (f"COPY --from={other} {source} {target}" for source, target in pairs)
-        yield from (f"RUN {line}" for line in self.post)
-        if self.entrypoint is not None:
-            yield f"ENTRYPOINT {json.dumps(self.entrypoint)}"
-        if self.command is not None:
-            yield f"CMD {json.dumps(self.command)}"
 
 
 def convert(
@@ -205,8 +106,8 @@ def convert(
     for stage in needed:
         if stage.refusal is not None:
             raise stage.refusal
-    _check(path, needed)
-    lines = [line for stage in needed for line in _definition(stage, needed)]
+    check(path, needed)
+    lines = [line for stage in needed for line in definition(stage, needed)]
     remarks = dict.fromkeys(sorted(remark for stage in needed for remark in stage.remarks))
     return Converted(
         text="\n".join(lines) + "\n",
@@ -221,8 +122,8 @@ class _Reader:
     def __init__(self, path: Path, folder: Path, build_args: Mapping[str, str]) -> None:
         self.path = path
         self.folder = folder
-        self.stages: list[_Stage] = []
-        self._images: dict[str, _Stage] = {}  # that COPY --from names, by what it says
+        self.stages: list[Stage] = []
+        self._images: dict[str, Stage] = {}  # that COPY --from names, by what it says
         self._build_args = build_args
         self._global: dict[str, str | None] = dict(_platforms())
         self._declared: set[str] = set()
@@ -266,7 +167,7 @@ class _Reader:
         else:
             takers[name](words)
 
-    def needed(self, target: str | None) -> list[_Stage]:
+    def needed(self, target: str | None) -> list[Stage]:
         """Return the stages that make the one that *target* names, or the last, which comes last; images first."""
         wanted = self.stages[-1]
         if target is not None:
@@ -291,7 +192,7 @@ class _Reader:
         )
 
     @property
-    def _stage(self) -> _Stage:
+    def _stage(self) -> Stage:
         return self.stages[-1]
 
     def _require(self, holds: bool, what: str) -> None:  # noqa: FBT001 - as errors.require
@@ -335,7 +236,7 @@ class _Reader:
         match = re.fullmatch(r"(\S+)(?:\s+(?i:as)\s+(\S+))?", words)
         label, name = f"stage{len(self.stages)}", match[2] if match else None
         earlier = self._above(match[1], self.stages) if match and not match[1].isdigit() else None
-        self.stages.append(_Stage(label=label, base="", name=name) if earlier is None else earlier.after(label, name))
+        self.stages.append(Stage(label=label, base="", name=name) if earlier is None else earlier.after(label, name))
         self._require(match is not None, f"FROM {words}: write FROM IMAGE:TAG, or FROM IMAGE:TAG AS NAME")
         assert match is not None
         ours = self._global["TARGETPLATFORM"]
@@ -354,7 +255,7 @@ class _Reader:
         return image
 
     @staticmethod
-    def _above(name: str, stages: Sequence[_Stage]) -> _Stage | None:
+    def _above(name: str, stages: Sequence[Stage]) -> Stage | None:
         """Return the stage of *stages* that is called *name*, in letters of any case, or has that number."""
         for stage in reversed(stages):
             if stage.name is not None and stage.name.lower() == name.lower():
@@ -454,7 +355,7 @@ class _Reader:
         """Return the line that carries out *text*, by the program that its first line names, else by the shell."""
         if not text.startswith("#!"):
             return f'{quoted(*self._stage.shell)} "$({printing(text)})"'
-        file = f"{_STAGED}-script"
+        file = f"{STAGED}-script"
         return f"{printing(text)} >{file} && chmod 755 {file} && {file} && rm {file}"
 
     def _run_flag(self, flag: str, value: str) -> str | None:
@@ -524,11 +425,11 @@ class _Reader:
                 letter = _packed(self.folder / name) if unpacks and stage is None else None
                 if letter is not None:
                     self._stage.post.append(
-                        f"mkdir -p {place.word} && tar -x{letter}f {_STAGED}/{number} -C {place.word}"
+                        f"mkdir -p {place.word} && tar -x{letter}f {STAGED}/{number} -C {place.word}"
                     )
                 elif stage is not None and _is_pattern(name):  # of each folder that it names what is in it
                     put = f'hpcml_put "{number}/${{each##*/}}" "${{each##*/}}" {place.word}'
-                    self._stage.post.append(f"for each in {_STAGED}/{number}/*; do {put}; done")
+                    self._stage.post.append(f"for each in {STAGED}/{number}/*; do {put}; done")
                 else:
                     self._stage.post.append(f"hpcml_put {number} {quoted(_last(name))} {place.word}")
 
@@ -552,17 +453,17 @@ class _Reader:
         text = heredoc.text if heredoc.is_quoted else self._here_unescaped(heredoc.text)
         number = self._count()
         self._stage.functions.add("hpcml_put")
-        self._stage.post.append(f"mkdir -p {_STAGED} && {printing(text)} >{_STAGED}/{number}")
+        self._stage.post.append(f"mkdir -p {STAGED} && {printing(text)} >{STAGED}/{number}")
         self._chmod(mode, number)
         self._stage.post.append(f"hpcml_put {number} {heredoc.word} {place.word}")
 
     def _chmod(self, mode: str | None, number: str) -> None:
         if mode is None:
             return
-        for_all = "" if mode.isdigit() and int(mode[-1], 8) & 4 else f" && chmod -R go+rX {_STAGED}/{number}"
+        for_all = "" if mode.isdigit() and int(mode[-1], 8) & 4 else f" && chmod -R go+rX {STAGED}/{number}"
         if for_all:
             self._remark(f"--chmod={mode}: everybody may read these files, for an image is read as yourself")
-        self._stage.post.append(f"chmod -R {mode} {_STAGED}/{number}{for_all}")
+        self._stage.post.append(f"chmod -R {mode} {STAGED}/{number}{for_all}")
 
     def _here_unescaped(self, text: str) -> str:
         """Return *text* with variables in place, but for those behind a backslash, which goes."""
@@ -577,7 +478,7 @@ class _Reader:
             self._require_name(name)
             self._require(".." not in PurePosixPath(name).parts, f"{source} lies outside of the stage")
             pairs = self._stage.from_stages.setdefault(self._label_of(stage), [])
-            pairs.append((name, f"{_STAGED}/{number}{'/' if _is_pattern(name) else ''}"))
+            pairs.append((name, f"{STAGED}/{number}{'/' if _is_pattern(name) else ''}"))
             yield number, name
             return
         for found in self._sources(source, place):
@@ -586,7 +487,7 @@ class _Reader:
                 self._require_name(name, is_pattern=_is_pattern(name))
                 self._require_inside(name)
                 below = PurePosixPath(name).relative_to(found) if name != found else None
-                self._stage.files.append((name, f"{_STAGED}/{number}" + (f"/{below}" if below else "")))
+                self._stage.files.append((name, f"{STAGED}/{number}" + (f"/{below}" if below else "")))
             self._stage.post += self._removals(found, number)
             yield number, found
 
@@ -663,7 +564,7 @@ class _Reader:
             return
         for out in self._rules.left_out(self.folder, name):
             self._require(not breaks_line(out), f"{out!r} has a line break in its name: rename it")
-            yield f"rm -rf {quoted(f'{_STAGED}/{number}/{PurePosixPath(out).relative_to(name)}')}"
+            yield f"rm -rf {quoted(f'{STAGED}/{number}/{PurePosixPath(out).relative_to(name)}')}"
 
     @property
     def _rules(self) -> Ignored:
@@ -678,7 +579,7 @@ class _Reader:
             return found.label
         self._require(not stage.isdigit(), f"--from={stage} is no stage above")
         image = self._image(stage)
-        return self._images.setdefault(image, _Stage(label=f"image{len(self._images)}", base=image)).label
+        return self._images.setdefault(image, Stage(label=f"image{len(self._images)}", base=image)).label
 
     def _add(self, words: str, heredocs: Sequence[Heredoc]) -> None:
         flags, rest = self._flags(words)
@@ -699,11 +600,11 @@ class _Reader:
         )
         number, place = self._count(), self._place(names[1])
         self._stage.functions |= {"hpcml_put", "hpcml_fetch"}
-        self._stage.post.append(f"hpcml_fetch {quoted(url)} {_STAGED}/{number}")
+        self._stage.post.append(f"hpcml_fetch {quoted(url)} {STAGED}/{number}")
         if checksum is None:
             self._remark(f"ADD {url} is fetched in the image while it is built: add --checksum=sha256:... to check it")
         else:
-            self._stage.post.append(f"echo '{checksum[7:]}  {_STAGED}/{number}' | sha256sum -c -")
+            self._stage.post.append(f"echo '{checksum[7:]}  {STAGED}/{number}' | sha256sum -c -")
         file = PurePosixPath(url.partition("?")[0]).name
         self._stage.post.append(f"hpcml_put {number} {quoted(file)} {place.word}")
 
@@ -792,56 +693,3 @@ def _for_shell(value: str, known: Mapping[str, str | None]) -> str:
             out += f"\\{sign}" if sign in '$`"\\' else sign
         at += 1
     return f'"{out}"'.replace("{{", '{""{')
-
-
-def _check(path: Path, stages: Sequence[_Stage]) -> None:
-    """Let spython make its recipes, and raise `ConfigError` where one is not what was given to it."""
-    parser = DockerParser(None, load=False)
-    parser.lines = [line for stage in stages for line in stage.form()]
-    level, bot.level = bot.level, -5  # it warns of names that it looks for in the current folder
-    try:
-        parser.parse()
-    finally:
-        bot.level = level
-    for stage in stages:
-        recipe = parser.recipe.get(stage.label)
-        layers = {other: [list(pair) for pair in pairs] for other, pairs in stage.from_stages.items()}
-        same = recipe is not None and (
-            recipe.fromHeader.strip() == stage.base
-            and recipe.install == stage.post
-            and recipe.files == [list(pair) for pair in stage.files]
-            and dict(recipe.layer_files) == layers
-            and recipe.entrypoint == stage.entrypoint
-            and recipe.cmd == stage.command
-        )
-        require(
-            same, f"{path}: spython reads the stage FROM {stage.base} otherwise than it is written: write a definition"
-        )
-
-
-def _definition(stage: _Stage, stages: Sequence[_Stage]) -> Iterator[str]:
-    yield "Bootstrap: docker"
-    yield f"From: {stage.base}"
-    if len(stages) > 1:
-        yield f"Stage: {stage.label}"
-    if stage.files:
-        yield from ["", "%files", *(f"    {source} {target}" for source, target in stage.files)]
-    for other, pairs in stage.from_stages.items():
-        yield from ["", f"%files from {other}", *(f"    {source} {target}" for source, target in pairs)]
-    if stage.labels:
-        yield from ["", "%labels", *(f"    {name} {value}" for name, value in stage.labels)]
-    if stage.environ:
-        yield from ["", "%environment", *(f"    {line}" for line in stage.environ)]
-    if stage.post:
-        yield from ["", "%post", *(line for name in _FUNCTIONS if name in stage.functions for line in _FUNCTIONS[name])]
-        yield from [_HOME_OF_BASE] if any(_NAMES_HOME.search(line) for line in stage.post) else []
-        yield from ["cd /", *stage.post]
-        yield from [f"rm -rf {_STAGED}"] if stage.functions else []
-    if stage is stages[-1] and (stage.entrypoint or stage.command):
-        yield from ["", "%runscript", *_runscript(stage.entrypoint or [], stage.command or [])]
-
-
-def _runscript(entrypoint: list[str], command: list[str]) -> Iterator[str]:
-    if command:
-        yield f'    [ "$#" -gt 0 ] || set -- {quoted(*command)}'
-    yield f'    exec {quoted(*entrypoint)} "$@"'.replace("exec  ", "exec ")
