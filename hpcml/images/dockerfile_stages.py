@@ -1,4 +1,4 @@
-"""What a stage of a Dockerfile is to become, and how spython and Apptainer are told of it (`hpcml.images.dockerfile`)."""
+"""What a stage of a Dockerfile is to become, and how spython and Apptainer are told of it; `dockerfile` makes them."""
 
 from __future__ import annotations
 
