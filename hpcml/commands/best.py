@@ -33,5 +33,5 @@ def best_runs(
         collect(store, places)
         query.check_keys(store, by)
         runs = select(store, selection)
-    wanted = count or (1 if by else 10)
-    return rank(runs, metric=metric, goal=goal, at=at, by=by, count=wanted, now=time.time())
+        wanted = count or (1 if by else 10)
+        return rank(runs, metric=metric, goal=goal, at=at, by=by, count=wanted, now=time.time())

@@ -125,10 +125,13 @@ def _telling_of_empty_home(places: Places) -> Iterator[None]:
     told = f"nothing is in HPCML_HOME={places.home}: is that the place, and is its file system mounted?"
     try:
         yield
-    except NoSuchRunError as error:
-        raise NoSuchRunError(f"{error}; {told}" if places.is_chosen else str(error), error.reference) from error
-    except (StoreError, ComparisonError) as error:
-        raise StoreError(f"{error}; {told}" if places.is_chosen else str(error)) from error
+    except ComparisonError as error:
+        first, *below = error.lines
+        raise ComparisonError(f"{first}; {told}" if places.is_chosen else first, *below) from error
+    except HpcmlError as error:
+        if places.is_chosen:
+            error.args = (f"{error}; {told}",)
+        raise
     if places.is_chosen:
         log.warning("%s", told)
 

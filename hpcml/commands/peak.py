@@ -15,7 +15,8 @@ def attained_by(places: Places, selection: Selection) -> Attainment:
 
     Raises `ComparisonError` where no run has a rate.
     """
-    return attain(*with_steps(places, selection))
+    with with_steps(places, selection) as (runs, curves):
+        return attain(runs, curves)
 
 
 def published_alone() -> Attainment:

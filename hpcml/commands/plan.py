@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpcml.analysis.planning.seeds import plan_seeds
-from hpcml.commands.runs import list_runs
-from hpcml.commands.selection import Selection
+from hpcml.commands.collect import answering, collect
+from hpcml.commands.selection import Selection, select
 from hpcml.model.planning import PowerPlan, WantedVerdict
 from hpcml.paths import Places
 
@@ -27,13 +27,15 @@ def seeds_for(  # noqa: PLR0913 - what can be asked
     is the difference that matters, *power* the wanted probability (0 to 1) to find it, and *comparisons* by how many
     tests the error is shared. Raises `ComparisonError` where the runs do not tell.
     """
-    return plan_seeds(
-        list_runs(places, selection),
-        by=by,
-        reference=reference,
-        metric=metric,
-        margin=margin,
-        power=power,
-        verdict=verdict,
-        comparisons=comparisons,
-    )
+    with answering(places) as store:
+        collect(store, places)
+        return plan_seeds(
+            select(store, selection),
+            by=by,
+            reference=reference,
+            metric=metric,
+            margin=margin,
+            power=power,
+            verdict=verdict,
+            comparisons=comparisons,
+        )

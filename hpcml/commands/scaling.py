@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from hpcml.analysis.scaling.points import StepCurves
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.commands.collect import answering, collect
@@ -17,12 +20,13 @@ def scale_runs(places: Places, selection: Selection, question: ScalingRequest) -
 
     Raises `ComparisonError` where they say nothing about it: all have the same number of devices, for example.
     """
-    runs, curves = with_steps(places, selection)
-    return study_scaling(runs, curves, question)
+    with with_steps(places, selection) as (runs, curves):
+        return study_scaling(runs, curves, question)
 
 
-def with_steps(places: Places, selection: Selection) -> tuple[list[RunRecord], StepCurves]:
-    """Return the selected runs, and by uid the times of their steps in seconds (empty where none were reported)."""
+@contextmanager
+def with_steps(places: Places, selection: Selection) -> Iterator[tuple[list[RunRecord], StepCurves]]:
+    """Yield the selected runs, and by uid the times of their steps in seconds (empty where none were reported)."""
     with answering(places) as store:
         collect(store, places)
         runs = select(store, selection)
@@ -32,4 +36,4 @@ def with_steps(places: Places, selection: Selection) -> tuple[list[RunRecord], S
             communication_s=query.curves(store, uids, "communication_time_s"),
             waiting_s=query.curves(store, uids, "data_time_s"),
         )
-    return runs, curves
+        yield runs, curves
