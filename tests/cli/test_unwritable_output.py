@@ -11,7 +11,8 @@ from tests.cli.command_line import HPCML, Hpcml
 
 
 def under_shell(hpcml: Hpcml, words: str, redirection: str) -> subprocess.CompletedProcess[str]:
-    """Run hpcml as a shell does that redirects its output."""
+    """Run hpcml, which has a store, as a shell does that redirects its output."""
+    hpcml("sync")
     line = f"exec {shlex.join(HPCML)} {words} {redirection}"
     return subprocess.run(
         ["bash", "-c", line], env=hpcml.environ, cwd=hpcml.cwd, capture_output=True, text=True, timeout=300, check=False
