@@ -23,10 +23,10 @@ def places(tmp_path: Path) -> Places:
     return Places(home=home, store_url=str(home / "store.db"))
 
 
-def record(places: Places, folder: Path, *words: str, seeds: int = 4, step_s: float = STEP_S) -> None:
+def record(places: Places, folder: Path, *words: str, seeds: range = range(4), step_s: float = STEP_S) -> None:
     """Leave the run directories of so many completed runs, which took a little longer each."""
     (item,) = planned_for(folder, *words)
-    for seed in range(seeds):
+    for seed in seeds:
         uid = f"20260528-202640-seed{seed:04d}"
         changes = {field.name: getattr(item.run, field.name) for field in fields(item.run)}
         run_dir = make_run_dir(places.runs, uid, **{**changes, "seed": seed})
@@ -94,8 +94,9 @@ def test_without_a_record_nothing_is_said_and_no_store_is_made(places: Places, t
 
 
 def test_what_was_not_read_in_yet_is_not_read_in_by_a_warning(places: Places, tmp_path: Path) -> None:
+    record(places, tmp_path, *SITE, seeds=range(1), step_s=STEP_S / 10)
     collected(places, tmp_path)
-    record(places, tmp_path, *SITE)
+    record(places, tmp_path, *SITE, seeds=range(1, 5))
     before = (places.home / "store.db").read_bytes()
 
     assert remarks(places, tmp_path, *SITE, "resources.walltime=1h") == []
