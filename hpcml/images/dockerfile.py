@@ -12,15 +12,14 @@ instructions before its own; a stage that the last one does not need is left out
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hpcml.errors import ConfigError, require
+from hpcml.images.dockerfile_context import Context, is_pattern, is_source
 from hpcml.images.dockerfile_lines import (
     Heredoc,
     Instruction,
@@ -33,7 +32,6 @@ from hpcml.images.dockerfile_lines import (
     without_heredocs,
 )
 from hpcml.images.dockerfile_stages import STAGED, Stage, check, definition
-from hpcml.images.dockerignore import Ignored
 from hpcml.images.registry import host_architecture
 from hpcml.model.container import breaks_line
 
@@ -43,13 +41,9 @@ _PAIR = re.compile(
 )
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-+])([^}]*))?\}|(\w+))")
 _BASE = re.compile(r"[\w./:@-]+", re.ASCII)
-# Apptainer hands the sources of %files to a shell of the machine that builds, as they are written: no sign of a shell.
-_SOURCE = re.compile(r"(?![-~#])[^\s;&|<>(){}$`\"'\\\0]+")
-_PACKED = {b"\x1f\x8b": "z", b"BZ": "j", b"\xfd7": "J"}  # tar's letters, by the first two bytes of an archive
 _REMOTE = re.compile(r"(?i)(https?://|git[:@]|ssh:|ftp:)")
 _CHMOD = re.compile(r"[0-7]{3,4}|[ugoa]*[-+=][rwxXst]*(,[ugoa]*[-+=][rwxXst]*)*")
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})  # known to Docker without ARG
-_MOST_PARTS = 1000  # of a folder of the context of which .dockerignore keeps something out
 # What has no meaning where no daemon runs the image, and what is done instead.
 _WITHOUT_MEANING = {
     "EXPOSE": "ports are not closed in an image",
@@ -97,7 +91,7 @@ def convert(
         raise ConfigError(f"container.dockerfile={path} cannot be read: {why}") from error
     folder = path.parent if context is None else context
     require(folder.is_dir(), f"container.context={folder} is no folder")
-    reader = _Reader(path, folder, build_args or {})
+    reader = _Reader(path, Context(path, folder), build_args or {})
     for instruction in instructions(text, path):
         reader.take(instruction)
     require(bool(reader.stages), f"{path} has no FROM: a Dockerfile begins with one")
@@ -119,15 +113,14 @@ def convert(
 class _Reader:
     """Takes the instructions in their order."""
 
-    def __init__(self, path: Path, folder: Path, build_args: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, context: Context, build_args: Mapping[str, str]) -> None:
         self.path = path
-        self.folder = folder
+        self._context = context
         self.stages: list[Stage] = []
         self._images: dict[str, Stage] = {}  # that COPY --from names, by what it says
         self._build_args = build_args
         self._global: dict[str, str | None] = dict(_platforms())
         self._declared: set[str] = set()
-        self._ignored: Ignored | None = None  # it has not been read yet
         self._copies = 0
         self._line = 0
 
@@ -422,12 +415,12 @@ class _Reader:
         for source in sources:
             for number, name in self._staged(source, stage, place):
                 self._chmod(mode, number)
-                letter = _packed(self.folder / name) if unpacks and stage is None else None
+                letter = self._context.packed(name) if unpacks and stage is None else None
                 if letter is not None:
                     self._stage.post.append(
                         f"mkdir -p {place.word} && tar -x{letter}f {STAGED}/{number} -C {place.word}"
                     )
-                elif stage is not None and _is_pattern(name):  # of each folder that it names what is in it
+                elif stage is not None and is_pattern(name):  # of each folder that it names what is in it
                     put = f'hpcml_put "{number}/${{each##*/}}" "${{each##*/}}" {place.word}'
                     self._stage.post.append(f"for each in {STAGED}/{number}/*; do {put}; done")
                 else:
@@ -475,38 +468,33 @@ class _Reader:
         self._stage.functions.add("hpcml_put")
         if stage is not None:
             number, name = self._count(), self._here(source)
-            self._require_name(name)
+            self._require_name(name, may_be_pattern=True)
             self._require(".." not in PurePosixPath(name).parts, f"{source} lies outside of the stage")
             pairs = self._stage.from_stages.setdefault(self._label_of(stage), [])
-            pairs.append((name, f"{STAGED}/{number}{'/' if _is_pattern(name) else ''}"))
+            pairs.append((name, f"{STAGED}/{number}{'/' if is_pattern(name) else ''}"))
             yield number, name
             return
         for found in self._sources(source, place):
             number = self._count()
             for name in self._parts(found):
-                self._require_name(name, is_pattern=_is_pattern(name))
+                self._require_name(name)
                 self._require_inside(name)
                 below = PurePosixPath(name).relative_to(found) if name != found else None
                 self._stage.files.append((name, f"{STAGED}/{number}" + (f"/{below}" if below else "")))
             self._stage.post += self._removals(found, number)
             yield number, found
 
-    def _require_name(self, name: str, *, is_pattern: bool = False) -> None:
+    def _require_name(self, name: str, *, may_be_pattern: bool = False) -> None:
         """Raise `ConfigError` for a source that a shell would not read as it is written."""
         self._require(not re.search(r"\s", name), f"{name}: names with spaces are not read: rename it")
-        is_plain = _SOURCE.fullmatch(name) is not None and not is_pattern
+        is_plain = is_source(name) and (may_be_pattern or not is_pattern(name))
         self._require(is_plain, f"{name}: names with signs of a shell are not read: rename it")
 
     def _require_inside(self, name: str) -> None:
         """Raise `ConfigError` for a link that Docker copies as it is, and Apptainer with what it leads to."""
-        context = self.folder.resolve()
-        for path in _with_links(self.folder / name):
-            name = str(path.relative_to(self.folder))
-            led_to = Path(os.path.realpath(path))  # resolve() of Python 3.11 raises for a link to itself
-            self._require(
-                led_to.exists() and (led_to.is_relative_to(context) or self._rules.keeps_out(PurePosixPath(name))),
-                f"{name} leads out of the context, or nowhere: {led_to} would be copied: name it in .dockerignore",
-            )
+        for link, led_to in self._context.links_out(name):
+            what = f"{link} leads out of the context, or nowhere: {led_to} would be copied: name it in .dockerignore"
+            raise ConfigError(f"{self.path}:{self._line}: {what}")
 
     def _count(self) -> str:
         self._copies += 1
@@ -520,38 +508,25 @@ class _Reader:
 
     def _sources(self, source: str, place: _Place) -> list[str]:
         """Return the names of what is copied, relative to the context."""
-        found = self._matching(source)
-        if not found and _is_pattern(source):
-            self._remark(f"{source} is nothing in {self.folder}: nothing is copied, as in Docker")
+        written = self._here(source).strip("/")
+        folder = self._context.folder
+        self._require(".." not in PurePosixPath(written).parts, f"{source} lies outside of the context {folder}")
+        found = self._context.matching(written)
+        if not found and is_pattern(source):
+            self._remark(f"{source} is nothing in {folder}: nothing is copied, as in Docker")
             return []
-        where = "" if found else self._elsewhere(source)
-        self._require(bool(found), f"{source} is not there ({self.folder} is looked into){where}")
+        elsewhere = None if found else self._context.above_with(written)
+        where = "" if elsewhere is None else f": set container.context={elsewhere}, where it is"
+        self._require(bool(found), f"{source} is not there ({folder} is looked into){where}")
         found = [name for name in found if self._parts(name)]
         self._require(bool(found), f"{source} is kept out by .dockerignore")
         self._require(len(found) == 1 or place.is_folder, f"{source} are several: end the destination with a slash")
         return found
 
-    def _matching(self, source: str) -> list[str]:
-        written = self._here(source).strip("/")
-        self._require(".." not in PurePosixPath(written).parts, f"{source} lies outside of the context {self.folder}")
-        if written in ("", "."):
-            return ["."]
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.glob(written))
-
-    def _elsewhere(self, source: str) -> str:
-        """Return in which folder above the context *source* is, as a hint."""
-        written = self._here(source).strip("/")
-        for folder in [*self.folder.parents][:4]:
-            if folder.name and any(folder.glob(written)):
-                return f": set container.context={folder}, where it is"
-        return ""
-
     def _parts(self, name: str) -> list[str]:
         """Return the names, *name* or below it, that are in the context whole."""
-        parts = self._rules.kept(self.folder, name)
-        if len(parts) > _MOST_PARTS or (
-            parts != [name] and not all(_SOURCE.fullmatch(part) and not _is_pattern(part) for part in parts)
-        ):
+        parts = self._context.parts(name)
+        if parts is None:
             self._remark(
                 f".dockerignore counts for {name} once it is copied: its files are too many, or have odd names"
             )
@@ -562,15 +537,9 @@ class _Reader:
         """Yield the lines that take away what .dockerignore keeps out of *name*, which was copied as a whole."""
         if self._parts(name) != [name]:
             return
-        for out in self._rules.left_out(self.folder, name):
+        for out in self._context.left_out(name):
             self._require(not breaks_line(out), f"{out!r} has a line break in its name: rename it")
-            yield f"rm -rf {quoted(f'{STAGED}/{number}/{PurePosixPath(out).relative_to(name)}')}"
-
-    @property
-    def _rules(self) -> Ignored:
-        if self._ignored is None:
-            self._ignored = Ignored.of(self.path, self.folder)
-        return self._ignored
+            yield f"rm -rf {quoted(f'{STAGED}/{number}/{out}')}"
 
     def _label_of(self, stage: str) -> str:
         """Return the label of the stage, or of the image, that ``--from`` names."""
@@ -637,28 +606,9 @@ class _Reader:
         return found
 
 
-def _with_links(path: Path) -> Iterator[Path]:
-    """Yield *path*, and the links below it."""
-    yield path
-    for place, folders, files in os.walk(path):
-        yield from (link for name in sorted([*folders, *files]) if (link := Path(place) / name).is_symlink())
-
-
 def _last(name: str) -> str:
     """Return the name that a source has in a folder."""
     return PurePosixPath(name).name or "x"
-
-
-def _packed(path: Path) -> str | None:
-    """Return tar's letter for how an archive is packed; None for another file: what is in it counts, not its name."""
-    if not path.is_file() or not tarfile.is_tarfile(path):
-        return None
-    with path.open("rb") as file:
-        return _PACKED.get(file.read(2), "")
-
-
-def _is_pattern(name: str) -> bool:
-    return re.search(r"[*?\[]", name) is not None
 
 
 def _platforms() -> Iterator[tuple[str, str]]:
