@@ -6,9 +6,12 @@ printed. The agent calls it at the end of an attempt, and `hpcml sync` for runs 
 
 from __future__ import annotations
 
+import operator
 import re
 import signal as signals
+from collections.abc import Iterator
 from enum import StrEnum
+from itertools import dropwhile, takewhile
 
 from hpcml.model.state import State
 
@@ -64,11 +67,23 @@ _INSTALL_CLIENT = (
 )
 _NO_MODULE = re.compile(r"^(?:\[rank\d+\]: ?)?ModuleNotFoundError: No module named '([\w.]+)'\s*\Z", re.MULTILINE)
 _TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?)?(?:.* )?Traceback \(most recent call last\):\s*$")
+# As IPython begins one, in a notebook that nbconvert or papermill executes: the type, and no colon
+_OF_IPYTHON = re.compile(r"(?P<type>[A-Za-z_][\w.]*) +Traceback \(most recent call last\)\s*$")
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _TERMINATED = re.compile(r"terminate called after throwing an instance of '(?P<type>[^']+)'$")  # libstdc++
 _WHAT = re.compile(r" +what\(\): +(?P<message>.*)")  # its next line
 # What launchers end with when what they have started failed: torchrun; accelerate, deepspeed
 _OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
+_BOX_OF_OPEN_MPI = "-" * 74  # above and below each of its messages (opal/util/show_help.c)
+# How launchers say that what they have started failed, and nothing of why: Open MPI in a box and outside, srun, make
+_ONLY_THAT_IT_FAILED = re.compile(
+    r"MPI_ABORT was invoked on rank \d|Primary job +terminated normally, but \d+ process"
+    r"|\w+ detected that one or more processes exited with non-zero status"
+    r"|\[[^]\s]+:\d+\] (?:\[\[\d+,\d+\],\d+\] ORTE_ERROR_LOG: |\d+ more process(?:es)? (?:has|have) sent help message"
+    r"|Set MCA parameter \"\w+_base_help_aggregate\")"
+    r"|srun: error: \S+: tasks? [\d,-]+: Exited with exit code \d"
+    r"|g?make(?:\[\d+\])?: \*\*\* \[.*\] Error \d"
+)
 _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
 _FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # control sequences (CSI) of ECMA-48
 # Those that move the cursor up, down, to a column or to a place of the screen, by which what was printed is drawn over.
@@ -221,8 +236,14 @@ def last_exception(printed: str) -> str | None:
     found: list[str] = []
     terminated = ""  # the type of a C++ exception
     rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
+    cell: str | None = None  # the type of an exception in a notebook, whose traceback is being read
     for line in printed_lines(printed):
-        if begins := _TRACEBACK.match(line):
+        if begins := _OF_IPYTHON.match(line):
+            cell, rank = begins["type"], None
+        elif cell is not None and (line == cell or line.startswith(f"{cell}: ")):
+            found.append(line)
+            cell = None
+        elif begins := _TRACEBACK.match(line):
             rank = begins["rank"] or ""
         elif ended := _TERMINATED.match(line):
             found.append(terminated := ended["type"])
@@ -238,12 +259,34 @@ def last_exception(printed: str) -> str | None:
 
 
 def last_line(printed: str) -> str | None:
-    r"""Return the last line of what was *printed* that is not blank, without colours; None where there is none.
+    r"""Return the last line of what was *printed* that tells something, without colours; None where there is none.
 
-    >>> last_line("reading x.dat\nCould not open file x.dat\n\n"), last_line("xxxx")
+    Blank lines and rulers tell nothing, nor do launchers that only say that what they have started failed. Of another
+    message of Open MPI it is the beginning, which says what happened; its end is advice.
+
+    >>> last_line("reading x.dat\nCould not open file x.dat\n=======\n\n"), last_line("xxxx")
     ('Could not open file x.dat', 'xxxx')
     """
-    return next((_in_a_table(line.strip()) for line in reversed(printed_lines(printed)) if line.strip()), None)
+    telling = (words for words in _paragraphs(printed) if re.search(r"\w", words.replace("_", "")))
+    lines = [words for words in telling if not _ONLY_THAT_IT_FAILED.match(words)]
+    return _in_a_table(lines[-1]) if lines else None
+
+
+def _paragraphs(printed: str) -> Iterator[str]:
+    """Yield the lines of what was *printed*; of one that Open MPI puts into a box, its first paragraph as one line."""
+    box: list[str] | None = None  # the lines of the box that is being read; None outside of one
+    for line in map(str.strip, printed_lines(printed)):
+        if line != _BOX_OF_OPEN_MPI:
+            if box is None:
+                yield line
+            else:
+                box.append(line)
+        elif box is None:
+            box = []
+        else:
+            yield " ".join(takewhile(bool, dropwhile(operator.not_, box)))
+            box = None
+    yield from box or ()  # it was not closed, and perhaps is none
 
 
 def without_numbers(words: str) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception
+from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception, last_line
 from hpcml.model.state import State
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'
@@ -173,3 +173,99 @@ LONG = f"{TRACEBACK}_pickle.UnpicklingError: Weights only load failed.\n\t(1) In
 )
 def test_the_last_exception_is_the_first_line_of_the_last_traceback(printed: str, exception: str | None) -> None:
     assert last_exception(printed) == exception
+
+
+RULER = "-" * 74
+# Printed by Open MPI 4.1.4, of a program on two ranks that calls exit(4), dies of a wrong address, or calls MPI_Abort
+ONE_EXITED = f"""{RULER}
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+{RULER}
+{RULER}
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[11061,1],1]
+  Exit code:    4
+{RULER}
+"""
+ONE_CRASHED = f"""[vm:18425] *** Process received signal ***
+[vm:18425] *** End of error message ***
+{RULER}
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+{RULER}
+{RULER}
+mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 11 (Segmentation fault).
+{RULER}
+"""
+ONE_ABORTED = f"""ERROR: cannot open potential file Cu_u6.eam
+{RULER}
+MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD
+with errorcode 3.
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+{RULER}
+[vm:18348] [[11090,0],0] ORTE_ERROR_LOG: Data unpack would read past end of buffer in file show_help.c at line 513
+[vm:18348] 1 more process has sent help message help-mpi-api.txt / mpi-abort
+[vm:18348] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages
+"""
+TOO_MANY_RANKS = f"""{RULER}
+There are not enough slots available in the system to satisfy the 20
+slots that were requested by the application:
+
+  ./a
+
+Either request fewer slots for your application, or make more slots
+available for use.
+{RULER}
+"""
+NO_SLOTS = (
+    "There are not enough slots available in the system to satisfy the 20 slots that were requested by the application"
+)
+
+
+@pytest.mark.parametrize(
+    ("printed", "line"),
+    [
+        ("Checksum: 36691 (INVALID)\n=======\n\n", "Checksum: 36691 (INVALID)"),
+        ("loss 0.5\n_____\n+----+\n", "loss 0.5"),
+        ("=======\n", None),
+        (ONE_EXITED, None),
+        (f"Error: bad input deck, line 7\n{ONE_EXITED}", "Error: bad input deck, line 7"),
+        (
+            ONE_CRASHED,
+            "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 11 (Segmentation fault).",
+        ),
+        (ONE_ABORTED, "ERROR: cannot open potential file Cu_u6.eam"),
+        (TOO_MANY_RANKS, NO_SLOTS),
+        (f"{TOO_MANY_RANKS}giving up\n", "giving up"),
+        (f"Results\n{RULER}\n1 2 3\n", "1 2 3"),
+        ("no such deck\nsrun: error: n1: task 1: Exited with exit code 9\n", "no such deck"),
+        ("no such deck\nmake[1]: *** [Makefile:3: run] Error 3\nmake: *** [Makefile:9: all] Error 2\n", "no such deck"),
+    ],
+)
+def test_the_last_line_tells_something(printed: str, line: str | None) -> None:
+    assert last_line(printed) == line
+
+
+# As nbconvert and papermill end, where a cell of the notebook raised
+IN_A_CELL = """-----------------------------------------------------------------------
+ValueError                                Traceback (most recent call last)
+Cell In[4], line 1
+----> 1 if lr>1: raise ValueError('bad lr')
+
+ValueError: bad lr
+"""
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        f"{TRACEBACK}nbclient.exceptions.CellExecutionError: An error occurred while executing the following cell:\n",
+        f"{TRACEBACK}papermill.exceptions.PapermillExecutionError: \n",
+        "",
+    ],
+)
+def test_an_exception_in_a_notebook_is_that_of_its_cell(around: str) -> None:
+    assert last_exception(around + IN_A_CELL) == "ValueError: bad lr"
