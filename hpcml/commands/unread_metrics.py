@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import pairwise, product, takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path, PurePath
 
 from hpcml.commands.logs import last_printed
@@ -36,6 +36,7 @@ _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse
 # What benchmarks are judged by.
 _EACH = r"(?:/(?:gpu|device|node|rank))?"
 _RATE = rf"fom|[kmgtpe]?flops?(?:/s)?{_EACH}|bandwidth|throughput|[a-z]+/s(?:ec|econd)?{_EACH}"
+_HELD_OUT = re.compile(r"(?<![A-Za-z])(?:val|valid|validation|test|eval|evaluation|dev)(?![A-Za-z])", re.IGNORECASE)
 _OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|]|\bis\b:?|\bwas\b:?)"
 
 
@@ -81,14 +82,21 @@ def suggested_rule(printed: str) -> tuple[str, str] | None:
     """Return a rule for the last line of *printed* that looks like a metric, and its name; None where none does.
 
     Of that line it is the last one, and one of the training only where there is no other. A line with a reward comes
-    before one with a loss, and a rate is one where nothing else is.
+    before one with a loss, and a rate is one where nothing else is. One of data that was held out comes before all
+    others of its kind.
     Where it would take values of other lines too ("Training: loss 2.1" and "Validation: loss 2.3"), it begins with a
-    word that tells this one.
+    word that tells this one, or wants none before it.
     """
     lines = [line[-_LONGEST:] for line in printed_lines(printed)]
-    for kind, line in product(_KINDS, reversed(lines)):
-        for found in sorted(kind.finditer(line), key=_is_of_interest, reverse=True):
-            return _rule(line, found, lines)
+    for kind in _KINDS:
+        last: re.Match[str] | None = None
+        for line in reversed(lines):
+            found = max(kind.finditer(line), key=_is_of_interest, default=None)
+            if found is not None and _HELD_OUT.search(line, 0, found.end("before")):
+                return _rule(line, found, lines)
+            last = last or found
+        if last is not None:
+            return _rule(last.string, last, lines)
     return None
 
 
@@ -117,11 +125,14 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
     words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub("[\"'|]", ".", plain)))
     plain = re.sub(r"(?<= )\d+\b", "", plain)
     value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
-    heads = [one[: other.start()] for one in lines for other in re.finditer(words, one)]
+    heads = [one[: other.start()] for one in lines for other in re.finditer(rf"{words}\[?[-+]?\.?\d", one)]
     if word := _telling_word(line[: found.start("before")], heads):
         words, plain = f"{word}.*{words}", f"{word} {plain}"
-    elif any(re.search(r"\w$", head) for head in heads):  # the end of another name
-        words = rf"\b{words}"
+    else:
+        if any(re.search(r"\w$", head) for head in heads):  # the end of another name
+            words = rf"\b{words}"
+        if any(re.search(r"[A-Za-z] $", head) for head in heads):  # its last word
+            words = rf"(?<![A-Za-z] ){words}"
     spoken = re.sub(
         r"/(?=(?:s(?:ec|econd)?|gpu|device|node|rank)\b)", "_per_", plain, flags=re.IGNORECASE
     )  # tok/s is a rate, which tok_s is not

@@ -98,6 +98,16 @@ def test_a_value_counts_in_whatever_colour_it_is_printed(tmp_path: Path) -> None
     assert [(picked.step, picked.value) for picked in scanner(out).scan()] == [(1, 0.5), (2, 0.25), (3, 0.75)]
 
 
+def test_commas_between_groups_of_three_digits_are_left_out_and_one_for_a_point_is_not_guessed_at(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    out.write_text("step 1 loss 975,159\nstep 1,000 loss -17,000,000.5,\nstep 3 loss 0,123\nstep 4 loss 1,23\n")
+    rule = MetricRule(pattern=r"step (?P<step>\S+) loss (?P<value>\S+)", name="loss")
+
+    assert [(picked.step, picked.value) for picked in scanner(out, rule).scan()] == [(1, 975159.0), (1000, -17000000.5)]
+
+
 def test_what_is_no_number_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("step 1 loss oops\nstep 2 loss 1\n")

@@ -48,6 +48,11 @@ def test_a_rule_is_suggested_that_reads_the_last_value_printed(tmp_path: Path) -
         assert (rule.name, found["value"].rstrip(",")) == (name, value)
 
 
+LLAMA2_C = """step 0: train loss 6.2401, val loss 6.2218
+0 | loss 6.2306 | lr 0.000000e+00 | 203.23ms | mfu -100.00%
+step 20: train loss 5.7770, val loss 5.7835
+20 | loss 5.7918 | lr 3.056302e-04 | 109.75ms | mfu 0.00%
+"""
 IGNITE = """Training Results - Epoch: 1 Avg loss: 2.26
 Validation Results - Epoch: 1 Avg loss: 2.27
 Training Results - Epoch: 2 Avg loss: 2.17
@@ -91,7 +96,11 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
             "validation_avg_loss",
             ["2.27", "2.19"],
         ),
-        ("val_loss=0.9\nloss=0.5\nval_loss=0.8\nloss=0.4\n", "loss", ["0.5", "0.4"]),
+        ("val_loss=0.9\nloss=0.5\nval_loss=0.8\nloss=0.4\n", "val_loss", ["0.9", "0.8"]),
+        ("ema_loss=0.9\nloss=0.5\nema_loss=0.8\nloss=0.4\n", "loss", ["0.5", "0.4"]),
+        (LLAMA2_C, "val_loss", ["6.2218", "5.7835"]),
+        (LLAMA2_C.replace("val", "other"), "loss", ["6.2306", "5.7918"]),
+        ("val loss 5.30\nstep 40: train loss 5.29 (took 9.03 ms)\n", "val_loss", ["5.30"]),
         ("epoch 1 loss 0.5\nepoch 2 loss 0.4\n", "loss", ["0.5", "0.4"]),
         ("loss after 5 steps: 0.5\nloss after 10 steps: 0.4\n", "loss_after_steps", ["0.5", "0.4"]),
         (

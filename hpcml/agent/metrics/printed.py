@@ -22,6 +22,7 @@ _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred meg
 _LONGEST_LINE_BYTES = 1 << 20
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
+_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000
 _AROUND_NUMBERS = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 
 
@@ -96,12 +97,22 @@ class StdoutScanner:
 
     def _picked(self, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
         try:
-            value = float(text.strip(_AROUND_NUMBERS))
-            step = int(step_text.strip(_AROUND_NUMBERS)) if step_text else self.counts[name]
+            value = float(_plain(text))
+            step = int(_plain(step_text)) if step_text else self.counts[name]
         except ValueError:
             return  # the words matched, the number did not: not ours to guess
         self.counts[name] += 1
         yield Picked(name=name, value=value, step=step, is_counted=not step_text)
+
+
+def _plain(number: str) -> str:
+    """Return a *number* without what stands around it, and without commas between groups of three digits.
+
+    >>> _plain("(975,159.5)"), _plain("0,123")
+    ('975159.5', '0,123')
+    """
+    plain = number.strip(_AROUND_NUMBERS)
+    return plain.replace(",", "") if _GROUPED.fullmatch(plain) else plain
 
 
 def _end_of_lines(data: bytes) -> int:
