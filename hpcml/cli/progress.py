@@ -24,6 +24,7 @@ from hpcml.commands.supervision import has_live_queue
 from hpcml.commands.unread_metrics import advice
 from hpcml.errors import StoreError
 from hpcml.model.failure_causes import without_numbers
+from hpcml.model.metric_goal import most_telling
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report.files import written_words
@@ -250,11 +251,10 @@ def _note(item: Launched, glimpse: Glimpse) -> str:
 
 
 def _value(item: Launched, glimpse: Glimpse) -> str:
-    """Return the last value of the run's objective; without one, that of a loss or of any metric it reported."""
+    """Return the last value of the run's objective; without one, that of the most telling metric it reported."""
     metric = item.manifest.run.objective.metric
     if metric not in glimpse.latest:
-        losses = sorted((name for name in glimpse.latest if "loss" in name.lower()), key=lambda name: (len(name), name))
-        metric = next(iter([*losses, *glimpse.latest]), metric)
+        metric = next(iter(most_telling(glimpse.latest)), metric)
     return f"{metric} {number(glimpse.latest[metric])}" if metric in glimpse.latest else ""
 
 
@@ -363,7 +363,7 @@ def _without_objective(launched: Sequence[Launched], glimpses: Sequence[Glimpse]
     if not silent:
         return None
     metric, glimpse = silent[0]
-    names = sorted(glimpse.latest)
+    names = most_telling(glimpse.latest)
     listed = ", ".join([*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])])
     name = shlex.quote(names[0]) if len(names) == 1 else "NAME"
     return (

@@ -1,9 +1,9 @@
-"""Which way a metric is better, as far as its name tells."""
+"""What the name of a metric tells: which way it is better, and how much it says of a training."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hpcml.model.choices import Goal
 
@@ -27,6 +27,8 @@ _RATE = re.compile(
     rf"|(?<![A-Za-z]){_COUNTED}_(?:s|sec){_EACH}|(?<![A-Za-z])[kmgtpe]flops?{_EACH}",
     re.IGNORECASE,
 )
+_REWARDS = frozenset({"rew", "reward", "rewards", "return", "returns"})
+_HELD_OUT = frozenset({"val", "valid", "validation", "test", "eval", "evaluation", "dev"})
 _WORD = re.compile(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])[0-9]*|[0-9]+")
 
 
@@ -40,7 +42,7 @@ def goal_by_name(metric: str) -> Goal | None:
     """
     if _RATE.search(metric):
         return Goal.max
-    words = [word.lower() for word in _WORD.findall(metric)]
+    words = _words(metric)
     if "to" in words:  # what is counted until something is reached, be that an accuracy
         counted = words[: words.index("to")]
         if not _COUNTS.isdisjoint(counted) or _told(counted) is Goal.min:
@@ -49,6 +51,35 @@ def goal_by_name(metric: str) -> Goal | None:
     if told is None or _TURNED.isdisjoint(words):
         return told
     return Goal.min if told is Goal.max else Goal.max
+
+
+def most_telling(metrics: Iterable[str]) -> list[str]:
+    """Return *metrics* by how much their names tell of a training, the most first.
+
+    These are a reward, to which a loss is a means, then a loss, then what is better when higher, or lower; among these
+    that of data that was held out. The folder that a name stands in does not make a loss of it.
+
+    >>> most_telling(["epoch", "losses/entropy", "losses/value_loss", "sps", "val_loss"])
+    ['val_loss', 'losses/value_loss', 'sps', 'losses/entropy', 'epoch']
+    >>> most_telling(["train/loss", "rollout/ep_rew_mean"])
+    ['rollout/ep_rew_mean', 'train/loss']
+    """
+    return sorted(metrics, key=lambda metric: (*_how_telling(metric), len(metric), metric))
+
+
+def _how_telling(metric: str) -> tuple[int, bool]:
+    name = metric.rpartition("/")[2]
+    if not _REWARDS.isdisjoint(_words(name)):
+        rank = 0
+    elif "loss" in name.lower():
+        rank = 1
+    else:
+        rank = {Goal.max: 2, Goal.min: 3, None: 4}[goal_by_name(name)]
+    return rank, _HELD_OUT.isdisjoint(_words(metric))
+
+
+def _words(metric: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(metric)]
 
 
 def _told(words: Sequence[str]) -> Goal | None:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from hpcml.codec import Json, encode
 from hpcml.model.choices import Numerics
+from hpcml.model.metric_goal import most_telling
 from hpcml.model.precision import contradicts
 from hpcml.model.record_keys import MEASURED, begun_at, value_of
 from hpcml.model.records import MetricSummary, RunRecord, spell_job
@@ -66,13 +67,10 @@ def key_metric(run: RunRecord, metric: str | None) -> tuple[str, float | None]:
 
 
 def _reported_metric(runs: Sequence[RunRecord]) -> str | None:
-    """Return a metric to show of *runs* none of which reported its objective: a loss, else any; else None."""
+    """Return a metric to show of *runs* none of which reported its objective, the most telling; None without any."""
     if any(key_metric(run, None)[0] in run.metrics for run in runs):
         return None
-    names = sorted(
-        {name for run in runs for name in run.metrics}, key=lambda name: ("loss" not in name, len(name), name)
-    )
-    return next(iter(names), None)
+    return next(iter(most_telling({name for run in runs for name in run.metrics})), None)
 
 
 def last_value(summary: MetricSummary) -> float | None:

@@ -102,8 +102,22 @@ def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcm
     assert "reported no" not in chosen.stderr
 
 
-def test_what_is_advised_for_a_printed_metric_reads_it_and_judges_by_it_when_it_is_typed(hpcml: Hpcml) -> None:
-    program = ["--", "echo", "FOM  =  32.76 (z/s)"]
+def test_without_the_metric_to_compare_by_the_one_that_tells_most_is_shown(hpcml: Hpcml) -> None:
+    row = {"step": 1, "charts/sps": 300, **{f"losses/{name}": 0.25 for name in ("entropy", "kl", "value_loss")}}
+    (hpcml.cwd / "agent.py").write_text(f"open('metrics.jsonl', 'w').write('{json.dumps(row)}\\n')")
+
+    done = hpcml("run", "--", sys.executable, "agent.py")
+
+    assert "COMPLETED losses/value_loss 0.2500" in done.stdout
+    assert ", but losses/value_loss, charts/sps, losses/kl, losses/entropy: objective.metric=NAME" in done.stderr
+    assert "losses/value_loss" in hpcml("runs").stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("printed", ["FOM  =  32.76 (z/s)", "Lookups/s:   975,159"])
+def test_what_is_advised_for_a_printed_metric_reads_it_and_judges_by_it_when_it_is_typed(
+    hpcml: Hpcml, printed: str
+) -> None:
+    program = ["--", "echo", printed]
 
     mute = hpcml("run", *program)
     advised = re.search(r"workload.metrics='(.+)' reads .*, and (objective.metric=\w+) judges by it", mute.stderr)
@@ -111,7 +125,7 @@ def test_what_is_advised_for_a_printed_metric_reads_it_and_judges_by_it_when_it_
     told = hpcml("run", f"workload.metrics={advised[1]}", advised[2], *program)
 
     assert (told.returncode, told.stderr) == (0, "")
-    assert "fom 32.76" in told.stdout
+    assert f"COMPLETED {advised[2].partition('=')[2]} " in told.stdout
 
 
 def test_a_rule_that_matched_no_line_is_named_at_the_end(hpcml: Hpcml) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcml.model.metric_goal import goal_by_name
+from hpcml.model.metric_goal import goal_by_name, most_telling
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,15 @@ def test_the_words_of_a_name_tell_which_way_it_is_better(way: str, names: str) -
 @pytest.mark.parametrize("name", ["depth", "elo", "metric", "neg_depth", "to"])
 def test_other_names_tell_nothing(name: str) -> None:
     assert goal_by_name(name) is None
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "charts/episodic_return losses/value_loss losses/policy_loss charts/SPS losses/entropy",
+        "eval/mean_reward rollout/ep_rew_mean train/loss train/n_updates",
+        "val_loss loss train_loss val_acc train_acc time_s epoch",
+    ],
+)
+def test_what_tells_most_of_a_training_comes_first(names: str) -> None:
+    assert most_telling(sorted(names.split())) == names.split()
