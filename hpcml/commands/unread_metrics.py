@@ -20,7 +20,9 @@ _LONGEST = 400  # characters of a line, the last ones: what is longer is no repo
 _MOST_OF_HEADING = 1 << 16  # bytes
 _MOST_LOOKED_AT = 20  # runs of one submission, whose files may each have a name of their own
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
-_RESULTS = re.compile(r"(?:result|metric|score|histor|eval)[^/]*\.json$", re.IGNORECASE)  # other JSON is anything
+_RESULTS = re.compile(
+    r"(?:result|metric|score|scalar|histor|progress|eval)[^/]*\.json$", re.IGNORECASE
+)  # other JSON is anything
 _NAMEABLE = re.compile(r"[\w./ +,=@()&-]+")  # what neither a shell, nor Hydra, nor a pattern reads as something else
 # Date and time in a name, by which the next run's will be another: "outputs/2026-11-26/08-34-15/history.jsonl"
 _MOMENT = re.compile(

@@ -261,7 +261,7 @@ def test_a_file_that_was_named_and_gave_no_number_is_told_of(
         ("words.csv", " its first line has to name the columns, between commas, semicolons or tabs"),
         (
             "results.json",
-            " a .json is read for numbers by name, and for the log_history of transformers' Trainer",
+            " a .json is read for numbers by name, whole or a line, and for transformers' log_history",
         ),
     ]
 
@@ -349,7 +349,11 @@ def test_the_state_of_a_trainer_is_read_once_each_time_that_it_grows(tmp_path: P
         ('{"epoch": 3, "acc": 0.5}', {"acc": [(3, 0.5)]}),
         ('{"loss": [0.5, 0.4], "note": "x", "val": [1]}', {"loss": [(0, 0.5), (1, 0.4)], "val": [(0, 1.0)]}),
         ('[{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.4}, 3]', {"loss": [(1, 0.5), (2, 0.4)]}),
+        ('{"loss": 0.5}\n\n{"loss": 0.4}\n{"loss": 0.', {"loss": [(0, 0.5), (1, 0.4)]}),
+        ('{"iteration": 19, "loss": 0.5}\n{"iteration": 39, "loss": 0.4}\n', {"loss": [(19, 0.5), (39, 0.4)]}),
         ('{"loss": 0.5', {}),
+        ('{\n"loss": 0.5,', {}),
+        ('{"loss": 0.5}\nend\n{"loss": 0.4}\n', {}),
         ("3", {}),
     ],
 )
@@ -373,6 +377,33 @@ def test_numbers_that_replace_others_come_after_them(tmp_path: Path) -> None:
         read.append(read_all(reader))
 
     assert read == [{"acc": [(0, 0.75)]}, {"acc": [(1, 0.875)]}]
+
+
+@pytest.mark.parametrize("before", ["", '{"loss": 9}\n', '{"loss": 9}\n{"loss": 8}\n'])
+def test_json_that_grows_by_lines_is_read_on(tmp_path: Path, before: str) -> None:
+    path = tmp_path / "metrics.json"
+    reader = JsonFile(tmp_path, path)
+    path.write_text(before)
+    reader.skip()  # as it was submitted, or an earlier attempt has left it
+    read: list[float] = []
+    with path.open("a") as file:
+        for value in (3, 2, 1):
+            file.write(json.dumps({"loss": value}) + "\n")
+            file.flush()
+            read += [loss for _, loss in read_all(reader)["loss"]]
+
+    assert read == [3, 2, 1]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_json_lines_that_are_written_anew_are_read_anew(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "metrics.json"
+    reader = JsonFile(tmp_path, path)
+    path.write_text('{"loss": 9}\n' * rows)
+    reader.skip()
+    path.write_text('{"loss": 3}\n{"loss": 2}\n')
+
+    assert read_all(reader) == {"loss": [(0, 3), (1, 2)]}
 
 
 @pytest.mark.parametrize("word", ["tensorbord", "/etc/metrics.csv", "../m.jsonl", "notes.txt"])

@@ -40,7 +40,7 @@ _MOST_PROBLEMS = 20
 _READ_AS = {
     MetricFiles.csv: ": its first line has to name the columns, between commas, semicolons or tabs",
     MetricFiles.jsonl: ': each line has to be an object, as in {"step": 10, "loss": 0.5}',
-    MetricFiles.trainer: ": a .json is read for numbers by name, and for the log_history of transformers' Trainer",
+    MetricFiles.trainer: ": a .json is read for numbers by name, whole or a line, and for transformers' log_history",
 }
 _ALIKE = 20  # characters by which problems of one file count as one
 _LONGEST_NAME = 250

@@ -133,7 +133,8 @@ class JsonFile:
     """Follows a file that is written anew, whole: a trainer_state.json, or numbers by their names.
 
     Of the first, the `log_history` is read, which each checkpoint of a Trainer repeats. Another file is a list of rows
-    (``[{"epoch": 0, "loss": 0.5}]``), has lists (``{"loss": [0.5, 0.4]}``), or is one row, read whenever it changed.
+    (``[{"epoch": 0, "loss": 0.5}]``), has lists (``{"loss": [0.5, 0.4]}``), is one row, read whenever it changed, or
+    has a row on each line, as detectron2's metrics.json and RLlib's result.json.
     """
 
     root: Path
@@ -142,6 +143,7 @@ class JsonFile:
     _seen: int = 0
     _stamp: tuple[int, int] = (0, 0)
     _count: int = 0  # of rows that replaced each other
+    _first: bytes = b""  # line of what was read: a row in it may be followed by others
 
     def skip(self) -> None:
         """Begin behind what is there."""
@@ -158,12 +160,18 @@ class JsonFile:
             content = file.read(_LARGEST_STATE_BYTES + 1)
         if len(content) > _LARGEST_STATE_BYTES:
             raise Damaged(f"has more than {_LARGEST_STATE_BYTES >> 20} MiB")
+        rows: Sequence[object] | None
         try:
             whole = parse_json(content)
         except ValueError:
-            return (), False  # it is being written
-        self._stamp = stamp
-        rows = _rows_of(whole, is_state=self.path.name == _STATE)
+            rows = _objects_on_lines(content)
+            if rows is None:
+                return (), False  # it is being written
+            is_continued = content.split(b"\n", 1)[0] == self._first and len(rows) >= self._seen
+            self._seen = max(self._seen, 1) if is_continued else 0
+        else:
+            rows = _rows_of(whole, is_state=self.path.name == _STATE)
+        self._stamp, self._first = stamp, content.split(b"\n", 1)[0]
         if rows is None:
             self._count += 1
             return list(values_of(whole, number=self._count - 1)), False
@@ -173,6 +181,26 @@ class JsonFile:
                 found += values_of(row, number=number)
         self._seen = max(self._seen, len(rows))
         return found, False
+
+
+def _objects_on_lines(content: bytes) -> Sequence[object] | None:
+    r"""Return the objects in *content*, one a line, without a last line that is not complete; None for anything else.
+
+    >>> _objects_on_lines(b'{"a": 1}\n{"a": 2}\n{"a'), _objects_on_lines(b'{\n"a": 1')
+    ([{'a': 1}, {'a': 2}], None)
+    """
+    lines = [line for line in content.splitlines() if line.strip()]
+    rows: list[object] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = parse_json(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        elif number < len(lines):
+            return None
+    return rows or None
 
 
 def _rows_of(whole: object, *, is_state: bool) -> Sequence[object] | None:
