@@ -40,6 +40,8 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _KEY = re.compile(
     r"[A-Z][A-Z0-9_]+(?:\.[A-Z][A-Z0-9_]*)*"
 )  # of yacs, whose settings are bare words: SOLVER.BASE_LR 0.1
+_PAPERMILL = "papermill"  # executes notebooks: its flag is followed by a name and a value
+_OF_PAPERMILL = frozenset({"-p", "--parameters", "-r", "--parameters_raw"})
 _OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
 _PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
 _INTERPRETER = re.compile(r"(?:ba|z|da|k|fi)?sh|(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua)[\d.]*")
@@ -345,7 +347,14 @@ def _own_name(word: str) -> str | None:
 
 def _place_name(words: Sequence[str], position: int) -> str:
     """Return what the values of the word at *position* are called, which stands behind no flag: by a key before it."""
-    return words[position - 1] if _KEY.fullmatch(words[position - 1]) else f"arg{position}"
+    before = words[position - 1]
+    is_key = _KEY.fullmatch(before) or (
+        position > 2
+        and words[position - 2] in _OF_PAPERMILL
+        and before.isidentifier()
+        and any(word.rpartition("/")[2] == _PAPERMILL for word in words[: position - 2])
+    )
+    return before if is_key else f"arg{position}"
 
 
 def _values(text: str, word: str, most: int) -> list[str]:

@@ -37,6 +37,7 @@ def folder(tmp_path: Path) -> Path:
         ("lost.sh", "#!/opt/nowhere/bash\n", 0o755),
         ("spaced.py", "#!/usr /own python\n", 0o755),
         ("unread.sh", "#!/etc/passwd\n", 0o755),
+        ("nb.ipynb", "{}\n", 0o644),
         ("other.py", "#!/usr/bin/env nosuchpython\n", 0o755),
     ):
         (tmp_path / name).write_bytes(text.encode())
@@ -89,7 +90,9 @@ def folder(tmp_path: Path) -> Path:
         ("ok.py --lr 1", "the file of that name is started by python ok.py"),
         ("python", "python alone reads what is typed, and nobody is there to type"),
         ("bash", "write what it is to run"),
-        ("python nb.ipynb", "nb.ipynb is a notebook, and no program: jupyter nbconvert --to script nb.ipynb"),
+        ("python nb.ipynb", "nb.ipynb is a notebook, and no program: write jupyter nbconvert .*--execute nb.ipynb, or"),
+        ("nb.ipynb", "nb.ipynb is a notebook, .* or papermill nb.ipynb done.ipynb -p NAME VALUE, which gives it"),
+        ("./nb.ipynb --lr 1", "./nb.ipynb is a notebook, and no program"),
         ("sbatch run.sh", "submits another job and ends.*: hpcml run .cluster=NAME -- bash run.sh"),
         ("qsub -q gpu", "submits another job and ends"),
         ("tmux new -d python ok.py", "leaves the program behind and ends.*: leave it out; hpcml run --detach"),

@@ -50,6 +50,11 @@ def test_without_a_sweep_the_words_are_exactly_those_that_were_typed(words: list
             {"SOLVER.BASE_LR": ("0.1", "0.2")},
         ),
         ("python m.py -x --opts TRAIN.LR 1,2", "-x --opts TRAIN.LR {TRAIN.LR}", {"TRAIN.LR": ("1", "2")}),
+        (
+            "python m.py papermill a.ipynb b.ipynb -p lr 1,2 --parameters_raw opt sgd,adam -k x",
+            "papermill a.ipynb b.ipynb -p lr {lr} --parameters_raw opt {opt} -k x",
+            {"lr": ("1", "2"), "opt": ("sgd", "adam")},
+        ),
         ("python m.py A 1,2", "A {arg3}", {"arg3": ("1", "2")}),
         ("python m.py --bn,--no-bn", "{bn}", {"bn": ("--bn", "--no-bn")}),
         ("python m.py -v --bn,--no-bn", "-v {bn}", {"bn": ("--bn", "--no-bn")}),
@@ -140,6 +145,7 @@ def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
         "+trainer.seed=0..2",
         "RNG_SEED=0..2",
         "SOLVER.SEED 0..2",
+        "papermill -p seed 0..2",
     ],
 )
 def test_a_swept_seed_is_the_seed_of_the_run_whatever_the_program_calls_it(flag: str, tmp_path: Path) -> None:

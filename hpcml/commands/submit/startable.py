@@ -46,6 +46,7 @@ _INTERPRETERS: Mapping[str, tuple[str, ...]] = {
     "julia": (".jl",),
     "perl": (".pl",),
 }
+_NOTEBOOK = ".ipynb"
 _ASK_NOBODY = frozenset({"python", "bash", "sh", "zsh", "julia"})  # which read what is typed
 _BEHIND_THE_SCENES = ("tmux", "screen")
 _STARTERS: Mapping[str, str] = {".py": "python ", ".sh": "bash ", ".R": "Rscript ", ".jl": "julia "}
@@ -169,6 +170,9 @@ def _unquoted(command: str) -> list[str]:
 
 def _no_program(words: Sequence[str], cwd: Path, *, is_here: bool) -> Iterator[str]:
     program = words[0]
+    if program.endswith(_NOTEBOOK) and _is_file(cwd / program):
+        yield _notebook(program)
+        return
     if os.sep not in program:
         if shutil.which(program) is None:
             yield f"there is no program {program!r} here{_hint(program, cwd)}"
@@ -248,13 +252,20 @@ def _no_script(words: Sequence[str], cwd: Path, *, is_inside: bool) -> Iterator[
     script = _script(words, cwd)
     if script is None:
         return
-    if script.endswith(".ipynb"):
-        stem = shlex.quote(script.removesuffix(".ipynb"))
-        yield f"{script} is a notebook, and no program: jupyter nbconvert --to script {stem}.ipynb makes one of it"
+    if script.endswith(_NOTEBOOK):
+        yield _notebook(script)
     path = cwd / script
     is_known = not PurePath(script).is_absolute() or (not is_inside and _is_dir(path.parent))
     if is_known and not os.path.lexists(path):
         yield f"{script!r} is not there, seen from {cwd}: mend its name, or start in the folder where it is"
+
+
+def _notebook(file: str) -> str:
+    file = shlex.quote(file)
+    return (
+        f"{file} is a notebook, and no program: write jupyter nbconvert --to notebook --execute {file}, or papermill "
+        f"{file} done.ipynb -p NAME VALUE, which gives it values"
+    )
 
 
 def _script(words: Sequence[str], cwd: Path, *, is_sought: bool = False) -> str | None:
@@ -270,7 +281,7 @@ def _script(words: Sequence[str], cwd: Path, *, is_sought: bool = False) -> str 
         if not word.startswith(("-", "+")):
             if word.endswith(suffixes):
                 return word
-            if word.endswith(".ipynb"):
+            if word.endswith(_NOTEBOOK):
                 return word
             if os.path.lexists(cwd / word):
                 return word if is_sought and _is_file(cwd / word) else None
