@@ -38,7 +38,13 @@ _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse
 # What benchmarks are judged by.
 _EACH = r"(?:/(?:gpu|device|node|rank))?"
 _RATE = rf"fom|[kmgtpe]?flops?(?:/s)?{_EACH}|bandwidth|throughput|[a-z]+/s(?:ec|econd)?{_EACH}"
-_HELD_OUT = re.compile(r"(?<![A-Za-z])(?:val|valid|validation|test|eval|evaluation|dev)(?![A-Za-z])", re.IGNORECASE)
+_DATA = r"(?:val|valid|validation|test|eval|evaluation|dev)"
+_HELD_OUT = re.compile(rf"(?<![A-Za-z]){_DATA}(?![A-Za-z])", re.IGNORECASE)
+# "train: 0.52 | valid: 0.57", of which the loss is understood
+_OF_DATA = re.compile(
+    rf"(?P<before>(?<![A-Za-z])(?:{_DATA}|train|training)[\"']? *[:=] *)[-+]?\d*\.\d+(?:[eE][-+]?\d+)?(?![\w.%])",
+    re.IGNORECASE,
+)
 _OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|]|\bis\b:?|\bwas\b:?)"
 
 
@@ -56,7 +62,7 @@ def _line(measured: str) -> re.Pattern[str]:
     )
 
 
-_KINDS = (_line(_REWARD), _line(_MEASURED), _line(_RATE))  # where there is a reward, a loss is a means to it
+_KINDS = (_line(_REWARD), _line(_MEASURED), _OF_DATA, _line(_RATE))  # where there is a reward, a loss is a means to it
 
 
 def advice(mute: Sequence[Launched]) -> str:

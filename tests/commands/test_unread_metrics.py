@@ -26,6 +26,8 @@ PRINTED = {
     "loss after 20 steps was 0.5": ("loss_after_steps", "0.5"),
     "Epoch 2 perte_validée loss: 0.25": ("perte_validée_loss", "0.25"),
     "Step   19: train CrossEntropyLoss | 0.25": ("train_crossentropyloss", "0.25"),
+    "[ 40/40] train: 0.0026 | valid: 0.0029 | lr: 0.05": ("valid", "0.0029"),
+    "train=0.5 test=0.75, 812.5 img/s": ("test", "0.75"),
     "global_step=512, episodic_return=[16.]": ("episodic_return", "[16.]"),
     "Grind time (us/z/c)  =  30.52 (per dom)\nFOM                  =  32.76 (z/s)": ("fom", "32.76"),
     "HPCG result is VALID with a GFLOP/s rating of=0.48": ("hpcg_result_is_valid_with_a_gflop_per_s", "0.48"),
@@ -133,7 +135,10 @@ def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, valu
     assert [found["value"] for found in re.finditer(rule.pattern, "\n".join(printed_lines(printed)))] == values
 
 
-@pytest.mark.parametrize("printed", ["", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12"])
+@pytest.mark.parametrize(
+    "printed",
+    ["", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12", "test: 100%", "test: 3"],
+)
 def test_nothing_is_suggested_where_no_line_looks_like_a_metric(printed: str) -> None:
     assert suggested_rule(printed) is None
 
