@@ -70,8 +70,19 @@ _TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?)?(?:.* )?Traceback \(most rece
 # As IPython begins one, in a notebook that nbconvert or papermill executes: the type, and no colon
 _OF_IPYTHON = re.compile(r"(?P<type>[A-Za-z_][\w.]*) +Traceback \(most recent call last\)\s*$")
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-_TERMINATED = re.compile(r"terminate called after throwing an instance of '(?P<type>[^']+)'$")  # libstdc++
-_WHAT = re.compile(r" +what\(\): +(?P<message>.*)")  # its next line
+# What ends programs of other languages: how its line looks, and its next line, where that says more
+_OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
+    (
+        re.compile(r"terminate called after throwing an instance of '(?P<words>[^']+)'$"),  # libstdc++
+        re.compile(r" +what\(\): +(?P<more>.*)"),
+    ),
+    (  # Rust, from 1.73 on
+        re.compile(r"thread '[^']*'(?: \(\d+\))? (?P<words>panicked at .+):$"),
+        re.compile(r"(?P<more>.+)"),
+    ),
+    # gfortran's library and Go's, above a backtrace
+    (re.compile(r"(?P<words>(?:Fortran runtime error: |ERROR STOP |panic: |fatal error: ).+)"), None),
+)
 # What launchers end with when what they have started failed: torchrun; accelerate, deepspeed
 _OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
 _BOX_OF_OPEN_MPI = "-" * 74  # above and below each of its messages (opal/util/show_help.c)
@@ -227,35 +238,48 @@ def printed_lines(printed: str) -> list[str]:
 def last_exception(printed: str) -> str | None:
     r"""Return type and message of the last exception whose traceback was *printed*, as far as one line has it, or None.
 
-    Also of one that ended a C++ program. A launcher's, which only says that what it has started failed, counts where
-    there is no other.
+    Also of what ended a C++, Rust, Go or Fortran program, above its backtrace. A launcher's, which only says that what
+    it has started failed, counts where there is no other.
 
     >>> last_exception("Traceback (most recent call last):\n  File ...\nValueError: no such layer\nBye.\n")
     'ValueError: no such layer'
     """
+    found = _exceptions(printed)
+    own = [words for words in found if not words.partition(":")[0].endswith(_OF_LAUNCHERS)]
+    last = next(iter((own or found)[-1:]), None)
+    return None if last is None else _in_a_table(last)
+
+
+def _exceptions(printed: str) -> list[str]:
     found: list[str] = []
-    terminated = ""  # the type of a C++ exception
+    rest: re.Pattern[str] | None = None  # how a line looks that says more of the exception before
     rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
     cell: str | None = None  # the type of an exception in a notebook, whose traceback is being read
     for line in printed_lines(printed):
-        if begins := _OF_IPYTHON.match(line):
+        awaited, rest = rest, None
+        if awaited is not None and (told := awaited.match(line)):
+            found[-1] += f": {told['more']}"
+        elif ended := _end_of_another(line):
+            words, rest = ended
+            found.append(words)
+        elif begins := _OF_IPYTHON.match(line):
             cell, rank = begins["type"], None
         elif cell is not None and (line == cell or line.startswith(f"{cell}: ")):
             found.append(line)
             cell = None
         elif begins := _TRACEBACK.match(line):
             rank = begins["rank"] or ""
-        elif ended := _TERMINATED.match(line):
-            found.append(terminated := ended["type"])
-        elif found and found[-1] is terminated and (what := _WHAT.match(line)):
-            found[-1] = f"{terminated}: {what['message']}"
         elif rank is not None and line.startswith(rank) and (words := line[len(rank) :]) and not words[0].isspace():
             rank = None
             if _EXCEPTION.match(words):
                 found.append(words)
-    own = [words for words in found if not words.partition(":")[0].endswith(_OF_LAUNCHERS)]
-    last = next(iter((own or found)[-1:]), None)
-    return None if last is None else _in_a_table(last)
+    return found
+
+
+def _end_of_another(line: str) -> tuple[str, re.Pattern[str] | None] | None:
+    """Return what *line* says of the end of a program of another language, and how a next line says more of it."""
+    matches = ((pattern.match(line), more) for pattern, more in _OF_OTHERS)
+    return next(((match["words"], more) for match, more in matches if match is not None), None)
 
 
 def last_line(printed: str) -> str | None:

@@ -175,6 +175,41 @@ def test_the_last_exception_is_the_first_line_of_the_last_traceback(printed: str
     assert last_exception(printed) == exception
 
 
+# Printed by programs of gfortran 12, Go 1.19 and Rust 1.95
+OF_OTHER_LANGUAGES = {
+    """At line 10 of file a.f90 (unit = 10)
+Fortran runtime error: Cannot open file 'nosuch.dat': No such file or directory
+
+Error termination. Backtrace:
+#0  0x7fcef06218c2 in ???
+#6  0x55557c2234f6 in main
+\tat /tmp/a.f90:15
+""": "Fortran runtime error: Cannot open file 'nosuch.dat': No such file or directory",
+    "ERROR STOP no such deck\n\nError termination. Backtrace:\n#0  0x7ff1fca218c2 in ???\n": "ERROR STOP no such deck",
+    """panic: runtime error: index out of range [2] with length 0
+
+goroutine 1 [running]:
+main.main()
+\t/tmp/b.go:3 +0x96
+""": "panic: runtime error: index out of range [2] with length 0",
+    """
+thread 'main' (25295) panicked at src/main.rs:3:66:
+bad lr: ParseFloatError { kind: Invalid }
+stack backtrace:
+   0: __rustc::rust_begin_unwind
+note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose backtrace.
+""": "panicked at src/main.rs:3:66: bad lr: ParseFloatError { kind: Invalid }",
+    "the loss is in no panic: 0.5\nSTOP 3\n": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("printed", "exception"), OF_OTHER_LANGUAGES.items(), ids=["f90", "stop", "go", "rust", "none"]
+)
+def test_what_ended_a_program_of_another_language_is_above_its_backtrace(printed: str, exception: str | None) -> None:
+    assert last_exception(printed) == exception
+
+
 RULER = "-" * 74
 # Printed by Open MPI 4.1.4, of a program on two ranks that calls exit(4), dies of a wrong address, or calls MPI_Abort
 ONE_EXITED = f"""{RULER}
