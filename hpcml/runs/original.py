@@ -24,8 +24,8 @@ _COMPILED = "__pycache__"
 def names_folder(words: Sequence[str], cwd: Path, folder: str, but_for: Collection[str]) -> str | None:
     """Return what names the absolute *folder*: a word of *words*, or a file that one of them is, seen from *cwd*.
 
-    What is written with ~ and $HOME counts; the paths *but_for* in it, data and environments that runs share, do not.
-    None where nothing does.
+    What is written with ~ and $HOME counts; the paths *but_for* in it, data and environments that runs share, do not,
+    nor what is in a compiled program: with -g that is where it was compiled. None where nothing does.
     """
     forms = [folder]
     home = os.environ.get("HOME", "").rstrip(os.sep)
@@ -39,7 +39,8 @@ def names_folder(words: Sequence[str], cwd: Path, folder: str, but_for: Collecti
         if named.search(os.fsencode(word)):
             return word
         with suppress(OSError, ValueError):
-            if named.search(read_whole(cwd / word, most=_MOST_READ)):
+            content = read_whole(cwd / word, most=_MOST_READ)
+            if b"\0" not in content and named.search(content):
                 return word
     return None
 

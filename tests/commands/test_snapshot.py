@@ -363,6 +363,7 @@ def test_several_runs_in_one_folder_are_warned_about(places: Places, repository:
         ('cd "$HOME/mine/lib"; ./train\n', True),
         ("source {top}/.venv/bin/activate\n./train --data {top}/data/x\n", False),  # links, which are shared by intent
         ("cd {top}-other; ./train\n", False),
+        ("\x7fELF\0{top}/src\0", False),  # with -g, where it was compiled
         ('cd "$(dirname "$0")"; ./train\n', False),
     ],
 )
