@@ -13,6 +13,17 @@ HpcmlError                 1  something hpcml was asked to do did not happen
 
 from __future__ import annotations
 
+import errno
+
+# What a disk, a network file system or a system without room answers: no defect of ours, wherever it is met
+OF_THE_DISK = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.EROFS, errno.EUCLEAN),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+        *(errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    }
+)
+
 
 class HpcmlError(Exception):
     """The base: the message is one line that names the field, the value and what to do."""

@@ -21,7 +21,7 @@ import click
 from hpcml import __version__
 from hpcml.cli.numerics import spare
 from hpcml.cli.say import SafeFormatter, complain, say
-from hpcml.errors import ConfigError, HpcmlError
+from hpcml.errors import OF_THE_DISK, ConfigError, HpcmlError
 from hpcml.paths import Places, begin_in_utf8, locate
 
 # name -> (where it lives, what it says in `hpcml --help`): listing costs no import.
@@ -83,14 +83,6 @@ GROUPS = {
     "Clusters": ("hpcml doctor --cluster karolina", ("cluster", "doctor", "gpus", "recipes", "new")),
     "Keep": ("hpcml export --to csv -o results", ("tag", "note", "rm", "export", "import", "ingest", "store", "sync")),
 }
-# What a disk, a network file system or a system without room answers: no defect of ours, wherever it is met
-_OF_THE_DISK = frozenset(
-    {
-        *(errno.EIO, errno.ESTALE, errno.EROFS, errno.EUCLEAN),
-        *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
-        *(errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
-    }
-)
 _OF_A_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _INTERRUPTED = 130
 _NEW_BEFORE_A_SEARCH = 1_000_000  # objects; Python searches for cycles after 700, through all that was loaded
@@ -236,7 +228,7 @@ def _say(error: OSError) -> int | None:
         return ConfigError.exit_code
     if error.filename is None and _takes_no_more():  # what cannot be written to has no name
         complain(f"standard output takes no more: {error.strerror}")
-    elif error.errno in _OF_THE_DISK or (error.filename is not None and error.errno in _OF_A_PLACE):
+    elif error.errno in OF_THE_DISK or (error.filename is not None and error.errno in _OF_A_PLACE):
         place = "" if error.filename is None else f"{error.filename}: "
         complain(f"{place}{error.strerror} (hpcml sync finishes what was begun, once that is put right)")
     else:

@@ -42,6 +42,15 @@ with connect() as run:
         run.metric("val_accuracy", step / 60, step=step)
     while not os.path.exists(may_end): time.sleep(0.1)
 """
+# Fills the disk where its seed is 0, but for what is left of a page in which its agent writes
+FILLS_AND_ENDS = """
+import os, sys
+if sys.argv[1] == "0":
+    with open(os.environ["HPCML_RUN_DIR"] + "/fill", "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)): pass
+        except OSError: pass
+"""
 QUESTIONS = (["runs"], ["status"], ["query", "SELECT state FROM runs"])
 
 
@@ -155,6 +164,23 @@ def test_an_end_that_there_never_was_room_for_is_no_success(small: Hpcml) -> Non
     assert asked.returncode == 0, asked.stderr
     assert (run["uid"], run["state"]) == (uid, "LOST")
     assert small("retry", "-n", uid).returncode == 0
+
+
+def test_a_run_that_waits_while_the_disk_is_full_starts_once_there_is_room(small: Hpcml) -> None:
+    """No job can be started then, since that it is has to be written down; none of them has failed for that."""
+    fills = program(FILLS_AND_ENDS, "{seed}")
+
+    done = small("run", "-m", "--detach", fills, "seed=range(3)", "resources.array_parallelism=1")
+    assert done.returncode == 0, done.stderr
+    until(lambda: shutil.disk_usage(small.home).free == 0)
+    until(lambda: [run["state"] for run in small.runs()].count("COMPLETED") == 1)
+    time.sleep(3.0)
+    waiting = [run["state"] for run in small.runs()]
+    make_room(small)
+    waited = small("wait")
+
+    assert waiting == ["COMPLETED", "PENDING", "PENDING"]
+    assert (waited.returncode, [run["state"] for run in small.runs()]) == (0, ["COMPLETED"] * 3), waited.stderr
 
 
 def test_code_for_which_the_disk_has_no_room_is_refused_with_the_folder_that_is_full(small: Hpcml) -> None:

@@ -8,6 +8,7 @@ that it was killed.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.codec import decode, encode
-from hpcml.errors import ConfigError, HpcmlError, NotPrivateError, SubmissionError, why_not
+from hpcml.errors import OF_THE_DISK, ConfigError, HpcmlError, NotPrivateError, SubmissionError, why_not
 from hpcml.model.image import without_login
 from hpcml.model.state import State
 from hpcml.runs import dependency
@@ -54,6 +55,7 @@ _QUEUE = "queue.json"
 _POLL_S = 0.1
 _MAY_BE_AWAY_S = 600.0  # a file system, before the queue ends and waits to be started again
 _LOOK_S = 1.0  # between looks at all jobs: whether they are wanted, and at the journals of runs that they wait for
+_PASSING = OF_THE_DISK | {errno.EAGAIN}  # of no job: neither its files nor its agent can be made now (man 2 fork)
 # A shell that becomes the agent once it is told to: when the queue is killed before that, it ends
 _ON_COMMAND = ["/bin/bash", "-c", 'read -r go && exec "$@" </dev/null', "agent"]
 
@@ -203,6 +205,8 @@ def drain(folder: str, *, on_ticket: Callable[[], None] = lambda: None) -> None:
     cancelled before it starts is passed over; one that asks for it is put at the end of the queue again. Returns when
     the last agent has ended, and at once where another process is at work on this batch. *on_ticket* is called once
     the ticket is there. `start` calls it, in a process without a terminal.
+
+    Raises what keeps it from its files for ten minutes, as a disk without room; it can then be started again.
     """
     place = Path(folder)
     batch = read_batch(place)  # looked at before anything else in there is believed
@@ -210,12 +214,16 @@ def drain(folder: str, *, on_ticket: Callable[[], None] = lambda: None) -> None:
     lock = try_lock(queues_of(place.parent), place.name)
     if not isinstance(lock, Lock):
         return
+    has_ended = True
     try:
         _write_ticket(place)
         on_ticket()
+        has_ended = False
         _Queue(place, batch).run()
+        has_ended = True
     finally:
-        lock.release()
+        if has_ended:  # else it stays, as that of a queue that was killed, and whoever looks next starts another
+            lock.release()
 
 
 def _write_ticket(folder: Path) -> None:
@@ -254,7 +262,7 @@ class _Queue:
                     raise
                 has_started = False
             if not has_started:
-                time.sleep(_POLL_S)
+                time.sleep(_POLL_S if away_since is None else _LOOK_S)
 
     def _is_removed(self) -> bool:
         """Tell whether the home was removed, and not moved or away, and no agent is at work any more."""
@@ -304,6 +312,8 @@ class _Queue:
         try:
             handed = _read_handed(self._folder, index)
         except NotPrivateError as error:
+            if _is_passing(error):
+                raise
             self._give_up(index, error)
             return
         if handed is None and self._is_anothers(index):
@@ -344,6 +354,8 @@ class _Queue:
         try:
             waits_again = again_mark(self._folder, entry.index).exists() or self._has_lost_its_agent(entry)
         except NotPrivateError as error:
+            if _is_passing(error):
+                raise
             why = error
         if entry.held is not None:
             entry.held.release()
@@ -362,21 +374,25 @@ class _Queue:
         return was_killed and handed is not None and 0 < len(handed.left(sources)) < len(sources)
 
     def _start(self, index: int, held: Claim) -> None:
-        """Start the agent of the job; where that fails, its runs have failed, and the others go on."""
+        """Start the agent of the job; where that fails, its runs have failed, and the others go on.
+
+        Where no job could be started at this moment, as on a full disk, it waits on, and the error is raised.
+        """
         try:
             agent = self._written_down(index, held)
         except (OSError, HpcmlError) as error:
             held.release()
+            if _is_passing(error):
+                self._waiting.appendleft(index)
+                raise
             self._give_up(index, error)
             return
         self._active.append(_Active(index, held, agent.poll))
 
     def _written_down(self, index: int, held: Claim) -> subprocess.Popen[bytes]:
         job, handed = self._batch.jobs[index], _read_handed(self._folder, index)
-        sources = job.sources
-        if again_mark(self._folder, index).exists():
-            again_mark(self._folder, index).unlink()
-        elif handed is not None:
+        sources, mark = job.sources, again_mark(self._folder, index)
+        if handed is not None and not mark.exists():
             sources = handed.left(sources)
             write_sources(pack_file(self._folder, index), [sources])
         with suppress(OSError):  # a full disk: then those that wait are not told who holds what they wait for
@@ -387,6 +403,7 @@ class _Queue:
             begun = {source: _agent_logs(source) for source in sources}
             words = {"agent": ProcessIdentity.of_process(agent.pid).as_details(), "begun": begun}
             write_text(_handed_file(self._folder, index), json.dumps(words))
+            mark.unlink(missing_ok=True)  # not before: where this job cannot be started now, it still asks for it
             with suppress(BrokenPipeError):  # it has been killed: `poll` will tell
                 agent.stdin.write(b"go\n")
         return agent
@@ -428,6 +445,12 @@ def _gone(agent: ProcessIdentity) -> int | None:
     return 0 if liveness_of(agent) is Liveness.DEAD else None
 
 
+def _is_passing(error: Exception) -> bool:
+    """Tell whether *error* is the file system's or the machine's at this moment, and no fault of a job's own files."""
+    told = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(told, OSError) and told.errno in _PASSING
+
+
 def _agent_logs(source: str) -> list[str]:
     """Return the names of the logs of a run's agents: each is made when an attempt begins."""
     return sorted(path.name for path in run_dir_of(Path(source)).logs.glob("*-agent*.log"))
@@ -446,8 +469,10 @@ def _read_handed(folder: Path, index: int) -> _Handed | None:
         return _Handed(agent=ProcessIdentity.from_details(raw["agent"]), begun=begun)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # somebody had it, which the fence will show
-        return _Handed(agent=None, begun={})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if _is_passing(error):
+            raise
+        return _Handed(agent=None, begun={})  # somebody had it, which the fence will show
 
 
 def _start_agent(

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcml.runs.cancellation import mark_cancelled
-from hpcml.runs.layout import RunDir
+from hpcml.runs.layout import RunDir, queues_of
+from hpcml.runs.lock import owners
 from hpcml.schedulers.local.queue import TICKET, LocalBatch, Queued, write_batch
 from hpcml.schedulers.local.slots import Need, Pool
 from tests.cluster.disk.building import build_failing_disk
@@ -67,6 +68,19 @@ def test_a_queue_takes_no_run_for_removed_while_its_home_is_away(tmp_path: Path)
     assert (before, queue.returncode) == (None, 0)
     assert (tmp_path / "executed").read_text() == "a\nb\n"
     assert "was not started" not in said
+
+
+def test_a_queue_that_ends_since_its_files_stay_away_is_started_again_by_who_looks_next(tmp_path: Path) -> None:
+    _, folder = queued(tmp_path)
+    queues = queues_of(folder.parent)
+
+    ended = drain(folder, tmp_path, FAILS_OPEN=str(folder / "job-0.json")).wait(60)
+    left = owners(queues)[folder.name]
+    again = drain(folder, tmp_path).wait(300)
+
+    assert (ended != 0, left.is_gone) == (True, True)
+    assert (again, owners(queues)) == (0, {})
+    assert (tmp_path / "executed").read_text() == "a\nb\n"
 
 
 def test_a_queue_ends_with_the_home_that_was_removed(tmp_path: Path) -> None:
