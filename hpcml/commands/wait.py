@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hpcml.commands.collect import collect
 from hpcml.commands.follow import why_removed
@@ -14,7 +14,7 @@ from hpcml.commands.retryable import to_retry
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import SchedulersAsked, Standing, standing_of, start_queues_again
 from hpcml.commands.submit.backends import Backends
-from hpcml.errors import HpcmlError
+from hpcml.errors import OF_THE_DISK, HpcmlError, StoreError, why_not
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -23,6 +23,7 @@ from hpcml.store.query import get_run
 
 WAIT_PERIOD_S = 1.0
 WATCH_PERIOD_S = 2.0
+_MAY_BE_AWAY_S = 600.0  # a store, or the file system with the runs
 _SHARE = 4.0  # so many times longer than looking takes is slept: a thousand directories on a slow file system
 
 
@@ -69,49 +70,97 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
     waited for. A run that is retried is waited for again. One whose directory was removed is lost. Between two looks at
     least a second passes, and four times as long as the look took.
 
-    Raises `TimeIsUpError` where runs are left after *timeout_s* seconds; None waits for ever.
+    A store or a file system that does not answer after the first look is asked again, for ten minutes at most; then
+    `StoreError` or `OSError` is raised. So is `TimeIsUpError` where runs are left after *timeout_s* seconds; None waits
+    for ever.
     """
-    asked, store = waiting.asked(), waiting.store
     until = None if timeout_s is None else time.monotonic() + timeout_s
-    left: dict[str, None] | None = None
-    told: list[str] = []
+    following, patience, said = _Following(waiting, selection), _Patience(), ""
     while True:
         began = time.monotonic()
-        problems = start_queues_again(waiting.backends)
-        collected = collect(store, waiting.places, asked)
+        try:
+            yield from following.look()
+            patience.is_rewarded()
+            said = ""
+        except (StoreError, OSError) as error:
+            if following.left is None:
+                raise
+            if (line := patience.after(error)) != said:
+                yield Silent(problem=line)
+            said = line
+        if following.left is not None and not following.left:
+            return
+        if until is not None and time.monotonic() >= until:
+            raise TimeIsUpError(len(following.left or ()))
+        _sleep(began, WAIT_PERIOD_S, until)
+
+
+@dataclass(slots=True)
+class _Following:
+    """The runs that are waited for: those that have not ended are in `left`, which is None before the first look."""
+
+    waiting: Waiting
+    selection: Selection
+    left: dict[str, None] | None = None
+    _told: list[str] = field(default_factory=list)
+    _asked: SchedulersAsked = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._asked = self.waiting.asked()
+
+    def look(self) -> Iterator[EndedRun | Retried | Silent]:
+        """Yield what happened since the last look; raises `StoreError` and `OSError`, and is then called again."""
+        store, places = self.waiting.store, self.waiting.places
+        problems = start_queues_again(self.waiting.backends)
+        collected = collect(store, places, self._asked)
         open_now = {record.uid for record in collected.runs if not _is_over(store, record)}
         removed = {record.uid: _lost(record) for record in collected.removed}
-        if left is None:
-            chosen = {record.uid for record in to_retry(store, waiting.places)} | open_now | set(removed)
-            if not selection.is_empty:
-                chosen = {record.uid for record in select(store, selection)}
-            left = dict.fromkeys(sorted(chosen))
-        problems += asked.problems
-        yield from (Silent(problem=problem) for problem in problems if problem.partition(";")[0] not in told)
-        told = [problem.partition(";")[0] for problem in problems]
+        if self.left is None:
+            chosen = {record.uid for record in to_retry(store, places)} | open_now | set(removed)
+            if not self.selection.is_empty:
+                chosen = {record.uid for record in select(store, self.selection)}
+            self.left = dict.fromkeys(sorted(chosen))
+        problems += self._asked.problems
+        yield from (Silent(problem=problem) for problem in problems if problem.partition(";")[0] not in self._told)
+        self._told = [problem.partition(";")[0] for problem in problems]
         failed: defaultdict[str, list[str]] = defaultdict(list)
-        for uid in [uid for uid in left if uid not in open_now]:
+        for uid in [uid for uid in self.left if uid not in open_now]:
             record = removed.get(uid) or get_run(store, uid)
             if not _is_over(store, record):
                 continue
             try:
-                retried = (
-                    None if uid in removed else retry_automatically(store, waiting.places, waiting.backends, record)
-                )
+                retried = None if uid in removed else retry_automatically(store, places, self.waiting.backends, record)
             except HpcmlError as error:
                 retried = None
                 failed[str(error)].append(uid)
             if retried is not None:
                 yield retried
                 continue
-            del left[uid]
-            yield EndedRun(record=removed.get(uid) or get_run(store, uid))
+            ended = EndedRun(record=removed.get(uid) or get_run(store, uid))
+            del self.left[uid]
+            yield ended
         yield from (Silent(problem=line) for line in _not_retried(failed))
-        if not left:
-            return
-        if until is not None and time.monotonic() >= until:
-            raise TimeIsUpError(len(left))
-        _sleep(began, WAIT_PERIOD_S, until)
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How long a store or a file system that does not answer is asked again, once it has answered before."""
+
+    _since: float | None = None
+
+    def is_rewarded(self) -> None:
+        """Begin anew: it answers."""
+        self._since = None
+
+    def after(self, error: StoreError | OSError) -> str:
+        """Return one line about *error*, or raise it where it does not pass, or has lasted for ten minutes."""
+        if isinstance(error, OSError) and error.errno not in OF_THE_DISK:
+            raise error
+        self._since = self._since or time.monotonic()
+        if time.monotonic() - self._since >= _MAY_BE_AWAY_S:
+            raise error
+        told = why_not(error, "HPCML_HOME") if isinstance(error, OSError) else str(error)
+        return f"{told}; it is tried again for ten minutes"
 
 
 def watch(waiting: Waiting, selection: Selection) -> Iterator[tuple[list[Standing], list[str]]]:
@@ -120,28 +169,58 @@ def watch(waiting: Waiting, selection: Selection) -> Iterator[tuple[list[Standin
     Of an empty selection these are all runs that have not ended, and those that are submitted meanwhile. With each
     comes a list of lines for the user: who gave no answer, and what was retried.
     """
-    asked, store = waiting.asked(), waiting.store
-    shown: dict[str, None] = {record.uid: None for record in to_retry(store, waiting.places)}
-    given_up: set[str] = set()  # looked at once after their end, and not retried
-    if not selection.is_empty:
-        collect(store, waiting.places)
-        shown = {record.uid: None for record in select(store, selection)}
+    watching, patience = _Watching(waiting, selection), _Patience()
+    last: list[Standing] | None = None
     while True:
         began = time.monotonic()
-        queues = start_queues_again(waiting.backends)
-        collected = collect(store, waiting.places, asked)
-        open_now = {record.uid: record for record in collected.runs}
-        removed = {record.uid: _lost(record) for record in collected.removed}
-        if selection.is_empty:
-            shown |= dict.fromkeys(sorted(open_now))
-        records = [open_now.get(uid) or removed.get(uid) or get_run(store, uid) for uid in shown]
-        may_retry = [record for record in records if record.uid not in given_up and record.uid not in removed]
-        notes, retried = retry_all(waiting, may_retry)
-        given_up |= {record.uid for record in records if _is_over(store, record)} if not retried else set()
-        yield standing_of(store, records), [*queues, *asked.problems, *notes]
-        if not retried and all(_is_over(store, record) for record in records):
+        try:
+            last, notes, is_over = watching.look()
+            patience.is_rewarded()
+        except (StoreError, OSError) as error:
+            if last is None:
+                raise
+            notes, is_over = [patience.after(error)], False
+        yield last, notes
+        if is_over:
             return
         _sleep(began, WATCH_PERIOD_S, None)
+
+
+@dataclass(slots=True)
+class _Watching:
+    """The runs that are watched, in the order in which they came."""
+
+    waiting: Waiting
+    selection: Selection
+    _asked: SchedulersAsked = field(init=False)
+    _shown: dict[str, None] = field(default_factory=dict)
+    _given_up: set[str] = field(default_factory=set)  # looked at once after their end, and not retried
+
+    def __post_init__(self) -> None:
+        self._asked, store = self.waiting.asked(), self.waiting.store
+        if self.selection.is_empty:
+            chosen = to_retry(store, self.waiting.places)
+        else:
+            collect(store, self.waiting.places)
+            chosen = select(store, self.selection)
+        self._shown = {record.uid: None for record in chosen}
+
+    def look(self) -> tuple[list[Standing], list[str], bool]:
+        """Return how the runs stand, lines for the user, and whether all have ended for good."""
+        store = self.waiting.store
+        queues = start_queues_again(self.waiting.backends)
+        collected = collect(store, self.waiting.places, self._asked)
+        open_now = {record.uid: record for record in collected.runs}
+        removed = {record.uid: _lost(record) for record in collected.removed}
+        if self.selection.is_empty:
+            self._shown |= dict.fromkeys(sorted(open_now))
+        records = [open_now.get(uid) or removed.get(uid) or get_run(store, uid) for uid in self._shown]
+        may_retry = [record for record in records if record.uid not in self._given_up and record.uid not in removed]
+        notes, retried = retry_all(self.waiting, may_retry)
+        over = {record.uid for record in records if _is_over(store, record)}
+        self._given_up |= over if not retried else set()
+        is_over = not retried and len(over) == len(records)
+        return standing_of(store, records), [*queues, *self._asked.problems, *notes], is_over
 
 
 def retry_all(waiting: Waiting, records: Sequence[RunRecord]) -> tuple[list[str], bool]:

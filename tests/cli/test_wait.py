@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
 import time
+from pathlib import Path
 
-from tests.cli.command_line import Hpcml, program
+import pytest
+
+from tests.cli.command_line import HPCML, Hpcml, program
 from tests.cli.terminal import OnTerminal
 from tests.cli.test_run import wait_for
+from tests.cluster.disk.building import build_failing_disk
 
 UNTIL_TOLD = "import os, time; open('started', 'a').write('x')\nwhile not os.path.exists('finish'): time.sleep(0.05)"
 
@@ -54,6 +59,38 @@ def test_waiting_ends_after_the_time_given_and_the_runs_go_on(hpcml: Hpcml) -> N
     (hpcml.cwd / "finish").touch()
     assert hpcml("wait", uid, "--timeout", "1m").returncode == 0
     assert "--timeout='soon' is no time" in hpcml("wait", uid, "--timeout", "soon").stderr
+
+
+@pytest.mark.parametrize("words", [["wait"], ["status", "--watch"]])
+def test_a_store_that_takes_nothing_for_a_while_does_not_end_the_waiting(
+    hpcml: Hpcml, tmp_path: Path, words: list[str]
+) -> None:
+    until_told = "import os, sys, time\nwhile not os.path.exists('finish' + sys.argv[1]): time.sleep(0.05)"
+    first, second = submit(hpcml, "-m", program(until_told, "{seed}"), "seed=1,2", "cluster.max_parallel=2")
+    over = tmp_path / "over"
+    fails = {"LD_PRELOAD": str(build_failing_disk(tmp_path)), "FAILS_WRITE": str(hpcml.home), "FAILS_WHILE": str(over)}
+
+    waiting = subprocess.Popen(
+        [*HPCML, *words, first, second],
+        env={**hpcml.environ, **fails},
+        cwd=hpcml.cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert waiting.stdout is not None
+    (hpcml.cwd / "finish1").touch()
+    lines = iter(waiting.stdout.readline, "")
+    assert any(first in line and "COMPLETED" in line for line in lines)
+    over.touch()
+    (hpcml.cwd / "finish2").touch()
+    assert any("it is tried again for ten minutes" in line for line in lines)
+    over.unlink()
+    told, _ = waiting.communicate(timeout=300)
+
+    assert waiting.returncode == 0, told
+    assert second in told
+    assert "COMPLETED" in told
 
 
 def test_a_run_whose_directory_is_removed_is_waited_for_no_longer(hpcml: Hpcml) -> None:
