@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import errno
 
+TAKES_NOTHING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})  # a file system that can be read all the same
 # What a disk, a network file system or a system without room answers: no defect of ours, wherever it is met
 OF_THE_DISK = frozenset(
     {
-        *(errno.EIO, errno.ESTALE, errno.EROFS, errno.EUCLEAN),
-        *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+        *TAKES_NOTHING,
+        *(errno.EIO, errno.ESTALE, errno.EUCLEAN, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
         *(errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     }
 )

@@ -21,11 +21,11 @@ from hpcml.errors import ComparisonError, ConfigError, HpcmlError, NoSuchRunErro
 from hpcml.model.records import Known, RunRecord
 from hpcml.paths import Places
 from hpcml.runs.layout import find_run_dirs, is_removed
-from hpcml.runs.private import check_lone, claim_home, make_home
+from hpcml.runs.private import check_lone, claim_home, make_home, no_home
 from hpcml.store import origin
 from hpcml.store.database import Database
 from hpcml.store.news import UNLISTED, IngestReport, find_news
-from hpcml.store.opening import has_room, open_store, place_of
+from hpcml.store.opening import open_store, place_of, why_not_kept
 from hpcml.store.query import open_runs
 from hpcml.store.scheduler_words import read_words
 from hpcml.store.sqlite.location import only_read
@@ -50,7 +50,7 @@ def opened(places: Places, *, to_write: bool = False) -> Iterator[Database]:
         try:
             make_home(places.home)
         except OSError as error:
-            raise ConfigError(f"HPCML_HOME={places.home} cannot be made: {error.strerror} (choose another)") from error
+            raise ConfigError(no_home(places.home, error, "made")) from error
     store = open_store(places.store_url)
     try:
         if to_write:
@@ -90,7 +90,7 @@ def _damage_of(places: Places, reference: str) -> str | None:
 
 @contextmanager
 def answering(places: Places) -> Iterator[Database]:
-    """Open the store as `opened` does, for a command that answers; without room on its disk, one made for this answer.
+    """Open the store as `opened` does, for a command that answers; where it can keep nothing, one made for this answer.
 
     That one is a temporary file elsewhere, to be filled from the run directories by `collect`: the store is only an
     index of them. A warning in the log says so. Where nothing is in the home, which may lie on a file system that is
@@ -100,11 +100,12 @@ def answering(places: Places) -> Iterator[Database]:
         with _telling_of_empty_home(places), _made_for_this_answer() as store:
             yield store
         return
-    if has_room(places.store_url):
+    why_not = why_not_kept(places.store_url)
+    if why_not is None:
         with opened(places) as store:
             yield store
         return
-    log.warning("the disk of %s is full: this answer is read from the run directories and not kept", places.store_url)
+    log.warning("%s: this answer is read from the run directories and not kept", why_not)
     with _made_for_this_answer() as store, _telling_absent_from_damaged(places):
         yield store
 

@@ -26,10 +26,10 @@ from hpcml.interop.exporters import Exporter
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.run import Schedule
 from hpcml.paths import Places
-from hpcml.runs.private import exchangeable, is_open, why_shared
+from hpcml.runs.private import exchangeable, is_open, no_home, why_shared
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.registry import BACKENDS, Backend, find_programs
-from hpcml.store.opening import place_of
+from hpcml.store.opening import place_of, refusal_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +50,29 @@ def examine(
     are here, is asked one question; no job is submitted. With *network* NVIDIA's registry is asked, too.
     """
     yield Check(what="python", verdict="ok", found=platform.python_version())
-    yield _home(places)
+    home = _home(places)
+    yield home
     yield _store(places)
     yield Check(what="cores", verdict="ok", found=f"{machine.cores} usable")
     yield _gpus(machine)
     yield from _packages()
     yield from _plugins()
-    yield from _cluster(places, machine, cluster, folder, network=network)
+    yield from _cluster(places, machine, cluster, folder, network=network, home=home)
 
 
 def _home(places: Places) -> Check:
     nearest = places.home
-    while not nearest.exists():
-        nearest = nearest.parent
+    try:
+        while not nearest.exists():
+            nearest = nearest.parent
+    except OSError as error:
+        return Check(what="HPCML_HOME", verdict="fail", found=no_home(places.home, error, "made"))
     found = f"{places.home} on {file_system_of(places.home) or 'an unknown file system'}"
     verdict, wrong = _whose(places.home) if places.home.is_dir() else ("ok", "")
     if verdict != "fail" and not (os.access(nearest, os.W_OK | os.X_OK) and nearest.is_dir()):
         verdict, wrong = "fail", f"{nearest} cannot be written"
+    elif verdict != "fail" and nearest == places.home and (why := refusal_of(nearest)) is not None:
+        verdict, wrong = "fail", f"nothing can be written to {nearest} ({why})"
     return Check(what="HPCML_HOME", verdict=verdict, found=f"{found}: {wrong}" if wrong else found)
 
 
@@ -94,8 +100,9 @@ def _store(places: Places) -> Check:
             with opened(places) as store:
                 found = f"{store.name} {store.used}"
                 verdict = "warn" if store.is_read_only else "ok"
-    except HpcmlError as error:
-        return Check(what="store", verdict="fail", found=str(error))
+    except (HpcmlError, OSError) as error:
+        found = why_not(error, places.store_url) if isinstance(error, OSError) else str(error)
+        return Check(what="store", verdict="fail", found=found)
     if placement is not None and placement.is_doubtful:
         found, verdict = f"{found}; SQLite's locks may not hold there: use it from one machine only", "warn"
     return Check(what="store", verdict=verdict, found=found)
@@ -134,7 +141,9 @@ def _plugins() -> Iterator[Check]:
             yield Check(what="plug-in", verdict="warn" if problem else "ok", found=problem or str(plugin))
 
 
-def _cluster(places: Places, machine: Machine, name: str, folder: str | None, *, network: bool) -> Iterator[Check]:
+def _cluster(
+    places: Places, machine: Machine, name: str, folder: str | None, *, network: bool, home: Check
+) -> Iterator[Check]:
     own = [] if folder is None else ["--config-dir", folder]
     try:
         (point,) = compose_from_cli([*own, f"cluster={name}", "workload.command=true"], project=Path.cwd())
@@ -158,6 +167,9 @@ def _cluster(places: Places, machine: Machine, name: str, folder: str | None, *,
         Check(what=what, verdict="ok" if is_ok else "warn", found=said) for what, is_ok, said in found_of_images
     )
     yield from _webhook(point.run.schedule)
+    if home.verdict == "fail":
+        yield Check(what="preflight", verdict="fail", found="nothing can be submitted from HPCML_HOME, as said above")
+        return
     try:
         (item,) = plan_all([point], machine)
     except HpcmlError as error:

@@ -112,12 +112,9 @@ def _tell(store: Database, record: RunRecord, run_dir: RunDir, events: Sequence[
     if record.state.is_final:
         wake(run_dir)
     # Attempt 0, whichever is on: this belongs to none, and must not begin one.
-    journal = JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=0, writer=USER)
-    try:
+    with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=0, writer=USER) as journal:
         for name, details in events:
             journal.event(name, {**details, "author": user_name()})
-        if journal.dropped:
-            raise HpcmlError(f"run {record.uid}: nothing could be written to {run_dir.journals}: is the disk full?")
-    finally:
-        journal.close()
+    if journal.dropped:  # known from the end on: until then what there is no room for waits
+        raise HpcmlError(f"run {record.uid}: nothing could be written to {run_dir.journals}: is the disk full?")
     ingest_run(store, run_dir)

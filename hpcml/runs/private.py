@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from hpcml.errors import NotPrivateError, why_not
+from hpcml.errors import OF_THE_DISK, TAKES_NOTHING, NotPrivateError, why_not
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
@@ -182,10 +182,15 @@ def claim_home(home: Path) -> bool:
         if _to_close(home):
             raise NotPrivateError(f"HPCML_HOME={home} stays open to others after chmod 700: choose another file system")
     except OSError as error:
-        raise NotPrivateError(
-            f"HPCML_HOME={home} cannot be made yours alone: {why_not(error, home)} (choose another)"
-        ) from error
+        raise NotPrivateError(no_home(home, error, "made yours alone")) from error
     return True
+
+
+def no_home(home: Path, error: OSError, wanted: str) -> str:
+    """Return one line about a *home* that is *wanted* to be made (yours alone), and cannot be or cannot be seen."""
+    if error.errno in OF_THE_DISK - TAKES_NOTHING:
+        return f"HPCML_HOME={home} cannot be looked at: {why_not(error, home)} (is its file system mounted, and well?)"
+    return f"HPCML_HOME={home} cannot be {wanted}: {why_not(error, home)} (choose another)"
 
 
 def why_shared(home: Path, *, is_thorough: bool = False) -> str | None:

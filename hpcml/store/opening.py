@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcml.errors import StoreError
+from hpcml.errors import TAKES_NOTHING, StoreError
+from hpcml.runs import private
 from hpcml.store.database import Database
 from hpcml.store.sqlite.file import SqliteFile, SqliteStore, is_full
 from hpcml.store.sqlite.location import (
@@ -23,6 +24,8 @@ from hpcml.store.sqlite.location import (
     path_of,
     placement_of,
 )
+
+_PROBE_BYTES = 4097  # a file of less may lie in its inode, which a quota of bytes does not count
 
 
 def open_store(url: str, mode: str | None = None) -> Database:
@@ -92,10 +95,35 @@ def open_file(url: str, wanted: str | None) -> SqliteFile:
     return SqliteStore.open(placement)
 
 
-def has_room(url: str) -> bool:
-    """Tell whether the disk of the store at *url* has room for more; a server sees to that itself."""
+def why_not_kept(url: str) -> str | None:
+    """Return why nothing new can be kept in the store at *url* at this moment; None where it can, as far as is seen.
+
+    That is a full disk, a quota that is used up, and a file system that became read-only; a server sees to that itself.
+    What this user may only read is not looked at.
+    """
     placement = place_of(url)
-    return placement is None or not is_full(placement.path.parent)
+    if placement is None or only_read(placement.path):
+        return None
+    folder = placement.path.parent
+    if is_full(folder):
+        return f"the disk of {url} is full"
+    if (why := refusal_of(folder)) is not None:
+        return f"nothing can be written to {folder} ({why})"
+    return None
+
+
+def refusal_of(folder: Path) -> str | None:
+    """Return what *folder* says to new content where it takes nothing; None after other errors, too."""
+    probe = folder / ".probe"  # of one name: the next one removes that of a command that was killed here
+    try:
+        try:
+            with private.open_file(probe, "wb", buffering=0) as file:
+                file.write(bytes(_PROBE_BYTES))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        return error.strerror if error.errno in TAKES_NOTHING else None
+    return None
 
 
 def place_of(url: str) -> Placement | None:

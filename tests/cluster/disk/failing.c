@@ -1,11 +1,14 @@
 /* A file system that fails in one place: opendir(3) of $FAILS_OPENDIR, open(2) of $FAILS_OPEN and stat(2) of $FAILS_STAT
-   with EIO, as long as the file $FAILS_WHILE is there, or else for ever. For LD_PRELOAD. */
+   with EIO, write(2) and pwrite(2) to what lies below $FAILS_WRITE with EDQUOT, as long as the file $FAILS_WHILE is there,
+   or else for ever. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -46,4 +49,30 @@ int lstat64(const char *path, struct stat64 *status)
 {
     int (*real)(const char *, struct stat64 *) = dlsym(RTLD_NEXT, "lstat64");
     return fails("FAILS_STAT", path) ? -1 : real(path, status);
+}
+
+static int is_over_quota(int file)
+{
+    const char *place = getenv("FAILS_WRITE"), *sign = getenv("FAILS_WHILE");
+    char link[64], path[PATH_MAX];
+    if (!place || (sign && access(sign, F_OK) != 0))
+        return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t length = readlink(link, path, sizeof path);
+    if (length < (ssize_t)strlen(place) || strncmp(path, place, strlen(place)) != 0)
+        return 0;
+    errno = EDQUOT;
+    return 1;
+}
+
+ssize_t write(int file, const void *content, size_t length)
+{
+    ssize_t (*real)(int, const void *, size_t) = dlsym(RTLD_NEXT, "write");
+    return is_over_quota(file) ? -1 : real(file, content, length);
+}
+
+ssize_t pwrite64(int file, const void *content, size_t length, off64_t at)
+{
+    ssize_t (*real)(int, const void *, size_t, off64_t) = dlsym(RTLD_NEXT, "pwrite64");
+    return is_over_quota(file) ? -1 : real(file, content, length, at);
 }
