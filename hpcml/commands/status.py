@@ -25,6 +25,8 @@ from hpcml.store.database import Database
 from hpcml.store.scheduler_words import ended_with_jobs, read_words
 
 POLL_INTERVAL_S = 60.0
+_HURRY_S = 10.0  # instead, while only a scheduler can say why a run ended
+_HURRIES_FOR_S = 300.0  # after that end
 _WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
 _LEAVES_S = 15.0  # which a job takes to end after its run
 _ASKED_AT_ONCE = 25  # of ended runs: one call of qstat, and none of squeue
@@ -96,17 +98,28 @@ class SchedulersAsked:
 
         fresh: dict[str, Known | None] = {}
         for scheduler, asked in tickets.items():
-            desk = self._desk(scheduler)
-            if polls.claim_poll(self.store, desk, now=self.now(), interval_s=self.interval_s):
-                fresh |= self._ask(scheduler, asked, [record for record in records if record.uid in asked])
+            desk, concerned = self._desk(scheduler), [record for record in records if record.uid in asked]
+            interval_s = self._interval_s(concerned)
+            if polls.claim_poll(self.store, desk, now=self.now(), interval_s=interval_s):
+                fresh |= self._ask(scheduler, asked, concerned, interval_s)
                 forgotten = {record.uid for record in ended if fresh.get(record.uid, _FORGOTTEN) is None}
                 polls.keep_words(self.store, dict.fromkeys(forgotten, _FORGOTTEN), at=self.now())
             poll = polls.last_poll(self.store, desk)
             if poll is not None and poll.problem is not None:
-                next_at = max(poll.next_at, poll.asked_at + polls.wait_s(1, poll.failures, self.interval_s))
+                next_at = max(poll.next_at, poll.asked_at + polls.wait_s(1, poll.failures, interval_s))
                 left_s = max(0.0, next_at - self.now())
                 self.problems.append(f"{poll.problem}; asked again in {left_s:.0f} s at the earliest")
         return {uid: known for uid, known in fresh.items() if uid in wanted}
+
+    def _interval_s(self, records: Sequence[RunRecord]) -> float:
+        """Return the least time between two questions about *records*.
+
+        It is shorter after a signal from outside has ended one of them: that is mostly `scancel`, and whoever waits for
+        the run would wait for minutes for two answers.
+        """
+        unexplained = (record.t_end for record in records if not record.is_settled)
+        is_recent = any(end is not None and abs(self.now() - end) < _HURRIES_FOR_S for end in unexplained)
+        return min(self.interval_s, _HURRY_S) if is_recent else self.interval_s
 
     def _ended_with_jobs(self) -> list[RunRecord]:
         """Return runs that ended and whose jobs may live; the same call asks about some of them, the latest first."""
@@ -115,7 +128,7 @@ class SchedulersAsked:
         return ended_with_jobs(self.store, cluster_schedulers(), since=since, limit=_ASKED_AT_ONCE, roots=[root])
 
     def _ask(
-        self, scheduler: str, asked: Mapping[str, Ticket], records: Sequence[RunRecord]
+        self, scheduler: str, asked: Mapping[str, Ticket], records: Sequence[RunRecord], interval_s: float
     ) -> dict[str, Known | None]:
         from hpcml.store import scheduler_polls as polls  # noqa: PLC0415 - as above
 
@@ -136,7 +149,7 @@ class SchedulersAsked:
                 now=self.now(),
                 calls=calls,
                 answered=answered,
-                interval_s=self.interval_s,
+                interval_s=interval_s,
                 problem=problem,
             )
         fresh = {uid: answers.known.get(ticket) for uid, ticket in asked.items() if ticket not in answers.unanswered}

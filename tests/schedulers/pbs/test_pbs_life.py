@@ -38,6 +38,18 @@ def test_many_questions_from_many_processes_cost_pbs_one(hpcml: Hpcml, pbs: PbsD
     assert all(entry["scheduler_said_at"] for entry in again)
 
 
+def test_what_ended_a_run_from_outside_is_asked_within_seconds(hpcml: Hpcml, pbs: PbsDouble) -> None:
+    submit(hpcml, SLEEPS)
+    until_running(hpcml)
+    status(hpcml, HPCML_POLL_INTERVAL_S="600")
+
+    subprocess.run([pbs.bin / "qdel", "1.pbs01"], check=True)
+    waited = hpcml("wait", "--timeout", "60", HPCML_POLL_INTERVAL_S="600")
+
+    assert waited.returncode == 1, waited.stderr
+    assert "CANCELLED" in waited.stdout
+
+
 def test_a_run_named_alone_is_asked_about_together_with_all_others(hpcml: Hpcml, pbs: PbsDouble) -> None:
     pbs.set(closed=True)
     one, other = submit(hpcml, SLEEPS)[0], submit(hpcml, SLEEPS, "seed=1")[0]
