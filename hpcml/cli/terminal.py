@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
 import struct
 import sys
@@ -62,6 +63,8 @@ def has_input() -> bool:
 def console() -> Console:
     """Return where tables go: as wide as the terminal; colour and boxes only on one (NO_COLOR is honoured by rich)."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
+    if "COLUMNS" in os.environ and not os.environ["COLUMNS"].strip("0"):  # a terminal did not tell its width
+        width = shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
     return Console(width=width, highlight=False)
 
 

@@ -219,6 +219,25 @@ def test_what_can_be_asked_in_sql_is_listed_and_is_there(hpcml: Hpcml) -> None:
         assert documented[0].split("|")[3].replace("`", "").replace(",", " ").split() == columns
 
 
+@pytest.mark.parametrize("columns", ["", "0", "1", "2"])
+def test_a_terminal_that_tells_no_width_or_next_to_none_gets_its_tables(hpcml: Hpcml, columns: str) -> None:
+    for words in (["runs"], ["compare", "--by", "precision", "--allow-mixed"]):
+        told = hpcml(*words, COLUMNS=columns)
+
+        assert (told.returncode, told.stdout != "") == (0, True), told.stderr
+
+
+def test_a_limit_on_the_length_of_files_is_told_as_one(hpcml: Hpcml) -> None:
+    hpcml("runs")
+
+    limited = ["bash", "-c", 'ulimit -f 10; exec "$@"', "bash", *HPCML, "runs"]
+    done = subprocess.run(limited, env=hpcml.environ, cwd=hpcml.cwd, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "no file may be longer than 10 KiB here (ulimit -f)" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_named_runs_must_meet_the_conditions_too(hpcml: Hpcml) -> None:
     both = hpcml("best", "--json", "aaaaaaaa", "bbbbbbbb", "--where", "tag=paper")
 

@@ -160,7 +160,7 @@ def _dense(table: Table, console: Console) -> Iterator[RenderableType]:
     first = columns[0][0]
     for cell in cells:  # a name that left no room for what is told of it is broken, and nothing else
         if _widest(cell[first]) > console.width // 2:
-            cell[first] = _wrapped(cell[first], console.width // 3, breaks=True)
+            cell[first] = _wrapped(cell[first], max(1, console.width // 3), breaks=True)
     widths = {at: max(_widest(text) for text in (titles[at], *(cell[at] for cell in cells))) for at, _ in columns}
     gap = 3 if console.is_terminal else 1
     for number, chosen in enumerate(_that_share_a_line(columns, widths, console.width, gap)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -111,6 +112,11 @@ class SqliteFile(Database):
         may_lack_room = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
         if code == sqlite3.SQLITE_FULL or (may_lack_room and is_full(self.path.parent)):
             return f"no room is left for the store {self.name}: what was just being read in was undone; free some space"
+        if may_lack_room and (most := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
+            limit = f"no file may be longer than {most >> 10} KiB here (ulimit -f)"
+            return (
+                f"the store {self.name} cannot be used: {limit}: ulimit -f unlimited, in a shell that has no such limit"
+            )
         if code in _DAMAGED or _CHANGED.match(str(error)):
             return damaged(self.name, str(error))
         return f"the store {self.name} cannot be used: {error}"
