@@ -45,7 +45,6 @@ from hpcml_client.journal import JournalWriter
 log = logging.getLogger(__name__)
 
 _LOG = "queue.log"  # of a run, what its agent prints
-_COMPLAINED = 2  # the exit status of an agent that cannot begin, and of a program perhaps
 _ITS_WORDS = "hpcml agent: "
 
 TICKET = "ticket.json"  # in the batch's folder: the queue's id
@@ -364,7 +363,7 @@ class _Queue:
             self._give_up(entry.index, why)
         elif waits_again:
             self._waiting.append(entry.index)
-        elif entry.poll() == _COMPLAINED:
+        elif (entry.poll() or 0) > 0:
             self._tell_unbegun(entry.index)
 
     def _has_lost_its_agent(self, entry: _Active) -> bool:
@@ -409,12 +408,18 @@ class _Queue:
         return agent
 
     def _tell_unbegun(self, index: int) -> None:
-        """Tell in the journals of those of the job's runs that still wait why their agent could not begin."""
-        sources = self._batch.jobs[index].sources
+        """Tell in the journals of those of the job's runs that still wait why their agent could not begin.
+
+        It complained, or there was none: the Python that was to be it is gone, or hpcml in it.
+        """
+        sources, handed = self._batch.jobs[index].sources, _read_handed(self._folder, index)
+        if handed is None or not (left := handed.left(sources)):
+            return
         with suppress(OSError):
             text = (run_dir_of(Path(sources[0])).path / _LOG).read_text(encoding="utf-8", errors="replace")
-            why = next((line for line in reversed(text.splitlines()) if line.startswith(_ITS_WORDS)), "")
-            self._tell_failed(sources, why.removeprefix(_ITS_WORDS) or "see hpcml logs", only=State.PENDING)
+            lines = [line for line in reversed(text.splitlines()) if line.strip()]
+            why = next((line.removeprefix(_ITS_WORDS) for line in lines if line.startswith(_ITS_WORDS)), None)
+            self._tell_failed(left, why or next(iter(lines), "see hpcml logs"), only=State.PENDING)
 
     def _give_up(self, index: int, error: HpcmlError | OSError) -> None:
         """Tell in the journals of the job's runs that have not ended why they were not started."""

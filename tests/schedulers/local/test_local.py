@@ -230,6 +230,34 @@ def test_the_queue_is_a_function_of_its_folder(tmp_path: Path, submitter: LocalS
     drain(str(tmp_path))  # and there is nothing to do
 
 
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("exec {gone}/bin/python -P -c pass", "{gone}/bin/python: No such file or directory"),
+        (
+            "exec {python} -P -c 'import hpcml_that_is_gone'",
+            "ModuleNotFoundError: No module named 'hpcml_that_is_gone'",
+        ),
+    ],
+    ids=["python", "hpcml"],
+)
+def test_a_run_whose_python_is_gone_since_its_submission_says_so(
+    submitter: LocalSubmitter, tmp_path: Path, script: str, why: str
+) -> None:
+    """A virtual environment that was removed or made anew while runs waited."""
+    first, second = (job_of(submitter, tmp_path, f"echo {index} >>{tmp_path}/ran", index) for index in range(2))
+    words = {"gone": tmp_path / "venv", "python": sys.executable}
+    second.script.write_text("#!/bin/bash\n" + script.format(**words))
+
+    wait_for_end(submitter, *submitter.submit(batch_of([first, second])))
+
+    told = read_fold(second.run_dir)
+    assert (tmp_path / "ran").read_text() == "0\n"
+    assert told.state is State.FAILED
+    assert (told.reason or "").startswith("it was not started: ")
+    assert (told.reason or "").endswith(why.format(**words))
+
+
 @pytest.mark.parametrize("damage", [os.mkfifo, lambda path: path.write_text('{"agent": {}}')])
 def test_a_queue_whose_notes_are_damaged_starts_what_no_agent_has_begun(
     submitter: LocalSubmitter, tmp_path: Path, damage: Callable[[Path], object]
