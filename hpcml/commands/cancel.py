@@ -21,8 +21,9 @@ from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import mark_cancelled
+from hpcml.runs.copies import original_of
 from hpcml.runs.journal import events, read_journal
-from hpcml.runs.layout import RunDir
+from hpcml.runs.layout import RunDir, home_of
 from hpcml.runs.liveness import ProcessIdentity, pid_here
 from hpcml.runs.private import check
 from hpcml.runs.state import EventName
@@ -72,7 +73,8 @@ class Stopped:
 def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
     """Return what stopping the selected runs would mean; nothing has happened yet.
 
-    Raises `ConfigError` if a run that was named has not ended and belongs to another HPCML_HOME, `StoreError` for names
+    Raises `ConfigError` if a run that was named has not ended and belongs to another HPCML_HOME, and if one is a copy
+    of a run that is there, too: the job and the processes that it names are that one's. Raises `StoreError` for names
     that mean no run and for a store that is read-only, and `NotPrivateError` where another user could have written what
     says which jobs and processes these are.
     """
@@ -93,6 +95,11 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
     for run_dir in (RunDir(Path(record.path)) for record in wanted):
         if run_dir.path.exists():  # its journals say which process is told to end
             check(run_dir.path, top=places.home)
+    for record in wanted:
+        if (original := original_of(RunDir(Path(record.path)))) is not None:
+            raise ConfigError(
+                f"run {record.uid} is a copy of {original}, whose job this is: hpcml --home {home_of(original)} cancel"
+            )
     others = [record for record in unended if record.uid not in wanted_uids and record.job_id is not None]
     ended = [record for record in chosen if record.uid not in open_uids]
     is_named = bool(selection.references)

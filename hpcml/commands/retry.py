@@ -25,12 +25,14 @@ from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import unmark
+from hpcml.runs.copies import made_in
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest, read_to_execute, write_manifest
 from hpcml.runs.private import make_folder, write_file
 from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.state import RunFold, told_by
 from hpcml.schedulers.contract import Job
+from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.database import Database
 from hpcml.store.missing import runs_below
 from hpcml.store.query import events, get_run
@@ -182,6 +184,13 @@ def _why_not_at_all(store: Database, record: RunRecord) -> str | None:
         return "was ended by a signal from outside and its scheduler has not said why: hpcml status asks it"
     if is_going_on(store, record, time.time()):
         return "left at a checkpoint and is being queued again"
+    return _why_not_here(record)
+
+
+def _why_not_here(record: RunRecord) -> str | None:
+    made = made_in(RunDir(Path(record.path)))
+    if made is not None and (record.scheduler == THIS_MACHINE or made.exists()):  # nodes may see other places
+        return f"was made in {made}, which its plan names: it can be tried again there; hpcml run submits it anew"
     return None
 
 

@@ -18,15 +18,17 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.runs.layout import queues_of
+from hpcml.runs.copies import is_elsewhere
+from hpcml.runs.layout import home_of, queues_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
-from hpcml.runs.lock import owners
+from hpcml.runs.lock import clear_one, owners
 from hpcml.runs.plan import OF_THE_RUN
 from hpcml.runs.private import make_folder, open_file
 from hpcml.schedulers import batches
 from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.contract import Answers, Batch, Job, Preview, Ticket
 from hpcml.schedulers.local.queue import (
+    TICKET,
     LocalBatch,
     Queued,
     Started,
@@ -146,7 +148,8 @@ class LocalSubmitter:
         """Start each queue of this machine that was killed; yield the token of its batch and the new queue.
 
         An agent that the killed one had started lives on, and the new one waits for it. Instead of a queue that cannot
-        be started now comes the reason; it is tried again in the next call.
+        be started now comes the reason; it is tried again in the next call. That of a home of which this one is a copy
+        is never started: its runs are that home's.
         """
         for token, owner in sorted(owners(queues_of(self.submissions)).items()):
             folder = self.submissions / token
@@ -154,6 +157,10 @@ class LocalSubmitter:
                 continue
             try:
                 batch, before = read_batch(folder), read_ticket(folder)
+                if (elsewhere := _elsewhere(batch, folder)) is not None:
+                    clear_one(queues_of(self.submissions), token)
+                    yield token, f"its runs are those of {elsewhere}, of which this home is a copy"
+                    continue
                 make_lock_dir(self.lock_dir)
                 write_batch(folder, replace(batch, lock_dir=str(self.lock_dir), pool=self.pool()))
                 started = _start_queue(folder)
@@ -196,6 +203,12 @@ def is_tended(submissions: Path, job_id: str) -> bool:
         if found is not None and job_id in (found.job_id, *found.before):
             return True
     return False
+
+
+def _elsewhere(batch: LocalBatch, folder: Path) -> Path | None:
+    """Return the home, other than that of *folder*, in which runs of *batch* lie; None where there is none."""
+    sources = (Path(source) for job in batch.jobs for source in job.sources)
+    return next((home_of(source) for source in sources if is_elsewhere(source, home_of(folder / TICKET))), None)
 
 
 def _start_queue(folder: Path) -> Started:

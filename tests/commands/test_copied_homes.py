@@ -1,0 +1,120 @@
+"""A home that was copied while its runs were at work: what the copy tells of is left to its original."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcml.runs.copies import original_of
+from hpcml.runs.layout import RunDir
+from tests.cli.command_line import Hpcml, program
+
+# It notes its start, and fails once there is a file "go"
+FAILS = program(
+    "import os, pathlib, sys, time\n"
+    "open('starts-' + os.environ['HPCML_RUN_ID'], 'a').write('x')\n"
+    "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
+    "sys.exit(3)"
+)
+
+
+@pytest.fixture
+def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
+    cwd = tmp_path / "project"
+    cwd.mkdir()
+    return Hpcml(environ=hpcml_environ, cwd=cwd)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 300
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def copied(hpcml: Hpcml) -> Hpcml:
+    """Submit two runs, of which one is at work and one waits, and return a user of a copy of their home."""
+    done = hpcml("run", "-m", FAILS, "seed=1,2", "cluster.max_parallel=1", "--detach")
+    assert done.returncode == 0, done.stderr
+    until(lambda: bool(list(hpcml.cwd.glob("starts-*"))))
+    copy = hpcml.home.with_name("copy of it")
+    shutil.copytree(hpcml.home, copy, symlinks=True)
+    copy.chmod(0o700)
+    return Hpcml(environ={**hpcml.environ, "HPCML_HOME": str(copy)}, cwd=hpcml.cwd)
+
+
+def starts(hpcml: Hpcml) -> list[str]:
+    return [path.read_text() for path in hpcml.cwd.glob("starts-*")]
+
+
+def test_runs_of_a_copied_home_are_not_executed_again_by_whoever_looks_at_the_copy(hpcml: Hpcml) -> None:
+    copy = copied(hpcml)
+    (hpcml.cwd / "go").touch()
+    assert hpcml("wait").returncode == 1
+    until(lambda: not any((hpcml.home / "submissions" / "queues").iterdir()))
+
+    looked, again = copy("status"), copy("status")
+    time.sleep(2.0)
+
+    assert f"its runs are those of {hpcml.home}, of which this home is a copy" in looked.stderr
+    assert "is a copy" not in again.stderr
+    assert starts(hpcml) == ["x", "x"]
+    assert {run["state"] for run in hpcml.runs()} == {"FAILED"}
+    assert {run["state"] for run in copy.runs()} == {"LOST"}
+
+
+def test_what_is_cancelled_in_a_copied_home_does_not_end_the_run_that_it_is_a_copy_of(hpcml: Hpcml) -> None:
+    copy = copied(hpcml)
+    running, waiting = (run["uid"] for run in hpcml.runs())
+
+    for uid in (running, waiting):
+        refused = copy("cancel", "-y", uid)
+        assert refused.returncode == 2
+        assert f"run {uid} is a copy of {hpcml.home / 'runs' / 'default' / uid}, whose job this is" in refused.stderr
+
+    assert [run["state"] for run in hpcml.runs()] == ["RUNNING", "PENDING"]
+    assert hpcml("cancel", "-y", running, waiting).returncode == 0
+
+
+def test_runs_of_a_home_that_was_copied_or_moved_are_not_tried_again_where_their_plan_leads_nowhere(
+    hpcml: Hpcml,
+) -> None:
+    (hpcml.cwd / "go").touch()
+    assert hpcml("run", FAILS).returncode == 1
+    (run,) = hpcml.runs()
+    copy = hpcml.home.with_name("copy")
+    shutil.copytree(hpcml.home, copy, symlinks=True)
+    copy.chmod(0o700)
+    elsewhere = Hpcml(environ={**hpcml.environ, "HPCML_HOME": str(copy)}, cwd=hpcml.cwd)
+    told = f"run {run['uid']} was made in {run['path']}, which its plan names"
+
+    in_copy = elsewhere("retry", "-y", "--cause", "program", run["uid"])
+    hpcml.home.rename(hpcml.home.with_name("away"))
+    where_it_is_gone = elsewhere("retry", "-y", "--cause", "program", run["uid"])
+    copy.rename(hpcml.home)
+    in_its_place = hpcml("retry", "-n", "--cause", "program", run["uid"])
+
+    assert (in_copy.returncode, where_it_is_gone.returncode) == (2, 2)
+    assert told in in_copy.stderr
+    assert told in where_it_is_gone.stderr
+    assert in_its_place.returncode == 0, in_its_place.stderr
+
+
+def test_a_run_that_was_moved_or_is_reached_by_another_name_is_no_copy(tmp_path: Path) -> None:
+    uid = "20261126-101500-abcdefgh"
+    made, link, moved = (tmp_path / "my home" / "runs" / "x" / uid, tmp_path / "link", tmp_path / "moved" / uid)
+    made.mkdir(parents=True)
+    link.symlink_to(made)
+    (made / "run.json").touch()
+    (made / "job.sh").write_text(f"#!/bin/bash\nexec python -P -c 'begin()' '{made}'\n")
+
+    assert original_of(RunDir(made)) is None
+    assert original_of(RunDir(link)) is None
+    shutil.copytree(made, moved)
+    assert original_of(RunDir(moved)) == made
+    shutil.rmtree(made)
+    assert original_of(RunDir(moved)) is None
