@@ -96,7 +96,7 @@ def answering(places: Places) -> Iterator[Database]:
     index of them. A warning in the log says so. Where nothing is in the home, which may lie on a file system that is
     away, an empty one is opened so, and nothing is made there.
     """
-    if _holds_nothing(places):
+    if holds_nothing(places):
         with _telling_of_empty_home(places), _made_for_this_answer() as store:
             yield store
         return
@@ -123,7 +123,7 @@ def _made_for_this_answer() -> Iterator[Database]:
 @contextmanager
 def _telling_of_empty_home(places: Places) -> Iterator[None]:
     """Say that nothing is in a home that was chosen: in the error with which the answer ends, else in a warning."""
-    told = f"nothing is in HPCML_HOME={places.home}: is that the place, and is its file system mounted?"
+    told = in_empty_home(places)
     try:
         yield
     except ComparisonError as error:
@@ -137,7 +137,12 @@ def _telling_of_empty_home(places: Places) -> Iterator[None]:
         log.warning("%s", told)
 
 
-def _holds_nothing(places: Places) -> bool:
+def in_empty_home(places: Places) -> str:
+    """Return what is said of a home that was chosen and in which nothing is (`holds_nothing`)."""
+    return f"nothing is in HPCML_HOME={places.home}: is that the place, and is its file system mounted?"
+
+
+def holds_nothing(places: Places) -> bool:
     """Tell whether the home, in which the store would be, is absent or empty."""
     if places.store_url != str(places.home / "store.db"):
         return False

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hpcml.commands import external_runs
-from hpcml.commands.collect import claim, collect, opened
+from hpcml.commands.collect import claim, collect, holds_nothing, in_empty_home, opened
 from hpcml.commands.retryable import to_retry
 from hpcml.commands.status import SchedulersAsked, start_queues_again
 from hpcml.commands.submit import submission_log
@@ -54,8 +54,11 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     Retried are the runs that the cluster failed, as far as ``schedule.retry`` allows. Schedulers are asked only if
     *interval_s* seconds have passed since the last question. Unfinished files of processes that were killed are removed
     from HPCML_HOME and the run directories. *is_anew* reads every journal from its beginning, as after
-    the store was deleted. What cannot be done now is reported in `warnings`, not raised.
+    the store was deleted. What cannot be done now is reported in `warnings`, not raised. In a home that was chosen and
+    in which nothing is, since its file system may be away, nothing is done or made.
     """
+    if places.is_chosen and holds_nothing(places):
+        return Synchronised(report=IngestReport(), lines=[], warnings=[in_empty_home(places)], waiting=0)
     claim(places)
     finished, waiting = _finish_submissions(places, backends)
     queues = start_queues_again(backends)

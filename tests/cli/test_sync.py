@@ -46,6 +46,13 @@ def runs(hpcml: Hpcml) -> Path:
     return hpcml.home / "runs"
 
 
+def test_in_a_home_whose_file_system_is_away_nothing_is_done_or_made(hpcml: Hpcml) -> None:
+    done = hpcml("sync")
+
+    assert (done.returncode, hpcml.home.exists()) == (0, False)
+    assert f"nothing is in HPCML_HOME={hpcml.home}: is that the place, and is its file system mounted?" in done.stderr
+
+
 def test_runs_from_elsewhere_are_read_where_they_lie_and_found_again_without_a_store(
     hpcml: Hpcml, runs: Path, tmp_path: Path
 ) -> None:
