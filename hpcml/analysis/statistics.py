@@ -281,7 +281,14 @@ def _exp(value: float) -> float:
 
 
 ALPHA = 0.05
-KINDS = ("equivalent", "better", "non_inferior", "worse", "worse_by_margin")
+_KIND_OF: Mapping[Verdict, str] = {
+    "equivalent": "equivalent",
+    "better": "better",
+    "non-inferior": "non_inferior",
+    "worse": "worse",
+    "worse by more than the margin": "worse_by_margin",
+}
+KINDS = tuple(_KIND_OF.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +347,12 @@ def holm(ps: Sequence[float]) -> list[float]:
         most = max(most, min(1.0, (len(ps) - rank) * ps[at]))
         adjusted[at] = most
     return adjusted
+
+
+def p_of(claims: Claims, verdict: Verdict) -> float | None:
+    """Return the p value of what *verdict* claims; None where it claims nothing."""
+    kind = _KIND_OF.get(verdict)
+    return None if kind is None else float(getattr(claims, kind))
 
 
 def verdict_of(claims: Claims) -> Verdict:

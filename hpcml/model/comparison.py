@@ -277,7 +277,10 @@ class Row:
     speed: Speed | None
     flags: tuple[str, ...] = ()
     verdict_alone: Verdict | None = None  # if it were the only row; None: the same
-    p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison: the verdict goes by it
+    p_adjusted: float | None = (
+        None  # p_tost after Holm over all rows of the comparison; of planned looks, over them too
+    )
+    p_claim: float | None = None  # of what the verdict claims, adjusted in the same way; None: it claims nothing
     losses: Losses | None = None
     p_not_worse: float | None = None  # P(a run of this row >= one of the reference - margin)
     score: float | None = None  # MLPerf's: fastest and slowest run dropped, mean of the rest; only on request

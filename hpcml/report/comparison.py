@@ -11,7 +11,7 @@ from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
 from hpcml.report.comparison_curves import charts_beyond, margin_lines
-from hpcml.report.comparison_rows import RowQuantities, cell_decimals, row_quantities
+from hpcml.report.comparison_rows import RowQuantities, difference_decimals, row_quantities
 from hpcml.report.document import (
     Document,
     IntervalChart,
@@ -232,7 +232,7 @@ def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
     yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
     for row in cell.rows:
         if row.difference is not None:
-            yield f"{row.level}: {_pairing(row, row.difference)}"
+            yield f"{row.level}: {_pairing(row, row.difference, comparison.n_tests)}"
     yield from margin_lines(cell)
     lost = [(row.level, line) for row in cell.rows for line in _lost(row, cell)]
     for line in dict.fromkeys(line for _, line in lost):
@@ -275,7 +275,7 @@ def _margin(cell: Cell, metric: str) -> str:
     return f"margin {cell.margin:g} in {metric}, {source}"
 
 
-def _pairing(row: Row, difference: Difference) -> str:
+def _pairing(row: Row, difference: Difference, m: int) -> str:
     if difference.ci90 is None:
         return "one seed in an arm: no interval, hence nothing is shown"
     how = "paired by seed" if difference.paired else "partly paired" if difference.partly_paired else "unpaired"
@@ -287,6 +287,8 @@ def _pairing(row: Row, difference: Difference) -> str:
     p = f", p of TOST {p_value(difference.p_tost)}" if difference.p_tost is not None else ""
     if p_value(row.p_adjusted) != p_value(difference.p_tost) and row.p_adjusted is not None:
         p += f" (after Holm {p_value(row.p_adjusted)})"
+    if row.p_claim is not None and row.verdict != "equivalent":
+        p += f", p of '{row.verdict}' {p_value(row.p_claim)}{' (after Holm)' if m > 1 else ''}"
     chance = f", P(not worse by the margin) {row.p_not_worse:.2f}" if row.p_not_worse is not None else ""
     return how + rho + p + chance
 
@@ -300,7 +302,7 @@ def _lost(row: Row, cell: Cell) -> Iterator[str]:
         low, high = losses.rate_ci90.low * 100, losses.rate_ci90.high * 100
         yield f"lost {losses.n}/{losses.n_ended} {losses.unit}, a rate of {low:.0f} to {high:.0f} %"
     if losses.worst_case is not None and losses.worst is not None:
-        interval = ends(losses.worst_case, cell_decimals(cell), signed=True)
+        interval = ends(losses.worst_case, difference_decimals(cell), signed=True)
         yield (
             f"with lost runs at the worst, {losses.worst:g}, the difference is {interval}: {losses.worst_case_verdict}"
         )

@@ -39,6 +39,7 @@ from hpcml.report.document import (
 from hpcml.report.text import decimals_for, duration, ends, number, p_value, ratio_decimals, to_decimals
 
 RowQuantities = Callable[[Comparison, Cell], Sequence[Quantity[Row]]]
+_MORE_DECIMALS = 4  # than a difference has by its spread: what they do not show is nothing to be shown
 _GROUPS = ("model", "data", "strategy", "layout", "cluster", "container")
 
 
@@ -56,7 +57,7 @@ def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
         *cost_quantities(),
         *load_quantities(),
         *to_target_quantities(),
-        *curve_quantities(cell_decimals(cell)),
+        *curve_quantities(difference_decimals(cell)),
         Quantity(
             key="score_s",
             heading="score (MLPerf)",
@@ -89,6 +90,34 @@ def cell_decimals(cell: Cell) -> int:
     spreads = [row.sd for row in cell.rows if row.sd]
     values = [abs(row.mean) for row in cell.rows if row.mean]
     return decimals_for(min(spreads, default=None), max(values, default=None))
+
+
+def difference_decimals(cell: Cell) -> int:
+    """Return the decimals of differences in *cell*: those of its values, or more where a verdict would not follow.
+
+    Pairs differ by less than their values do. So of the narrowest interval one digit of the half width is to be seen,
+    no end may be rounded onto 0 or the margin or beyond, and no difference to 0 that is more than a hundredth of it.
+    """
+    known = [row.difference for row in cell.rows if row.difference is not None]
+    intervals = [each.ci90 for each in known if each.ci90 is not None]
+    intervals += [row.look.interval for row in cell.rows if row.look is not None and row.look.interval is not None]
+    halves = [half for each in intervals if (half := (each.high - each.low) / 2)]
+    enough = decimals_for(
+        min(halves, default=None), max((abs(row.mean) for row in cell.rows if row.mean), default=None)
+    )
+    least = max(cell_decimals(cell), enough - 1) if halves else cell_decimals(cell)
+    bounds = (0.0, *(() if cell.margin is None else (cell.margin, -cell.margin)))
+    ends_of = [end for each in intervals for end in (each.low, each.high)]
+
+    def are_told(decimals: int) -> bool:
+        if decimals < enough and any(each.value and not float(to_decimals(each.value, decimals)) for each in known):
+            return False
+        shown = [(end, float(to_decimals(end, decimals))) for end in ends_of]
+        return all(
+            (end > bound, end < bound) == (told > bound, told < bound) for end, told in shown for bound in bounds
+        )
+
+    return next(filter(are_told, range(least, least + _MORE_DECIMALS)), least)
 
 
 def _context(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
@@ -181,7 +210,7 @@ def _lost(row: Row) -> Entry:
 
 
 def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
-    decimals, metric = cell_decimals(cell), comparison.metric
+    decimals, of_difference, metric = cell_decimals(cell), difference_decimals(cell), comparison.metric
     return [
         hidden("metric", lambda _: metric),
         Quantity(
@@ -190,7 +219,7 @@ def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             value=lambda row: row.mean,
             write=lambda row: fixed(row.mean, decimals),
             section=OUTCOME,
-            short=Short(heading=f"{metric} ± 95 %", terminal=metric, write=partial(_mean, decimals=decimals),
+            short=Short(heading=f"{metric} ± 95 %", terminal=f"{metric} ±{NBSP}95{NBSP}%", write=partial(_mean, decimals=decimals),
                         is_number=False, wrap="narrow"),
         ),
         Quantity(key="sd", heading="sd", value=lambda row: row.sd, write=lambda row: fixed(row.sd, decimals + 1),
@@ -202,13 +231,13 @@ def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             key="difference",
             heading=f"difference to {cell.reference}",
             value=lambda row: row.difference.value if row.difference else None,
-            write=lambda row: fixed(row.difference.value, decimals, signed=True) if row.difference else NOTHING,
+            write=lambda row: fixed(row.difference.value, of_difference, signed=True) if row.difference else NOTHING,
             section=OUTCOME,
             order=2,
             short=Short(
                 heading=f"difference to {cell.reference} [90 %]",
                 terminal=f"vs {cell.reference} [90{NBSP}%]",
-                write=partial(_difference, decimals=decimals),
+                write=partial(_difference, decimals=of_difference),
                 is_number=False,
                 wrap="narrow",
             ),
@@ -218,7 +247,7 @@ def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             heading="90 % interval",
             kind="interval",
             value=lambda row: row.difference.ci90 if row.difference else None,
-            write=lambda row: between(row.difference.ci90, decimals, signed=True) if row.difference else NOTHING,
+            write=lambda row: between(row.difference.ci90, of_difference, signed=True) if row.difference else NOTHING,
             section=OUTCOME,
             order=2,
             short=None,
@@ -246,14 +275,23 @@ def _tests(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             write=lambda row: _p(_p_tost(row)),
             section=OUTCOME,
             order=2,
-            short=Short(
-                heading=f"p (TOST), Holm over {m}", on_terminal=False, write=lambda row: _p(row.p_adjusted)
-            )  # the verdict beside it goes by this one
+            short=Short(heading=f"p (TOST), Holm over {m}", on_terminal=False, write=lambda row: _p(row.p_adjusted))
             if m > 1
             else Short(on_terminal=False),
         ),
         Quantity(key="p_adjusted", heading="p, Holm", value=lambda row: row.p_adjusted, section=OUTCOME, order=2,
                  write=lambda row: _p(row.p_adjusted), short=None),
+        Quantity(
+            key="p_claim",
+            heading="p of the verdict, Holm" if m > 1 else "p of the verdict",
+            value=lambda row: row.p_claim,
+            section=OUTCOME,
+            order=2,
+            write=lambda row: _p(row.p_claim),
+            short=Short(heading=f"p of the verdict, Holm over {m}" if m > 1 else "p of the verdict", on_terminal=False)
+            if any(row.p_claim is not None and row.verdict != "equivalent" for row in cell.rows)
+            else None,  # that of TOST is the same
+        ),
         Quantity(key="p_sign_flip", heading="p, signs", section=OUTCOME, order=2, short=None,
                  value=lambda row: row.difference.p_sign_flip if row.difference else None,
                  write=lambda row: _p(row.difference.p_sign_flip if row.difference else None)),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from hpcml.model.comparison import Cell, Comparison, Losses, Row, RowLook, Verdict
-from hpcml.report.comparison_rows import cell_decimals, verdict_words
+from hpcml.report.comparison_rows import difference_decimals, verdict_words
 from hpcml.report.document import VERDICT_TONES, Finding
 from hpcml.report.text import ratio, to_decimals
 
@@ -42,7 +42,7 @@ def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
     if row.difference is None:
         difference = f"no {comparison.metric} to compare"
     else:
-        difference = to_decimals(row.difference.value, cell_decimals(cell), signed=True)
+        difference = to_decimals(row.difference.value, difference_decimals(cell), signed=True)
         if row.verdict == "unstable":
             difference = f"survivors differ by {difference}"
     said = _said(comparison, cell, row)
@@ -105,7 +105,7 @@ def _interval(cell: Cell, row: Row) -> Iterator[str]:
         return
     interval = difference.ci90 if row.look is None or row.look.interval is None else row.look.interval
     if interval is not None:
-        low, high = (to_decimals(end, cell_decimals(cell), signed=True) for end in (interval.low, interval.high))
+        low, high = (to_decimals(end, difference_decimals(cell), signed=True) for end in (interval.low, interval.high))
         yield f"between {low} and {high}"
     if cell.margin is not None:
         yield f"margin {cell.margin:g}"

@@ -109,3 +109,41 @@ def test_a_row_that_can_claim_nothing_costs_the_others_nothing() -> None:
     assert (comparison.n_comparisons, comparison.n_tests) == (3, 1)
     assert comparison.cells[0].rows[1].verdict == "equivalent"
     assert [cell.rows[1].p_adjusted for cell in comparison.cells[1:]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("by", "verdict", "kind"),
+    [
+        (0.03, "better", "greater"),
+        (-0.03, "worse by more than the margin", "less"),
+        (0.0, "equivalent", None),
+    ],
+)
+def test_a_row_has_the_adjusted_p_of_the_claim_that_its_verdict_is(by: float, verdict: str, kind: str | None) -> None:
+    values = [value + by for value in NEARLY[::-1]]
+    rows = [*arm("fp32", FP32), *arm("tf32", values), *arm("amp_bf16", [each - 0.001 for each in NEARLY])]
+    runs = [replace(each, params={**each.params, "objective.margin": 0.012}) for each in rows]
+
+    cell = compare(runs, {}).cells[0]
+    row = next(each for each in cell.rows if each.level == "tf32")
+
+    oracle = importlib.import_module("scipy.stats")
+    bound = 0.0 if verdict == "better" else -0.012
+    assert row.verdict == verdict
+    if kind is None:
+        assert row.p_claim == row.p_adjusted
+    else:
+        differences = [one - other - bound for one, other in zip(values, FP32, strict=True)]
+        alone = oracle.ttest_1samp(differences, 0.0, alternative=kind).pvalue
+        assert row.p_claim == pytest.approx(2 * alone)  # Holm: the smaller p of two rows
+        assert row.p_adjusted is not None
+        assert row.p_adjusted > 0.9  # that of TOST says nothing of this claim
+
+
+def test_a_row_that_claims_nothing_has_no_p_of_a_claim() -> None:
+    row = compare(runs_of(6), {}).cells[0].rows[1]
+    lonely = compare([r for r in runs_of(1) if r.seed == 0], {}).cells[0].rows[1]
+
+    assert (row.verdict, row.p_claim) == ("inconclusive", None)
+    assert row.p_adjusted is not None
+    assert (lonely.verdict, lonely.p_claim) == ("inconclusive", None)

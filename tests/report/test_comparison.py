@@ -25,8 +25,8 @@ device cuda (A100)
   amp_bf16: no difference that matters: -0.0010, between -0.0018 and -0.0002, margin 0.005; 5 seeds
   tf32: worse, though perhaps by less than the margin: -0.0325, between -0.0450 and -0.0200, margin
   0.005; 3 seeds: enough for a look, take 5 for a paper
-                                                                                       speed-up
-precision effective  n   val_accuracy vs fp32 [90 %]     verdict     step ms samples/s [95 %]
+                         val_accuracy                                                  speed-up
+precision effective  n   ± 95 %       vs fp32 [90 %]     verdict     step ms samples/s [95 %]
 fp32      fp32       5   0.9108                          reference     19.97      3205 1
                          ± 0.0024
 amp_bf16  amp_bf16   5   0.9098       -0.0010            equivalent    8.979      7128 2.22
@@ -62,7 +62,8 @@ karolina · batch size 64 · device cuda (A100)
   margin 0.005; 5 seeds
   tf32: worse, though perhaps by less than the margin: -0.0325, between -0.0450
   and -0.0200, margin 0.005; 3 seeds: enough for a look, take 5 for a paper
-precision effective  n   val_accuracy vs fp32 [90 %]     verdict     step ms
+                         val_accuracy
+precision effective  n   ± 95 %       vs fp32 [90 %]     verdict     step ms
 fp32      fp32       5   0.9108                          reference     19.97
                          ± 0.0024
 amp_bf16  amp_bf16   5   0.9098       -0.0010            equivalent    8.979
@@ -557,3 +558,49 @@ def test_a_direction_that_no_name_tells_is_not_said_to_be_guessed_from_it() -> N
         "higher is better, taken for granted, as its name tells nothing: say --goal if that is wrong"
         in comparison_text(replace(told, metric="depth"), width=200)
     )
+
+
+def test_a_verdict_follows_from_the_numbers_as_they_are_printed() -> None:
+    near = replace(
+        difference(0.01, 0.0096), ci90=ci(0.0004, 0.0196, 0.9)
+    )  # to three decimals it touches 0 and the margin
+    rows = (row("fp32", 0.9, sd=0.012), row("tf32", 0.91, sd=0.011, difference=near, verdict="equivalent"))
+    told = comparison(rows=rows, margin=0.02)
+
+    for text in (comparison_text(told, width=400), comparison_markdown(told)):
+        assert "between +0.0004 and +0.0196, margin 0.02" in text
+        assert "+0.0100 [+0.0004, +0.0196]" in text
+    assert "0.900 ± 0.002" in comparison_markdown(told)  # as many as its own spread supports
+
+
+def test_a_difference_of_pairs_has_digits_of_its_own_spread() -> None:
+    rows = (
+        row("fp32", 0.9, sd=0.12),
+        row("tf32", 0.9, sd=0.12, difference=difference(-0.0004, 0.0017), verdict="better"),
+    )
+
+    assert "-0.0004 [-0.0021, +0.0013]" in comparison_markdown(comparison(rows=rows, margin=0.01))
+
+
+def test_a_number_that_no_digits_tell_from_zero_has_no_row_of_them() -> None:
+    rows = (row("fp32", 0.9), row("tf32", 0.9, difference=replace(difference(0.0, 0.01), ci90=ci(1e-18, 0.02, 0.9))))
+
+    assert "+0.0000 [+0.0000, +0.0200]" in comparison_markdown(comparison(rows=rows))
+
+
+def test_beside_a_verdict_stands_the_p_of_what_it_claims() -> None:
+    better = row("tf32", 0.9, difference=difference(0.02, 0.01), verdict="better", p_adjusted=0.98, p_claim=0.0123)
+    unsure = row("bf16", 0.9, difference=difference(0.02, 0.03), verdict="inconclusive", p_adjusted=0.7)
+    told = replace(comparison(rows=(row("fp32", 0.9), better, unsure)), n_tests=2)
+
+    table = comparison_markdown(told).splitlines()
+    head = next(line for line in table if line.startswith("| precision"))
+    tf32, bf16 = (next(line for line in table if line.startswith(f"| {name}")) for name in ("tf32", "bf16"))
+
+    assert "| p (TOST), Holm over 2 | p of the verdict, Holm over 2 | verdict |" in head
+    assert "| 0.980 | 0.012 | better |" in tf32
+    assert "| 0.700 |  | inconclusive |" in bf16
+    assert "p of 'better' 0.012 (after Holm)" in comparison_text(told, width=400)
+    assert "p of the verdict" not in comparison_markdown(
+        comparison()
+    )  # equivalent alone: the p of TOST is that of the claim

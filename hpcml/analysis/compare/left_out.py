@@ -85,6 +85,7 @@ def _held(row: Row, whole: Row | None, of_reference: int, reference: str) -> Row
     return replace(
         row,
         verdict=whole.verdict if whole.verdict in _DOUBTS else "inconclusive",
+        p_claim=None,
         losses=whole.losses if whole.verdict == "unstable" else row.losses,
         flags=(*row.flags, both),
         with_all=replace(held, withdrawn=row.verdict),

@@ -17,7 +17,7 @@ from hpcml.analysis import sequential
 from hpcml.analysis.compare.arms import Arm, sort_runs
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.rows import Draft, verdict_by
-from hpcml.analysis.statistics import ALPHA, KINDS, LEAST_SEEDS, Claims, claims_from
+from hpcml.analysis.statistics import ALPHA, KINDS, LEAST_SEEDS, Claims, claims_from, p_of
 from hpcml.model.comparison import Cell, Comparison, Interval, Row, RowLook, Verdict
 from hpcml.model.looks import Glance, LookPlan, PlannedArm, PlannedStudy, SeenArm
 from hpcml.model.records import RunRecord
@@ -133,7 +133,8 @@ class PlannedRows:
             stop=stop,
             next_n=sizes[number] if stop is None and number < len(sizes) else None,
         )
-        return replace(draft.row, verdict=verdict, p_adjusted=claims.equivalent, look=look)
+        p_claim = p_of(claims, verdict)
+        return replace(draft.row, verdict=verdict, p_adjusted=claims.equivalent, p_claim=p_claim, look=look)
 
     def _why_stop(self, draft: Draft, verdict: Verdict, claims: Claims, number: int) -> str | None:
         claim = self.plan.claim

@@ -18,7 +18,7 @@ from hpcml.analysis.compare.flags import effective, row_flags
 from hpcml.analysis.compare.losses import find_losses, judged_by_losses, with_worst_case
 from hpcml.analysis.compare.speed import find_speed, find_speed_ups
 from hpcml.analysis.compare.to_target import mlperf_score, to_target
-from hpcml.analysis.statistics import ALPHA, Claims, adjust, verdict_of
+from hpcml.analysis.statistics import ALPHA, Claims, adjust, p_of, verdict_of
 from hpcml.model.comparison import NOT_AS_REQUESTED, CurveDifference, Row, Verdict
 from hpcml.model.precision import is_proven
 from hpcml.model.state import State
@@ -106,7 +106,7 @@ def adjusted(drafts: Sequence[Draft]) -> list[Row]:
 def _judged(draft: Draft, claims: Claims, m: int) -> Row:
     row = draft.row
     verdict = _verdict(draft.arm, draft.found, claims, draft.terms)
-    row = replace(row, p_adjusted=claims.equivalent)
+    row = replace(row, p_adjusted=claims.equivalent, p_claim=p_of(claims, verdict))
     if verdict == row.verdict:
         return row
     flag = f"{row.verdict} if it were the only row, {verdict} after Holm over {m}"
