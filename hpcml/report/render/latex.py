@@ -6,18 +6,25 @@ in a comment at the top.
 
 from __future__ import annotations
 
+import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
 
-from hpcml.report.document import Chart, Document, Paragraph, Part, Remarks, Section, Table
+from hpcml.report.document import Chart, Document, Entry, Paragraph, Part, Remarks, Section, Table
 from hpcml.report.text import safe
 
 REPORT = "% hpcml report"
 _PREAMBLE = r"% Needs \usepackage{booktabs,graphicx}; written in UTF-8, the encoding of LaTeX since 2018."
-_WIDE = 8  # columns; from here on a table is made as narrow as the text
 _LINE = 120  # characters of a table in small print
+_RUNNING = 45  # characters of a cell; from here on a column is running text, if its table is too wide
+_LEGIBLE = 1.0  # lines that a table may be scaled down to one from
+_PAGE = 44  # lines of a table in small print: LaTeX cuts off what a page does not hold, and only its log says so
+_NARROW = 1.5  # times as many characters are estimated to be in a line as the narrowest page has, to count lines
+_SHORT = 12  # characters of a line of a heading at least
 _PARAGRAPHS = 0.9  # of the line: the rest is between the columns
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -55,6 +62,7 @@ _SPECIAL = {
 }
 _LATIN_1 = frozenset(map(chr, range(0xC0, 0x100))) - set("\u00d7÷ÐðÞþ")  # accents that every font encoding can put
 
+_JOINT = re.compile(r"(?:\\_|/|\{-\}|=|,)(?=\S)")
 _SIGN = re.compile(r"(?<![\w-])-(?=[\d.])")  # before a number, where it is no hyphen
 
 
@@ -78,7 +86,8 @@ def as_latex_report(document: Document) -> str:
 def as_latex(document: Document) -> str:
     """Return a float for each section: its tables, the heading as caption, the remarks as notes below.
 
-    The labels are ``tab:hpcml-1`` and so on. A table of eight columns or more is scaled to the width of the text.
+    The labels are ``tab:hpcml-1`` and so on. A table that is wider than the text is scaled to its width, and one that
+    is longer than a page is several, with the remarks as running text behind them.
     """
     closing = [part.text for section in document.sections for part in section.parts if isinstance(part, Paragraph)]
     lines = [_PREAMBLE]
@@ -132,13 +141,14 @@ def _one(character: str) -> str:
 def _floats(section: Section) -> Iterator[str]:
     for part in section.parts:
         if (table := _table_of(part)) is not None and table.rows:
-            yield f"% {safe(section.heading)}"
-            yield r"\begin{table}[htbp]"
-            yield r"\centering\footnotesize"
-            yield rf"\caption{{{escaped(table.caption)}}}"
-            yield from _tabular(table)
-            yield r"\end{table}"
-            yield ""
+            for each, which in ((page, which) for part in _side_by_side(table) for page, which in _pages(part)):
+                yield f"% {safe(section.heading)}"
+                yield r"\begin{table}[htbp]"
+                yield r"\centering\footnotesize"
+                yield rf"\caption{{{escaped(each.caption + which)}}}"
+                yield from _tabular(each)
+                yield r"\end{table}"
+                yield ""
     for one in section.sections:
         yield from _floats(one)
 
@@ -146,19 +156,29 @@ def _floats(section: Section) -> Iterator[str]:
 def _float(section: Section, caption: str, at: int, closing: Sequence[str]) -> Iterator[str]:
     lists = [part for part in section.parts if isinstance(part, Remarks) and not part.terminal_only]
     yield from (f"% {safe(part.hint)}" for part in lists if part.hint)
-    yield r"\begin{table}[htbp]"
-    yield r"\centering\footnotesize"
-    yield rf"\caption{{{escaped(caption)}}}"
-    yield rf"\label{{tab:hpcml-{at}}}"
-    for nth, table in enumerate(part for part in section.parts if isinstance(part, Table)):
-        yield from ["", r"\medskip"] if nth else []
-        yield from _tabular(table if table.is_transposed else _without_empty_columns(table))
-    yield ""
-    yield r"\medskip"
-    yield r"\begin{minipage}{\linewidth}\raggedright"
-    yield from (rf"{escaped(note)}\par" for note in [*(line for each in lists for line in each.lines), *closing])
-    yield r"\end{minipage}"
-    yield r"\end{table}"
+    tables = [part for part in section.parts if isinstance(part, Table)]
+    tables = [each if each.is_transposed else _without_empty_columns(each) for each in tables]
+    notes = [*(line for each in lists for line in each.lines), *closing]
+    height = sum(map(_height, tables)) + sum(map(_lines_of, notes))
+    pages = (
+        [(tables, "")] if height <= _PAGE else [([each], which) for table in tables for each, which in _pages(table)]
+    )
+    for nth, (on_page, which) in enumerate(pages):
+        yield r"\begin{table}[htbp]"
+        yield r"\centering\footnotesize"
+        yield rf"\caption{{{escaped(caption + which)}}}"
+        yield from [] if nth else [rf"\label{{tab:hpcml-{at}}}"]
+        for below, table in enumerate(on_page):
+            yield from ["", r"\medskip"] if below else []
+            yield from _tabular(table)
+        yield from (
+            [r"\end{table}"] if height > _PAGE else ["", r"\medskip", r"\begin{minipage}{\linewidth}\raggedright"]
+        )
+    yield from (
+        ["{\\footnotesize\\raggedright\\noindent"] if height > _PAGE else []
+    )  # running text, which pages may break
+    yield from (rf"{escaped(note)}\par" for note in notes)
+    yield from ["}"] if height > _PAGE else [r"\end{minipage}", r"\end{table}"]
 
 
 def _table_of(part: Part) -> Table | None:
@@ -173,23 +193,101 @@ def _without_empty_columns(table: Table) -> Table:
     return replace(table, columns=[table.columns[at] for at in kept], rows=rows)
 
 
+def _side_by_side(table: Table) -> Iterator[Table]:
+    """Yield *table* in parts of so many columns as can be read in the width of a page, each with the first one."""
+    name, *columns = [max(longest, _SHORT) for longest in _longest(table)]
+    if name + sum(columns) <= _LEGIBLE * _LINE or _widths(table):
+        yield table
+        return
+    parts, width = [[0]], name
+    for at, more in enumerate(columns, start=1):
+        if width + more > _LEGIBLE * _LINE and len(parts[-1]) > 1:
+            parts.append([0])
+            width = name
+        parts[-1].append(at)
+        width += more
+    for nth, chosen in enumerate(parts, start=1):
+        rows = [[row[at] for at in chosen] for row in table.rows]
+        caption = f"{table.caption} ({nth} of {len(parts)})"
+        yield replace(table, columns=[table.columns[at] for at in chosen], rows=rows, caption=caption)
+
+
+def _pages(table: Table) -> Iterator[tuple[Table, str]]:
+    """Yield *table* in parts that a page holds, each with what its caption says of it: " (rows 1 to 40 of 90)"."""
+    heights = [_row_height(row, _widths(table)) for row in table.rows]
+    starts, height = [0], 0
+    for at, more in enumerate(heights):
+        if height and height + more > _PAGE:
+            starts.append(at)
+            height = 0
+        height += more
+    for start, end in pairwise([*starts, len(table.rows)]):
+        which = f" (rows {start + 1} to {end} of {len(table.rows)})" if len(starts) > 1 else ""
+        yield replace(table, rows=table.rows[start:end]), which
+
+
+def _height(table: Table) -> int:
+    return sum(_row_height(row, _widths(table)) for row in table.rows)
+
+
+def _row_height(row: Sequence[Entry], widths: Mapping[int, float]) -> int:
+    """Return of how many lines a row is."""
+    return max([1, *(math.ceil(len(row[at].whole) / (share * _LINE / _NARROW)) for at, share in widths.items())])
+
+
+def _lines_of(note: str) -> int:
+    return math.ceil(len(note) / (_LINE / _NARROW))
+
+
+def _longest(table: Table) -> list[int]:
+    return [max([0, *(len(row[at].whole) for row in table.rows)]) for at in range(len(table.columns))]
+
+
+def _is_too_wide(table: Table) -> bool:
+    return sum(map(max, _longest(table), [len(title) for title in _titles(table)])) > _LINE
+
+
+def _titles(table: Table) -> list[str]:
+    return [f"{column.title} ({column.unit})" if column.unit else column.title for column in table.columns]
+
+
 def _widths(table: Table) -> dict[int, float]:
-    """Return the shares of the line that the columns of a table of running text get; none for another table."""
-    longest = [max((len(row[at].whole) for row in table.rows), default=0) for at in range(len(table.columns))]
-    if sum(longest) <= _LINE or any(column.is_number for column in table.columns):
+    """Return the shares of the line that the columns of running text of a table that is too wide get."""
+    if not _is_too_wide(table) or table.is_transposed:
         return {}
-    capped = [min(each, _LINE / 2) for each in longest]
-    return {at: _PARAGRAPHS * each / sum(capped) for at, each in enumerate(capped)}
+    longest = _longest(table)
+    kinds = [not column.is_number and longest[at] > _RUNNING for at, column in enumerate(table.columns)]
+    running = {at: min(longest[at], _LINE / 2) for at, is_running in enumerate(kinds) if is_running}
+    others = sum(each for at, each in enumerate(longest) if at not in running)
+    room = _PARAGRAPHS * max(0.5, 1 - others / _LINE)
+    return {at: room * each / sum(running.values()) for at, each in running.items()}
 
 
 def _tabular(table: Table) -> Iterator[str]:
-    headings = [f"{column.title} ({column.unit})" if column.unit else column.title for column in table.columns]
-    rows = [[escaped(entry.whole) for entry in row] for row in table.rows]
+    """Yield the lines of *table*, which is made as narrow as the text where it is wider, and never wider."""
+    widths, titles = _widths(table), _titles(table)
+    headings = [escaped(title) for title in titles]
+    if _is_too_wide(table):
+        headings = [_stacked(title, longest) for title, longest in zip(titles, _longest(table), strict=True)]
+    rows = [
+        [_broken(entry.whole) if at in widths else escaped(entry.whole) for at, entry in enumerate(row)]
+        for row in table.rows
+    ]
     right = [at for at, column in enumerate(table.columns) if column.is_number]
-    is_wide = len(headings) >= _WIDE and not table.is_transposed
-    if is_wide:
-        yield r"\resizebox{\linewidth}{!}{%"
-    widths = {} if is_wide else _widths(table)
-    yield from tabular(list(map(escaped, headings)), rows, right=right, widths=widths)
-    if is_wide:
-        yield "}"
+    yield r"\sbox2{%"
+    yield from tabular(headings, rows, right=right, widths=widths)
+    yield "}"
+    yield r"\ifdim\wd2>\linewidth\resizebox{\linewidth}{!}{\usebox2}\else\usebox2\fi"
+
+
+def _stacked(title: str, longest: int) -> str:
+    """Return a heading as LaTeX, in lines that are not longer than what stands below it if words allow it."""
+    lines = textwrap.wrap(title, max(longest, _SHORT), break_long_words=False, break_on_hyphens=False)
+    stack = r" \\ ".join(map(escaped, lines))
+    return escaped(title) if len(lines) < 2 else rf"\shortstack[l]{{{stack}}}"
+
+
+def _broken(text: str) -> str:
+    """Return *text* as a paragraph of LaTeX, which may go on in a new line behind what joins the words of a name."""
+    broken = _JOINT.sub(r"\g<0>\\allowbreak{}", escaped(text))
+    return rf"{{\raggedright {broken}\par}}" if text else ""
