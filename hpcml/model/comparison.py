@@ -268,7 +268,7 @@ class Row:
     n_without_metric: int  # completed, but never recorded the metric
     n_incomplete: int  # completed, but records may be missing
     n_unfinished: int
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # with a value of the metric
     mean: float | None
     sd: float | None
     mean_ci95: Interval | None
@@ -292,7 +292,13 @@ class Row:
     runs: tuple[str, ...] = ()  # that the verdict rests on: its own and the reference's
     awaited: tuple[str, ...] = ()  # of both, those that have not ended
     with_all: WithAll | None = None  # None: nothing was left out
+    unit: Literal["seeds", "runs"] = "seeds"  # what statistics rest on; runs where all repeat one seed and are timed
     exploratory: str | None = None  # why the verdict's 5 % may not hold: the data were looked at while they grew
+
+    @property
+    def n_units(self) -> int:
+        """How many seeds, or runs, have a value of the metric."""
+        return len(self.seeds) if self.unit == "seeds" else self.n_ok
 
     @property
     def n_selected(self) -> int:

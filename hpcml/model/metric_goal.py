@@ -16,6 +16,10 @@ _MORE = re.compile(
     r"\w*acc|accuracy|precision|recall|f1|auc|auroc|ap|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rew|rewards?|returns?|"
     r"r2|ndcg|top\d*|speedup|throughput|bandwidth|fom|fps|sps|[kmgtpe]?flops?|[mg]?teps|likelihood"
 )
+_DURATIONS = re.compile(
+    r"time|elapsed|latency|runtime|walltime|duration|s|secs?|seconds?|minutes?|hours?|ms|us|ns|throughput|bandwidth|"
+    r"fps|sps|[kmgtpe]?flops?|[mg]?teps"
+)
 _SCORE = "score"  # more is better, unless another word says of what: brier_score
 _TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood
 _COUNTS = frozenset({"epochs", "steps", "iterations", "samples", "updates"})  # until something is reached
@@ -89,3 +93,15 @@ def _told(words: Sequence[str]) -> Goal | None:
         if _MORE.fullmatch(word):
             return Goal.max
     return Goal.max if _SCORE in words else None
+
+
+def is_duration_or_rate(metric: str) -> bool:
+    """Whether the name *metric* is that of a time or of something per time, and not of a time until a quality is there.
+
+    >>> [is_duration_or_rate(name) for name in ("elapsed_s", "GFLOP/s", "val_loss", "time_to_accuracy", "fom")]
+    [True, True, False, False, False]
+    """
+    words = [word.lower() for word in _WORD.findall(metric)]
+    if "to" in words or "until" in words:
+        return False
+    return _RATE.search(metric) is not None or any(map(_DURATIONS.fullmatch, words[-1:]))

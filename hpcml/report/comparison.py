@@ -277,7 +277,7 @@ def _margin(cell: Cell, metric: str) -> str:
 
 def _pairing(row: Row, difference: Difference, m: int) -> str:
     if difference.ci90 is None:
-        return "one seed in an arm: no interval, hence nothing is shown"
+        return f"one {row.unit[:-1]} in an arm: no interval, hence nothing is shown"
     how = "paired by seed" if difference.paired else "partly paired" if difference.partly_paired else "unpaired"
     if difference.p_sign_flip is not None:
         how += f", exact sign-flip p {p_value(difference.p_sign_flip)}"

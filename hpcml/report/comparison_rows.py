@@ -68,6 +68,7 @@ def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
         hidden("left_out_runs", lambda row: row.with_all.left_out if row.with_all else None),
         hidden("verdict_with_all", lambda row: row.with_all.verdict if row.with_all else None),
         hidden("exploratory", lambda row: row.exploratory),
+        hidden("unit", lambda row: row.unit),
         hidden("look", lambda row: None if row.look is None else row.look.number),
         hidden("looks", lambda row: None if row.look is None else row.look.of),
         hidden("look_level", lambda row: None if row.look is None else row.look.level),

@@ -33,7 +33,7 @@ def sentence(comparison: Comparison, cell: Cell, row: Row) -> str:
 
     For example: "no difference that matters: -0.006, between -0.020 and +0.009, margin 0.02; 5 seeds".
     """
-    numbers, seeds = ", ".join(_interval(cell, row)), _seeds(row)
+    numbers, seeds = ", ".join(_interval(cell, row)), _seeds(cell, row)
     return f"{_found(comparison, cell, row)}{f', {numbers}' if numbers else ''}{f'; {seeds}' if seeds else ''}"
 
 
@@ -73,6 +73,8 @@ def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
         return (
             "no verdict, since the difference is the same for each seed, and nothing says how certain it is (see that "
             "the program takes its seed, and report the metric with all its digits)"
+            if row.unit == "seeds"
+            else f"no verdict, since all runs of an arm have the same {comparison.metric} (print all its digits)"
         )
     return _WORDS[row.verdict]
 
@@ -111,16 +113,25 @@ def _interval(cell: Cell, row: Row) -> Iterator[str]:
         yield f"margin {cell.margin:g}"
 
 
-def _seeds(row: Row) -> str:
-    """Return how many seeds there are and whether they are enough, or at which planned look; "" without any."""
+def _seeds(cell: Cell, row: Row) -> str:
+    """Return how many seeds there are and whether they are enough, or at which planned look; "" without any.
+
+    Of a row that is not paired it is the arm with fewer that decides.
+    """
     if row.look is not None:
         return look_words(row.look)
-    n = len(row.seeds)
-    if row.difference is not None and row.difference.paired:
-        n = row.difference.n_pairs or n
+    n = row.n_units
     if n == 0:
         return ""
-    counted = f"{n} seed{'' if n == 1 else 's'}"
+    counted = f"{n} {row.unit if n > 1 else row.unit[:-1]}"
+    reference = next((each.n_units for each in cell.rows if each.verdict == "reference"), n)
+    if row.difference is not None and row.difference.paired:
+        n = row.difference.n_pairs or n
+        counted = f"{n} seed{'s'[: n != 1]}"
+        if row.difference.left_out:
+            counted = f"{n} seeds that both arms have (means are of all)"
+    elif reference < n:
+        counted, n = f"{counted} against {reference} of {cell.reference}", reference
     if n < _LEAST:
         return f"{counted}: too few for a verdict, take {_ENOUGH}"
     return counted if n >= _ENOUGH else f"{counted}: enough for a look, take {_ENOUGH} for a paper"
@@ -141,7 +152,7 @@ def findings_of(comparison: Comparison, *, so_far: bool = False) -> Iterator[Fin
 
 
 def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
-    sure = [", ".join(_interval(cell, row)), _seeds(row)]
+    sure = [", ".join(_interval(cell, row)), _seeds(cell, row)]
     return Finding(
         verdict=verdict_words(row),
         tone=VERDICT_TONES.get(row.verdict, "plain"),

@@ -309,6 +309,11 @@ def _methods(publication: Publication) -> Iterator[str]:
             "the larger arm at least; with three or more that are fewer than half these are pairs and the others stand "
             "beside them; else by Welch. The table says which."
         )
+        if any(row.unit == "runs" for cell in comparison.cells for row in cell.rows):
+            yield (
+                f"Where all runs repeat one seed, each run is a unit, since {comparison.metric} is a time or a rate; "
+                "what another seed would do to it is in no interval."
+            )
         yield (
             "A verdict compares the 90 % interval of the difference with a margin: equivalent, it lies inside; better "
             "or worse, it lies on one side of zero; non-inferior, its worse end lies inside; inconclusive, these runs "

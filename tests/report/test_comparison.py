@@ -604,3 +604,14 @@ def test_beside_a_verdict_stands_the_p_of_what_it_claims() -> None:
     assert "p of the verdict" not in comparison_markdown(
         comparison()
     )  # equivalent alone: the p of TOST is that of the claim
+
+
+def test_repeats_that_are_units_are_called_runs_and_seeds_that_only_one_arm_has_are_told() -> None:
+    def said(**fields: object) -> str:
+        rows = (row("fp32", 0.9, n_ok=2), row("tf32", 0.9, **{"verdict": "inconclusive", **fields}))
+        return comparison_text(comparison(rows=rows), width=400)
+
+    repeats = {"unit": "runs", "seeds": (0,), "n_ok": 7}
+    part = replace(difference(0.0, 0.01), n_pairs=4, left_out=(4,))
+    assert "margin 0.005; 7 runs against 5 of fp32" in said(difference=difference(0.0, 0.01, rho=None), **repeats)
+    assert "; 4 seeds that both arms have (means are of all): enough for a look" in said(difference=part)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, natural, with_distinct_settings
@@ -17,6 +17,7 @@ from hpcml.analysis.compare.grid import LINEAR, NO_GRID, MetricScale, Resolution
 from hpcml.analysis.compare.to_target import Race, Reach
 from hpcml.analysis.steady import SteadyState
 from hpcml.model.comparison import Comparison
+from hpcml.model.metric_goal import is_duration_or_rate
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Level, ReportGroup
 from hpcml.model.records import Point, RunRecord
@@ -34,6 +35,7 @@ class CellRuns:
     where: Where  # the config groups, then each setting by which runs of these groups are told apart
     runs: tuple[RunRecord, ...]
     mixed: tuple[str, ...]  # settings that differ within it: the factor's own, and those that were allowed to
+    seed: int | None = None  # the one seed of all, where each run is a unit and its `seed` is a number of its own
 
     @property
     def name(self) -> str:
@@ -67,6 +69,20 @@ def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[st
             CellRuns(where=where + more, runs=tuple(of), mixed=mixed) for more, of in _split(members, splitting).items()
         ]
     return sorted(found, key=lambda group: [(natural(value), value) for _, value in group.where])
+
+
+def with_repeats_as_units(cell: CellRuns, metric: str) -> CellRuns:
+    """Return *cell* with each run as a unit of its own where *metric* is a time and all runs are repeats of one seed.
+
+    What differs from run to run of a program is how long it takes, and that is asked for: a seed more would be the same
+    work. Of what a program learns, repeats of a seed say nothing about others; there the seed stays the unit.
+    """
+    seeds = {run.seed for run in cell.runs}
+    if len(seeds) != 1 or not is_duration_or_rate(metric):
+        return cell
+    in_order = sorted(cell.runs, key=lambda run: run.uid)
+    own = {run.uid: replace(run, seed=number) for number, run in enumerate(in_order)}
+    return replace(cell, runs=tuple(own[run.uid] for run in cell.runs), seed=seeds.pop())
 
 
 def _split(runs: Sequence[RunRecord], keys: Sequence[str]) -> dict[Where, list[RunRecord]]:
@@ -111,6 +127,7 @@ class Terms:
     reaches: Mapping[str, Sequence[Reach]] = field(default_factory=dict)  # by level
     budget_s: float | None = None
     is_scored: bool = False
+    seed: int | None = None  # the one of all runs, where each of them is a unit
     by_mean: bool = False  # speed-ups are of mean step times, not of medians
 
 

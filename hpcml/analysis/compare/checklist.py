@@ -191,7 +191,8 @@ def _seeds(cell: Cell) -> Iterator[tuple[str, str]]:
     for row in cell.rows:
         seeds = f" ({_ranges(row.seeds)})" if row.seeds else ""
         repeated = f" in {row.n_ok} runs" if row.n_ok != len(row.seeds) else ""
-        yield row.level, f"{len(row.seeds)}{seeds}{repeated}"
+        unit = ", each of which counts: a time or a rate" if row.unit == "runs" else ""
+        yield row.level, f"{len(row.seeds)}{seeds}{repeated}{unit}"
 
 
 def _ranges(seeds: Sequence[int]) -> str:
@@ -223,9 +224,11 @@ def _pairing(cell: Cell) -> Iterator[tuple[str, str]]:
             how = f"paired by seed over {difference.n_pairs} seeds{left}"
         elif difference.partly_paired:
             how = f"{difference.n_pairs} seeds paired, the others beside them (T_new2)"
+        elif row.unit == "runs":
+            how = "not paired, Welch's t: repeats of one seed"
         else:
             how = "not paired, Welch's t: fewer than three seeds are shared"
-        yield row.level, f"{how}; 90 % t interval over seeds"
+        yield row.level, f"{how}; 90 % t interval over {row.unit}"
 
 
 def _interleaving(_: Cell, arms: Sequence[Arm]) -> Iterator[str]:
@@ -284,7 +287,7 @@ def _looks(study: _Study) -> tuple[str, ...]:
             if seen := glances_at(row, cell, study.glances, about=question):
                 times = "once" if len(seen) == 1 else f"{len(seen)} times"
                 sizes = _listed([str(n) for n in sorted({each.n for each in seen})])
-                yield row.level, f"{times}, with {sizes} seeds, unplanned"
+                yield row.level, f"{times}, with n = {sizes}, unplanned"
 
     return study.of_levels(told)
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcml.analysis.compare.arms import Arm, excluded, reading, sort_runs
-from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells
+from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells, with_repeats_as_units
 from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference, with_distinct_settings
 from hpcml.analysis.compare.fairness import Differences, clock_remarks, find_allowed, find_differences, order_remarks
 from hpcml.analysis.compare.grid import find_resolution, find_scale, find_worst
@@ -142,6 +142,7 @@ def _look_at_all(
 
 
 def _look_at(factor: Factor, group: CellRuns, metric: str, *, has_target: bool) -> JudgedCell:
+    group = with_repeats_as_units(group, metric)
     by_level: dict[str, list[RunRecord]] = {}
     for run, level in zip(group.runs, factor.levels(group.runs), strict=True):
         by_level.setdefault(level, []).append(run)
@@ -290,6 +291,7 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         reaches=reaches,
         budget_s=find_budget_s([reach for of in reaches.values() for reach in of]),
         is_scored=question.is_scored and race is not None,
+        seed=found.group.seed,
         by_mean=uses_means(found.arms.values(), reference, steady),
     )
     ordered = sorted(found.arms.values(), key=lambda arm: arm is not reference)  # stable: the reference goes first

@@ -39,7 +39,7 @@ def row_flags(arm: Arm, terms: Terms, found: Matchup | None, ups: SpeedUps | Non
     reference = terms.reference
     tests = [] if found is None or reference is None else _test_flags(found, arm, reference, terms)
     precision = _precision_flags(arm, terms)
-    flags = [*_computing_flags(arm, found), *_doubts(arm, terms)]
+    flags = [*_computing_flags(arm, found, terms), *_doubts(arm, terms)]
     flags += [*precision, *tests] if terms.by_precision else [*tests, *precision]
     flags += _time_flags(arm, terms) if ups is not None else []
     if ups is not None:
@@ -57,7 +57,7 @@ def effective(arm: Arm) -> tuple[str, ...]:
     return tuple(sorted({run.precision_effective or NOT_PROVEN for run in arm.ok}))
 
 
-def _computing_flags(arm: Arm, found: Matchup | None) -> Iterator[str]:
+def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[str]:
     """Yield the flags about runs that diverged, and values that are equal where other things were to be computed."""
     if broken := with_nonfinite_loss(arm.ok):
         yield f"{broken} of {len(arm.ok)} runs had non-finite loss"
@@ -65,7 +65,11 @@ def _computing_flags(arm: Arm, found: Matchup | None) -> Iterator[str]:
         yield "all values are the reference's, bit for bit: did the two arms really compute different things?"
     values = set(arm.values.values())
     if len(arm.values) > 1 and len(values) == 1 and not values <= _BOUNDS:
-        yield f"the same value in all {len(arm.values)} seeds, bit for bit: does the program take its seed?"
+        alike = f"the same value in all {len(arm.values)}"
+        if terms.seed is None:
+            yield f"{alike} seeds, bit for bit: does the program take its seed?"
+        else:
+            yield f"{alike} runs, bit for bit: was it measured anew?"
 
 
 def _doubts(arm: Arm, terms: Terms) -> list[str]:
@@ -160,10 +164,13 @@ def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[
         flags.append(f"paired by the {found.n} shared seeds; left out, since the other arm lacks them: seed {seeds}")
     elif found.pairing == "partly":
         flags.append(f"{len(found.shared)} seeds are in both arms: these as pairs, the others beside them (T_new2)")
+    elif terms.seed is not None:
+        flags.append(f"runs of one seed are the units, since {terms.metric} is a time or a rate: unpaired (Welch)")
     elif found.pairing == "none" and set(arm.values) != set(reference.values):
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     if found.n < statistics.LEAST_SEEDS:
-        flags.append(f"n={found.n}: no verdict below {statistics.LEAST_SEEDS} seeds")
+        unit = "seeds" if terms.seed is None else "runs"
+        flags.append(f"n={found.n}: no verdict below {statistics.LEAST_SEEDS} {unit}")
     if not found.is_identical and found.contrast.df is not None and not found.contrast.standard_error:
         flags.append("no spread in the difference: nothing says how certain it is, hence no verdict")
     if found.is_floored:

@@ -251,5 +251,5 @@ def glances_of(comparison: Comparison, *, at: str) -> Iterator[tuple[str, Glance
     question = about(comparison.metric, comparison.by)
     for row in (row for cell in comparison.cells for row in cell.rows if row.difference is not None):
         text = "\n".join([question, *row.runs, "", *row.awaited])
-        glance = Glance(at=at, question=question, seen=list(row.runs), awaited=list(row.awaited), n=len(row.seeds))
+        glance = Glance(at=at, question=question, seen=list(row.runs), awaited=list(row.awaited), n=row.n_units)
         yield hashlib.sha256(text.encode()).hexdigest()[:16], glance
