@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from hpcml.analysis.compare.factor import differing_settings
+from hpcml.analysis.compare.fairness import differing, setting, settings_of
 from hpcml.analysis.compare.objective import Yardstick, find_yardstick
 from hpcml.errors import ComparisonError
 from hpcml.model.query_results import Ranked, Ranking
 from hpcml.model.record_keys import is_measured, value_of
 from hpcml.model.records import RunRecord
-from hpcml.model.told_apart import factor_name, setting_of
+from hpcml.model.told_apart import factor_name, setting_of, show
 
 At = Literal["last", "best"]
 
@@ -45,25 +47,47 @@ def rank(
     having = [(run, value, step) for run, value, step in found if value is not None and math.isfinite(value)]
     sign = -1 if yardstick.higher_is_better else 1
     having.sort(key=lambda each: (sign * each[1], each[0].uid))
-    differing = [key for key in differing_settings([run for run, _, _ in having]) if not _is_shown(key, by)]
+    swept = [key for key in differing_settings([run for run, _, _ in having]) if not _is_shown(key, by)]
     groups: dict[str, list[Ranked]] = {}
+    settings, alike = _settings([run for run, _, _ in having]), defaultdict[str, list[float]](list)
+    for run, value, _ in having:
+        alike[settings[run.uid]].append(value)
     for run, value, step in having:
         group = [value_of(run, key, now=now) for key in by]
         members = groups.setdefault(repr(group), [])
         if len(members) < count:
-            settings = tuple(setting_of(run, key) for key in differing)
+            told = tuple(setting_of(run, key) for key in swept)
             place = len(members) + 1
-            members.append(Ranked(place=place, group=tuple(group), settings=settings, value=value, step=step, run=run))
+            among = alike[settings[run.uid]]
+            of_all = math.fsum(each / len(among) for each in among)
+            members.append(
+                Ranked(
+                    place=place,
+                    group=tuple(group),
+                    settings=told,
+                    value=value,
+                    step=step,
+                    run=run,
+                    alike_n=len(among),
+                    alike_mean=of_all if math.isfinite(of_all) else None,
+                )
+            )
     return Ranking(
         metric=yardstick.metric,
         goal=yardstick.goal,
         at=at,
         by=tuple(by),
-        differ=tuple(map(factor_name, differing)),
+        differ=tuple(map(factor_name, swept)),
         ranked=[each for members in groups.values() for each in members],
         candidates=len(having),
         without=len(runs) - len(having),
     )
+
+
+def _settings(runs: Sequence[RunRecord]) -> dict[str, str]:
+    """Return by uid in what each of *runs* may differ from others beside its seed, as one text."""
+    reads = [setting(key) for key in differing(runs, settings_of(runs))]
+    return {run.uid: repr([show(read(run)) for read in reads]) for run in runs}
 
 
 def _is_shown(key: str, by: Sequence[str]) -> bool:

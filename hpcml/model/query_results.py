@@ -38,6 +38,8 @@ class Ranked:
     value: float
     step: int | None  # at which it had that value
     run: RunRecord
+    alike_n: int = 1  # runs with a value that are alike in all but their seed, this one among them
+    alike_mean: float | None = None  # of their values; None: not finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from hpcml.model.query_results import Ranked, Ranking
 from hpcml.report.render.data import json_text
 from hpcml.report.render.rows import value_csv, value_markdown, value_table
 from hpcml.report.runs import precision_words, short_uid, title
+from hpcml.report.text import number
 
 
 def ranking_table(ranking: Ranking, *, console: Console) -> RenderableType:
@@ -18,13 +19,13 @@ def ranking_table(ranking: Ranking, *, console: Console) -> RenderableType:
 
     A narrow console leaves out columns, the value never.
     """
-    rows = [_words(each) for each in ranking.ranked]
+    rows = [_words(each, has_seeds=_has_seeds(ranking)) for each in ranking.ranked]
     return value_table(_headings(ranking), rows, console=console, dispensable=_DISPENSABLE)
 
 
 def ranking_markdown(ranking: Ranking) -> str:
     """Return the ranking as a Markdown table, with whole uids."""
-    rows = [_words(each, each.run.uid) for each in ranking.ranked]
+    rows = [_words(each, each.run.uid, has_seeds=_has_seeds(ranking)) for each in ranking.ranked]
     return value_markdown(_headings(ranking), rows)
 
 
@@ -33,6 +34,7 @@ def ranking_json(ranking: Ranking) -> str:
 
     `ranked` has an object for each run; its `group` has the values of the settings that made the groups, by name,
     and its `settings` those of a few that the candidates differ in.
+    `alike_mean` is the mean of the `alike_n` runs that differ from it in nothing but their seed, itself among them.
     `candidates` and `without` count the runs that had a value, and those that had none.
     """
     fields = {key: encode(getattr(ranking, key)) for key in ("metric", "goal", "at", "candidates", "without")}
@@ -43,6 +45,8 @@ def ranking_json(ranking: Ranking) -> str:
             "settings": dict(zip(ranking.differ, map(encode, each.settings), strict=True)),
             "value": each.value,
             "step": each.step,
+            "alike_n": each.alike_n,
+            "alike_mean": encode(each.alike_mean),
             **dict(zip(_FIELDS, map(encode, _fields(each)), strict=True)),
         }
         for each in ranking.ranked
@@ -56,9 +60,12 @@ def ranking_csv(ranking: Ranking) -> str:
     One that the candidates differ in has ``setting.KEY``.
     """
     keys = (*(f"group.{key}" for key in ranking.by), *(f"setting.{key}" for key in ranking.differ))
-    headings = ("place", *keys, "metric", "value", "step", *_FIELDS)
+    headings = ("place", *keys, "metric", "value", "step", *_FIELDS, "alike_n", "alike_mean")
     rows = [
-        (each.place, *each.group, *each.settings, ranking.metric, each.value, each.step, *_fields(each))
+        (
+            *(each.place, *each.group, *each.settings, ranking.metric, each.value, each.step),
+            *(*_fields(each), each.alike_n, each.alike_mean),
+        )
         for each in ranking.ranked
     ]
     return value_csv(headings, rows)
@@ -68,7 +75,16 @@ def ranking_remark(ranking: Ranking) -> str:
     """Return one line on which metric was ranked, which way, and how many runs have it; it stands below the table."""
     which = "the value that a run ended with" if ranking.at == "last" else "the best value that a run ever had"
     without = f"; {ranking.without} without a finite value of it" if ranking.without else ""
-    return f"{ranking.candidates} runs with {ranking.metric}{without}; {ranking.goal} of {which}"
+    luck = (
+        ". A best run is lucky among its seeds: expect what its settings have on average (hpcml compare)"
+        if _has_seeds(ranking)
+        else ""
+    )
+    return f"{ranking.candidates} runs with {ranking.metric}{without}; {ranking.goal} of {which}{luck}"
+
+
+def _has_seeds(ranking: Ranking) -> bool:
+    return any(each.alike_n > 1 for each in ranking.ranked)
 
 
 _DISPENSABLE = ("experiment", "name", "at step", "state", "seed")
@@ -81,13 +97,14 @@ def _fields(each: Ranked) -> list[object]:
 
 def _headings(ranking: Ranking) -> list[str]:
     told = ["run", "experiment", "name", "precision", *ranking.differ, "seed", "state", ranking.metric, "at step"]
-    return ["", *ranking.by, *told]
+    return ["", *ranking.by, *told, *(["its seeds' mean"] if _has_seeds(ranking) else [])]
 
 
-def _words(each: Ranked, uid: str | None = None) -> Sequence[object]:
+def _words(each: Ranked, uid: str | None = None, *, has_seeds: bool) -> Sequence[object]:
     run = each.run
     who = (uid or short_uid(run.uid), run.experiment, title(run), precision_words(run))
     settings = (
         f"{value:g}" if isinstance(value, float) else value for value in each.settings
     )  # no more digits than typed
-    return (each.place, *each.group, *who, *settings, run.seed, run.state.value, each.value, each.step)
+    mean = [f"{number(each.alike_mean)} of {each.alike_n}"] if has_seeds else []
+    return (each.place, *each.group, *who, *settings, run.seed, run.state.value, each.value, each.step, *mean)

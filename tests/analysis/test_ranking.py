@@ -153,3 +153,22 @@ def test_a_run_does_not_differ_from_itself_even_where_it_ended_without_a_number(
     strange = a_run(metrics={"loss": summary("loss", None, n_nonfinite=1)}, params={"lr": math.nan})
 
     assert contrast(strange, strange).contrasts == []
+
+
+def test_the_best_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None:
+    told = {"a": ("0.1", 0, 0.90), "b": ("0.1", 1, 0.80), "c": ("0.1", 2, 0.82)}
+    told |= {"d": ("0.5", 0, 0.88), "e": ("0.5", 1, 0.86)}
+    runs = [
+        run(letter, value, seed=seed, params={"workload.command": f"t.py --lr {rate} --seed {seed}", "seed": seed})
+        for letter, (rate, seed, value) in told.items()
+    ]
+    lost = run("z", math.nan, params={"workload.command": "t.py --lr 0.1 --seed 0"})
+
+    first, second, *_ = best([*runs, lost]).ranked
+    alone = best([runs[0], runs[3]]).ranked
+
+    assert (first.value, first.alike_n) == (0.90, 3)
+    assert first.alike_mean == pytest.approx(0.84)
+    assert (second.value, second.alike_n) == (0.88, 2)
+    assert second.alike_mean == pytest.approx(0.87)
+    assert [(each.alike_n, each.alike_mean) for each in alone] == [(1, 0.90), (1, 0.88)]

@@ -52,6 +52,19 @@ def test_a_name_without_blanks_is_broken_before_it_takes_the_room_of_all_columns
     assert first.locator("thead th:visible").count() > 4 or width == 390
 
 
+def test_a_long_name_in_the_title_of_a_chart_makes_no_page_wider_than_a_phone(opened: Open) -> None:
+    name = "cosine_warmup_restart_schedule_variant_00_of_thirty"
+    rows = (row(name, 0.91), row("b", 0.91, difference=difference(0.0, 0.001), verdict="equivalent"))
+    comparison = full_comparison(rows=rows, reference=name)
+    report = opened(
+        report_page(publication((name, "b"), seeds=2, points=30, comparison=comparison)),
+        drawn=False,
+        viewport={"width": 390, "height": 800},
+    )
+
+    assert report.page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_a_table_that_is_cut_is_sorted_in_all_its_parts_and_the_key_stays_on_its_heading(
     opened: Open, whole: str
 ) -> None:

@@ -249,6 +249,20 @@ def test_a_ranking_reads_in_every_form() -> None:
     assert "20260528-202640-aaaaaa" in best.ranking_markdown(ranking())
 
 
+def test_a_best_run_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None:
+    lucky = replace(ranking(), ranked=[replace(ranking().ranked[0], alike_n=5, alike_mean=0.91)])
+
+    lines = printed(best.ranking_table(lucky, console=console(160)), 160)
+    (line,) = csv.DictReader(io.StringIO(best.ranking_csv(lucky)))
+
+    assert lines[0].rstrip().endswith("its seeds' mean")
+    assert lines[1].rstrip().endswith("0.9100 of 5")
+    assert "A best run is lucky among its seeds: expect what its settings have on average" in best.ranking_remark(lucky)
+    assert "lucky" not in best.ranking_remark(ranking())
+    assert (line["alike_n"], line["alike_mean"]) == ("5", "0.91")
+    assert json.loads(best.ranking_json(lucky))["ranked"][0]["alike_mean"] == 0.91
+
+
 def test_differences_read_in_every_form() -> None:
     first, second = run(uid="20260528-202640-aaaaaa"), run(uid="20260528-202640-bbbbbb", name=EVIL)
     contrasts = [
