@@ -83,7 +83,9 @@ def scaling_section(scaling: Scaling) -> Section:
 
 
 def _heading(cell: ScalingCell) -> str:
-    kind = "strong scaling: one batch for all" if cell.kind == "strong" else "weak scaling: the batch grows"
+    is_known = any(key.startswith("batch size") for key in cell.where)
+    same = "one batch for all" if is_known else "one setting for all, and the batch, if any, is the program's own"
+    kind = f"strong scaling: {same}" if cell.kind == "strong" else "weak scaling: the batch grows"
     parts = [f"{key} {value}" for key, value in cell.where.items() if value not in ("not set", "none")]
     return " · ".join([kind, *parts, *([f"device {cell.device}"] if cell.device else [])])
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -344,6 +344,40 @@ def test_a_user_s_own_program_has_no_weak_scaling_unless_it_counts_its_samples()
     assert points(silent)[2].speedup is None
     assert any("how many samples a step takes is not known" in remark for remark in silent.remarks)
     assert points(counting)[2].speedup == pytest.approx(2, rel=0.05)
+
+
+def test_runs_without_a_gpu_have_no_gpu_hours() -> None:
+    sweep = Sweep(noise=0)
+    for number in (1, 2):
+        for seed in range(3):
+            sweep.add(number, 0.1, seed=seed, usage=Usage(gpus=0, gpu_s=0.0, cpu_s=10.0))
+
+    assert [point.gpu_hours for point in only(study(sweep)).points] == [None, None]
+
+
+@pytest.mark.parametrize("gpus", [(1, 2), (1, 2, 4)])
+@pytest.mark.parametrize(
+    ("grows", "said"),
+    [(2.0, "more GPUs take longer than fewer"), (0.4, "they gain more than GPUs were added")],
+)
+def test_no_more_than_all_of_the_work_is_said_not_to_divide(gpus: Sequence[int], grows: float, said: str) -> None:
+    law = Sweep().law(lambda number: 0.1 * grows ** (number.bit_length() - 1), gpus=gpus)
+
+    told = " ".join(only(study(law)).sentences)
+
+    assert "of the work does not divide" not in told
+    assert f"Amdahl's law does not describe these times: {said} (a share of " in told or "it is off by up to" in told
+
+
+def test_of_a_user_s_own_program_no_batch_and_no_layout_is_told_that_it_need_not_know() -> None:
+    own = {"workload.command": "./train", "model.recipe": None, "model.name": "custom", "data.name": "digits"}
+    steps = study(Sweep().law(amdahl(0.1), gpus=(1, 2), batch=lambda _: 64, **own))
+    asked = study(Sweep().law(amdahl(0.1), gpus=(1, 2), batch=lambda _: 32, **own))
+
+    assert (only(steps).where["model"], only(steps).where["layout"]) == ("not set", "not set")
+    assert "batch size" not in only(steps).where
+    assert [point.batch_size for point in only(steps).points] == [None, None]
+    assert only(asked).where["batch size"] == "32"  # somebody chose it
 
 
 def test_one_gpu_and_many_processes_are_said_in_words_that_fit() -> None:

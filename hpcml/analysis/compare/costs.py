@@ -32,14 +32,14 @@ def cost(arm: Arm, reference: Arm | None) -> Cost | None:
     known = [run.usage for run in arm.ok if run.usage is not None]
     if not known:
         return None
-    energies = by_seed(arm.ok, _energy_kj)
+    energies = by_seed(arm.ok, energy_kj_of)
     ratio = energy_ratio(arm, reference)
     sources = {usage.co2_source for usage in known if usage.co2_g is not None}
     co2_g = by_seed(arm.ok, lambda run: run.usage.co2_g if run.usage else None)
     with_energy = [usage for usage in known if usage.energy_j is not None]
     scopes = [usage.energy_scope for usage in with_energy if usage.energy_scope is not None]
     return Cost(
-        gpu_hours=median_of(by_seed(arm.ok, _gpu_hours)),
+        gpu_hours=median_of(by_seed(arm.ok, gpu_hours_of)),
         energy_kj=median_of(energies),
         energy_method=_joined(usage.energy_method for usage in with_energy),
         energy_scope=max(scopes, key=_severity, default=None),
@@ -86,26 +86,29 @@ def energy_ratio(arm: Arm, reference: Arm | None) -> PlacedRatio | None:
 
 
 def _placed_j(arm: Arm) -> list[Placed]:
-    found = [(run.seed, place, _energy_per_sample_j(run)) for run, place in zip(arm.ok, arm.places, strict=True)]
+    found = [(run.seed, place, energy_per_sample_j_of(run)) for run, place in zip(arm.ok, arm.places, strict=True)]
     return [Placed(seed, place, joules) for seed, place, joules in found if joules is not None]
 
 
 def _per_sample_j(arm: Arm) -> BySeed:
-    return by_seed(arm.ok, _energy_per_sample_j)
+    return by_seed(arm.ok, energy_per_sample_j_of)
 
 
-def _energy_per_sample_j(run: RunRecord) -> float | None:
+def energy_per_sample_j_of(run: RunRecord) -> float | None:
+    """Return what the boards of *run*'s GPUs drew for each sample that it was trained on; None: not known."""
     if run.usage is None or run.usage.energy_j is None:
         return None
     samples = trained_samples(run)
     return run.usage.energy_j / samples if samples else None
 
 
-def _energy_kj(run: RunRecord) -> float | None:
+def energy_kj_of(run: RunRecord) -> float | None:
+    """Return what the boards of *run*'s GPUs drew in all; None: not known."""
     return None if run.usage is None or run.usage.energy_j is None else run.usage.energy_j / 1000
 
 
-def _gpu_hours(run: RunRecord) -> float | None:
+def gpu_hours_of(run: RunRecord) -> float | None:
+    """Return the GPU hours of *run*; None without a GPU, or where it was not measured."""
     usage = run.usage
     return None if usage is None or usage.gpu_s is None or not usage.gpus else usage.gpu_s / 3600
 

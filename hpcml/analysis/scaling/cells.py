@@ -17,6 +17,7 @@ from hpcml.analysis.compare import fairness
 from hpcml.analysis.compare.factor import Factor, natural
 from hpcml.errors import ComparisonError
 from hpcml.model.mig import gpus_of_run
+from hpcml.model.own_program import says_nothing
 from hpcml.model.records import RunRecord
 from hpcml.model.scaling import Kind
 from hpcml.model.told_apart import GROUPS, show
@@ -137,8 +138,10 @@ def _group(
     members: Sequence[RunRecord],
     telling: Sequence[str],
 ) -> ScalingRuns:
-    where = {group: settings.get(f"{group}.name", "not set") for group in GROUPS}
-    if size is not None:
+    named = {group: f"{group}.name" for group in GROUPS}
+    told = {group for group, key in named.items() if not all(says_nothing(run.params, key) for run in members)}
+    where = {group: settings.get(key, "not set") if group in told else "not set" for group, key in named.items()}
+    if size is not None and not all(says_nothing(run.params, BATCH) for run in members):
         where[WEAK_SIZE if factor.is_weak else STRONG_SIZE] = show(float(size))
     where |= {key: settings.get(key, "not set") for key in telling}
     by_count: dict[int, list[RunRecord]] = defaultdict(list)

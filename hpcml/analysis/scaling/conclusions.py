@@ -155,6 +155,10 @@ def _law(fit: SerialShare, over: str) -> str:
             f"{said}; with {spell_percent(fit.per_doubling)} of the reference's time more for each doubling of {over}, "
             f"as communication costs, and {spell_percent(fit.serial_beside)} that does not divide it describes them"
         )
+    low, high = (fit.share, fit.share) if fit.ci95 is None else (fit.ci95.low, fit.ci95.high)
+    if low > 1 or high < 0:
+        why = f"more {over} take longer than fewer" if low > 1 else f"they gain more than {over} were added"
+        return f"{fit.law}'s law does not describe these times: {why} (a share of {percent(fit.share, fit.ci95)})"
     share = f"{fit.law}: {percent(fit.share, fit.ci95)} of the work does not divide"
     if fit.ci95 is None:
         return f"{share}, if the law holds: two numbers of devices, or one seed, cannot tell"

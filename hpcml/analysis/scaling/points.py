@@ -13,7 +13,7 @@ from statistics import median
 
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import BySeed, by_seed, median_of
-from hpcml.analysis.compare.costs import trained_samples
+from hpcml.analysis.compare.costs import energy_kj_of, energy_per_sample_j_of, gpu_hours_of
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, node_flags, node_of, ratio_over_places
 from hpcml.analysis.compare.speed import means_differ, pace_flags, tick_flags
 from hpcml.analysis.scaling.cells import BATCH, Over
@@ -21,6 +21,7 @@ from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_tick_s,
 from hpcml.analysis.utilization.rates import samples_per_step
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import Excluded, Interval
+from hpcml.model.own_program import says_nothing
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.scaling import Kind, ScalingPoint
 from hpcml.model.state import State
@@ -143,7 +144,8 @@ def _disagreements(arm: ScalingArm, over: Over) -> list[str]:
 
 
 def _batch_size(arm: ScalingArm) -> int | None:
-    sizes = {run.params.get(BATCH) for run in (*arm.timed, *arm.failed, *arm.unfinished)}
+    runs = (*arm.timed, *arm.failed, *arm.unfinished)
+    sizes = {None if says_nothing(run.params, BATCH) else run.params.get(BATCH) for run in runs}
     size = sizes.pop() if len(sizes) == 1 else None
     return int(size) if isinstance(size, int | float) else None
 
@@ -271,9 +273,9 @@ def _arm(
         placed_samples_s=_placed(timed, per_sample, blurs),
         communication=by_seed(timed, share(curves.communication_s)),
         waiting=by_seed(timed, share(curves.waiting_s)),
-        gpu_hours=by_seed(timed, _gpu_hours),
-        energy_kj=by_seed(timed, _energy_kj),
-        energy_per_sample_j=by_seed(timed, _energy_per_sample_j),
+        gpu_hours=by_seed(timed, gpu_hours_of),
+        energy_kj=by_seed(timed, energy_kj_of),
+        energy_per_sample_j=by_seed(timed, energy_per_sample_j_of),
         paces=(
             *pace_flags([steady[run.uid] for run in timed]),
             *tick_flags([steady[run.uid] for run in timed], tick_s),
@@ -290,22 +292,3 @@ def _placed(
         for run, value in found
         if value is not None
     ]
-
-
-def _gpu_hours(run: RunRecord) -> float | None:
-    seconds = run.usage.gpu_s if run.usage is not None else None
-    return None if seconds is None else seconds / 3600
-
-
-def _energy_kj(run: RunRecord) -> float | None:
-    energy_j = _energy_j(run)
-    return None if energy_j is None else energy_j / 1000
-
-
-def _energy_j(run: RunRecord) -> float | None:
-    return None if run.usage is None else run.usage.energy_j
-
-
-def _energy_per_sample_j(run: RunRecord) -> float | None:
-    energy_j, samples = _energy_j(run), trained_samples(run)
-    return None if energy_j is None or not samples else energy_j / samples

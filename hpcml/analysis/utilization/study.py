@@ -22,6 +22,7 @@ from hpcml.errors import ComparisonError
 from hpcml.model import hardware
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import NOT_PROVEN
+from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.model.records import RunRecord, Usage
 from hpcml.model.state import State
@@ -105,7 +106,11 @@ def _attained(
     n = len({run.seed for run in runs})
     devices = {rate.devices for rate in rates.values()}
     return Attained(
-        where={**{group: settings.get(f"{group}.name", "not set") for group in _CELL}, **_told(settings, telling)},
+        where={
+            group: "not set" if says_nothing(runs[0].params, key) else settings.get(key, "not set")
+            for group, key in ((group, f"{group}.name") for group in _CELL)
+        }
+        | _told(settings, telling),
         precision=runs[0].precision_effective or NOT_PROVEN,
         device=_device(runs[0]),
         devices=devices.pop() if len(devices) == 1 else None,
