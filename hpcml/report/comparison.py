@@ -131,7 +131,7 @@ def comparison_section(
                 *_tables(comparison, cell, quantities(comparison, cell)),
                 *comparison_charts(comparison, cell, styles),
                 *charts_beyond(comparison, cell, styles),
-                _remarks(comparison, cell),
+                _remarks(comparison, cell, is_beside_tables=True),
             ],
         )
         for cell in comparison.cells
@@ -165,8 +165,8 @@ def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Ro
         yield table(TARGET, caption, races)
 
 
-def _remarks(comparison: Comparison, cell: Cell, *, most: int | None = None) -> Remarks:
-    lines = list(remarks(cell, comparison))
+def _remarks(comparison: Comparison, cell: Cell, *, most: int | None = None, is_beside_tables: bool = False) -> Remarks:
+    lines = list(remarks(cell, comparison, is_beside_tables=is_beside_tables))
     hint = ""
     if most is not None:
         first = list(weighty_remarks(cell))[:most]
@@ -217,11 +217,12 @@ def introduction(comparison: Comparison) -> str:
     return f"{comparison.n_runs} runs by {comparison.by} · {comparison.metric}: last value, {way} is better{guess}"
 
 
-def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
+def remarks(cell: Cell, comparison: Comparison, *, is_beside_tables: bool = False) -> Iterator[str]:
     """Yield what is needed to read the table of *cell*, one line each, the most important first.
 
     These are: confounders, flags of rows, the margin and its source, the intervals, how the runs were paired, sources
-    of the numbers, the steps that count for speed, and the runs that do not count.
+    of the numbers, the steps that count for speed, and the runs that do not count. *is_beside_tables*: a report has
+    how each row was paired, its p values and its verdicts by the margin in tables, and they are not told again.
     """
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
@@ -230,10 +231,13 @@ def remarks(cell: Cell, comparison: Comparison) -> Iterator[str]:
     if any(row.n_ok for row in cell.rows):  # the margin is that of the runs that count
         yield _margin(cell, comparison.metric)
     yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
-    for row in cell.rows:
-        if row.difference is not None:
-            yield f"{row.level}: {_pairing(row, row.difference, comparison.n_tests)}"
-    yield from margin_lines(cell)
+    if is_beside_tables:
+        yield from _without_exact_test(cell)
+    else:
+        for row in cell.rows:
+            if row.difference is not None:
+                yield f"{row.level}: {_pairing(row, row.difference, comparison.n_tests)}"
+        yield from margin_lines(cell)
     lost = [(row.level, line) for row in cell.rows for line in _lost(row, cell)]
     for line in dict.fromkeys(line for _, line in lost):
         yield f"{_levels([level for level, said in lost if said == line], cell)}: {line}"
@@ -282,7 +286,7 @@ def _pairing(row: Row, difference: Difference, m: int) -> str:
     if difference.p_sign_flip is not None:
         how += f", exact sign-flip p {p_value(difference.p_sign_flip)}"
     elif difference.paired and (pairs := difference.n_pairs or len(row.seeds)) < LEAST_PAIRS:
-        how += f", rests on normality: no exact test is of use with {pairs} pairs"
+        how += f", {_on_normality(pairs)}"
     rho = f", rho {difference.rho:+.2f}" if difference.rho is not None else ""
     p = f", p of TOST {p_value(difference.p_tost)}" if difference.p_tost is not None else ""
     if p_value(row.p_adjusted) != p_value(difference.p_tost) and row.p_adjusted is not None:
@@ -291,6 +295,22 @@ def _pairing(row: Row, difference: Difference, m: int) -> str:
         p += f", p of '{row.verdict}' {p_value(row.p_claim)}{' (after Holm)' if m > 1 else ''}"
     chance = f", P(not worse by the margin) {row.p_not_worse:.2f}" if row.p_not_worse is not None else ""
     return how + rho + p + chance
+
+
+def _on_normality(pairs: int) -> str:
+    return f"rests on normality: no exact test is of use with {pairs} pairs"
+
+
+def _without_exact_test(cell: Cell) -> Iterator[str]:
+    """Yield which rows rest on normality for want of pairs, a line for each number of them."""
+    few: dict[str, list[str]] = {}
+    compared = [(row, row.difference) for row in cell.rows if row.difference is not None]
+    for row, difference in compared:
+        pairs = difference.n_pairs or len(row.seeds)
+        if difference.paired and difference.ci90 is not None and pairs < LEAST_PAIRS:
+            few.setdefault(_on_normality(pairs), []).append(row.level)
+    for line, levels in few.items():
+        yield f"{'all' if len(levels) == len(compared) > 1 else ', '.join(levels)}: {line}"
 
 
 def _lost(row: Row, cell: Cell) -> Iterator[str]:

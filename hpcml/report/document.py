@@ -159,6 +159,7 @@ class Finding:
     found: str
     sure: str  # "": nothing was measured that could be sure
     doubts: Sequence[str] = ()
+    asked_of_all: str = ""  # as `asked`, of every level at once; "": there is no such question
 
     def told(self) -> list[tuple[str, str]]:
         """Return what is known with the words that it is told under: asked, found, how sure."""
@@ -178,10 +179,10 @@ class Findings:
 
     of: Sequence[Finding]
 
-    def together(self) -> list[tuple[str, list[str], list[Finding]]]:
-        """Return the conclusions about the same runs: which these are, doubts that all share, and each without them.
+    def together(self) -> list[tuple[str, str, list[str], list[Finding]]]:
+        """Return the conclusions about the same runs: which these are, what was asked of all, doubts that all share.
 
-        Only from three conclusions on: of two, each has its doubts beside it.
+        Then each, without these. Only from three conclusions on: of two, each has everything beside it.
         """
         found = []
         for where, of in groupby(self.of, key=lambda finding: finding.where):
@@ -191,8 +192,17 @@ class Findings:
                 for doubt in (alike[0].doubts if len(alike) >= _MANY_FINDINGS else ())
                 if all(doubt in each.doubts for each in alike)
             ]
-            own = [replace(each, doubts=[doubt for doubt in each.doubts if doubt not in shared]) for each in alike]
-            found.append((where, shared, own))
+            questions = {each.asked_of_all for each in alike} if len(alike) >= _MANY_FINDINGS else set()
+            asked = questions.pop() if len(questions) == 1 else ""
+            own = [
+                replace(
+                    each,
+                    asked="" if asked else each.asked,
+                    doubts=[doubt for doubt in each.doubts if doubt not in shared],
+                )
+                for each in alike
+            ]
+            found.append((where, asked, shared, own))
         return found
 
 

@@ -158,19 +158,20 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
         tone=VERDICT_TONES.get(row.verdict, "plain"),
         about=f"{row.level} against {cell.reference}",
         where=heading(cell),
-        asked=_asked(comparison, cell, row),
+        asked=_asked(comparison, cell, row.level),
+        asked_of_all=_asked(comparison, cell, None),
         found="; ".join([_found(comparison, cell, row), *_ratios(cell, row)]),
         sure="; ".join(filter(None, sure)),
         doubts=list(_doubts(cell, row)),
     )
 
 
-def _asked(comparison: Comparison, cell: Cell, row: Row) -> str:
-    """Return "does precision tf32 change val_accuracy by 0.02 or more, against fp32? higher is better"."""
+def _asked(comparison: Comparison, cell: Cell, level: str | None) -> str:
+    """Return "does precision tf32 change val_accuracy by 0.02 or more, against fp32? higher is better"; None: each."""
     way = "higher" if comparison.goal == "max" else "lower"
     by_much = "" if cell.margin is None else f" by {cell.margin:g} or more"
-    what = f"does {comparison.by} {row.level} change {comparison.metric}{by_much}, against {cell.reference}?"
-    return f"{what} {way} is better"
+    which = f"each {comparison.by}" if level is None else f"{comparison.by} {level}"
+    return f"does {which} change {comparison.metric}{by_much}, against {cell.reference}? {way} is better"
 
 
 def _doubts(cell: Cell, row: Row) -> Iterator[str]:

@@ -140,7 +140,7 @@ def _where(group: ReportGroup) -> str:
 
 
 _LISTED = 6  # values of one fact
-_MANY = 1000  # runs, from which on a table says once what is alike in all of them
+_MANY = 30  # runs, from which on a table says once what is alike in all of them
 
 
 def runs_section(publication: Publication) -> Section:

@@ -117,6 +117,33 @@ def test_what_weakens_three_conclusions_or_more_is_told_once() -> None:
     assert all(f"  - flag of {level}" in told(4) for level in levels[1:])
 
 
+def test_what_is_asked_of_three_arms_or_more_is_told_once() -> None:
+    levels = ("fp32", "amp_bf16", "tf32", "bf16")
+
+    def told(n: int) -> str:
+        rows = [row(level, 0.9, difference=difference(0.0, 0.01), verdict="inconclusive") for level in levels[1:n]]
+        cells = full_comparison(rows=(row("fp32", 0.9), *rows), margin=0.005)
+        text = report_markdown(publication(levels[:n], seeds=2, comparison=cells))
+        return text[: text.index("## Comparison")]
+
+    assert told(3).count("asked: does precision ") == 2
+    assert told(4).count("does each precision change val_accuracy by 0.005 or more, against fp32?") == 1
+    assert "asked: " not in told(4)
+
+
+def test_remarks_of_a_report_do_not_repeat_what_its_tables_say() -> None:
+    margins = (MarginVerdict(above=0.0, verdict="inconclusive"), MarginVerdict(above=0.001, verdict="equivalent"))
+    known = replace(difference(0.0, 0.01), n_pairs=5, by_margin=margins)
+    rows = [row(level, 0.9, difference=known, verdict="inconclusive") for level in ("tf32", "bf16")]
+    text = report_markdown(
+        publication(("fp32", "tf32", "bf16"), seeds=2, comparison=full_comparison(rows=(row("fp32", 0.9), *rows)))
+    )
+
+    assert text.count("tf32: by margin, and alone") == 1  # what stands for the chart
+    assert "p of TOST" not in text
+    assert "- all: rests on normality: no exact test is of use with 5 pairs" in text
+
+
 def test_charts_of_many_levels_can_be_read() -> None:
     steps, flat = (0.0, 1.0), (0.0, 0.0)
     curve = CurveDifference(

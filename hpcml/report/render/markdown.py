@@ -69,13 +69,7 @@ def _section(section: Section, depth: int) -> Iterator[str]:
 
 def _part(part: Part) -> Iterator[str]:
     if isinstance(part, Findings):
-        for where, shared, of in part.together():
-            for finding in of:
-                yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}"
-                yield from (f"  - {safe_markdown(doubt)}" for doubt in finding.doubts)
-            if shared:
-                yield f"- All of these{f' ({safe_markdown(where)})' if where else ''} are weakened by:"
-                yield from (f"  - {safe_markdown(doubt)}" for doubt in shared)
+        yield from _findings(part)
     elif isinstance(part, Paragraph):
         yield safe_markdown(part.text)
     elif isinstance(part, Remarks):
@@ -88,6 +82,18 @@ def _part(part: Part) -> Iterator[str]:
         yield safe_markdown(part.described)
         yield ""
         yield from _table(part.numbers)
+
+
+def _findings(part: Findings) -> Iterator[str]:
+    for where, asked, shared, of in part.together():
+        if asked:
+            yield f"- Asked{f' ({safe_markdown(where)})' if where else ''}: {safe_markdown(asked)}"
+        for finding in of:
+            yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}"
+            yield from (f"  - {safe_markdown(doubt)}" for doubt in finding.doubts)
+        if shared:
+            yield f"- All of these{f' ({safe_markdown(where)})' if where else ''} are weakened by:"
+            yield from (f"  - {safe_markdown(doubt)}" for doubt in shared)
 
 
 def _listed(listed: Remarks) -> Iterator[str]:
