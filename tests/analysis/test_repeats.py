@@ -16,8 +16,10 @@ from hpcml.model.records import RunRecord
 SLOW, FAST = [0.0778, 0.0586, 0.0605, 0.0580, 0.0490, 0.0611], [0.0147, 0.0109, 0.0228, 0.0069, 0.0160]
 
 
-def repeated(level: str, values: Sequence[float], metric: str, seeds: Sequence[int] = (0,)) -> list[RunRecord]:
-    objective = {"objective.metric": metric, "objective.goal": "min", "objective.margin": 0.005}
+def repeated(
+    level: str, values: Sequence[float], metric: str, seeds: Sequence[int] = (0,), goal: str = "min"
+) -> list[RunRecord]:
+    objective = {"objective.metric": metric, "objective.goal": goal, "objective.margin": 0.005}
     return [
         replace(
             run(level, seeds[at % len(seeds)], uid=f"20261121-080000-{level}{at}", params=objective),
@@ -67,3 +69,10 @@ def test_two_repeats_are_as_few_as_two_seeds() -> None:
 
     assert row.verdict == "inconclusive"
     assert "n=2: no verdict below 3 runs" in row.flags
+
+
+@pytest.mark.parametrize(("metric", "goal", "unit"), [("survival_time", "max", "seeds"), ("GFLOP/s", "max", "runs")])
+def test_a_time_that_is_to_be_long_is_an_outcome_and_a_rate_is_none(metric: str, goal: str, unit: str) -> None:
+    runs = [*repeated("fp32", SLOW, metric, goal=goal), *repeated("tf32", FAST, metric, goal=goal)]
+
+    assert compare(runs, {}).cells[0].rows[1].unit == unit

@@ -17,7 +17,7 @@ from hpcml.analysis.compare.grid import LINEAR, NO_GRID, MetricScale, Resolution
 from hpcml.analysis.compare.to_target import Race, Reach
 from hpcml.analysis.steady import SteadyState
 from hpcml.model.comparison import Comparison
-from hpcml.model.metric_goal import is_duration_or_rate
+from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Level, ReportGroup
 from hpcml.model.records import Point, RunRecord
@@ -71,14 +71,16 @@ def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[st
     return sorted(found, key=lambda group: [(natural(value), value) for _, value in group.where])
 
 
-def with_repeats_as_units(cell: CellRuns, metric: str) -> CellRuns:
+def with_repeats_as_units(cell: CellRuns, metric: str, goal: str) -> CellRuns:
     """Return *cell* with each run as a unit of its own where *metric* is a time and all runs are repeats of one seed.
 
     What differs from run to run of a program is how long it takes, and that is asked for: a seed more would be the same
-    work. Of what a program learns, repeats of a seed say nothing about others; there the seed stays the unit.
+    work. Of what a program learns, repeats of a seed say nothing about others; there the seed stays the unit, as of
+    a time that is to be long (how long an agent survives).
     """
     seeds = {run.seed for run in cell.runs}
-    if len(seeds) != 1 or not is_duration_or_rate(metric):
+    usual = goal_by_name(metric)
+    if len(seeds) != 1 or not is_duration_or_rate(metric) or usual is None or usual.name != goal:
         return cell
     in_order = sorted(cell.runs, key=lambda run: run.uid)
     own = {run.uid: replace(run, seed=number) for number, run in enumerate(in_order)}

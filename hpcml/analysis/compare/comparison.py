@@ -122,7 +122,7 @@ def _look_at_all(
     yardstick = find_yardstick(runs, request.metric, request.goal)
     allowed = find_allowed(request.allow, distinct)
     found = [
-        _look_at(factor, group, yardstick.metric, has_target=request.target is not None)
+        _look_at(factor, group, yardstick, has_target=request.target is not None)
         for group in find_cells(factor, runs, None if request.allow_mixed else allowed)
     ]
     _require_two_levels_somewhere(factor, found)
@@ -141,8 +141,9 @@ def _look_at_all(
     return found, question
 
 
-def _look_at(factor: Factor, group: CellRuns, metric: str, *, has_target: bool) -> JudgedCell:
-    group = with_repeats_as_units(group, metric)
+def _look_at(factor: Factor, group: CellRuns, yardstick: Yardstick, *, has_target: bool) -> JudgedCell:
+    metric = yardstick.metric
+    group = with_repeats_as_units(group, metric, yardstick.goal)
     by_level: dict[str, list[RunRecord]] = {}
     for run, level in zip(group.runs, factor.levels(group.runs), strict=True):
         by_level.setdefault(level, []).append(run)
