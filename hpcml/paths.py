@@ -163,8 +163,3 @@ def resource_dir(name: str) -> Path:
 def is_source_of_hpcml(folder: Path) -> bool:
     """Tell whether *folder* is the root of a checkout of hpcml; its conf/ and recipes/ are no user's own."""
     return (folder / _PACKAGE.name / "model" / "recipe.py").is_file()
-
-
-def program_packages() -> tuple[Path, ...]:
-    """Return the packages (hpcml_client, hpcml_train) that a workload must be able to import wherever it runs."""
-    return tuple(_PACKAGE.parent / name for name in ("hpcml_client", "hpcml_train"))

@@ -81,7 +81,6 @@ LATE: dict[tuple[str, str], str] = {
         "hpcml.agent.metrics.follow",
     ): "once the program runs, unless files are followed",
     ("hpcml.agent.attempt", "hpcml.agent.metrics.printed"): "as above",
-    ("hpcml.agent.ranks", "hpcml.paths"): "for runs whose submission kept no copies of what programs import",
     ("hpcml.agent.attempt", "hpcml.agent.staging"): "for runs with a working directory of their own",
     ("hpcml.agent.attempt", "hpcml.agent.history"): "for attempts that go on from another",
     ("hpcml.agent.turns", "hpcml.agent.lanes"): "for jobs of several runs alone",

@@ -14,7 +14,7 @@ from hpcml.agent.assignment import LANE, Turn
 from hpcml.agent.processes import JOBS
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
-from hpcml.runs.layout import RunDir
+from hpcml.runs.layout import RunDir, program_packages
 from hpcml.runs.orders import StartSettings
 from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, OF_THE_RUN, Plan
 from hpcml.runs.private import make_folder
@@ -51,8 +51,6 @@ def provide_client(run_dir: RunDir) -> None:
     """
     if run_dir.client_path.is_symlink():
         return
-    from hpcml.paths import program_packages  # noqa: PLC0415 - most submissions have made that link
-
     make_folder(run_dir.client_path)
     for package in program_packages():
         with suppress(FileExistsError):  # an attempt before, or the agent of another node

@@ -368,3 +368,9 @@ def _has_journals(folder: str) -> bool:
             return any(entry.name.endswith(".jsonl") for entry in entries)
     except OSError:
         return False
+
+
+def program_packages() -> tuple[Path, ...]:
+    """Return the packages (hpcml_client, hpcml_train) that a workload must be able to import wherever it runs."""
+    root = Path(__file__).resolve().parents[2]
+    return tuple(root / name for name in ("hpcml_client", "hpcml_train"))

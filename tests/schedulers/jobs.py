@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.config.compose import compose_from_cli
-from hpcml.paths import program_packages, resource_dir
-from hpcml.runs.layout import RunDir, new_uid
+from hpcml.paths import resource_dir
+from hpcml.runs.layout import RunDir, new_uid, program_packages
 from hpcml.runs.manifest import Manifest, Provenance, write_manifest
 from hpcml.runs.run_json import FORMAT
 from hpcml.schedulers.contract import Job, Submitter

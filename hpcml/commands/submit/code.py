@@ -21,8 +21,8 @@ from hpcml.commands.submit.startable import named_files
 from hpcml.commands.submit.work_tree import MOST_BYTES, WorkTree, beside, git, is_everything, read_work_tree, top_of
 from hpcml.errors import ConfigError, why_not
 from hpcml.model.run import Snapshot
-from hpcml.paths import Places, program_packages
-from hpcml.runs.layout import RunDir
+from hpcml.paths import Places
+from hpcml.runs.layout import RunDir, program_packages
 from hpcml.runs.original import names_folder
 from hpcml.runs.plan import Plan, Staging
 from hpcml.runs.private import FOLDER, make_folder
