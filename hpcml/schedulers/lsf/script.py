@@ -211,9 +211,11 @@ trap 'signal_all USR1' USR1
 trap 'ending=1; signal_all TERM' TERM INT
 trap : USR2
 status=0 why= term_at= kill_at=  # seconds of this shell; not set: never
+# Nothing is ever read from this: bash loses the status of what ends at the moment at which a signal ends a `wait`.
+exec {{never}}<> <(:)
 while [ "${{#agents[@]}}" -gt 0 ]; do
-    sleep 1 &
-    wait $!  # a signal ends it early
+    read -rt 1 -u "$never"
+    [ $? -gt 1 ] || sleep 1  # it could not be opened
     for rank in "${{!agents[@]}}"; do
         kill -0 "${{agents[rank]}}" 2>/dev/null && continue
         wait "${{agents[rank]}}"
