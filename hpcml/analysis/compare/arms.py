@@ -245,6 +245,12 @@ def _drawer(run: RunRecord, metric: str, value: float | None) -> str:
     return "nan" if value is None else "ok"
 
 
+def replicates_flag(extra: int) -> str:
+    """Return what is said of so many runs beyond the first of each seed."""
+    replicates = "1 replicate of a seed" if extra == 1 else f"{extra} replicates of seeds"
+    return f"{replicates} that other runs have: averaged within the seed first"
+
+
 def by_seed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> BySeed:
     """Return one number for each seed, the mean of what *read* finds in its runs; a seed without any is absent."""
     found: dict[int, list[float]] = defaultdict(list)

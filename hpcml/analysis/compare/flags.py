@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, with_nonfinite_loss
+from hpcml.analysis.compare.arms import Arm, replicates_flag, with_nonfinite_loss
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup
 from hpcml.analysis.compare.costs import cost_flags, energy_ratio
@@ -90,7 +90,7 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
     if n < statistics.INDICATIVE_BELOW:
         flags.append(f"n={n}: indicative only")
     if extra := len(arm.ok) - len(arm.values):
-        flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
+        flags.append(replicates_flag(extra))
     if lost := len(arm.without_value) - unread:
         flags.append(f"{lost} of {len(arm.ok) + lost} ended runs do not count: the rest may be a lucky selection")
     flags += _shape_flags(arm, terms)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import BySeed, by_seed, median_of
+from hpcml.analysis.compare.arms import BySeed, by_seed, median_of, replicates_flag
 from hpcml.analysis.compare.costs import energy_kj_of, energy_per_sample_j_of, gpu_hours_of
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, node_flags, node_of, ratio_over_places
 from hpcml.analysis.compare.speed import means_differ, pace_flags, tick_flags
@@ -117,7 +117,7 @@ def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: PlacedRatio | None) -> 
     if speedup is not None and speedup.unit == "seeds" and not speedup.paired and n > 1:
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     if extra := len(arm.timed) - len(arm.steps_s):
-        flags.append(f"{extra} replicates of seeds that were run before: averaged within the seed first")
+        flags.append(replicates_flag(extra))
     flags += [*arm.paces, *_disagreements(arm, cell.over)]
     waiting = median_of(arm.waiting)
     if waiting is not None and waiting >= _WAITING:
