@@ -90,7 +90,7 @@ ERRORS = [
     ["images", "show", HOSTILE],
     [HOSTILE],
     ["runs", f"--{HOSTILE}"],
-    ["--home", f"/proc/{HOSTILE}", "sync"],
+    ["--home", f"/proc/{HOSTILE}", "run", "workload.command=true"],
 ]
 
 
