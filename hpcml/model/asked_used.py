@@ -46,8 +46,13 @@ def asked_and_used(params: Mapping[str, Any], runs: Sequence[RunRecord]) -> list
 
 
 def of_run(run: RunRecord) -> list[AskedUsed]:
-    """Return what *run* asked for and used itself; nothing before it has ended."""
-    return asked_and_used(run.params, [run]) if run.state.is_final else []
+    """Return what *run* asked for and used itself; nothing before it has ended.
+
+    Of one that took several jobs its cores alone: it ran longer than each of them, and ``hpcml retry`` may have asked
+    for more than its settings say.
+    """
+    found = asked_and_used(run.params, [run]) if run.state.is_final else []
+    return [each for each in found if run.attempt == 0 or each.what == "cores"]
 
 
 def over_runs(runs: Sequence[RunRecord]) -> Iterator[tuple[str, list[AskedUsed]]]:

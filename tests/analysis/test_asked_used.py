@@ -18,9 +18,8 @@ ASKED = {"resources.walltime": "8h", "resources.mem": "4G", "resources.cpus_per_
 
 def run(*, wall_s: float | None = 2400.0, params: dict[str, Any] | None = None, **usage: float) -> RunRecord:
     measured = Usage(**usage) if usage else None
-    return replace(
-        record(), state=State.COMPLETED, wall_s=wall_s, params=ASKED if params is None else params, usage=measured
-    )
+    asked = ASKED if params is None else params
+    return replace(record(), state=State.COMPLETED, attempt=0, wall_s=wall_s, params=asked, usage=measured)
 
 
 def test_a_run_is_told_what_it_asked_for_and_used() -> None:
@@ -34,6 +33,12 @@ def test_what_is_not_known_or_not_asked_for_is_left_out() -> None:
     assert of_run(run(params={}, cpu_s=3.0)) == []
     assert of_run(replace(run(), state=State.RUNNING)) == []
     assert used_line(run(params={"resources.walltime": "of another version"})) is None
+
+
+def test_of_several_jobs_nobody_knows_what_each_had_of_walltime_and_memory() -> None:
+    requeued = replace(run(wall_s=90000.0, cpu_s=180000.0, max_host_memory_mb=6000.0), attempt=3)
+
+    assert used_line(requeued) == "cores 2.0 of 8.0 (25 %)"
 
 
 def test_for_a_planned_run_the_hungriest_of_those_alike_counts() -> None:
