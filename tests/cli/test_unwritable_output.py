@@ -12,6 +12,7 @@ from tests.cli.command_line import HPCML, Hpcml
 
 def under_shell(hpcml: Hpcml, words: str, redirection: str) -> subprocess.CompletedProcess[str]:
     """Run hpcml, which has a store, as a shell does that redirects its output."""
+    (hpcml.home / "runs").mkdir(mode=0o700, parents=True)
     hpcml("sync")
     line = f"exec {shlex.join(HPCML)} {words} {redirection}"
     return subprocess.run(
