@@ -25,7 +25,7 @@ from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import unmark
-from hpcml.runs.copies import made_in
+from hpcml.runs.copies import can_be_seen, made_in
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest, read_to_execute, write_manifest
 from hpcml.runs.private import make_folder, write_file
@@ -189,8 +189,10 @@ def _why_not_at_all(store: Database, record: RunRecord) -> str | None:
 
 def _why_not_here(record: RunRecord) -> str | None:
     made = made_in(RunDir(Path(record.path)))
-    if made is not None and (record.scheduler == THIS_MACHINE or made.exists()):  # nodes may see other places
-        return f"was made in {made}, which its plan names: it can be tried again there; hpcml run submits it anew"
+    is_there = made is not None and can_be_seen(made)
+    if made is not None and (record.scheduler == THIS_MACHINE or is_there):  # nodes may see other places
+        there = "it can be tried again there, or " if is_there else ""
+        return f"was made in {made}, which its plan names: {there}hpcml run submits it anew"
     return None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -118,3 +121,27 @@ def test_a_run_that_was_moved_or_is_reached_by_another_name_is_no_copy(tmp_path:
     assert original_of(RunDir(moved)) == made
     shutil.rmtree(made)
     assert original_of(RunDir(moved)) is None
+    nameless = tmp_path / ("x" * 300) / uid  # the system looks at it as little as at another user's
+    (moved / "job.sh").write_text(f"#!/bin/bash\nexec python -P -c 'begin()' '{nameless}'\n")
+    assert original_of(RunDir(moved)) is None
+
+
+def test_a_home_that_was_moved_while_its_queue_was_dead_starts_nothing_where_it_was(
+    hpcml: Hpcml,
+) -> None:
+    done = hpcml("run", "-m", FAILS, "seed=1,2", "cluster.max_parallel=1", "--detach")
+    assert done.returncode == 0, done.stderr
+    until(lambda: bool(list(hpcml.cwd.glob("starts-*"))))
+    (folder,) = (hpcml.home / "submissions").glob("*-*")
+    os.kill(json.loads((folder / "ticket.json").read_text())["queue"]["pid"], signal.SIGKILL)
+    (hpcml.cwd / "go").touch()
+    until(lambda: {run["state"] for run in hpcml.runs()} >= {"FAILED"})
+    moved, another = hpcml.home.with_name("moved"), hpcml.home
+    hpcml.home.rename(moved)
+    another.mkdir(mode=0o700)
+
+    looked = Hpcml(environ={**hpcml.environ, "HPCML_HOME": str(moved)}, cwd=hpcml.cwd)("status")
+
+    assert looked.returncode == 0
+    assert f"its runs were made in {another}, which their plans name" in looked.stderr
+    assert list(another.iterdir()) == []

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.runs.copies import is_elsewhere
+from hpcml.runs.copies import is_elsewhere, was_moved
 from hpcml.runs.layout import home_of, queues_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import clear_one, owners
@@ -149,7 +149,7 @@ class LocalSubmitter:
 
         An agent that the killed one had started lives on, and the new one waits for it. Instead of a queue that cannot
         be started now comes the reason; it is tried again in the next call. That of a home of which this one is a copy
-        is never started: its runs are that home's.
+        is never started: its runs are that home's. Nor is one whose runs were made in a place from where they moved.
         """
         for token, owner in sorted(owners(queues_of(self.submissions)).items()):
             folder = self.submissions / token
@@ -157,9 +157,9 @@ class LocalSubmitter:
                 continue
             try:
                 batch, before = read_batch(folder), read_ticket(folder)
-                if (elsewhere := _elsewhere(batch, folder)) is not None:
+                if (why := _why_not_here(batch, folder)) is not None:
                     clear_one(queues_of(self.submissions), token)
-                    yield token, f"its runs are those of {elsewhere}, of which this home is a copy"
+                    yield token, why
                     continue
                 make_lock_dir(self.lock_dir)
                 write_batch(folder, replace(batch, lock_dir=str(self.lock_dir), pool=self.pool()))
@@ -205,10 +205,15 @@ def is_tended(submissions: Path, job_id: str) -> bool:
     return False
 
 
-def _elsewhere(batch: LocalBatch, folder: Path) -> Path | None:
-    """Return the home, other than that of *folder*, in which runs of *batch* lie; None where there is none."""
-    sources = (Path(source) for job in batch.jobs for source in job.sources)
-    return next((home_of(source) for source in sources if is_elsewhere(source, home_of(folder / TICKET))), None)
+def _why_not_here(batch: LocalBatch, folder: Path) -> str | None:
+    """Return in one line why the runs of *batch* cannot be started in the home of *folder*; None where they can."""
+    home = home_of(folder / TICKET)
+    for source in (Path(source) for job in batch.jobs for source in job.sources):
+        if is_elsewhere(source, home):
+            return f"its runs are those of {home_of(source)}, of which this home is a copy"
+        if was_moved(source, home):
+            return f"its runs were made in {home_of(source)}, which their plans name: hpcml run submits them anew"
+    return None
 
 
 def _start_queue(folder: Path) -> Started:
