@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 
 from hpcml.model.choices import Goal
 
-_LESS = re.compile(
+_ERRORS = (
     r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|ter|fid|kid|bp[bc]|"
-    r"ece|brier|time|elapsed|latency|energy|power|runtime|walltime|duration|divergence|kl|regret|residual|memory|cost|"
-    r"rss|sse|l[12]|s|secs?|seconds?|minutes?|hours?|ms|us|ns|k?j|k?w"
+    r"ece|brier|divergence|kl|regret|residual|sse"
 )
+_TIMES = r"time|elapsed|latency|runtime|walltime|duration|s|secs?|seconds?|minutes?|hours?|ms|us|ns"
+_SPEEDS = r"throughput|bandwidth|fps|sps|[kmgtpe]?flops?|[mg]?teps"
+_ERROR = re.compile(_ERRORS)
+_DURATION_OR_RATE = re.compile(rf"{_TIMES}|{_SPEEDS}")
+_LESS = re.compile(rf"{_ERRORS}|{_TIMES}|energy|power|memory|cost|rss|l[12]|k?j|k?w")
 _MORE = re.compile(
-    r"\w*acc|accuracy|precision|recall|f1|auc|auroc|ap|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rew|rewards?|returns?|"
-    r"r2|ndcg|top\d*|speedup|throughput|bandwidth|fom|fps|sps|[kmgtpe]?flops?|[mg]?teps|likelihood"
-)
-_DURATIONS = re.compile(
-    r"time|elapsed|latency|runtime|walltime|duration|s|secs?|seconds?|minutes?|hours?|ms|us|ns|throughput|bandwidth|"
-    r"fps|sps|[kmgtpe]?flops?|[mg]?teps"
+    rf"{_SPEEDS}|\w*acc|accuracy|precision|recall|f1|auc|auroc|a[pr]|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rew|"
+    r"rewards?|returns?|r2|ndcg|top\d*|speedup|fom|likelihood"
 )
 _SCORE = "score"  # more is better, unless another word says of what: brier_score
 _TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood
@@ -33,6 +33,7 @@ _RATE = re.compile(
 )
 _REWARDS = frozenset({"rew", "reward", "rewards", "return", "returns"})
 _HELD_OUT = frozenset({"val", "valid", "validation", "test", "eval", "evaluation", "dev"})
+_OF_OBJECTS = re.compile(r"(?<![A-Za-z])(m?a[pr])_[sml](?![A-Za-z])", re.IGNORECASE)  # small, medium, large: no second
 _WORD = re.compile(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])[0-9]*|[0-9]+")
 
 
@@ -44,7 +45,7 @@ def goal_by_name(metric: str) -> Goal | None:
     >>> [goal and goal.name for goal in map(goal_by_name, ["neg_log_loss", "time_to_accuracy", "text_to_image_fid"])]
     ['max', 'min', 'min']
     """
-    if _RATE.search(metric):
+    if _is_rate(metric):
         return Goal.max
     words = _words(metric)
     if "to" in words:  # what is counted until something is reached, be that an accuracy
@@ -83,7 +84,13 @@ def _how_telling(metric: str) -> tuple[int, bool]:
 
 
 def _words(metric: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(metric)]
+    return [word.lower() for word in _WORD.findall(_OF_OBJECTS.sub(r"\1", metric))]
+
+
+def _is_rate(metric: str) -> bool:
+    """Whether *metric* is so much per time or energy; the ``loss/min`` is no rate but the least one."""
+    found = _RATE.search(metric)
+    return found is not None and (found[0].lower() != "/min" or _told(_words(metric[: found.start()])) is None)
 
 
 def _told(words: Sequence[str]) -> Goal | None:
@@ -96,12 +103,16 @@ def _told(words: Sequence[str]) -> Goal | None:
 
 
 def is_duration_or_rate(metric: str) -> bool:
-    """Whether the name *metric* is that of a time or of something per time, and not of a time until a quality is there.
+    """Whether the name *metric* is that of a time or of something per time that a program takes, and not learns.
+
+    Learnt are a time until a quality is there, and an error that is a time.
 
     >>> [is_duration_or_rate(name) for name in ("elapsed_s", "GFLOP/s", "val_loss", "time_to_accuracy", "fom")]
     [True, True, False, False, False]
+    >>> [is_duration_or_rate(name) for name in ("bbox_mAP_s", "rmse_s", "memory_bandwidth", "mixed_precision_gflops")]
+    [False, False, True, True]
     """
-    words = [word.lower() for word in _WORD.findall(metric)]
-    if "to" in words or "until" in words:
+    words = _words(metric)
+    if "to" in words or "until" in words or any(map(_ERROR.fullmatch, words)):
         return False
-    return _RATE.search(metric) is not None or any(map(_DURATIONS.fullmatch, words[-1:]))
+    return _is_rate(metric) or any(map(_DURATION_OR_RATE.fullmatch, words[-1:]))

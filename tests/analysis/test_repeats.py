@@ -48,7 +48,9 @@ def test_repeats_of_one_seed_are_observations_of_a_time(metric: str) -> None:
     assert not any("replicates" in flag or "seeds" in flag for flag in row.flags)
 
 
-@pytest.mark.parametrize("metric", ["val_loss", "time_to_accuracy_s", "perplexity"])
+@pytest.mark.parametrize(
+    "metric", ["val_loss", "time_to_accuracy_s", "perplexity", "arrival_rmse_s", "mae_seconds", "loss_ms", "error/min"]
+)
 def test_repeats_of_one_seed_are_one_observation_of_what_a_program_learns(metric: str) -> None:
     row = judged(metric)
 

@@ -21,6 +21,8 @@ from hpcml.model.metric_goal import goal_by_name, most_telling
         ),
         ("max", "gflops_per_w samples_per_kJ images_per_joule"),
         ("min", "seconds_per_step ms/step step_time_per_gpu"),
+        ("max", "bbox_mAP_s coco/segm_mAP_m AP_s AR_l"),  # of small objects, as COCO and mmdetection have it
+        ("min", "loss/min val_loss/min"),  # the least, and nothing per minute
         ("max", "neg_log_loss neg_mean_squared_error neg_root_mean_squared_error neg_brier_score text_to_image_score"),
     ],
 )
