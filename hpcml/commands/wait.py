@@ -14,7 +14,7 @@ from hpcml.commands.retryable import to_retry
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import SchedulersAsked, Standing, standing_of, start_queues_again
 from hpcml.commands.submit.backends import Backends
-from hpcml.errors import OF_THE_DISK, HpcmlError, StoreError, why_not
+from hpcml.errors import OF_THE_DISK, HpcmlError, NoSuchRunError, StoreError, why_not
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -154,7 +154,7 @@ class _Patience:
 
     def after(self, error: StoreError | OSError) -> str:
         """Return one line about *error*, or raise it where it does not pass, or has lasted for ten minutes."""
-        if isinstance(error, OSError) and error.errno not in OF_THE_DISK:
+        if isinstance(error, NoSuchRunError) or (isinstance(error, OSError) and error.errno not in OF_THE_DISK):
             raise error
         self._since = self._since or time.monotonic()
         if time.monotonic() - self._since >= _MAY_BE_AWAY_S:

@@ -93,6 +93,33 @@ def test_a_store_that_takes_nothing_for_a_while_does_not_end_the_waiting(
     assert "COMPLETED" in told
 
 
+@pytest.mark.parametrize("words", [["wait"], ["status", "--watch"]])
+def test_the_waiting_ends_at_once_where_a_run_was_taken_out_of_the_store(hpcml: Hpcml, words: list[str]) -> None:
+    until_told = "import os, sys, time\nwhile not os.path.exists('finish' + sys.argv[1]): time.sleep(0.05)"
+    first, second = submit(hpcml, "-m", program(until_told, "{seed}"), "seed=1,2", "cluster.max_parallel=2")
+    waiting = subprocess.Popen(
+        [*HPCML, *words, first, second],
+        env=hpcml.environ,
+        cwd=hpcml.cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert waiting.stdout is not None
+    (hpcml.cwd / "finish1").touch()
+    assert any(first in line and "COMPLETED" in line for line in iter(waiting.stdout.readline, ""))
+    waiting.send_signal(signal.SIGSTOP)
+    (hpcml.cwd / "finish2").touch()
+    assert hpcml("wait", second).returncode == 0
+    assert hpcml("rm", "-y", second).returncode == 0
+
+    waiting.send_signal(signal.SIGCONT)
+    told, _ = waiting.communicate(timeout=120)
+
+    assert waiting.returncode == 2, told
+    assert f"hpcml: no run is called '{second}'" in told
+
+
 def test_a_run_whose_directory_is_removed_is_waited_for_no_longer(hpcml: Hpcml) -> None:
     first, second = submit(hpcml, "-m", program(UNTIL_TOLD), "seed=1,2", "cluster.max_parallel=2")
     wait_for(hpcml.cwd / "started")
