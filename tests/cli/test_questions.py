@@ -238,6 +238,20 @@ def test_a_limit_on_the_length_of_files_is_told_as_one(hpcml: Hpcml) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_limit_that_the_store_is_far_from_is_not_told_as_the_reason(hpcml: Hpcml, tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    assert hpcml("runs", HPCML_STORE=str(store)).returncode == 0
+    Path(f"{store}-wal").mkdir()  # which SQLite cannot open
+
+    limited = ["bash", "-c", 'ulimit -f 1000000; exec "$@"', "bash", *HPCML, "runs"]
+    environ = {**hpcml.environ, "HPCML_STORE": str(store)}
+    done = subprocess.run(limited, env=environ, cwd=hpcml.cwd, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert f"the store {store} cannot be used: " in done.stderr
+    assert "ulimit" not in done.stderr
+
+
 def test_named_runs_must_meet_the_conditions_too(hpcml: Hpcml) -> None:
     both = hpcml("best", "--json", "aaaaaaaa", "bbbbbbbb", "--where", "tag=paper")
 

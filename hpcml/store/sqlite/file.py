@@ -30,6 +30,7 @@ BUSY_TIMEOUT_S = 60  # an ingest of a very long run may hold the file for second
 _MODE_SWITCH_S = 5.0  # SQLite's busy handler does not cover a change of journal mode
 _SCANT = 1 << 20  # bytes: less than SQLite may ask for while a few runs are read in
 _ITS_FILES = 3  # its log, its shared memory, and a journal
+_AT_ONCE_BYTES = 64 << 20  # by which a file of a store may become longer at once
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # by other means than ours: SQLite has no code for it
 _CHANGED = re.compile("no such (table|column): |table .* has no column named ")
@@ -112,7 +113,7 @@ class SqliteFile(Database):
         may_lack_room = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
         if code == sqlite3.SQLITE_FULL or (may_lack_room and is_full(self.path.parent)):
             return f"no room is left for the store {self.name}: what was just being read in was undone; free some space"
-        if may_lack_room and (most := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
+        if may_lack_room and (most := _limit_bytes(self.path)) is not None:
             limit = f"no file may be longer than {most >> 10} KiB here (ulimit -f)"
             return (
                 f"the store {self.name} cannot be used: {limit}: ulimit -f unlimited, in a shell that has no such limit"
@@ -120,6 +121,16 @@ class SqliteFile(Database):
         if code in _DAMAGED or _CHANGED.match(str(error)):
             return damaged(self.name, str(error))
         return f"the store {self.name} cannot be used: {error}"
+
+
+def _limit_bytes(path: Path) -> int | None:
+    """Return how long a file may be for this process, where the store in *path* is near that; else None."""
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    longest = 0
+    for file in (path, Path(f"{path}-wal")):
+        with suppress(OSError):
+            longest = max(longest, file.stat().st_size)
+    return None if most == resource.RLIM_INFINITY or most > longest + _AT_ONCE_BYTES else most
 
 
 def is_full(folder: Path) -> bool:
