@@ -116,8 +116,9 @@ def refusal_of(folder: Path) -> str | None:
     """Return what *folder* says to new content where it takes nothing; None after other errors, too."""
     probe = folder / ".probe"  # of one name: the next one removes that of a command that was killed here
     try:
+        probe.unlink(missing_ok=True)  # of a pipe that somebody put there, nobody may ever come to the other end
         try:
-            with private.open_file(probe, "wb", buffering=0) as file:
+            with private.open_file(probe, "xb", buffering=0) as file:
                 file.write(bytes(_PROBE_BYTES))
         finally:
             probe.unlink(missing_ok=True)
