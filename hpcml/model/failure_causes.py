@@ -80,6 +80,7 @@ _OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
         re.compile(r"thread '[^']*'(?: \(\d+\))? (?P<words>panicked at .+):$"),
         re.compile(r"(?P<more>.+)"),
     ),
+    (re.compile(r"thread '[^']*' (?P<words>panicked at '.+', \S+:\d+:\d+)$"), None),  # before
     # gfortran's library and Go's, above a backtrace
     (re.compile(r"(?P<words>(?:Fortran runtime error: |ERROR STOP |panic: |fatal error: ).+)"), None),
 )

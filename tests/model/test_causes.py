@@ -199,12 +199,16 @@ stack backtrace:
    0: __rustc::rust_begin_unwind
 note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose backtrace.
 """: "panicked at src/main.rs:3:66: bad lr: ParseFloatError { kind: Invalid }",
+    """
+thread 'main' panicked at 'no file a.dat', src/main.rs:3:66
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+""": "panicked at 'no file a.dat', src/main.rs:3:66",
     "the loss is in no panic: 0.5\nSTOP 3\n": None,
 }
 
 
 @pytest.mark.parametrize(
-    ("printed", "exception"), OF_OTHER_LANGUAGES.items(), ids=["f90", "stop", "go", "rust", "none"]
+    ("printed", "exception"), OF_OTHER_LANGUAGES.items(), ids=["f90", "stop", "go", "rust", "old rust", "none"]
 )
 def test_what_ended_a_program_of_another_language_is_above_its_backtrace(printed: str, exception: str | None) -> None:
     assert last_exception(printed) == exception
