@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from recorded_runs import run, summary
+from recorded_runs import curves, run, summary
 from scipy import stats
 
 from hpcml.analysis.compare.comparison import compare
@@ -56,6 +56,18 @@ def test_repeats_of_one_seed_are_one_observation_of_what_a_program_learns(metric
 
     assert (row.verdict, row.unit, row.n_units) == ("inconclusive", "seeds", 1)
     assert any(flag.startswith("4 replicates of seeds") for flag in row.flags)
+
+
+def test_runs_without_a_step_time_are_not_counted_as_seeds() -> None:
+    runs = [*repeated("fp32", SLOW, "elapsed_s"), *repeated("tf32", FAST, "elapsed_s")]
+    known = curves(runs, {"fp32": 0.2, "tf32": 0.1})
+    known[runs[-1].uid] = []
+    known[runs[-2].uid] = known[runs[-2].uid][:5]
+
+    flags = compare(runs, known).cells[0].rows[1].flags
+
+    assert "step_time_s was not reported for 1 of 5 runs" in flags
+    assert any(flag.startswith("no steady step time for 1 of 5 runs: ") for flag in flags)
 
 
 def test_where_there_are_seeds_they_stay_the_unit_of_a_time_too() -> None:

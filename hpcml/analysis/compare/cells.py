@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, natural, with_distinct_settings
@@ -131,6 +132,11 @@ class Terms:
     is_scored: bool = False
     seed: int | None = None  # the one of all runs, where each of them is a unit
     by_mean: bool = False  # speed-ups are of mean step times, not of medians
+
+    @property
+    def unit(self) -> Literal["seeds", "runs"]:
+        """What is counted as one observation."""
+        return "seeds" if self.seed is None else "runs"
 
 
 _Where = tuple[tuple[str, str], ...]

@@ -169,8 +169,7 @@ def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[
     elif found.pairing == "none" and set(arm.values) != set(reference.values):
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     if found.n < statistics.LEAST_SEEDS:
-        unit = "seeds" if terms.seed is None else "runs"
-        flags.append(f"n={found.n}: no verdict below {statistics.LEAST_SEEDS} {unit}")
+        flags.append(f"n={found.n}: no verdict below {statistics.LEAST_SEEDS} {terms.unit}")
     if not found.is_identical and found.contrast.df is not None and not found.contrast.standard_error:
         flags.append("no spread in the difference: nothing says how certain it is, hence no verdict")
     if found.is_floored:
@@ -203,16 +202,16 @@ def _shape_flags(arm: Arm, terms: Terms) -> list[str]:
 
 
 def _time_flags(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flags about seeds without a steady step time, by the reason."""
+    """Return the flags about seeds, or runs, without a steady step time, by the reason."""
     steady = {run.seed for run, of in zip(arm.ok, arm.states(terms.steady), strict=True) if of is not None}
     reported = steady | ({run.seed for run in arm.ok if run.uid in terms.reporting} if terms.reporting else set())
     n, n_silent, n_short = len(arm.values), len(set(arm.values) - reported), len(reported - steady)
     flags = []
     if n_silent:
-        flags.append(f"step_time_s was not reported{f' for {n_silent} of {n} seeds' if n_silent < n else ''}")
+        flags.append(f"step_time_s was not reported{f' for {n_silent} of {n} {terms.unit}' if n_silent < n else ''}")
     if n_short:
         why = f"fewer than {MIN_STEPS} steps in the window have a time above 0"
-        flags.append(f"no steady step time for {n_short} of {n} seeds: {why}")
+        flags.append(f"no steady step time for {n_short} of {n} {terms.unit}: {why}")
     return flags
 
 

@@ -61,7 +61,7 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
         n_incomplete=len(arm.incomplete),
         n_unfinished=len(arm.unfinished),
         seeds=arm.seeds if terms.seed is None or not arm.values else (terms.seed,),
-        unit="seeds" if terms.seed is None else "runs",
+        unit=terms.unit,
         mean=None if mean is None else mean.value,
         sd=statistics.sd(values),
         mean_ci95=None if mean is None else mean.interval(0.95),
