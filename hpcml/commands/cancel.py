@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -97,8 +98,9 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
             check(run_dir.path, top=places.home)
     for record in wanted:
         if (original := original_of(RunDir(Path(record.path)))) is not None:
+            home = shlex.quote(str(home_of(RunDir(original).manifest)))
             raise ConfigError(
-                f"run {record.uid} is a copy of {original}, whose job this is: hpcml --home {home_of(original)} cancel"
+                f"run {record.uid} is a copy of {original}, whose job this is: hpcml --home {home} cancel"
             )
     others = [record for record in unended if record.uid not in wanted_uids and record.job_id is not None]
     ended = [record for record in chosen if record.uid not in open_uids]

@@ -29,7 +29,7 @@ FAILS = program(
 def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
     cwd = tmp_path / "project"
     cwd.mkdir()
-    return Hpcml(environ=hpcml_environ, cwd=cwd)
+    return Hpcml(environ={**hpcml_environ, "HPCML_HOME": str(tmp_path / "home" / "my home")}, cwd=cwd)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -78,6 +78,7 @@ def test_what_is_cancelled_in_a_copied_home_does_not_end_the_run_that_it_is_a_co
         refused = copy("cancel", "-y", uid)
         assert refused.returncode == 2
         assert f"run {uid} is a copy of {hpcml.home / 'runs' / 'default' / uid}, whose job this is" in refused.stderr
+        assert f"hpcml --home '{hpcml.home}' cancel" in refused.stderr
 
     assert [run["state"] for run in hpcml.runs()] == ["RUNNING", "PENDING"]
     assert hpcml("cancel", "-y", running, waiting).returncode == 0
