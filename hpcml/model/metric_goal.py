@@ -45,7 +45,7 @@ def goal_by_name(metric: str) -> Goal | None:
     >>> [goal and goal.name for goal in map(goal_by_name, ["neg_log_loss", "time_to_accuracy", "text_to_image_fid"])]
     ['max', 'min', 'min']
     """
-    if _is_rate(metric):
+    if is_rate(metric):
         return Goal.max
     words = _words(metric)
     if "to" in words:  # what is counted until something is reached, be that an accuracy
@@ -87,7 +87,7 @@ def _words(metric: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(_OF_OBJECTS.sub(r"\1", metric))]
 
 
-def _is_rate(metric: str) -> bool:
+def is_rate(metric: str) -> bool:
     """Whether *metric* is so much per time or energy; the ``loss/min`` is no rate but the least one."""
     found = _RATE.search(metric)
     return found is not None and (found[0].lower() != "/min" or _told(_words(metric[: found.start()])) is None)
@@ -115,4 +115,4 @@ def is_duration_or_rate(metric: str) -> bool:
     words = _words(metric)
     if "to" in words or "until" in words or any(map(_ERROR.fullmatch, words)):
         return False
-    return _is_rate(metric) or any(map(_DURATION_OR_RATE.fullmatch, words[-1:]))
+    return is_rate(metric) or any(map(_DURATION_OR_RATE.fullmatch, words[-1:]))

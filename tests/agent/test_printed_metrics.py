@@ -102,10 +102,21 @@ def test_commas_between_groups_of_three_digits_are_left_out_and_one_for_a_point_
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
-    out.write_text("step 1 loss 975,159\nstep 1,000 loss -17,000,000.5,\nstep 3 loss 0,123\nstep 4 loss 1,23\n")
+    out.write_text("step 1 loss 975,159.0\nstep 1,000 loss -17,000,000,\nstep 3 loss 0,123\nstep 4 loss 1,234\n")
     rule = MetricRule(pattern=r"step (?P<step>\S+) loss (?P<value>\S+)", name="loss")
 
-    assert [(picked.step, picked.value) for picked in scanner(out, rule).scan()] == [(1, 975159.0), (1000, -17000000.5)]
+    assert [(picked.step, picked.value) for picked in scanner(out, rule).scan()] == [(1, 975159.0), (1000, -17000000.0)]
+
+
+def test_one_comma_is_between_groups_in_a_rate_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("Runtime: 1,234 s\nLookups/s: 975,159\n")
+    rules = [
+        MetricRule(pattern=r"Runtime: (?P<value>\S+)", name="runtime_s"),
+        MetricRule(pattern=r"Lookups/s: (?P<value>\S+)", name="lookups_per_s"),
+    ]
+
+    assert [(picked.name, picked.value) for picked in scanner(out, *rules).scan()] == [("lookups_per_s", 975159.0)]
 
 
 def test_what_is_no_number_is_left_alone(tmp_path: Path) -> None:

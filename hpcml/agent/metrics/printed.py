@@ -22,7 +22,8 @@ _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred meg
 _LONGEST_LINE_BYTES = 1 << 20
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
-_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000
+_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
+_SURELY_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d*|(?:,\d{3}){2,})")
 _AROUND_NUMBERS = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 
 
@@ -97,7 +98,7 @@ class StdoutScanner:
 
     def _picked(self, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
         try:
-            value = float(_plain(text))
+            value = float(_plain(text, name))
             step = int(_plain(step_text)) if step_text else self.counts[name]
         except ValueError:
             return  # the words matched, the number did not: not ours to guess
@@ -105,14 +106,29 @@ class StdoutScanner:
         yield Picked(name=name, value=value, step=step, is_counted=not step_text)
 
 
-def _plain(number: str) -> str:
+def _plain(number: str, metric: str | None = None) -> str:
     """Return a *number* without what stands around it, and without commas between groups of three digits.
 
-    >>> _plain("(975,159.5)"), _plain("0,123")
-    ('975159.5', '0,123')
+    Where it may have a comma for its point, as ``1,234`` may that a program of another language prints, it is left as
+    it is, but for a rate (by the name of its *metric*) and for a step, which has no decimals (None).
+
+    >>> _plain("(975,159.5)", "loss"), _plain("17,000,000", "loss"), _plain("975,159", "lookups_per_s")
+    ('975159.5', '17000000', '975159')
+    >>> _plain("1,234", "loss"), _plain("0,123", "lookups_per_s"), _plain("1,000")
+    ('1,234', '0,123', '1000')
     """
     plain = number.strip(_AROUND_NUMBERS)
-    return plain.replace(",", "") if _GROUPED.fullmatch(plain) else plain
+    if _GROUPED.fullmatch(plain) is None or not (
+        _SURELY_GROUPED.fullmatch(plain) is not None or metric is None or _is_rate(metric)
+    ):
+        return plain
+    return plain.replace(",", "")
+
+
+def _is_rate(metric: str) -> bool:
+    from hpcml.model.metric_goal import is_rate  # noqa: PLC0415 - few programs print such numbers
+
+    return is_rate(metric)
 
 
 def _end_of_lines(data: bytes) -> int:
