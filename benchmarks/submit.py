@@ -9,7 +9,7 @@
    extrapolated to 1000, and labelled so. The peer is installed into a venv of its own below the cluster's folder.
    hpcml is compiled and has its bundles, as whoever installs it for others leaves it: its user could not write them.
    What Slurm itself takes is measured, too: sbatch with the same script once more; and what the disk takes: bare Python
-   that makes the same folders, links and files once more, and has the same of them on the disk, by as many threads.
+   that makes the same folders, links and files once more, and then flushes the same of them, by as many threads.
 2. 10 000 points on the PBS double, with nothing started: wall seconds, and the memory of the largest process.
 
 The promises: 1000 points at least LEAST_RATIO times faster than the peer.
@@ -53,23 +53,20 @@ task()
 """
 
 WRITES = """
-import os, queue, sys, threading, time
+import os, sys, threading, time
 given, made, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
 runs = []
 for run in os.scandir(given):
     entries = [(one.name, os.readlink(one.path) if one.is_symlink() else None,
                 open(one.path, "rb").read() if one.is_file(follow_symlinks=False) else None) for one in os.scandir(run)]
     runs.append((run.name, entries))
-waiting = queue.SimpleQueue()
-def flush():
-    while (path := waiting.get()) is not None:
+def flush(paths):
+    for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-workers = [threading.Thread(target=flush) for _ in range(threads)]
 began = time.perf_counter()
-for worker in workers:
-    worker.start()
+written = []
 for name, entries in runs:
     run = f"{made}/{name}"
     os.mkdir(run)
@@ -82,10 +79,11 @@ for name, entries in runs:
         else:
             with open(path, "xb", buffering=0) as file:
                 file.write(content)
-            waiting.put(path)
-    waiting.put(run)
-for _ in workers:
-    waiting.put(None)
+            written.append(path)
+    written.append(run)
+workers = [threading.Thread(target=flush, args=(written[first::threads],)) for first in range(threads)]
+for worker in workers:
+    worker.start()
 for worker in workers:
     worker.join()
 print(time.perf_counter() - began)

@@ -20,20 +20,16 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FILE, open_file
 
-TYPE_CHECKING = False  # not typing's own, which an agent need not load
-if TYPE_CHECKING:
-    from queue import SimpleQueue
-    from threading import Thread
-
 _FORGOTTEN_S = 3600.0  # after which the draft of a process that cannot be seen is nobody's any more
 _SYNCS_AT_ONCE = 16  # a file system writes several in one go
+_SYNCS_IN_A_ROW = 64  # by a thread before it asks for more: one by one, that takes twice as long
 _QUICK_S = 50e-6  # of one where the disk has no part in it: threads would wait for each other
 _LONGEST = 100  # characters of the target's name in that of its draft: file systems take 255 in all
 # Older versions wrote no token, and the host's name where the place is.
@@ -144,79 +140,30 @@ def forgotten_drafts(folder: str, names: Iterable[str]) -> Iterator[Path]:
                 yield path
 
 
-def have_on_disk(paths: Iterable[Path]) -> None:
-    """Flush files, and the entries of folders, to the disk (fsync); several at a time, where that takes long."""
-    with having_on_disk() as have:
-        for path in paths:
-            have(path)
+def have_on_disk(paths: Iterable[Path], *, quick_s: float = _QUICK_S) -> None:
+    """Flush files, and the entries of folders, to the disk (fsync); several at a time, where one takes over *quick_s*.
 
-
-@contextmanager
-def having_on_disk(quick_s: float = _QUICK_S) -> Iterator[Callable[[Path], None]]:
-    """Give what has a file, or the entries of a folder, flushed to the disk while the caller goes on.
-
-    All are by the end of the block, unless it raises. Raises `OSError` for one that could not be. Where one takes less
-    than *quick_s*, it is done at once.
+    Best all at once, when everything is written: the file system then writes out most of them with the first few.
+    Raises `OSError` for one that could not be flushed.
     """
-    syncing = _Syncing(quick_s)
-    try:
-        yield syncing.add
-    except BaseException:
-        syncing.end(is_wanted=False)
-        raise
-    syncing.end()
+    waiting = list(paths)
+    first, others = waiting[:_SYNCS_AT_ONCE], waiting[_SYNCS_AT_ONCE:]
+    began_s = time.perf_counter()
+    _sync_all(first)
+    took_s = time.perf_counter() - began_s
+    if others and took_s > len(first) * quick_s:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - every agent would load it, for submissions
+
+        parts = [others[start : start + _SYNCS_IN_A_ROW] for start in range(0, len(others), _SYNCS_IN_A_ROW)]
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as threads:
+            list(threads.map(_sync_all, parts))
+    else:
+        _sync_all(others)
 
 
-class _Syncing:
-    """Flushes the first files itself, and the others by threads where those took long: else threads cost more."""
-
-    def __init__(self, quick_s: float) -> None:
-        self._quick_s = quick_s
-        self._count = 0
-        self._took_s = 0.0
-        self._queue: SimpleQueue[Path | None]
-        self._threads: list[Thread] = []
-        self._errors: list[OSError] = []
-        self._is_wanted = True
-
-    def add(self, path: Path) -> None:
-        self._count += 1
-        if self._count <= _SYNCS_AT_ONCE:
-            began_s = time.perf_counter()
-            sync(path)
-            self._took_s += time.perf_counter() - began_s
-        elif self._took_s < _SYNCS_AT_ONCE * self._quick_s:
-            sync(path)
-        else:
-            if not self._threads:
-                self._start()
-            self._queue.put(path)
-
-    def _start(self) -> None:
-        from queue import SimpleQueue  # noqa: PLC0415 - every agent would load them, for submissions
-        from threading import Thread  # noqa: PLC0415 - as above
-
-        self._queue = SimpleQueue()
-        self._threads = [Thread(target=self._work, daemon=True) for _ in range(_SYNCS_AT_ONCE)]
-        for thread in self._threads:
-            thread.start()
-
-    def end(self, *, is_wanted: bool = True) -> None:
-        self._is_wanted = is_wanted
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
-        if is_wanted and self._errors:
-            raise self._errors[0]
-
-    def _work(self) -> None:
-        while (path := self._queue.get()) is not None:
-            if self._is_wanted and not self._errors:
-                try:
-                    sync(path)
-                except OSError as error:
-                    self._errors.append(error)
+def _sync_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        sync(path)
 
 
 def sync(path: Path) -> None:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from hpcml.runs.atomic import (
     draft_of,
     forgotten_drafts,
     have_on_disk,
-    having_on_disk,
     is_forgotten,
     replacing,
     write_text,
@@ -139,38 +138,28 @@ def test_only_drafts_of_dead_processes_are_found_to_be_forgotten(tmp_path: Path)
 
 
 @pytest.mark.parametrize("quick_s", [60.0, 0.0])
-def test_files_are_on_the_disk_by_the_end_of_the_block_or_an_error_says_which_is_not(
-    quick_s: float, tmp_path: Path
+def test_many_files_are_on_the_disk_or_an_error_says_which_is_not(
+    quick_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [tmp_path / str(index) for index in range(100)]
-    before = threading.active_count()
+    paths = [tmp_path / str(index) for index in range(1000)]
+    for path in paths:
+        path.write_text("x")
+    before, counts, flushed, really = threading.active_count(), set(), [], os.fsync
 
-    with having_on_disk(quick_s) as have:
-        for path in paths:
-            path.write_text("x")
-            have(path)
-        assert threading.active_count() == before + (0 if quick_s else 16)
-    assert threading.active_count() == before
+    def fsync(descriptor: int) -> None:
+        counts.add(threading.active_count() > before)
+        flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        really(descriptor)
+        time.sleep(0.001)
 
+    monkeypatch.setattr(os, "fsync", fsync)
+    have_on_disk(paths, quick_s=quick_s)
+
+    assert sorted(flushed) == sorted(map(str, paths))
+    assert counts == ({False} if quick_s else {False, True})
+
+    flushed.clear()
     with pytest.raises(FileNotFoundError, match="gone"):
-        sync_all([*paths, tmp_path / "gone", *paths], quick_s)
-    assert threading.active_count() == before
-
-
-def sync_all(paths: Sequence[Path], quick_s: float, error: BaseException | None = None) -> None:
-    with having_on_disk(quick_s) as have:
-        for path in paths:
-            have(path)
-        if error is not None:
-            raise error
-
-
-@pytest.mark.parametrize("quick_s", [60.0, 0.0])
-def test_what_interrupts_the_writing_is_raised_and_nobody_goes_on(quick_s: float, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    before = threading.active_count()
-
-    with pytest.raises(KeyboardInterrupt):
-        sync_all([tmp_path / "file"] * 100, quick_s, KeyboardInterrupt())
-
+        have_on_disk([*paths[:100], tmp_path / "gone", *paths * 5], quick_s=quick_s)
+    assert len(flushed) < 3000  # nobody goes on for nothing
     assert threading.active_count() == before

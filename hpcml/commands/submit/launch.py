@@ -23,7 +23,7 @@ from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, open
 from hpcml.errors import ConfigError, why_not
 from hpcml.model.cluster import SchedulerName
 from hpcml.paths import Places
-from hpcml.runs.atomic import have_on_disk, having_on_disk
+from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir, new_submission_id, new_uid
 from hpcml.runs.manifest import LaidOut, Manifest, Provenance, write_manifest
 from hpcml.runs.plan import Plan
@@ -255,24 +255,22 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
     known = LaidOut()
     submitters: dict[tuple[SchedulerName, int | None], Submitter] = {}  # one of them remembers its scripts
     try:
-        with having_on_disk() as have:
-            for prepared in everything:
-                run_dir = prepared.job.run_dir
-                if run_dir.path.parent not in {other.path.parent for other in written[-1:]}:
-                    make_folder(run_dir.path.parent, parents=True)
-                written.append(run_dir)  # first: Ctrl-C between the two must not leave a directory that nobody knows
-                try:
-                    run_dir.path.mkdir(mode=FOLDER)
-                except OSError:  # above all, somebody else's of that name
-                    written.pop()
-                    raise
-                cluster = prepared.item.run.cluster
-                kind = (cluster.scheduler, cluster.max_parallel)
-                if kind not in submitters:
-                    submitters[kind] = backends.submitter_for(cluster)
-                _fill(prepared, submitters[kind].script_for(prepared.job), known)
-                for path in (run_dir.manifest, run_dir.script, run_dir.path):
-                    have(path)
+        for prepared in everything:
+            run_dir = prepared.job.run_dir
+            if run_dir.path.parent not in {other.path.parent for other in written[-1:]}:
+                make_folder(run_dir.path.parent, parents=True)
+            written.append(run_dir)  # first: Ctrl-C between the two must not leave a directory that nobody knows
+            try:
+                run_dir.path.mkdir(mode=FOLDER)
+            except OSError:  # above all, somebody else's of that name
+                written.pop()
+                raise
+            cluster = prepared.item.run.cluster
+            kind = (cluster.scheduler, cluster.max_parallel)
+            if kind not in submitters:
+                submitters[kind] = backends.submitter_for(cluster)
+            _fill(prepared, submitters[kind].script_for(prepared.job), known)
+        have_on_disk(path for run_dir in written for path in (run_dir.manifest, run_dir.script, run_dir.path))
         have_on_disk({run_dir.path.parent for run_dir in written})
         opened.begin_submitting()
     except BaseException as error:  # Ctrl-C too: nothing was submitted and nobody has seen them, so none shall stay
