@@ -57,7 +57,7 @@ def starts(hpcml: Hpcml) -> list[str]:
 def test_runs_of_a_copied_home_are_not_executed_again_by_whoever_looks_at_the_copy(hpcml: Hpcml) -> None:
     copy = copied(hpcml)
     (hpcml.cwd / "go").touch()
-    assert hpcml("wait").returncode == 1
+    assert hpcml("wait").returncode in {0, 1}  # 0: both had failed before it looked
     until(lambda: not any((hpcml.home / "submissions" / "queues").iterdir()))
 
     looked, again = copy("status"), copy("status")
