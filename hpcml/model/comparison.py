@@ -224,6 +224,7 @@ class Losses:
     p_more: float | None  # Boschloo's exact one-sided test: the arm with more losses loses more; None for the reference
     n_elsewhere: int
     unit: Literal["runs", "seeds"] = "runs"  # of `n` and `n_ended`; seeds where one was run more than once
+    n_diverged: int = 0  # runs that have a value, and of which a loss was no number at the last; not in `n`
     worst: float | None = None  # the value that lost runs have in `worst_case`
     worst_case: Interval | None = None  # 90 %, of the difference
     worst_case_verdict: Verdict | None = None  # alone, without Holm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from hpcml.model.choices import Goal
 
@@ -11,6 +12,8 @@ _ERRORS = (
     r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|ter|fid|kid|bp[bc]|"
     r"ece|brier|divergence|kl|regret|residual|sse"
 )
+_LOSSES = re.compile(r"\w*loss|losses|nll|perplexity|ppl|b?ce|x?ent|\w*crossentropy|r?mse|mae|bp[bc]")
+_OF_A_SCALER = frozenset({"scale", "scaler", "scaling"})  # loss_scale is none
 _TIMES = r"time|elapsed|latency|runtime|walltime|duration|s|secs?|seconds?|minutes?|hours?|ms|us|ns"
 _SPEEDS = r"throughput|bandwidth|fps|sps|[kmgtpe]?flops?|[mg]?teps"
 _ERROR = re.compile(_ERRORS)
@@ -91,6 +94,19 @@ def is_rate(metric: str) -> bool:
     """Whether *metric* is so much per time or energy; the ``loss/min`` is no rate but the least one."""
     found = _RATE.search(metric)
     return found is not None and (found[0].lower() != "/min" or _told(_words(metric[: found.start()])) is None)
+
+
+def is_loss(metric: str) -> bool:
+    """Whether *metric* is what a training makes small: one that is no number any more has ended it.
+
+    >>> [is_loss(name) for name in ("loss", "train/loss_epoch", "trainLoss", "cross_entropy", "val_ppl")]
+    [True, True, True, True, True]
+    >>> [is_loss(name) for name in ("loss_scale", "lossless", "val_acc", "policy_entropy", "grad_norm")]
+    [False, False, False, False, False]
+    """
+    words = _words(metric)
+    crosses = any(pair == ("cross", "entropy") for pair in pairwise(words))
+    return _OF_A_SCALER.isdisjoint(words) and (crosses or any(map(_LOSSES.fullmatch, words)))
 
 
 def _told(words: Sequence[str]) -> Goal | None:

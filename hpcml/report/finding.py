@@ -44,7 +44,8 @@ def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
     else:
         difference = to_decimals(row.difference.value, difference_decimals(cell), signed=True)
         if row.verdict == "unstable":
-            difference = f"survivors differ by {difference}"
+            is_lost = row.losses is None or bool(row.losses.n) or not row.losses.n_diverged
+            difference = f"{'survivors' if is_lost else 'values'} differ by {difference}"
     said = _said(comparison, cell, row)
     if row.exploratory is not None:
         said = f"exploratory, {said}"
@@ -89,11 +90,22 @@ def look_words(look: RowLook) -> str:
 
 def _unstable(comparison: Comparison, cell: Cell, row: Row) -> str:
     reference = next((each for each in cell.rows if each.verdict == "reference"), None)
+    if diverged := _diverged(row, reference):
+        ours, theirs = diverged
+        return f"unstable: a loss was no number at the last in {ours} of its runs, of {cell.reference} in {theirs}"
     ours, theirs = (_lost(None if each is None else each.losses) for each in (row, reference))
     if all(each is None or each.losses is None or each.losses.n == each.n_without_metric for each in (row, reference)):
         return f"unstable: {ours} of its runs completed without any {comparison.metric}, of {cell.reference} {theirs}"
     unit = "runs" if row.losses is None else row.losses.unit
     return f"unstable: lost {ours} of its {unit} to their own doing, {cell.reference} lost {theirs}"
+
+
+def _diverged(row: Row, reference: Row | None) -> list[str]:
+    """Return of how many runs with a value a loss was no number at the last; nothing where others were lost."""
+    known = [(each.losses, each.n_ok) for each in (row, reference) if each is not None and each.losses is not None]
+    if len(known) < 2 or any(of.n for of, _ in known) or not any(of.n_diverged for of, _ in known):
+        return []
+    return [f"{of.n_diverged} of {n}" for of, n in known]
 
 
 def _lost(losses: Losses | None) -> str:

@@ -366,6 +366,7 @@ def test_a_loss_that_was_not_finite_on_the_way_is_flagged_and_the_run_counts(nam
     row = row_of(compare(runs, {}), "amp_bf16")
 
     assert row.n_ok == 5
+    assert f"diverged: 1 of 5 runs ended with {name} nan or infinite" in row.flags
     assert "2 of 5 runs had non-finite loss" in row.flags
 
 

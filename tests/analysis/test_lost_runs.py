@@ -17,6 +17,7 @@ from hpcml.analysis.exact import p_more, share_interval, sign_flips
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.failure_causes import Cause
+from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
 TEN = [0.9 + seed / 977 for seed in range(10)]
@@ -318,3 +319,100 @@ def test_runs_that_were_read_by_several_rules_stay_apart() -> None:
     ]
 
     assert len(compare(read, {}, LARGE).cells) == 2
+
+
+def diverging(runs: Sequence[RunRecord], name: str = "train_loss", *, of: int | None = None) -> list[RunRecord]:
+    """Return *runs* whose loss *name* ended as nan in the first *of* them, and came down in the others."""
+    ended, came_down = summary(name, None), replace(summary(name, 0.2), first=0.9)
+    n = len(runs) if of is None else of
+    return [replace(one, metrics={**one.metrics, name: ended if at < n else came_down}) for at, one in enumerate(runs)]
+
+
+ALIKE = [value + value / 999 for value in TEN]
+
+
+@pytest.mark.parametrize("name", ["train_loss", "loss_G", "val/nll", "trainLoss", "cross_entropy"])
+def test_an_arm_whose_loss_ended_as_nan_is_not_equivalent_by_a_best_value_from_before(name: str) -> None:
+    row = (
+        compare([*diverging(arm("fp32", TEN), name, of=0), *diverging(arm("tf32", ALIKE), name)], {}, LARGE)
+        .cells[0]
+        .rows[1]
+    )
+
+    assert (row.verdict, row.n_ok) == ("unstable", 10)
+    assert row.flags[0] == f"diverged: 10 of 10 runs ended with {name} nan or infinite"
+    assert row.losses is not None
+    assert (row.losses.n, row.losses.n_diverged) == (0, 10)
+
+
+@pytest.mark.parametrize("ours", [ALIKE, TEN])
+def test_two_arms_that_both_diverged_are_not_alike(ours: list[float]) -> None:
+    rows = compare([*diverging(arm("fp32", TEN)), *diverging(arm("tf32", ours))], {}, LARGE).cells[0].rows
+
+    assert rows[1].verdict == "unstable"
+
+
+def test_an_arm_is_not_equivalent_to_a_reference_that_diverged_and_may_be_better() -> None:
+    reference = diverging(arm("fp32", TEN))
+    alike, above = arm("tf32", ALIKE), arm("tf32", [value + 0.08 + seed / 1e4 for seed, value in enumerate(TEN)])
+
+    verdicts = [
+        compare([*reference, *diverging(of, of=0)], {}, ComparisonRequest(margin=0.01)).cells[0].rows[1].verdict
+        for of in (alike, above)
+    ]
+
+    assert verdicts == ["unstable", "better"]
+
+
+def test_an_arm_that_diverged_may_be_worse_and_its_reference_makes_nobody_worse() -> None:
+    below = [value - 0.3 - seed / 1e4 for seed, value in enumerate(TEN)]
+    worse = compare([*arm("fp32", TEN), *diverging(arm("tf32", below))], {}, LARGE).cells[0].rows[1]
+    excused = compare([*diverging(arm("fp32", TEN)), *arm("tf32", below)], {}, LARGE).cells[0].rows[1]
+
+    assert worse.verdict == "worse by more than the margin"
+    assert excused.verdict == "unstable"
+
+
+def test_a_single_run_of_ten_that_diverged_forbids_what_is_good_and_one_of_both_does_not() -> None:
+    one = compare([*diverging(arm("fp32", TEN), of=0), *diverging(arm("tf32", ALIKE), of=1)], {}, LARGE)
+    each = compare([*diverging(arm("fp32", TEN), of=1), *diverging(arm("tf32", ALIKE), of=1)], {}, LARGE)
+
+    assert [found.cells[0].rows[1].verdict for found in (one, each)] == ["unstable", "equivalent"]
+
+
+@pytest.mark.parametrize("name", ["loss_scale", "grad_norm", "lossless"])
+def test_what_is_no_loss_may_end_as_nan(name: str) -> None:
+    row = compare([*arm("fp32", TEN), *diverging(arm("tf32", ALIKE), name)], {}, LARGE).cells[0].rows[1]
+
+    assert row.verdict == "equivalent"
+
+
+def test_a_loss_that_never_moved_is_asked_about_and_one_that_came_down_is_not() -> None:
+    guessed = replace(summary("train_loss", 2.3026), first=2.3026, min=2.3025, max=2.3031)
+    learnt = replace(summary("train_loss", 0.3), first=2.3026, min=0.3, max=2.3031)
+    still, moved = (
+        [replace(one, metrics={**one.metrics, "train_loss": of}) for one in arm(name, values)]
+        for name, values, of in (("fp32", TEN, guessed), ("tf32", ALIKE, learnt))
+    )
+
+    rows = compare([*still, *moved], {}, LARGE).cells[0].rows
+
+    asked = "train_loss did not move in 10 of 10 runs: was anything learnt?"
+    assert [asked in row.flags for row in rows] == [True, False]
+
+
+@pytest.mark.parametrize(("by", "is_asked"), [("lr", True), ("epochs", False)])
+def test_an_arm_that_ended_long_before_the_other_is_remarked_on(by: str, is_asked: bool) -> None:  # noqa: FBT001
+    def swept(value: str, last_step: int, values: Sequence[float]) -> list[RunRecord]:
+        return [
+            replace(
+                run("fp32", seed, each, uid=f"{value}-{seed}", params={f"workload.args.{by}": value}),
+                metrics={"val_accuracy": replace(summary("val_accuracy", each), last_step=last_step)},
+            )
+            for seed, each in enumerate(values)
+        ]
+
+    cell = compare([*swept("0.1", 100, TEN), *swept("0.5", 30, ALIKE)], {}, replace(LARGE, by=by)).cells[0]
+
+    said = "last_step: 100 (10 runs: 0.1); 30 (10 runs: 0.5): were the shorter ones stopped, or did they break off?"
+    assert (said in cell.remarks) is is_asked

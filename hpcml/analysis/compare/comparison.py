@@ -15,7 +15,14 @@ from dataclasses import dataclass, replace
 from hpcml.analysis.compare.arms import Arm, excluded, reading, sort_runs
 from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells, with_repeats_as_units
 from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference, with_distinct_settings
-from hpcml.analysis.compare.fairness import Differences, clock_remarks, find_allowed, find_differences, order_remarks
+from hpcml.analysis.compare.fairness import (
+    Differences,
+    clock_remarks,
+    early_ends,
+    find_allowed,
+    find_differences,
+    order_remarks,
+)
 from hpcml.analysis.compare.grid import find_resolution, find_scale, find_worst
 from hpcml.analysis.compare.looks import PlannedRows, about, exploratory, seen_arm
 from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_margin, find_target, find_yardstick
@@ -311,7 +318,7 @@ def _build_cell(case: _Case, rows: Sequence[Row], question: Question) -> Cell:
         steady_from_step=case.window.from_step if case.window else None,
         steady_to_step=case.window.to_step if case.window else None,
         rows=tuple(rows),
-        remarks=tuple(_remarks(case, question.reference)),
+        remarks=tuple(_remarks(case, question.reference, by=question.factor.name)),
         confounders=found.differences.forbidding,
         notes=found.differences.noted,
         excluded=tuple(run for arm in case.arms for run in excluded(arm, question.yardstick.metric)),
@@ -334,7 +341,7 @@ def _find_steady(found: JudgedCell, curves: Curves) -> tuple[Window | None, dict
     return window, steady_states(timed, window)
 
 
-def _remarks(case: _Case, reference: str) -> Iterator[str]:
+def _remarks(case: _Case, reference: str, *, by: str) -> Iterator[str]:
     found = case.found
     arm = found.arms.get(reference)
     if arm is None:
@@ -343,6 +350,7 @@ def _remarks(case: _Case, reference: str) -> Iterator[str]:
         yield f"no run of the reference {reference} counts: nothing to subtract"
     elif not arm.has_speed:
         yield f"the reference {reference} is {arm.why_no_speed}: no speed-ups"
+    yield from early_ends(found.differences, by)
     if len(found.arms) > 1:
         yield from order_remarks(found.arms.values())
         yield from clock_remarks(case.arms)

@@ -61,6 +61,8 @@ _WORDS = {
     "cpu": "cpu_model",
 }  # of --allow, for facts with longer names
 
+_LONG_BEFORE = 2  # times
+_COUNTS_STEPS = re.compile(r"epoch|step|iter|batch|accum|budget|updates|rounds|episodes|\bn(um)?_", re.IGNORECASE)
 _PLAIN = {str, int, float, bool, type(None)}  # others are compared as they are written
 _Read = Callable[[RunRecord], object]
 
@@ -104,6 +106,16 @@ def find_differences(
         elif not factor.is_about(key) and key not in _MEASURED:
             noted.append(discrepancy)  # goes with the factor, under another name
     return Differences(forbidding=tuple(forbidding), noted=tuple(noted))
+
+
+def early_ends(differences: Differences, by: str) -> Iterator[str]:
+    """Yield a sentence where some runs have ended long before others, and the name of the factor does not say why."""
+    if _COUNTS_STEPS.search(by):
+        return
+    for each in differences.noted:
+        steps = [int(of.value) for of in each.occurrences if of.value.isdecimal()] if each.key == LAST_STEP else []
+        if steps and max(steps) >= _LONG_BEFORE * min(steps):
+            yield f"{each}: were the shorter ones stopped, or did they break off?"
 
 
 def settings_of(runs: Sequence[RunRecord]) -> list[str]:

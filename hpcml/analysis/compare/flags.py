@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, replicates_flag, with_nonfinite_loss
+from hpcml.analysis.compare.arms import Arm, diverged, replicates_flag, unmoved, with_nonfinite_loss
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup
 from hpcml.analysis.compare.costs import cost_flags, energy_ratio
@@ -59,7 +59,11 @@ def effective(arm: Arm) -> tuple[str, ...]:
 
 def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[str]:
     """Yield the flags about runs that diverged, and values that are equal where other things were to be computed."""
-    if broken := with_nonfinite_loss(arm.ok):
+    if ended := diverged(arm.ok):
+        yield f"diverged: {len(ended)} of {len(arm.ok)} runs ended with {_names(ended)} nan or infinite"
+    if still := unmoved(arm.ok):
+        yield f"{_names(still)} did not move in {len(still)} of {len(arm.ok)} runs: was anything learnt?"
+    if (broken := with_nonfinite_loss(arm.ok)) > len(ended):
         yield f"{broken} of {len(arm.ok)} runs had non-finite loss"
     if found is not None and found.is_identical:
         yield "all values are the reference's, bit for bit: did the two arms really compute different things?"
@@ -70,6 +74,10 @@ def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[
             yield f"{alike} seeds, bit for bit: does the program take its seed?"
         else:
             yield f"{alike} runs, bit for bit: was it measured anew?"
+
+
+def _names(of_runs: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(sorted({name for names in of_runs.values() for name in names})[:_NEAREST])
 
 
 def _doubts(arm: Arm, terms: Terms) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, by_seed, is_own_doing, metric_value, reading
+from hpcml.analysis.compare.arms import Arm, by_seed, diverged, is_own_doing, metric_value, reading
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import claims_of, match
 from hpcml.analysis.exact import p_more, share_interval
@@ -20,6 +20,7 @@ from hpcml.model.comparison import Interval, Losses, Verdict
 from hpcml.model.records import RunRecord
 
 _MOST_LOST = 5  # one of so many runs; with more lost there is no verdict
+_ALIKE: frozenset[Verdict] = frozenset({"identical", "equivalent"})
 GOOD: frozenset[Verdict] = frozenset({"identical", "equivalent", "better", "non-inferior"})
 BAD: frozenset[Verdict] = frozenset({"worse", "worse by more than the margin"})
 
@@ -51,6 +52,7 @@ def find_losses(arm: Arm, reference: Arm | None) -> Losses:
         rate_ci90=share_interval(lost, ended),
         p_more=None if reference is None or reference is arm else _p_more(arm, reference),
         n_elsewhere=sum(not is_own_doing(run) for run in arm.failed),
+        n_diverged=len(diverged(arm.ok)),
     )
 
 
@@ -84,6 +86,10 @@ def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
     Where all that is known of both is that no run reported the metric, nothing is known of how either did.
     Nothing may be said where either arm lost more than one run of five; nothing good of an arm that lost a larger share
     than the reference, and nothing bad of one that lost a smaller share. All that holds for the share of seeds as well.
+
+    A run that has a value and whose loss was no number at the last (`diverged`) counts as lost, too, against what is
+    good of its arm, what is bad of the other, and that both are alike: its value may be from before, and is no result
+    of a training that went to its end. That it is worse may be said.
     """
     if _is_mute(arm) and _is_mute(reference):
         return "inconclusive"
@@ -94,7 +100,21 @@ def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
         more = lost * other_n - other_lost * n
         if (more > 0 and verdict in GOOD) or (more < 0 and verdict in BAD):
             return "unstable"
-    return verdict
+    return "unstable" if _is_forbidden_by_divergence(verdict, arm, reference) else verdict
+
+
+def _is_forbidden_by_divergence(verdict: Verdict, arm: Arm, reference: Arm) -> bool:
+    (lost, n), (other_lost, other_n) = _with_diverged(arm), _with_diverged(reference)
+    more = lost * other_n - other_lost * n
+    is_doubtful, other_is_doubtful = (
+        bool(diverged(each.ok)) and _are_too_many(count)
+        for each, count in ((arm, (lost, n)), (reference, (other_lost, other_n)))
+    )
+    if verdict in GOOD and (is_doubtful or (more > 0 and diverged(arm.ok))):
+        return True
+    if verdict in BAD and (other_is_doubtful or (more < 0 and diverged(reference.ok))):
+        return True
+    return verdict in _ALIKE and other_is_doubtful
 
 
 def lost_words(arm: Arm, reference: Arm) -> str:
@@ -146,6 +166,11 @@ def _are_too_many(count: tuple[int, int]) -> bool:
 def _runs(arm: Arm) -> tuple[int, int]:
     lost = len(lost_runs(arm))
     return lost, lost + len(arm.ok)
+
+
+def _with_diverged(arm: Arm) -> tuple[int, int]:
+    lost, n = _runs(arm)
+    return lost + len(diverged(arm.ok)), n
 
 
 def _seeds(arm: Arm) -> tuple[int, int]:
