@@ -18,11 +18,18 @@ from hpcml.runs.working_directory import is_environment
 
 _MOST_READ = 1 << 20  # bytes of a file that may be a script
 _MOST_LOOKED_AT = 20_000  # entries
+_MOST_REACHED, _MOST_OF_THEM = 100, 4 << 20  # files that a program's words reach, and bytes of them
 _COMPILED = "__pycache__"
+_FILE = re.compile(
+    r"(?<![\w/.-])(?:\./)?((?!/)[\w./-]*\w\.(?:py|sh|bash|R|r|jl|pl|lua|ya?ml|json|toml|ini|cfg|conf|mk|env)|[Mm]akefile)\b"
+)
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+)?import[ \t]+(?P<names>[^\n#]*)", re.MULTILINE
+)
 
 
 def names_folder(words: Sequence[str], cwd: Path, folder: str, but_for: Collection[str]) -> str | None:
-    """Return what names the absolute *folder*: a word of *words*, or a file that one of them is, seen from *cwd*.
+    """Return what names the absolute *folder*: a word of *words*, or a file that they reach (`reached_files`).
 
     What is written with ~ and $HOME counts; the paths *but_for* in it, data and environments that runs share, do not,
     nor what is in a compiled program: with -g that is where it was compiled. None where nothing does.
@@ -38,11 +45,60 @@ def names_folder(words: Sequence[str], cwd: Path, folder: str, but_for: Collecti
     for word in words:
         if named.search(os.fsencode(word)):
             return word
-        with suppress(OSError, ValueError):
-            content = read_whole(cwd / word, most=_MOST_READ)
-            if b"\0" not in content and named.search(content):
-                return word
+    for path, text in reached_files(words, cwd).items():
+        if named.search(text.encode("utf-8", "surrogateescape")):
+            return next((word for word in words if cwd / word == path), os.path.relpath(path, cwd))
     return None
+
+
+def reached_files(words: Sequence[str], cwd: Path) -> dict[Path, str]:
+    """Return the texts of the files that *words* are, seen from *cwd*, and of those that these name in turn.
+
+    Named is a module by its import, and a file of source or of settings by its path from *cwd* or from the folder of
+    the one that names it. Left out are compiled programs, files of more than 1 MiB, and what comes after 100 files or
+    4 MiB.
+    """
+    texts: dict[Path, str] = {}
+    waiting = [cwd / word for word in words]
+    seen = set(waiting)
+    left = _MOST_OF_THEM
+    while waiting and len(texts) < _MOST_REACHED and left > 0:
+        path = waiting.pop(0)
+        with suppress(OSError, ValueError):
+            content = read_whole(path, most=_MOST_READ)
+            if b"\0" in content:
+                continue
+            texts[path] = content.decode("utf-8", "surrogateescape")
+            left -= len(content)
+            for named in _named_in(texts[path], path, cwd):
+                if named not in seen:
+                    seen.add(named)
+                    waiting.append(named)
+    return texts
+
+
+def _named_in(text: str, path: Path, cwd: Path) -> Iterator[Path]:
+    """Yield the files beside *path*, or below *cwd*, that *text* names or imports; they may be none."""
+    folders = list(dict.fromkeys((path.parent, cwd)))
+    names = dict.fromkeys(_FILE.findall(text))
+    if path.suffix == ".py":
+        for found in _IMPORT.finditer(text):
+            yield from _modules(found, path, folders)
+    for name in names:
+        yield from (folder / name for folder in folders)
+
+
+def _modules(found: re.Match[str], path: Path, folders: Sequence[Path]) -> Iterator[Path]:
+    """Yield where the modules lie that an import imports: ``import a, b.c`` or ``from .a import b, c``."""
+    level = len(found["dots"] or "")
+    start = [path.parents[level - 1]] if 0 < level <= len(path.parents) else folders
+    parts = [each.strip(" ()").partition(" ")[0] for each in found["names"].split(",")]
+    module = found["module"]
+    dotted = parts if module is None else [module, *(f"{module}.{part}" for part in parts)]
+    for each in dotted:
+        below = each.strip(".").replace(".", "/")
+        for folder in start if below else ():
+            yield from (folder / f"{below}.py", folder / below / "__init__.py")
 
 
 def is_inside(pid: int, folder: str, but_for: Path) -> bool:

@@ -382,10 +382,40 @@ def test_several_runs_that_leave_their_copies_for_the_folder_itself_are_warned_a
         return list(warnings(planned_for(mine, *words), places))
 
     assert lines("workload.command=bash job.sh") == []
-    found = lines("-m", "seed=1,2", "workload.command=bash job.sh")
+    found = [line for line in lines("-m", "seed=1,2", "workload.command=bash job.sh") if f"{mine} itself" in line]
     assert [line.partition(": ")[0] for line in found] == (
         [f"job.sh names {mine} itself, of which each run has a copy"] if is_named else []
     )
+
+
+@pytest.mark.parametrize("importing", ["import settings", "from settings import ROOT", "import os, settings"])
+def test_a_module_that_names_the_folder_itself_is_warned_about_as_a_word_is(
+    places: Places, tmp_path: Path, importing: str
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "settings.py").write_text(f'ROOT = "{mine}"\n')
+    (mine / "train.py").write_text(f"{importing}\n")
+    (mine / "unused.py").write_text(f'ROOT = "{mine}"\n')
+
+    (line,) = warnings(planned_for(mine, "-m", "seed=1,2", "workload.command=python train.py"), places)
+
+    assert line.startswith(f"settings.py names {mine} itself, of which each run has a copy")
+
+
+def test_several_runs_that_write_to_one_place_outside_are_warned_about_before_they_queue(
+    places: Places, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "train.py").write_text('import torch\n\ntorch.save({}, "/scratch/me/last.pt")\n')
+
+    def lines(*words: str) -> list[str]:
+        return list(warnings(planned_for(mine, *words), places))
+
+    assert lines("workload.command=python train.py") == []
+    (line,) = lines("-m", "seed=1,2", "workload.command=python train.py")
+    assert line.startswith("train.py, line 3, writes to or works in /scratch/me/last.pt, which all 2 runs share")
 
 
 def test_a_run_starts_in_the_users_home_itself_and_several_do_not(

@@ -17,6 +17,7 @@ from hpcml.commands.submit.code_store import File
 from hpcml.commands.submit.import_paths import Interpreters
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.provenance import Code, describe_code
+from hpcml.commands.submit.shared_places import shared_places
 from hpcml.commands.submit.startable import named_files
 from hpcml.commands.submit.work_tree import MOST_BYTES, WorkTree, beside, git, is_everything, read_work_tree, top_of
 from hpcml.errors import ConfigError, why_not
@@ -29,6 +30,7 @@ from hpcml.runs.private import FOLDER, make_folder
 
 _SUBMODULE = b"160000 "
 _MOST_SHOWN = 80  # characters of a command
+_MOST_PLACES = 4  # that a line names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +226,7 @@ def warnings(planned: Sequence[Planned], places: Places) -> Iterator[str]:
             "workload.cwd) to give each run a copy of its own"
         )
     yield from _leaving_their_copies(planned, places)
+    yield from _sharing_places(planned)
 
 
 def _leaving_their_copies(planned: Sequence[Planned], places: Places) -> Iterator[str]:
@@ -250,6 +253,30 @@ def _leaving_their_copies(planned: Sequence[Planned], places: Places) -> Iterato
                 f"{named[:_MOST_SHOWN]} names {top} itself, of which each run has a copy: what is written there, all "
                 f"{runs[top]} runs share, and what is read there is not what was submitted: name places relative to "
                 "the folder that it starts in"
+            )
+
+
+def _sharing_places(planned: Sequence[Planned]) -> Iterator[str]:
+    """Yield a line for the places outside of their copies to which several runs say that they write."""
+    of_command: dict[tuple[str, str], list[Planned]] = {}
+    for item in planned:
+        if item.run.workload.command is not None and _mode_of(item) is not Snapshot.none and not item.wants_image:
+            of_command.setdefault((item.run.workload.command, item.plan.cwd), []).append(item)
+    for items in of_command.values():
+        first, n = items[0], len(items)
+        if n == 1:
+            continue
+        top = top_of(first.code_folder) or first.code_folder
+        set_for_it = {name: value for name, value in first.plan.environment.items() if value is not None}
+        environ = {**os.environ, **set_for_it}
+        found = shared_places(first.plan.argv, Path(first.plan.cwd), Path(os.path.realpath(top)), environ)
+        if found:
+            one = found[0]
+            others = f" (and {', '.join(each.place for each in found[1:_MOST_PLACES])})" if found[1:] else ""
+            yield (
+                f"{one.file}, line {one.line}, writes to or works in {one.place}{others}, which all {n} runs share: "
+                "what one leaves there the next one finds: name a place relative to the folder that it starts in, or "
+                "below $HPCML_RUN_DIR"
             )
 
 

@@ -1,0 +1,309 @@
+"""What a Python program says that it writes to, by absolute places and places in a home.
+
+Names are followed through assignments, defaults of arguments and settings, and modules of the program, and no further:
+a place with a part that is not known here may be each run's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_NOBODYS = re.compile(r"/(?:dev/(?!shm/)|proc/|sys/|usr/|etc/|bin/|sbin/|lib\w*/|opt/|run/|nix/)")
+_PLACE = re.compile(r"(?:~|\$HOME|\$\{HOME\})(?=/|$)|/(?=[\w.])")
+_DATABASE = re.compile(r"^(?:sqlite|duckdb)(?:\+\w+)?://")
+_WRITES = re.compile(
+    r"^_*(?:(?:torch|np|numpy|do|maybe|async)_)?(?:save|dump|write|export|store|append|persist)|_(?:save|dump|write)$|"
+    r"^to_(?:csv|parquet|pickle|json|hdf|sql|excel|feather|disk|file)$|imwrite|imsave|savefig|savez|savetxt|"
+    r"^(?:chdir|connect|SummaryWriter|FileWriter|\w*FileHandler|CSVLogger|TensorBoard\w*|\w*Checkpoint\w*|"
+    r"BackupAndRestore|FileLock|SoftFileLock|Memory|memmap|touch)$|checkpoint_to$"
+)
+_INTO = frozenset({"copy", "copy2", "copyfile", "copytree", "move", "rename", "replace", "symlink"})  # their last one
+_ARGUMENT_WRITES = re.compile(
+    r"^(?:out(?:put)?|log|logging|save|checkpoint|ckpt|results?|work|run|exp(?:eriment)?|default_root)_?(?:dir|path|file|folder)"
+    r"\w*$|^(?:dirpath|logdir|workdir|storage|out|output)$"
+)
+_READS = re.compile(r"load|read|restore|resume|from_|^get|exist|is_?file|is_?dir|glob|list|print|info|debug|warn|join")
+_OPENS = frozenset({"open", "File", "fopen", "gzopen"})
+_MADE = frozenset({"makedirs", "mkdir"})
+_OF_OUTPUTS = re.compile(r"out|log|ckpt|checkpoint|result|save|model|exp|run|tmp", re.IGNORECASE)
+_SAME = frozenset({"Path", "PurePath", "str", "abspath", "realpath", "fspath", "expanduser", "expandvars", "resolve"})
+_SAME_TOO = frozenset({"absolute", "resolve", "expanduser", "normpath", "as_posix", "rstrip", "strip"})
+_MEANT = {"home": "~", "gettempdir": "/tmp"}  # noqa: S108 - where programs go
+OF_SHELLS = frozenset({"PWD", "OLDPWD"})  # another one in a run
+_DEFINES = frozenset({"add_argument", "option", "Option", "DEFINE_string", "add_option", "argument"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceInPython:
+    """A place that a line of a file writes to."""
+
+    path: Path
+    line: int
+    place: str
+
+
+def place_in(text: str, *, most_general: bool = False) -> str | None:
+    """Return the place outside of any run's folder that *text* is, with ~ for a home; None where it is none.
+
+    *most_general*: the home itself, and the root of a file system, count too.
+
+    >>> place_in("/tmp/model.pt"), place_in("$HOME/out"), place_in("sqlite:////tmp/a.db"), place_in("out/a.pt")
+    ('/tmp/model.pt', '~/out', '/tmp/a.db', None)
+    >>> place_in("/dev/null"), place_in("~"), place_in("~", most_general=True)
+    (None, None, '~')
+    """
+    if _DATABASE.match(text):
+        text = _DATABASE.sub("", text).removeprefix("/")
+    if (found := _PLACE.match(text)) is None or "\n" in text or _NOBODYS.match(text):
+        return None
+    place = ("~" if found.end() > 1 else "") + text[found.end() :] if found[0] != "/" else text
+    place = text if found[0] in ("/", "~") else place
+    is_general = place.rstrip("/") in ("~", "") or place.count("/") < (1 if place.startswith("~") else 2)
+    return None if is_general and not most_general else place
+
+
+def of_files(
+    texts: Mapping[Path, str], *, options: Mapping[str, str], given: Collection[str], environ: Mapping[str, str]
+) -> list[PlaceInPython]:
+    """Return what the Python files among *texts* write to.
+
+    *options* are settings of the program's own files that are places; *given* are names that the command line sets, of
+    which no default counts.
+    """
+    trees: dict[Path, ast.Module] = {}
+    for path, text in texts.items():
+        if path.suffix == ".py":
+            try:
+                trees[path] = ast.parse(text)
+            except (SyntaxError, ValueError, RecursionError):
+                continue  # of another Python: nothing is said of it
+    shared = {key: place for key, place in options.items() if key not in given}
+    reading = _Reading(shared=shared, given=frozenset(given), environ=environ)
+    for tree in (*trees.values(), *trees.values()):  # once more, for names of modules that came later
+        reading.names_of(tree)
+    return [
+        PlaceInPython(path=path, line=line, place=place)
+        for path, tree in trees.items()
+        for line, place in reading.writes(tree)
+    ]
+
+
+_Names = dict[str, str | None]  # None: it is not known what it is
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What is known of names while modules are read: of attributes, keys and settings by their last name alone."""
+
+    shared: dict[str, str]
+    given: frozenset[str]
+    environ: Mapping[str, str]
+    exported: _Names = field(default_factory=dict)  # what modules define, for others that import it
+
+    def names_of(self, tree: ast.Module) -> None:
+        names: _Names = {}
+        for node in _outside_of_functions(tree):
+            self._note(node, names)
+        for node in ast.walk(tree):
+            self._note_settings(node, names)
+        self.exported |= names
+
+    def writes(self, tree: ast.Module) -> Iterator[tuple[int, str]]:
+        names: _Names = {}
+        for node in _outside_of_functions(tree):
+            self._note(node, names)
+        names = {}
+        for node in _outside_of_functions(tree):  # as it stands there
+            yield from self._written(node, [names])
+            self._note(node, names)
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                yield from self._of_function(function, names)
+
+    def _of_function(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, of_module: _Names
+    ) -> Iterator[tuple[int, str]]:
+        own: _Names = {}
+        arguments = function.args
+        plain = [*arguments.posonlyargs, *arguments.args]
+        defaults = dict(zip(reversed([each.arg for each in plain]), reversed(arguments.defaults), strict=False))
+        defaults |= {
+            each.arg: default
+            for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if default is not None
+        }
+        for each in (*plain, *arguments.kwonlyargs):
+            told = self._place(defaults[each.arg], [of_module]) if each.arg in defaults else None
+            own[each.arg] = told or self.shared.get(each.arg)
+        for body in function.body if isinstance(function.body, list) else [function.body]:
+            for node in _within(body):
+                yield from self._written(node, [own, of_module])
+                self._note(node, own, [own, of_module])
+
+    def _note(self, node: ast.AST, names: _Names, scopes: list[_Names] | None = None) -> None:
+        """Note what an assignment makes of a name."""
+        scopes = [names] if scopes is None else scopes
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            targets, value = [node.target], node.value
+        else:
+            return
+        for target in targets:
+            if isinstance(target, ast.Name):
+                names[target.id] = self._place(value, scopes)
+            elif isinstance(target, ast.Attribute) and (place := self._place(value, scopes)) is not None:
+                self.shared.setdefault(target.attr, place)
+
+    def _note_settings(self, node: ast.AST, names: _Names) -> None:
+        """Note defaults of arguments, fields of classes and keys of dictionaries."""
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.AnnAssign | ast.Assign):
+                    target = each.target if isinstance(each, ast.AnnAssign) else each.targets[0]
+                    if isinstance(target, ast.Name) and each.value is not None:
+                        self._note_setting(target.id, each.value, names)
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    self._note_setting(key.value, value, names)
+        elif isinstance(node, ast.Call) and _called(node) in _DEFINES:
+            self._note_default(node, names)
+
+    def _note_default(self, node: ast.Call, names: _Names) -> None:
+        """Note the default of ``add_argument("--out", default=...)``, and of what is alike."""
+        said = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        value = next((each.value for each in node.keywords if each.arg == "default"), None)
+        if value is None and _called(node) == "DEFINE_string" and len(node.args) > 1:
+            value, said = node.args[1], said[:1]
+        longest = max(said, key=lambda word: (word.startswith("--"), len(word)), default=None)
+        if value is not None and longest is not None:
+            self._note_setting(longest.lstrip("-").replace("-", "_"), value, names)
+
+    def _note_setting(self, name: str, value: ast.expr, names: _Names) -> None:
+        if name not in self.given and (place := self._place(value, [names])) is not None:
+            self.shared.setdefault(name, place)
+
+    def _place(self, node: ast.expr, scopes: list[_Names]) -> str | None:
+        """Return the place that an expression is; None where it is none, or not known."""
+        text = self._text(node, scopes)
+        return None if text is None else place_in(text, most_general=True)
+
+    def _text(self, node: ast.expr, scopes: list[_Names]) -> str | None:  # noqa: PLR0911 - one for each kind
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else None
+        if isinstance(node, ast.Name):
+            known = next((scope for scope in scopes if node.id in scope), self.exported)
+            return known.get(node.id)
+        if isinstance(node, ast.JoinedStr):
+            return self._joined(node, scopes)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Div):
+            left, right = self._text(node.left, scopes), self._text(node.right, scopes)
+            if left is None or right is None:
+                return None
+            return left + right if isinstance(node.op, ast.Add) else os.path.join(left, right)  # noqa: PTH118
+        if isinstance(node, ast.BoolOp):
+            return next(filter(None, (self._place(each, scopes) for each in node.values)), None)
+        if isinstance(node, ast.Attribute):
+            if node.attr == "parent" and (above := self._text(node.value, scopes)) is not None:
+                return os.path.dirname(above)  # noqa: PTH120
+            return self.shared.get(node.attr) or self.exported.get(node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            key = str(node.slice.value)
+            return self._variable(key) if _ends_in(node.value, "environ") else self.shared.get(key)
+        return self._of_call(node, scopes) if isinstance(node, ast.Call) else None
+
+    def _joined(self, node: ast.JoinedStr, scopes: list[_Names]) -> str | None:
+        parts = [
+            self._text(each.value if isinstance(each, ast.FormattedValue) else each, scopes) for each in node.values
+        ]
+        return None if None in parts else "".join(filter(None, parts))
+
+    def _of_call(self, node: ast.Call, scopes: list[_Names]) -> str | None:
+        name = _called(node)
+        of = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if name in _MEANT:
+            return _MEANT[name]
+        if name == "getenv" or (name == "get" and _ends_in(of, "environ")):
+            told = self._text(node.args[0], scopes) if node.args else None
+            value = None if told is None else self._variable(told)
+            return self._text(node.args[1], scopes) if value is None and len(node.args) > 1 else value
+        if name in ("join", "joinpath") or (name in _SAME and node.args):
+            first = [] if of is None or name in _SAME or _ends_in(of, "path") else [of]
+            parts = [self._text(each, scopes) for each in (*first, *node.args)]
+            known = [part for part in parts if part is not None]
+            return os.path.join(*known) if known and len(known) == len(parts) else None  # noqa: PTH118
+        if of is not None and name in _SAME_TOO:
+            return self._text(of, scopes)
+        if name == "dirname" and node.args and (below := self._text(node.args[0], scopes)) is not None:
+            return os.path.dirname(below)  # noqa: PTH120
+        return None
+
+    def _variable(self, name: str) -> str | None:
+        return "~" if name == "HOME" else None if name in OF_SHELLS else self.environ.get(name)
+
+    def _written(self, node: ast.AST, scopes: list[_Names]) -> Iterator[tuple[int, str]]:
+        if not isinstance(node, ast.Call):
+            return
+        for each in self._targets(node):
+            text = self._text(each, scopes)
+            place = None if text is None else place_in(text)
+            if place is not None and (_called(node) not in _MADE or _OF_OUTPUTS.search(place)):
+                yield node.lineno, place
+
+    def _targets(self, node: ast.Call) -> Iterator[ast.expr]:
+        """Yield the arguments of a call that say where it writes."""
+        name = _called(node)
+        of = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if name in _OPENS:
+            mode = next((each.value for each in node.keywords if each.arg == "mode"), None)
+            said = [*node.args[:2], *([mode] if mode is not None else [])]
+            modes = [each.value for each in said if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            if any(re.fullmatch(r"[rbt]*[wax+][wabt+]*", each) for each in modes):
+                yield from [*node.args[:1], *([of] if of is not None else [])]
+            elif _ends_in(of, "shelve") or _ends_in(of, "dbm"):
+                yield from node.args[:1]
+            return
+        if name in _MADE:
+            yield from [*node.args[:1], *([of] if of is not None else [])]
+        elif name in _INTO:
+            yield from node.args[1:2] or node.args[:1]
+        elif _WRITES.search(name):
+            yield from [*node.args, *(each.value for each in node.keywords)]
+            if of is not None and re.match("write|touch", name):
+                yield of
+            return
+        if _READS.search(name) is None and name not in _DEFINES:
+            yield from (each.value for each in node.keywords if each.arg and _ARGUMENT_WRITES.match(each.arg))
+            if name == "basicConfig":
+                yield from (each.value for each in node.keywords if each.arg == "filename")
+
+
+def _called(node: ast.Call) -> str:
+    function = node.func
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+
+
+def _ends_in(node: ast.expr | None, name: str) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr == name) or (isinstance(node, ast.Name) and node.id == name)
+
+
+def _outside_of_functions(tree: ast.Module) -> Iterator[ast.AST]:
+    for node in tree.body:
+        yield from _within(node)
+
+
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield *node* and what is in it, in the order of the text, but for functions; a call comes before its target."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _within(child)
+    yield node

@@ -1,0 +1,145 @@
+"""Places outside of a run's copy that a program's own text says it writes to: all runs of a sweep share them.
+
+What is not said in so many words is not found: a place that depends on a variable may be each run's own, and counts as
+such. `python_places` reads Python; here are shells, settings, and languages in which a line tells.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from hpcml.commands.submit import python_places
+from hpcml.commands.submit.python_places import OF_SHELLS, PlaceInPython, place_in
+from hpcml.runs.original import reached_files
+
+_SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
+_SHELL = (".sh", ".bash", ".zsh", ".mk", ".slurm", ".pbs", ".sbatch")
+_SETTING = re.compile(r"""^[\s{,]*["']?([\w.-]+)["']?\s*[:=]\s*(["']?)([^"'#,]+?)\2\s*(?:[,}#].*)?$""")
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_SET = re.compile(r"""(?:^|[;&]|\bexport |\breadonly )\s*(\w+)[:?]?=\s*(["']?)(\S*?)\2(?=$|[\s;&])""")
+_DEFAULT = re.compile(r"\$\{(\w+):?[-=]([^}]*)\}")
+_WORD = r"""["']?((?:~|/)[^\s"';|&<>()]+)["']?"""
+_SHELL_WRITES = (
+    re.compile(rf"(?<![<&])>>?\s*{_WORD}"),
+    re.compile(rf"\btee\s+(?:-\w+\s+)*{_WORD}"),
+    re.compile(rf"\b(?:cp|mv|rsync|touch)\s(?:.*\s)?{_WORD}\s*(?:$|[;&|])"),
+    re.compile(rf"(?:^|[;&|(])\s*cd\s+{_WORD}"),
+    re.compile(rf"\s--?[\w-]*(?:out|save|log|ckpt|checkpoint|result)[\w-]*[= ]\s*{_WORD}", re.IGNORECASE),
+)
+_QUOTED = re.compile(r"""(["'])((?:~|/)[^"'%{}$]*)\1""")
+_ASSIGNED = re.compile(
+    r"""(?:#\s*define\s+|(?:^|[\s*]))([A-Za-z][\w.]*)(?:\[\w*\])?\s*(?:<-|:?=|\s)\s*(["'])((?:~|/)[^"'%{}$]*)\2\s*[;,]?\s*(?:[#!/].*)?$"""
+)
+_LINE_WRITES = re.compile(
+    r"""fopen\s*\([^)]*["'][wa]b?\+?["']|\bopen\s*\(?.*(?:["']\+?>{1,2}|["'][wa]b?\+?["']|replace|O_CREAT|O_WRONLY|O_RDWR)|
+    ofstream|saveRDS|\bsave\w*\s*\(|\bwrite[\w.]*\s*\(|\bsink\s*\(|ggsave|\b(?:pdf|png|svg)\s*\(|setwd|\bchdir|
+    \bdbConnect|sqlite3?_open|CSV\.write|jldopen|File::create|os\.Create|WriteFile|to_csv""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_REST_COMMENTED = re.compile(r"\s//.*")
+_COMMENTED = re.compile(r"\s*(?://|#(?!\s*define)|!|--|\*|%)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPlace:
+    """A place that a line of a program's file writes to."""
+
+    file: str
+    line: int
+    place: str
+
+
+def shared_places(words: Sequence[str], cwd: Path, top: Path, environ: Mapping[str, str]) -> list[SharedPlace]:
+    """Return where the program of *words*, started in *cwd*, says that it writes outside of the tree *top*, in order.
+
+    What a word sets is not what the program sets by default: of ``--out X`` its default is left out.
+    """
+    texts = reached_files(words, cwd)
+    options = {key: place for path, text in texts.items() if path.suffix in _SETTINGS for key, place in _settings(text)}
+    names = {re.split("=", word.lstrip("-+"), maxsplit=1)[0].replace("-", "_") for word in words}
+    found = python_places.of_files(texts, options=options, given=names, environ=environ)
+    shells = [("the command", word) for word in words if re.search(r"\s", word)]
+    for path, text in texts.items():
+        name = os.path.relpath(path, cwd)
+        if (
+            path.suffix in _SHELL
+            or text.startswith(("#!/bin/bash", "#!/bin/sh", "#!/usr/bin/env bash"))
+            or _is_make(path)
+        ):
+            shells.append((name, text))
+        elif path.suffix not in (*_SETTINGS, ".py", ".md", ".txt", ".rst", ".ipynb", ".csv"):
+            found += [PlaceInPython(path=path, line=line, place=place) for line, place in _by_line(text)]
+    places = [SharedPlace(file=os.path.relpath(each.path, cwd), line=each.line, place=each.place) for each in found] + [
+        SharedPlace(file=name, line=line, place=place)
+        for name, text in shells
+        for line, place in _of_shell(text, environ)
+    ]
+    return _outside(places, top)
+
+
+def _outside(places: Sequence[SharedPlace], top: Path) -> list[SharedPlace]:
+    kept: dict[str, SharedPlace] = {}
+    for each in places:
+        meant = Path(os.path.expanduser(each.place))  # noqa: PTH111 - of ~ that is nobody's, too
+        if not meant.is_relative_to(top):
+            kept.setdefault(os.path.normpath(meant), each)
+    return [each for path, each in kept.items() if not any(other.startswith(path + os.sep) for other in kept)]
+
+
+def _is_make(path: Path) -> bool:
+    return PurePath(path).name.lower() in ("makefile", "gnumakefile")
+
+
+def _settings(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        if (found := _SETTING.match(line)) and (place := place_in(found[3])) is not None:
+            yield found[1].rpartition(".")[2].replace("-", "_"), place
+
+
+def _of_shell(text: str, environ: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Yield what lines of a shell's script write to, with variables that the script or the environment has set."""
+    known: dict[str, str | None] = {"HOME": "~", **dict.fromkeys(OF_SHELLS)}
+
+    def expanded(part: str) -> str:
+        part = _DEFAULT.sub(lambda of: known.get(of[1]) or environ.get(of[1]) or of[2], part)
+        return _VARIABLE.sub(lambda of: _value(of[1] or of[2]) or of[0], part)
+
+    def _value(name: str) -> str | None:
+        value = known[name] if name in known else environ.get(name)
+        return value if value is not None and place_in(value, most_general=True) is not None else None
+
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = _COMMENT.sub("", raw)
+        for name, _, value in _SET.findall(line):
+            known[name] = expanded(value)
+        told = expanded(line)
+        for pattern in _SHELL_WRITES:
+            for found in pattern.finditer(told):
+                place = place_in(found[1])
+                if place is not None and "$" not in place and "`" not in place and "*" not in place:
+                    yield number, place
+
+
+def _by_line(text: str) -> Iterator[tuple[int, str]]:
+    """Yield what lines write to in which a place, or a name for one, stands beside what writes."""
+    known: dict[str, str] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = _REST_COMMENTED.sub("", raw)
+        if _COMMENTED.match(line):
+            continue
+        if (found := _ASSIGNED.search(line)) and (place := place_in(found[3])) is not None:
+            known[found[1]] = place
+            continue
+        if _LINE_WRITES.search(line) is None:
+            continue
+        for found in _QUOTED.finditer(line):
+            if (place := place_in(found[2])) is not None:
+                yield number, place
+        for word in re.findall(r"[A-Za-z][\w.]*", line):
+            if word in known:
+                yield number, known[word]

@@ -1,0 +1,91 @@
+"""Places that all runs of a sweep would write to, found in what their program says before it is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcml.commands.submit.shared_places import shared_places
+
+_PARSED = "import argparse\np = argparse.ArgumentParser()\n"
+
+SHARED = {
+    "a home": "from pathlib import Path\nck = Path.home() / '.cache' / 'last.json'\nck.write_text('')\n",
+    "a default": f"{_PARSED}p.add_argument('--ckpt', default='/tmp/m.pkl')\na = p.parse_args()\nopen(a.ckpt, 'wb')\n",
+    "a join": "import os\nD = os.path.expanduser('~/runs')\ndef f(m):\n    m.save(os.path.join(D, 'm.pt'))\n",
+    "a field": "class C:\n    out: str = '/scratch/me'\ndef f(c, df):\n    df.to_csv(c.out + '/a.csv')\n",
+    "a setting": "import yaml\nc = yaml.safe_load(open('config.yaml'))\nnp.save(c['output_dir'] + '/w.npy', w)\n",
+    "a module's": "import places\ntorch.save(m, places.CKPT)\n",
+    "a variable's": "import os\nopen(os.environ['RESULTS'] + '/log.txt', 'a')\n",
+    "a folder's": "import os\nos.chdir('/scratch/me/work')\n",
+    "a database": "import optuna\noptuna.create_study(storage='sqlite:////scratch/me/s.db')\n",
+    "a parameter's": "def save(m, path='/tmp/m.pt'):\n    pickle.dump(m, open(path, 'wb'))\n",
+    "a keyword": "trainer = Trainer(default_root_dir='/scratch/me/lit')\n",
+    "a temporary folder": "import tempfile, os\nopen(os.path.join(tempfile.gettempdir(), 'x.lock'), 'w')\n",
+}
+OWN = {
+    "relative": "open('out.txt', 'w')\n",
+    "read": "import torch\ntorch.load('/data/weights/m.pt')\nopen('/data/x.csv')\nopen('~/x', 'rb')\n",
+    "each its own": "torch.save(m, f'/scratch/me/{args.seed}-{args.lr}.pt')\n",
+    "beside its file": "import os\nopen(os.path.join(os.path.dirname(__file__), 'a.pt'), 'w')\n",
+    "nobody's": "open('/dev/null', 'w')\nopen('/dev/stderr', 'w')\n",
+    "made anew": "import os\nout = '/scratch/me'\nout = os.path.join(out, str(seed))\nopen(out + '/a', 'w')\n",
+    "data": "datasets.MNIST('~/data', download=True)\nos.makedirs('/scratch/me/data', exist_ok=True)\n",
+    "a parameter": "path = '/data/x.csv'\ndef save(m, path):\n    torch.save(m, path)\n",
+    "the run's": "import os\nopen(os.environ['HPCML_RUN_DIR'] + '/x', 'w')\n",
+    "told": f"{_PARSED}p.add_argument('--out', default='/tmp/m')\na = p.parse_args()\nopen(a.out, 'w')\n",
+    "no Python of ours": "print 'x'\nopen('/tmp/m.pkl', 'w')\n",
+}
+
+
+def found(folder: Path, name: str, text: str, *words: str, files: dict[str, str] | None = None) -> list[str]:
+    for each, content in {name: text, **(files or {})}.items():
+        (folder / each).write_text(content)
+    starts = {"py": "python", "sh": "bash", "R": "Rscript"}
+    environ = {"RESULTS": "/scratch/me/results", "HOME": "/home/me", "PWD": "/scratch/me"}
+    return [
+        each.place
+        for each in shared_places([starts.get(name.rpartition(".")[2], "run"), name, *words], folder, folder, environ)
+    ]
+
+
+@pytest.mark.parametrize("text", SHARED.values(), ids=SHARED.keys())
+def test_a_place_that_all_runs_of_a_program_write_to_is_found(tmp_path: Path, text: str) -> None:
+    files = {"config.yaml": "output_dir: /scratch/me/yaml  # here\n", "places.py": "CKPT = '/scratch/me/c.pt'\n"}
+
+    assert len(found(tmp_path, "train.py", text, files=files)) == 1
+
+
+@pytest.mark.parametrize("text", OWN.values(), ids=OWN.keys())
+def test_what_is_each_runs_own_or_only_read_is_not_named(tmp_path: Path, text: str) -> None:
+    assert found(tmp_path, "train.py", text, "--out", "here") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "places"),
+    [
+        ("job.sh", "OUT=$HOME/res\nmkdir -p $OUT\n./sim >> $OUT/log.txt\n", ["~/res/log.txt"]),
+        ("job.sh", "OUT=${OUT:-/scratch/me/o}\n./sim | tee -a $OUT/log\n", ["/scratch/me/o/log"]),
+        ("job.sh", "cp model.pt $RESULTS/model.pt\n", ["/scratch/me/results/model.pt"]),
+        ("job.sh", "cd /scratch/me/work\n./sim\n", ["/scratch/me/work"]),
+        ("job.sh", "./sim --output-dir=/scratch/me/o\n", ["/scratch/me/o"]),
+        ("job.sh", "./sim > /scratch/me/$1.log 2> /dev/null\ncd $PWD\nmv data/a/* data/b/\n", []),
+        ("job.sh", "# cd /scratch/me\ncd $(mktemp -d)\n./sim > out.log\n", []),
+        ("fit.R", 'out <- "~/res/fit.rds"\nsaveRDS(m, out)\n', ["~/res/fit.rds"]),
+        ("fit.R", 'd <- read.csv("/data/a.csv")\nsaveRDS(m, "fit.rds")\n', []),
+        ("sim.c", '#define LOG "/tmp/sim.log"\nFILE *f = fopen(LOG, "a");\n', ["/tmp/sim.log"]),  # noqa: S108
+        ("sim.c", 'FILE *f = fopen("/data/in.dat", "r"); // fopen("/tmp/x", "w")\n', []),
+        ("sim.f90", "open(unit=10, file='/tmp/sim.dat', status='replace')\n", ["/tmp/sim.dat"]),  # noqa: S108
+    ],
+)
+def test_shells_and_languages_in_which_a_line_tells_are_read(
+    tmp_path: Path, name: str, text: str, places: list[str]
+) -> None:
+    assert found(tmp_path, name, text) == places
+
+
+def test_code_behind_a_flag_of_the_shell_is_read(tmp_path: Path) -> None:
+    (one,) = shared_places(["bash", "-c", "./sim > ~/res/log.txt"], tmp_path, tmp_path, {})
+
+    assert (one.file, one.line, one.place) == ("the command", 1, "~/res/log.txt")
