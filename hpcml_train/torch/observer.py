@@ -17,11 +17,12 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Set, Tuple
 
 import torch
 
 from hpcml_train.torch import fingerprint, float32, nested, samples, switches, traces
+from hpcml_train.torch.arithmetic_kinds import Kind, Kinds
 from hpcml_train.torch.layers import LayerHooks, quiet
 
 _SHARE = 0.001  # of the time since the start, which observing may take beyond the first window
@@ -30,6 +31,7 @@ _LARGEST_BYTES = 1 << 28  # of a trace: a window of more is given up
 _TRIES = 5  # windows in which something was compiled, or made as nested tensors are, one after the other
 _NESTED = "the program makes nested tensors, at which torch's execution trace crashes"
 _DEEPEST = 4  # steps of one optimizer in each other: of a class, its base, and so on
+_MOST_KINDS = 6  # of steps that get a window for being of a new kind, whatever time it takes
 _LEAD_LOST = 8  # steps of other optimizers without one of the leading one's
 _TRACED_BY_ENVIRONMENT = "ENABLE_PYTORCH_EXECUTION_TRACE"
 
@@ -69,6 +71,9 @@ class Observer:
         self._steps = self._windows = self._tries = 0
         self._next_step = 1
         self._last_step: Optional[int] = None
+        self._kinds = Kinds()
+        self._kind: Optional[Kind] = None  # of the last step
+        self._watched: Set[Kind] = set()  # kinds of steps of which a window was taken
         self._taken: List[_Taken] = []
         self._hooks: Optional[LayerHooks] = None  # of the open window
         self._compiled_before = 0
@@ -96,6 +101,7 @@ class Observer:
             optimizer.register_optimizer_step_pre_hook(self.steps)
             optimizer.register_optimizer_step_post_hook(self.stepped)
         self._is_on = True
+        self._kinds.watch()
         os.register_at_fork(before=self._pause, after_in_child=self._forget)
         _give_way_to_others(self)
         nested.before_a_program_makes_one(lambda: self.give_way(_NESTED))
@@ -200,6 +206,7 @@ class Observer:
             self._has_said_hello = True
             self._report.event("precision_observer", **self._hello)
         self._steps += 1
+        self._kind = self._kinds.of_step(optimizer)
         if self._hooks is not None:
             self._take_window(optimizer, now)
         elif self._steps > 1:
@@ -216,6 +223,8 @@ class Observer:
             return self._steps >= self._next_step
         if self._is_brief:
             return False
+        if self._kind not in self._watched and len(self._watched) < _MOST_KINDS:
+            return True
         is_last = self._last_step is not None and self._steps == self._last_step - 1
         return (is_last or self._steps >= self._next_step) and self._may_spend(self._last_s)
 
@@ -294,6 +303,8 @@ class Observer:
             _Taken(hooks.path, size_bytes, details, hooks.samples, hooks.likenesses, hooks.leave, unknown, late_s)
         )
         self._windows += 1
+        if self._kind is not None:
+            self._watched.add(self._kind)
         self._tries = 0
         self._next_step = 2 * self._steps
 
@@ -373,6 +384,7 @@ class Observer:
 
     def _end(self) -> None:
         self._is_on = False
+        self._kinds.end()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

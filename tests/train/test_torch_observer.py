@@ -232,6 +232,70 @@ def test_a_change_in_the_middle_is_told_with_its_steps(monkeypatch: pytest.Monke
     assert told.word("amp_bf16") == "mixed(67 % fp32: from step 5, 33 % bf16: until step 2)"
 
 
+def test_steps_that_enter_another_autocast_get_a_window_at_once() -> None:
+    loss, steps = _changing(lambda step: step > 20)
+    with watching() as told:
+        train(loss, steps=steps)
+
+    assert [window.step for window in told.windows][:2] == [2, 22]
+    assert told.word("fp32") == "mixed(50 % bf16: from step 22, 50 % fp32: until step 2)"
+
+
+def test_steps_that_leave_autocast_get_a_window_at_once_and_those_of_known_kinds_none() -> None:
+    loss, steps = _changing(lambda step: step <= 20 or step > 30)
+    with watching() as told:
+        train(loss, steps=steps)
+
+    assert told.word("amp_bf16").startswith("mixed(")
+    assert [window.step for window in told.windows] == [2, 22]
+
+
+def _changing(is_autocast: Callable[[int], bool]) -> tuple[Callable[[nn.Module], Any], int]:
+    """Return a loss under an autocast in the steps, from 1 on, that *is_autocast* names, and how many there are."""
+    done = [0]
+
+    def loss(model: nn.Module) -> Any:
+        done[0] += 1
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_autocast(done[0])):
+            return model(data()).float().square().mean()
+
+    return loss, 40
+
+
+def test_a_second_training_with_parameters_of_another_type_gets_a_window_at_once() -> None:
+    with watching() as told:
+        train(lambda model: model(data()).square().mean(), steps=20)
+        model = Net().bfloat16()
+        train(lambda model: model(data(torch.bfloat16)).float().square().mean(), model, steps=30)
+
+    assert {row["format"] for row in told.details[0]["rows"]} == {"fp32"}
+    assert {row["format"] for row in told.details[1]["rows"]} == {"bf16"}
+    assert told.word("fp32").startswith("mixed(")
+
+
+def test_an_evaluation_in_another_precision_asks_for_no_window() -> None:
+    def loss(model: nn.Module) -> Any:
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=next(steps) > 5):
+            model(data())
+        return model(data()).square().mean()
+
+    steps = iter(range(100))
+    with watching() as told:
+        train(loss, steps=20)
+
+    assert [window.step for window in told.windows] == [2]
+    assert told.word("fp32") == "fp32"
+
+
+def test_autocast_is_torchs_own_again_after_an_observer() -> None:
+    before = torch.autocast.__enter__
+    with watching():
+        train(lambda model: model(data()).square().mean())
+        assert torch.autocast.__enter__ is not before
+
+    assert torch.autocast.__enter__ is before
+
+
 def test_rows_beyond_the_largest_are_summed_up_once() -> None:
     of_layers = [traces.Product("fp32", "forward", f"layer{number}", 10.0) for number in range(70)]
 
