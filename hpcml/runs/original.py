@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from hpcml.runs.files import read_whole
@@ -60,6 +61,11 @@ def reached_files(words: Sequence[str], cwd: Path) -> dict[Path, str]:
     """
     texts: dict[Path, str] = {}
     waiting = [cwd / word for word in words]
+    waiting += [cwd / each for each in ("Makefile", "makefile") if any(Path(word).name == "make" for word in words)]
+    for before, module in pairwise(words):  # python -m package.train
+        if before == "-m" and re.fullmatch(r"[\w.]+", module):
+            below = module.replace(".", "/")
+            waiting += [cwd / f"{below}.py", cwd / below / "__main__.py", cwd / "src" / f"{below}.py"]
     seen = set(waiting)
     left = _MOST_OF_THEM
     while waiting and len(texts) < _MOST_REACHED and left > 0:
@@ -84,8 +90,18 @@ def _named_in(text: str, path: Path, cwd: Path) -> Iterator[Path]:
     if path.suffix == ".py":
         for found in _IMPORT.finditer(text):
             yield from _modules(found, path, folders)
+        for folder, name in _hydras(text):
+            yield path.parent / folder / f"{name}.yaml"
     for name in names:
         yield from (folder / name for folder in folders)
+
+
+def _hydras(text: str) -> Iterator[tuple[str, str]]:
+    """Yield folder and name of the settings that ``@hydra.main(config_path="conf", config_name="config")`` reads."""
+    for call in re.findall(r"hydra\.main\(([^)]*)\)", text):
+        said = dict(re.findall(r"""config_(path|name)\s*=\s*["']([^"']+)["']""", call))
+        if "name" in said:
+            yield said.get("path", "."), said["name"].removesuffix(".yaml")
 
 
 def _modules(found: re.Match[str], path: Path, folders: Sequence[Path]) -> Iterator[Path]:

@@ -85,6 +85,36 @@ def test_shells_and_languages_in_which_a_line_tells_are_read(
     assert found(tmp_path, name, text) == places
 
 
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        ("python -m pkg.train", {"pkg/train.py": "open('/scratch/me/a.pt', 'wb')\n"}),
+        ("python -m pkg", {"pkg/__main__.py": "from pkg import io\n", "pkg/io.py": "open('/scratch/me/a.pt', 'wb')\n"}),
+        ("python train.py", {"train.py": "from .io import save\n", "io.py": "open('/scratch/me/a.pt', 'wb')\n"}),
+        (
+            "python train.py",
+            {
+                "train.py": "@hydra.main(config_path='conf', config_name='main')\ndef f(c):\n    save(m, c.x.ckpt)\n",
+                "conf/main.yaml": "x:\n  ckpt: /scratch/me/a.pt\n",
+            },
+        ),
+        ("make all", {"Makefile": "all:\n\t./sim > /scratch/me/a.pt\n"}),
+        (
+            "papermill a.ipynb b.ipynb",
+            {"a.ipynb": '{"cells": [{"cell_type": "code", "source": ["%cd x\\n", "save(\'/scratch/me/a.pt\')"]}]}'},
+        ),
+    ],
+)
+def test_a_program_is_followed_into_modules_settings_makefiles_and_notebooks(
+    tmp_path: Path, words: str, files: dict[str, str]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert [each.place for each in shared_places(words.split(), tmp_path, tmp_path, {})] == ["/scratch/me/a.pt"]
+
+
 def test_code_behind_a_flag_of_the_shell_is_read(tmp_path: Path) -> None:
     (one,) = shared_places(["bash", "-c", "./sim > ~/res/log.txt"], tmp_path, tmp_path, {})
 

@@ -77,7 +77,7 @@ def of_files(
     """
     trees: dict[Path, ast.Module] = {}
     for path, text in texts.items():
-        if path.suffix == ".py":
+        if path.suffix in (".py", ".ipynb"):
             try:
                 trees[path] = ast.parse(text)
             except (SyntaxError, ValueError, RecursionError):

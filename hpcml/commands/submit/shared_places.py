@@ -6,9 +6,11 @@ such. `python_places` reads Python; here are shells, settings, and languages in 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -16,6 +18,7 @@ from hpcml.commands.submit import python_places
 from hpcml.commands.submit.python_places import OF_SHELLS, PlaceInPython, place_in
 from hpcml.runs.original import reached_files
 
+_NOTEBOOK = ".ipynb"
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SHELL = (".sh", ".bash", ".zsh", ".mk", ".slurm", ".pbs", ".sbatch")
 _SETTING = re.compile(r"""^[\s{,]*["']?([\w.-]+)["']?\s*[:=]\s*(["']?)([^"'#,]+?)\2\s*(?:[,}#].*)?$""")
@@ -59,7 +62,9 @@ def shared_places(words: Sequence[str], cwd: Path, top: Path, environ: Mapping[s
 
     What a word sets is not what the program sets by default: of ``--out X`` its default is left out.
     """
-    texts = reached_files(words, cwd)
+    texts = {
+        path: _code_of(text) if path.suffix == _NOTEBOOK else text for path, text in reached_files(words, cwd).items()
+    }
     options = {key: place for path, text in texts.items() if path.suffix in _SETTINGS for key, place in _settings(text)}
     names = {re.split("=", word.lstrip("-+"), maxsplit=1)[0].replace("-", "_") for word in words}
     found = python_places.of_files(texts, options=options, given=names, environ=environ)
@@ -72,7 +77,7 @@ def shared_places(words: Sequence[str], cwd: Path, top: Path, environ: Mapping[s
             or _is_make(path)
         ):
             shells.append((name, text))
-        elif path.suffix not in (*_SETTINGS, ".py", ".md", ".txt", ".rst", ".ipynb", ".csv"):
+        elif path.suffix not in (*_SETTINGS, ".py", ".md", ".txt", ".rst", _NOTEBOOK, ".csv"):
             found += [PlaceInPython(path=path, line=line, place=place) for line, place in _by_line(text)]
     places = [SharedPlace(file=os.path.relpath(each.path, cwd), line=each.line, place=each.place) for each in found] + [
         SharedPlace(file=name, line=line, place=place)
@@ -80,6 +85,15 @@ def shared_places(words: Sequence[str], cwd: Path, top: Path, environ: Mapping[s
         for line, place in _of_shell(text, environ)
     ]
     return _outside(places, top)
+
+
+def _code_of(notebook: str) -> str:
+    """Return the cells of code of a notebook, one after the other; nothing where it is none."""
+    with suppress(ValueError, KeyError, TypeError):
+        cells = [each["source"] for each in json.loads(notebook)["cells"] if each["cell_type"] == "code"]
+        lines = "\n".join(each if isinstance(each, str) else "".join(each) for each in cells).splitlines()
+        return "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in lines)
+    return ""
 
 
 def _outside(places: Sequence[SharedPlace], top: Path) -> list[SharedPlace]:
