@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
+
+log = logging.getLogger(__name__)
 
 
 class NoAnswerError(HpcmlError):
@@ -146,6 +149,32 @@ def look_twice(find: Callable[[], str | None], *, pause_s: float, patience_s: fl
         if found is not None or looked == 2:
             return found
         time.sleep(pause_s)
+
+
+def keep_one(
+    named: Sequence[str],
+    *,
+    by: str,
+    find: Callable[[], Collection[str]],
+    cancel: Callable[[Sequence[str]], object],
+) -> str:
+    """Return the job of *named*, those that *by* named in one call, that is the run's; cancel what was made besides it.
+
+    A site's wrapper that tries again may have submitted several. Each would start the run, one that waits still after
+    the run was cancelled, too. Only what *find* returns, the jobs of our name, is cancelled: a banner may speak of
+    other jobs. Where that cannot be known now, or is refused, this is said in the log.
+    """
+    try:
+        ours = find()
+        kept, *others = [job for job in named if job in ours] or named[-1:]
+        if others:
+            cancel(others)
+            log.warning("%s submitted job %s more than once: %s was cancelled", by, kept, ", ".join(others))
+    except HpcmlError as error:
+        doubt = "%s named the jobs %s; that only one is the run's could not be seen to: %s"
+        log.warning(doubt, by, ", ".join(named), error)
+        return named[-1]
+    return kept
 
 
 def _outputs(process: subprocess.Popen[str], text: str | None, timeout_s: float) -> tuple[str, str]:

@@ -65,6 +65,8 @@ def submit(
     ids = find_submitted_ids(answer.stdout)
     if len(ids) == count:
         return _placed(ids, ask_timeout_s, settling_s)
+    if len(ids) > count:
+        return _without_twins(wanted, ids, ask_timeout_s)
     words = one_line(answer.stderr or answer.stdout)
     if answer.returncode > 0 and not ids and is_silence(answer.stderr):
         raise SubmissionError(f"Flux cannot be reached, so nothing was queued: {words}")
@@ -76,6 +78,25 @@ def submit(
     if answer.was_killed:
         raise UncertainSubmissionError(f"{why}, and Flux has no job called {wanted.name}")
     raise SubmissionError(f"{why}; Flux has no job called {wanted.name}, so nothing was queued")
+
+
+def _without_twins(wanted: FluxAsk, ids: list[str], timeout_s: float) -> list[str]:
+    """Return the ids of the jobs that are to be the runs, of *ids*, and cancel what a site's wrapper made besides.
+
+    A twin would start its run, even after the run was cancelled. Only jobs of our name are cancelled.
+    """
+    try:
+        ours = find_all(wanted, timeout_s=timeout_s)
+        kept = [next((job for job in ids if job in jobs), None) for jobs in ours]
+        twins = [job for job in ids if any(job in jobs for jobs in ours) and job not in kept]
+        if None in kept or not twins:
+            raise NoAnswerError("not all of them are jobs of this name")
+        cancel(twins, timeout_s=timeout_s)
+    except HpcmlError as error:
+        log.warning("flux named the jobs %s; which are twins could not be seen to: %s", ", ".join(ids), error)
+        return ids[-(wanted.count or 1) :]
+    log.warning("flux submitted the jobs more than once: %s were cancelled", ", ".join(twins))
+    return [job for job in kept if job is not None]
 
 
 def _placed(ids: list[str], ask_timeout_s: float, settling_s: float) -> list[str]:
@@ -119,17 +140,22 @@ def find(wanted: FluxAsk, *, timeout_s: float) -> list[str] | None:
     Where there is only a part, that is cancelled: it was a call that was cut short. Raises `NoAnswerError` where Flux
     does not answer.
     """
-    jobs = jobs_named(wanted.name, timeout_s=timeout_s, among=wanted.count is not None)
-    by_name: dict[str, tuple[float, str]] = {}
-    for job, said in jobs.items():
-        made = (float(said.get("t_submit") or 0.0), job)
-        by_name[str(said["name"])] = max(by_name.get(str(said["name"]), made), made)
-    names = [wanted.name] if wanted.count is None else [f"{wanted.name}.{number}" for number in range(wanted.count)]
-    if all(name in by_name for name in names):
-        return [by_name[name][1] for name in names]
-    if by_name:
-        cancel([job for _, job in by_name.values()], timeout_s=timeout_s)
+    by_name = find_all(wanted, timeout_s=timeout_s)
+    if all(by_name):
+        return [jobs[-1] for jobs in by_name]
+    if any(by_name):
+        cancel([jobs[-1] for jobs in by_name if jobs], timeout_s=timeout_s)
     return None
+
+
+def find_all(wanted: FluxAsk, *, timeout_s: float) -> list[list[str]]:
+    """Return for each job of *wanted* the ids that Flux has under its name, the oldest first; raise as `find` does."""
+    jobs = jobs_named(wanted.name, timeout_s=timeout_s, among=wanted.count is not None)
+    names = [wanted.name] if wanted.count is None else [f"{wanted.name}.{number}" for number in range(wanted.count)]
+    by_name: dict[str, list[str]] = {name: [] for name in names}
+    for job, said in sorted(jobs.items(), key=lambda item: (float(item[1].get("t_submit") or 0.0), item[0])):
+        by_name.setdefault(str(said["name"]), []).append(job)
+    return [by_name[name] for name in names]
 
 
 def cancel(ids: Collection[str], *, timeout_s: float = ASK_TIMEOUT_S) -> None:

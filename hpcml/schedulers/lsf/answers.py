@@ -59,14 +59,13 @@ _SIZE = re.compile(r"([\d.]+) *([kmgt]?)bytes?", re.IGNORECASE)
 _MIB = {"": 1 / 1024**2, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
 
 
-def find_submitted_id(stdout: str) -> str | None:
-    r"""Return the number that bsub printed, between whatever a site's esub said; the last counts.
+def find_submitted_ids(stdout: str) -> list[str]:
+    r"""Return each number that bsub printed, once, between whatever a site's esub said.
 
-    >>> find_submitted_id("Your job requests 12 slots.\nJob <4242> is submitted to queue <gpu>.\n")
-    '4242'
+    >>> find_submitted_ids("Your job requests 12 slots.\nJob <4242> is submitted to queue <gpu>.\n")
+    ['4242']
     """
-    found = _SUBMITTED.findall(stdout)
-    return found[-1] if found else None
+    return list(dict.fromkeys(_SUBMITTED.findall(stdout)))
 
 
 def parse_jobs(stdout: str) -> dict[JobKey, dict[str, str]] | None:

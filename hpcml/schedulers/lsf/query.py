@@ -134,6 +134,11 @@ def find(name: str, *, timeout_s: float = ASK_TIMEOUT_S) -> str | None:
     None: there is none, nor was one in the last hour (CLEAN_PERIOD); of one that ran before, its journals tell. Raises
     `NoAnswerError` where LSF does not answer.
     """
+    return max(find_all(name, timeout_s=timeout_s), key=int, default=None)
+
+
+def find_all(name: str, *, timeout_s: float = ASK_TIMEOUT_S) -> set[str]:
+    """Return the numbers of all jobs called *name*, as `find` looks for them; raise as it does."""
     inquiry = _Inquiry(timeout_s)
     answer = inquiry.ask(["bjobs", "-a", "-json", "-o", "jobid jobindex stat job_name", "-J", name])
     if answer is None:
@@ -141,9 +146,9 @@ def find(name: str, *, timeout_s: float = ASK_TIMEOUT_S) -> str | None:
     jobs = parse_jobs(answer.stdout)
     if jobs is None:
         if "is not found" in answer.stderr or "o matching job" in answer.stderr or "No job found" in answer.stderr:
-            return None
+            return set()
         raise NoAnswerError(f"LSF cannot be asked: {one_line(answer.stderr or answer.stdout)}")
-    return max((number for (number, _), said in jobs.items() if is_ours(said, name)), key=int, default=None)
+    return {number for (number, _), said in jobs.items() if is_ours(said, name)}
 
 
 def time_limit_s(environ: Mapping[str, str]) -> int | None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, look_twice
-from hpcml.schedulers.lsf.answers import find_submitted_id, is_silence, one_line, refusals_of_kill
-from hpcml.schedulers.lsf.query import ASK_TIMEOUT_S, find
+from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, keep_one, look_twice
+from hpcml.schedulers.lsf.answers import find_submitted_ids, is_silence, one_line, refusals_of_kill
+from hpcml.schedulers.lsf.query import ASK_TIMEOUT_S, find, find_all
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ def submit(
         if found := look(str(error)):
             return found
         raise UncertainSubmissionError(f"{error}, and LSF has no job called {name}") from error
-    if (number := find_submitted_id(answer.stdout)) is not None:
-        return number
+    if named := find_submitted_ids(answer.stdout):
+        return _one_of(named, name, ask_timeout_s)
     words = one_line(answer.stderr or answer.stdout)
     if any(sign in answer.stderr + answer.stdout for sign in _REFUSED):
         raise SubmissionError(f"LSF refused the job: {words}")
@@ -82,10 +82,21 @@ def _sent(argv: Sequence[str], stdin: str | None, environ: Mapping[str, str], ti
     left = _RETRIES
     while True:
         answer = call(argv, timeout_s=timeout_s, input=stdin, environ=environ, is_submission=True)
-        if not left or find_submitted_id(answer.stdout) is not None or _NOT_TAKEN not in answer.stderr:
+        if not left or find_submitted_ids(answer.stdout) or _NOT_TAKEN not in answer.stderr:
             return answer
         left -= 1
         time.sleep(_RETRY_AFTER_S)
+
+
+def _one_of(named: Sequence[str], name: str, timeout_s: float) -> str:
+    if len(named) == 1:
+        return named[0]
+    return keep_one(
+        named,
+        by="bsub",
+        find=lambda: find_all(name, timeout_s=timeout_s),
+        cancel=lambda ids: kill(ids, timeout_s=timeout_s),
+    )
 
 
 def command_of(script: Path, *, is_argument: bool, more: Sequence[str] = ()) -> list[str]:

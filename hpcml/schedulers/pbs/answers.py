@@ -84,8 +84,13 @@ def find_submitted_id(stdout: str) -> str | None:
 
     The last line that is an id counts. None where there is no such line.
     """
-    found = _SUBMITTED.findall(stdout)
+    found = find_submitted_ids(stdout)
     return found[-1] if found else None
+
+
+def find_submitted_ids(stdout: str) -> list[str]:
+    """Return each line that is an id, once: several where a site's wrapper submitted again, or spoke of other jobs."""
+    return list(dict.fromkeys(_SUBMITTED.findall(stdout)))
 
 
 def parse_jobs(stdout: str) -> dict[JobId, dict[str, str]]:

@@ -50,6 +50,12 @@ def find(name: str, *, qselect: str = "qselect", timeout_s: float = ASK_TIMEOUT_
     none has ended within the history. Without a history, and after it, only journals tell of one that has ended.
     Raises `NoAnswerError` where PBS does not answer.
     """
+    ids = find_all(name, qselect=qselect, timeout_s=timeout_s)
+    return ids[max(ids)] if ids else None
+
+
+def find_all(name: str, *, qselect: str = "qselect", timeout_s: float = ASK_TIMEOUT_S) -> dict[JobId, str]:
+    """Return the full ids of all jobs called *name*, as `find` looks for them; raise as it does."""
     for history in (["-x"], []):
         answer = call([qselect, *history, "-N", name], timeout_s=timeout_s)
         if _NO_HISTORY in answer.stderr and history:
@@ -59,7 +65,7 @@ def find(name: str, *, qselect: str = "qselect", timeout_s: float = ASK_TIMEOUT_
         is_none = not ids and (bool(answer.stdout.strip()) or was_not_asked(answer))
         if answer.returncode != 0 or is_none:
             raise NoAnswerError(f"PBS cannot be asked: {one_line(answer.stderr or answer.stdout)}")
-        return ids[max(ids)] if ids else None
+        return ids
     raise NoAnswerError("PBS answered neither with nor without history")
 
 

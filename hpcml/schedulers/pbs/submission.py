@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, look_twice
+from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, keep_one, look_twice
 from hpcml.schedulers.pbs.answers import (
     JobId,
-    find_submitted_id,
+    find_submitted_ids,
     one_line,
     parse_id,
     parse_jobs,
     parse_time_s,
 )
-from hpcml.schedulers.pbs.query import ASK_TIMEOUT_S, NOT_HEARD, find, was_not_asked
+from hpcml.schedulers.pbs.query import ASK_TIMEOUT_S, NOT_HEARD, find, find_all, was_not_asked
 from hpcml.schedulers.pbs.script import LONGEST_NAME, Ask, qsub_argv
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ def submit(
     Only PBS's own words are a refusal. Whatever else qsub, or a site's wrapper of it, said or left unsaid, PBS is asked
     for a job of that name, twice *settling_s* apart: nothing is ever submitted twice. Where PBS gives no answer to
     that, it is asked again for *patience_s*. A call that PBS surely did not hear is repeated twice, a second apart;
-    *timeout_s* is for each of them, and *ask_timeout_s* for each question.
+    *timeout_s* is for each of them, and *ask_timeout_s* for each question. Of jobs that a wrapper submitted twice all
+    but the first are deleted.
 
     Raises `SubmissionError` with PBS's own words, or those of a wrapper that ended by itself without a job; and
     `UncertainSubmissionError` where qsub was killed or silent, or PBS cannot be asked now. The login of a registry is
@@ -62,7 +63,7 @@ def submit(
     for the job with qstat.
     """
     # Its neighbour: inside a job, where qsub is called by its place, PATH has neither
-    qselect = str(Path(argv[0]).with_name("qselect"))
+    qselect, qdel = (str(Path(argv[0]).with_name(program)) for program in ("qselect", "qdel"))
 
     def look(why: str) -> str | None:
         return _look_for(
@@ -75,7 +76,14 @@ def submit(
         if found := look(str(error)):
             return found
         raise UncertainSubmissionError(f"{error}, and PBS has no job called {name}") from error
-    printed = find_submitted_id(answer.stdout)
+    if len(named := find_submitted_ids(answer.stdout)) > 1:
+        return keep_one(
+            named,
+            by="qsub",
+            find=lambda: find_all(name, qselect=qselect, timeout_s=ask_timeout_s).values(),
+            cancel=lambda ids: _delete_all(ids, qdel, ask_timeout_s),
+        )
+    printed = named[0] if named else None
     if answer.returncode == 0 and printed is not None:
         for words in answer.own_words("qsub"):
             log.warning("qsub said: %s", words)
@@ -194,18 +202,24 @@ def find_qsub(environ: Mapping[str, str], *, configuration: Path = _CONFIGURATIO
     raise SubmissionError(f"there is no qsub on this node: not on PATH, not in {', '.join(places)}")
 
 
-def delete(job: JobId, *, timeout_s: float = ASK_TIMEOUT_S) -> None:
+def delete(job: JobId, *, qdel: str = "qdel", timeout_s: float = ASK_TIMEOUT_S) -> None:
     """Delete one job or array; one that has ended or is forgotten is left as it is.
 
     One id for each call: a list that ends in an unknown id can kill the server, and qdel then exits with 0. Raises
     `NoAnswerError` where PBS does not answer, and `HpcmlError` with its words where it refuses.
     """
-    answer = call(["qdel", job.asked], timeout_s=timeout_s)
+    answer = call([qdel, job.asked], timeout_s=timeout_s)
     if was_not_asked(answer):
         raise NoAnswerError(f"PBS cannot be asked: {one_line(answer.stderr)}")
     if answer.returncode not in _GONE:
         raise HpcmlError(f"PBS did not delete {job.asked}: {one_line(answer.stderr)}")
     log.info("deleted %s", job.asked)
+
+
+def _delete_all(ids: Sequence[str], qdel: str, timeout_s: float) -> None:
+    for job in map(parse_id, ids):
+        assert job is not None  # as all that is read off an answer
+        delete(job, qdel=qdel, timeout_s=timeout_s)
 
 
 def _was_not_heard(answer: Answer) -> bool:

@@ -123,6 +123,15 @@ def find_by_name(name: str, *, patience_s: float) -> str | None:
     return found
 
 
+def jobs_by_name(name: str, *, patience_s: float) -> list[str]:
+    """Return the ids of all jobs of this user called *name* that the queue has; `NoAnswerError` where it is silent."""
+    questions = _Questions(patience_s)
+    text = questions.ask(queue_command(_NAMES))
+    if text is None:
+        raise NoAnswerError("; ".join(questions.problems))
+    return _ids_of(name, text)
+
+
 def find_job(name: str, *, token: str, patience_s: float) -> str | None:
     """Return the id of the job *name* that was, or was not, submitted some time ago by a process that is dead.
 
@@ -240,7 +249,11 @@ def one_line(answer: Answer) -> str:
 
 
 def _id_of(name: str, text: str) -> str | None:
+    return max(_ids_of(name, text), key=int, default=None)
+
+
+def _ids_of(name: str, text: str) -> list[str]:
     rows = (line.split(SEPARATOR, 1) for line in text.split("\n"))
     wanted = name.strip().encode()[:LONGEST_NAME]
-    ids = [row[0].strip().partition("_")[0] for row in rows if len(row) == 2 and row[1].strip().encode() == wanted]
-    return max((job_id for job_id in ids if job_id.isdigit()), key=int, default=None)
+    ids = (row[0].strip().partition("_")[0] for row in rows if len(row) == 2 and row[1].strip().encode() == wanted)
+    return [job_id for job_id in ids if job_id.isdigit()]

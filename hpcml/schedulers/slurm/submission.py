@@ -24,9 +24,10 @@ from submitit.slurm.slurm import SlurmJob
 
 from hpcml.errors import SubmissionError
 from hpcml.model.image import without_login
-from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, look_twice
+from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, keep_one, look_twice
 from hpcml.schedulers.request import Request
-from hpcml.schedulers.slurm.query import find_by_name, one_line
+from hpcml.schedulers.slurm.cancel import cancel
+from hpcml.schedulers.slurm.query import find_by_name, jobs_by_name, one_line
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +95,10 @@ def submit(
     """Give *script* to sbatch (man sbatch), with *more* options, and return the id of its job, called *name*.
 
     Only sbatch's own words are a refusal. Whatever else it, or a site's wrapper of it, said or left unsaid, the queue
-    is asked for a job of that name. *patience_s* is for each program that is called, *pause_s* the time before the one
-    repetition and between two looks at the queue, *silence_s* how long one that gives no answer is asked again; all in
-    seconds. *request* is what *script* was rendered from: it decides which variables sbatch may see.
+    is asked for a job of that name; of those that a wrapper submitted twice all but the first are cancelled.
+    *patience_s* is for each program that is called, *pause_s* the time before the one repetition and between two looks
+    at the queue, *silence_s* how long one that gives no answer is asked again; all in seconds. *request* is what
+    *script* was rendered from: it decides which variables sbatch may see.
 
     Raises `SubmissionError` with sbatch's words, or those of a wrapper that ended by itself without a job; and
     `UncertainSubmissionError` where sbatch was killed or silent, or the queue cannot be asked now.
@@ -112,7 +114,7 @@ def submit(
 
 
 class SbatchFailedError(FailedSubmissionError):
-    """sbatch ended with an error, or with status 0 and named no job; *answer* is all that it said.
+    """sbatch ended with an error, or named no job, or several; *answer* is all that it said.
 
     It does not leave this module: `submit` turns it into a `SubmissionError`, or finds the job.
     """
@@ -144,8 +146,8 @@ class ScriptExecutor(SlurmExecutor):
     def submit_script(self, script: Path) -> SlurmJob[None]:
         """Call sbatch once and return submitit's job.
 
-        Raises `SbatchFailedError` where sbatch says that it failed or names no job, and `NoAnswerError` where it says
-        nothing in time.
+        Raises `SbatchFailedError` where sbatch says that it failed, or does not name one job, and `NoAnswerError` where
+        it says nothing in time.
         """
         return self._submit_command(str(script))
 
@@ -153,12 +155,9 @@ class ScriptExecutor(SlurmExecutor):
         # submitit's own would submit a copy of the script, and wait for sbatch without end
         argv = self._make_submission_command(Path(command))
         answer = call(argv, timeout_s=self._patience_s, environ=self._environ, is_submission=True)
-        if answer.returncode != 0 and not _NAMED.search(answer.stdout):  # a wrapper may fail after sbatch did not
+        if len(_named(answer)) != 1:  # whatever its status: a wrapper may fail after sbatch did not
             raise SbatchFailedError(answer)
-        try:
-            job_id = self._get_job_id_from_submission_command(answer.stdout)
-        except FailedSubmissionError as error:
-            raise SbatchFailedError(answer) from error
+        job_id = self._get_job_id_from_submission_command(answer.stdout)
         for words in answer.own_words("sbatch"):
             log.warning("sbatch said: %s", words)
         # The job registers with submitit's watcher, a global of that library, which asks nothing until it is asked
@@ -170,10 +169,10 @@ class ScriptExecutor(SlurmExecutor):
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:
-        """Return the number in sbatch's own line: submitit takes the first "job 5", which may be a site's banner's."""
+        """Return the number in sbatch's own line: submitit takes any "job 5", which may be a site's banner's."""
         text = string.decode("utf-8", "replace") if isinstance(string, bytes) else string
-        lines = [match[0] for match in _NAMED.finditer(text)] or re.findall(r"job \d+", text)
-        return str(SlurmExecutor._get_job_id_from_submission_command(lines[-1] if lines else text))  # noqa: SLF001
+        lines = [match[0] for match in _NAMED.finditer(text)]
+        return str(SlurmExecutor._get_job_id_from_submission_command(lines[-1] if lines else ""))  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +188,7 @@ class _Submission:
 
     def once_or_twice(self) -> str:
         answer = self._sbatch()
-        if isinstance(answer, Answer) and (words := _may_pass(answer)):
+        if isinstance(answer, Answer) and not _named(answer) and (words := _may_pass(answer)):
             log.warning("sbatch said %r, which may pass: trying once more in %g s", words, self.pause_s)
             time.sleep(self.pause_s)
             if words in _PERHAPS_SENT and (found := self._find(one_line(answer), looks=1)):
@@ -198,7 +197,7 @@ class _Submission:
         return answer if isinstance(answer, str) else self._judge(answer)
 
     def _sbatch(self) -> str | Answer:
-        """Return the job's id, or the answer where sbatch failed or named no job."""
+        """Return the job's id, or the answer where sbatch failed or did not name one job."""
         try:
             return str(self.executor.submit_script(self.script).job_id)
         except NoAnswerError as error:
@@ -210,6 +209,13 @@ class _Submission:
 
     def _judge(self, answer: Answer) -> str:
         """Return the id of a job that is there although sbatch failed or named none; raise what follows, if not."""
+        if several := _named(answer):
+            return keep_one(
+                several,
+                by="sbatch",
+                find=lambda: jobs_by_name(self.name, patience_s=self.patience_s),
+                cancel=lambda ids: cancel(ids, patience_s=self.patience_s),
+            )
         may_pass = _may_pass(answer)
         is_refused = answer.returncode > 0 and _REFUSED.search(answer.stderr) and may_pass not in _PERHAPS_SENT
         if is_refused or may_pass in _NOT_SENT:
@@ -245,6 +251,11 @@ class _Submission:
         return UncertainSubmissionError(
             f"{problem}, and there is no job named {self.name!r} (squeue --me shows if one still comes)"
         )
+
+
+def _named(answer: Answer) -> list[str]:
+    """Return the ids of the jobs that sbatch named in lines of its own, each once."""
+    return list(dict.fromkeys(_NAMED.findall(answer.stdout)))
 
 
 def _may_pass(answer: Answer) -> str | None:

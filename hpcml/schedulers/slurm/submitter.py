@@ -18,13 +18,13 @@ from hpcml.schedulers.commands import call
 from hpcml.schedulers.contract import Answers, Batch, Job, Preview, Ticket
 from hpcml.schedulers.request import request_for_batch
 from hpcml.schedulers.script import requeue_command, time_limit_command
+from hpcml.schedulers.slurm.cancel import cancel
 from hpcml.schedulers.slurm.query import find_job, one_line, query
 from hpcml.schedulers.slurm.script import Titles, render
 
 log = logging.getLogger(__name__)
 
 _SCHEDULER = "slurm"
-_GONE = ("already completing or completed", "Invalid job id")
 _IDS_IN_A_CALL = 1000  # Linux takes 2 MiB of words
 _REQUEUE_PATIENCE_S = 60.0
 _REQUEUE_SILENCE_S = 120.0  # nobody else would look for the job; an agent waits five minutes
@@ -89,14 +89,7 @@ class SlurmSubmitter:
         """
         ids = sorted({ticket.spelled for ticket in tickets})
         for first in range(0, len(ids), _IDS_IN_A_CALL):
-            chunk = ids[first : first + _IDS_IN_A_CALL]
-            answer = call(["scancel", *chunk], timeout_s=self.patience_s)
-            words = one_line(answer)
-            refusals = [part for part in words.split("; ") if not any(gone in part for gone in _GONE)]
-            if answer.returncode != 0 and refusals:
-                which = f"job {chunk[0]}" if len(chunk) == 1 else f"some of {len(chunk)} jobs"
-                raise SubmissionError(f"scancel refused to cancel {which}: {refusals[0]}")
-            log.info("cancelled %s", ", ".join(chunk))
+            cancel(ids[first : first + _IDS_IN_A_CALL], patience_s=self.patience_s)
 
     def _script(self, batch: Batch) -> Path:
         return batches.script_of(self.submissions, batch)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -134,6 +136,29 @@ def test_a_lost_or_buried_answer_does_not_queue_a_run_twice(served: Site, what: 
     assert [served.until_over(one) for one in (given, *several)] == [State.COMPLETED] * (1 + len(several))
     assert served.submissions_made() in (None, 2 if several else 1)
     assert n_attempts(given.path) == 1
+
+
+@pytest.mark.parametrize("served", ["pbs", "lsf", "flux"], indirect=True)
+def test_of_what_a_sites_wrapper_submits_twice_no_twin_runs_a_run_that_was_cancelled(
+    served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = {"pbs": "qsub", "lsf": "bsub", "flux": "flux"}[served.name]
+    wrapper, real = tmp_path / "site" / program, shutil.which(program)
+    wrapper.parent.mkdir()
+    others = f'[ {program} = flux ] && [ "$1" != submit ] && exec {real} "$@"'
+    wrapper.write_text(f'#!/bin/bash\n{others}\ninput=$(cat)\nfor _ in 1 2; do {real} "$@" <<<"$input"; done\n')
+    wrapper.chmod(0o755)
+    real_path = os.environ["PATH"]
+
+    with served.closed():
+        monkeypatch.setenv("PATH", f"{wrapper.parent}:{real_path}")
+        (given,) = served.submit([served.program("echo once")])
+        monkeypatch.setenv("PATH", real_path)
+        served.cancel([given])
+    (after,) = served.submit([served.program("true")])
+
+    assert served.until_over(after) is State.COMPLETED
+    assert n_attempts(given.path) == 0
 
 
 def test_a_server_that_is_down_is_told_of_and_nothing_follows_from_its_silence(served: Site) -> None:

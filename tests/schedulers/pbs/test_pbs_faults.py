@@ -96,6 +96,21 @@ def test_a_qsub_that_dies_or_fails_after_it_has_queued_the_job_is_no_refusal(
     assert pbs.calls()["qsub"] == 1
 
 
+def test_what_a_wrapper_submits_twice_is_one_job_and_the_other_is_deleted(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pbs.set(closed=True)
+    a_wrapper(pbs, monkeypatch, 'real "$@"; real "$@"; echo 3.pbs01')
+
+    (ticket,) = submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
+
+    assert ticket.job_id == "1.pbs01"
+    twin = replace(ticket, job_id="2.pbs01")
+    states = submitter.query([ticket, twin]).known
+    assert (states[ticket].state, states[twin].state) == (State.PENDING, State.CANCELLED)
+    assert pbs.calls()["qdel"] == 1
+
+
 @pytest.mark.parametrize("body", ["kill -9 $$", "exit 137", "exit 124"])
 def test_a_qsub_that_was_killed_and_queued_nothing_leaves_doubt(
     submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch, body: str

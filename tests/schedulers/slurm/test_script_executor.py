@@ -115,6 +115,44 @@ def test_an_answer_without_a_number_sends_us_to_the_queue(programs: Path, tmp_pa
     assert submit_script(tmp_path) == "99"
 
 
+@pytest.mark.parametrize("line", [r"\e[32mSubmitted batch job 99\e[0m", "[site] Submitted batch job 99", "99;karolina"])
+def test_an_answer_in_other_words_is_looked_up_and_no_number_of_a_banner_is_taken(
+    programs: Path, tmp_path: Path, line: str
+) -> None:
+    write(programs, "sbatch", f"echo -e '{line}'; echo 'your last job 5 wasted 3 GPU hours'")
+    write(programs, "squeue", f"echo '99{SEPARATOR}{NAME}'")
+
+    assert submit_script(tmp_path) == "99"
+
+
+def test_what_a_wrapper_submits_twice_is_one_job_and_the_others_are_cancelled(
+    programs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(programs, "sbatch", "for id in 98 99 98 7; do echo Submitted batch job $id; done")
+    write(programs, "squeue", f"echo '99{SEPARATOR}{NAME}'; echo '98{SEPARATOR}{NAME}'; echo '7{SEPARATOR}anothers'")
+    write(programs, "scancel", f'echo "$@" >>{programs}/cancelled')
+
+    assert submit_script(tmp_path) == "98"
+
+    assert (programs / "cancelled").read_text() == "99\n"
+    assert [record.getMessage() for record in caplog.records] == [
+        "sbatch submitted job 98 more than once: 99 was cancelled"
+    ]
+
+
+def test_of_several_jobs_none_is_cancelled_while_the_queue_does_not_tell_which_are_ours(
+    programs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(programs, "sbatch", "for id in 98 99; do echo Submitted batch job $id; done")
+    write(programs, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    write(programs, "scancel", f'echo "$@" >>{programs}/cancelled')
+
+    assert submit_script(tmp_path) == "99"
+
+    assert not (programs / "cancelled").exists()
+    assert "sbatch named the jobs 98, 99; that only one is the run's could not be seen to: squeue: " in caplog.text
+
+
 def test_an_answer_without_a_number_and_a_queue_without_the_job_is_told(programs: Path, tmp_path: Path) -> None:
     write(programs, "sbatch", "echo welcome")
     write(programs, "squeue", "true")
