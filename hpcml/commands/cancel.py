@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from hpcml.runs.layout import RunDir, home_of
 from hpcml.runs.liveness import ProcessIdentity, pid_here
 from hpcml.runs.private import check
 from hpcml.runs.state import EventName
-from hpcml.schedulers.contract import Ticket
+from hpcml.schedulers.contract import Submitter, Ticket
 from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.missing import runs_below
 from hpcml.store.query import open_runs
@@ -123,7 +123,7 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
     unwanted is cancelled as a whole. A job that others share goes on: its agent sees the mark of the run that is not
     wanted any more. A scheduler that cannot be told is reported in `Stopped.trouble`, not raised.
     """
-    tickets: defaultdict[str, dict[Ticket, list[str]]] = defaultdict(dict)
+    tickets: defaultdict[str, dict[str, Ticket]] = defaultdict(dict)
     outcome: dict[str, Stopped] = {}
     for record in plan.wanted:
         is_local = record.scheduler == "local"
@@ -139,20 +139,33 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
         if was_open and is_local and record.state is State.PENDING:
             _tell_webhook(record)
         if was_open and not is_local and not is_part and record.job_id is not None:
-            ticket = ticket_of(record)
-            if (record.scheduler, record.job_id) not in plan.broken:
-                ticket = replace(ticket, array_index=None, is_shared=False)  # the array as a whole, by one call
-            tickets[record.scheduler].setdefault(ticket, []).append(record.uid)
-    for scheduler, by_ticket in tickets.items():
+            tickets[record.scheduler][record.uid] = ticket_of(record)
+    for scheduler, by_uid in tickets.items():
         try:
-            backends.by_name(scheduler).cancel(list(by_ticket))
+            _cancel_jobs(plan, backends.by_name(scheduler), by_uid)
         except HpcmlError as error:
-            for uid in (uid for uids in by_ticket.values() for uid in uids):
-                outcome[uid] = Stopped(uid=uid, was_open=True, trouble=str(error))
+            outcome |= {uid: Stopped(uid=uid, was_open=True, trouble=str(error)) for uid in by_uid}
     yield from outcome.values()
     told = _cancel_living(plan, backends)
     yield from told.values()
     yield from (Stopped(uid=record.uid, was_open=False) for record in plan.ended if record.uid not in told)
+
+
+def _cancel_jobs(plan: CancelPlan, backend: Submitter, tickets: Mapping[str, Ticket]) -> None:
+    """Cancel the jobs of *tickets*, but for those that the scheduler does not have any more.
+
+    Their ids may be those of other jobs by now, where ids were counted anew. Of silence nothing follows.
+    """
+    answers = backend.query(list(dict.fromkeys(tickets.values())))
+    there = [ticket for ticket in tickets.values() if ticket in answers.known or ticket in answers.unanswered]
+    whole = [
+        ticket
+        if (ticket.scheduler, ticket.job_id) in plan.broken
+        else replace(ticket, array_index=None, is_shared=False)  # the array as a whole, by one call
+        for ticket in there
+    ]
+    if whole:
+        backend.cancel(list(dict.fromkeys(whole)))
 
 
 def _cancel_living(plan: CancelPlan, backends: Backends) -> dict[str, Stopped]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 
 from hpcml.errors import SubmissionError
 from hpcml.schedulers.commands import call
-from hpcml.schedulers.slurm.query import one_line
+from hpcml.schedulers.slurm.query import one_line, reading_environ
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ def cancel(ids: Sequence[str], *, patience_s: float) -> None:
 
     *patience_s* is for the answer. Raises `SubmissionError` with the first refusal.
     """
-    answer = call(["scancel", *ids], timeout_s=patience_s)
+    answer = call(["scancel", *ids], timeout_s=patience_s, environ=reading_environ(os.environ))
     refusals = [part for part in one_line(answer).split("; ") if not any(gone in part for gone in _GONE)]
     if answer.returncode != 0 and refusals:
         which = f"job {ids[0]}" if len(ids) == 1 else f"some of {len(ids)} jobs"

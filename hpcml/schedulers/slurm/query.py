@@ -184,11 +184,14 @@ def _time_s(field_: str, environ: Mapping[str, str]) -> int | None:
 def reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return *environ* without what changes which jobs are shown, or how.
 
-    Users set SQUEUE_FORMAT and the like for their own eyes (man squeue, "INPUT ENVIRONMENT VARIABLES").
+    Users set SQUEUE_FORMAT and the like for their own eyes (man squeue, "INPUT ENVIRONMENT VARIABLES"). What sends jobs
+    to another cluster, SBATCH_CLUSTERS, says where to look for them, and where to cancel them.
     """
+    sent_to = environ.get("SBATCH_CLUSTERS") or environ.get("SLURM_CLUSTERS")
     kept = {name: value for name, value in environ.items() if not name.startswith(("SQUEUE_", "SACCT_"))}
     return {
         **kept,
+        **({"SLURM_CLUSTERS": sent_to} if sent_to else {}),
         "LC_ALL": "C",
         "SLURM_TIME_FORMAT": "standard",
         "SLURM_BITSTR_LEN": "0",  # by default a list of array indices is cut after 64 characters

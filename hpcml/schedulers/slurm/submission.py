@@ -66,7 +66,7 @@ _SETTINGS = {  # sbatch prefers these variables to the directives of a script
     "SBATCH_RESERVATION": "reservation",
     "SBATCH_TIMELIMIT": "walltime_s",
 }
-_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_EXPORT", "SLURM_JWT")
+_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_EXPORT", "SLURM_JWT")  # clusters: of `query`, too
 
 
 def submission_environ(environ: Mapping[str, str], request: Request) -> dict[str, str]:
@@ -78,6 +78,8 @@ def submission_environ(environ: Mapping[str, str], request: Request) -> dict[str
     inherited = environ if request.needs_login else without_login(environ)
     kept = {name: value for name, value in inherited.items() if not name.startswith(("SLURM_", "SBATCH_", "SUBMITIT_"))}
     kept |= {name: environ[name] for name in _KEPT if name in environ}
+    if kept.get("SBATCH_CLUSTERS"):
+        kept["SLURM_CLUSTERS"] = kept["SBATCH_CLUSTERS"]  # sbatch takes either: one place for all of Slurm's programs
     defaults = [name for name, field in _SETTINGS.items() if getattr(request, field) is None]
     return kept | {name: environ[name] for name in defaults if name in environ}
 

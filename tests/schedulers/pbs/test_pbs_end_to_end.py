@@ -113,6 +113,24 @@ def test_waiting_and_running_are_told_and_a_run_can_be_cancelled(hpcml: Hpcml, p
     assert states(hpcml) == ["CANCELLED"]
 
 
+def test_a_job_that_has_the_id_of_a_run_now_is_not_cancelled_for_it(hpcml: Hpcml, pbs: PbsDouble) -> None:
+    pbs.set(closed=True)
+    (run,) = submitted(hpcml("run", *SALOMON, ACCOUNT, program("pass"), "--detach", "--json"))
+    pbs.stop()  # a server that was set up anew counts from 1
+    pbs.start()
+    script = hpcml.cwd / "other.sh"
+    script.write_text("#!/bin/bash\nsleep 60\n")
+    sent = subprocess.run(["qsub", "-N", "mine", script], env=hpcml.environ, capture_output=True, text=True, check=True)
+
+    done = hpcml("cancel", run["uid"], "-y")
+
+    assert sent.stdout.strip() == run["job_id"]
+    assert done.returncode == 0, done.stderr
+    assert pbs.calls()["qdel"] == 0
+    assert hpcml("status").returncode == 0
+    assert [one["state"] for one in hpcml.runs()] == ["CANCELLED"]
+
+
 def test_a_run_that_fails_is_recorded_as_failed(hpcml: Hpcml) -> None:
     submitted(hpcml("run", *SALOMON, ACCOUNT, program("raise SystemExit(7)"), "--detach", "--json"))
 

@@ -20,8 +20,9 @@ from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob, _make_sbatch_string
 from hpcml.errors import SubmissionError
 from hpcml.schedulers.commands import UncertainSubmissionError
 from hpcml.schedulers.slurm.answers import SEPARATOR
+from hpcml.schedulers.slurm.query import reading_environ
 from hpcml.schedulers.slurm.script import Titles, render
-from hpcml.schedulers.slurm.submission import ScriptExecutor, submit
+from hpcml.schedulers.slurm.submission import ScriptExecutor, submission_environ, submit
 from tests.schedulers.slurm.test_slurm_script import TITLES, request
 
 NAME = "demo.20261121-101500-222abcde"
@@ -88,6 +89,13 @@ def test_sbatch_sees_neither_an_outer_job_nor_what_outvotes_the_script(
 
     seen = set(re.findall(r"(SLURM_\w+|SBATCH_\w+|SUBMITIT_\w+)=", (programs / "environ").read_text()))
     assert seen == {"SLURM_CONF"}
+
+
+def test_the_cluster_that_jobs_are_sent_to_is_the_one_that_is_asked() -> None:
+    environ = {"SBATCH_CLUSTERS": "cm4", "SLURM_CLUSTERS": "serial"}
+
+    assert submission_environ(environ, request())["SLURM_CLUSTERS"] == "cm4"
+    assert reading_environ(environ)["SLURM_CLUSTERS"] == "cm4"
 
 
 def test_a_banner_that_speaks_of_another_job_is_not_read_as_the_answer(programs: Path, tmp_path: Path) -> None:

@@ -162,6 +162,17 @@ def test_a_line_break_in_a_value_is_refused(where: str, end: str) -> None:
         directives(request(), titles=Titles(**words))
 
 
+@pytest.mark.parametrize("option", ["--clusters=cm4", "--cluster cm4", "-M cm4", '-M "cm4"', "-Mcm4"])
+def test_an_option_that_hides_the_job_on_another_cluster_is_refused_with_what_to_do(option: str) -> None:
+    with pytest.raises(ConfigError, match="leave it out, and `export SLURM_CLUSTERS=cm4` for all commands of hpcml"):
+        directives(request(extra_directives=(option,)))
+
+
+@pytest.mark.parametrize("option", ["--cluster-constraint=big", "--mem=1G", "--mail-user=-M"])
+def test_other_options_are_not_taken_for_it(option: str) -> None:
+    assert option in directives(request(extra_directives=(option,)))
+
+
 def test_percent_signs_of_a_folder_are_no_patterns_to_slurm() -> None:
     assert "--output=/s/100%%j/slurm.log" in directives(request(), folder=Path("/s/100%j"))
 
