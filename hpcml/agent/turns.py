@@ -20,6 +20,7 @@ from hpcml.agent.outcome import Ended
 from hpcml.agent.signals import Inbox
 from hpcml.agent.telemetry.control import SamplerHandle, prepare
 from hpcml.errors import HpcmlError
+from hpcml.model.state import State
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.rest import wake
@@ -95,9 +96,15 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     sampler = None if is_cancelled(turn.run_dir) else SamplerHandle.start(turn, hold.attempt, environ)
     try:
         from hpcml.agent.attempt import carry_out  # noqa: PLC0415 - loaded while the sampler loads what it needs
-    except OSError:
+    except Exception as error:
         if sampler is not None:
             sampler.stop()  # other runs of the job may follow, which it would go on to measure
+        if not isinstance(error, OSError):  # hpcml was changed under us; else it may be the disk's, where a retry helps
+            from hpcml.model.failure_causes import Cause  # noqa: PLC0415 - hardly ever
+
+            why = f"its program was not started, since its agent cannot be loaded: {type(error).__name__}: {error}"
+            end = {"state": State.FAILED.value, "reason": why, "cause": Cause.SUBMISSION.value}
+            journal.event(EventName.ATTEMPT_ENDED, end)
         journal.close()
         raise
     gc.freeze()  # what is loaded is no garbage: it need not be looked at, now or ever
