@@ -17,7 +17,7 @@ SACCT_FIELDS = "JobID,State,ExitCode,ElapsedRaw,TotalCPU,MaxRSS,WorkDir,JobName"
 
 LONGEST_NAME = 255  # bytes that the accounting keeps
 
-_OUR_NAME = re.compile(r"\.\d{8}-\d{6}-[0-9a-z]+(-r?\d+)?$")
+_OUR_NAME = re.compile(r"\.(\d{8}-\d{6}-[0-9a-z]+(?:-r?\d+)?)$")
 _STEP = re.compile(r"\d+(_\d+)?[.+]")  # 12.batch; 12+1 is a part of a heterogeneous job
 _STEP_OF = re.compile(r"(?<=\d)\..*$")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
@@ -139,6 +139,12 @@ def _cpu_s(text: str) -> float | None:
         return None
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return round(((days * 24 + hours) * 60 + minutes) * 60 + seconds, 3)
+
+
+def token_in(name: str) -> str | None:
+    """Return the token at the end of a name of ours, which no other submission has; None where there is none."""
+    match = _OUR_NAME.search(name.strip())
+    return None if match is None else match[1]
 
 
 def is_ours(name: str, folder: str, ticket: Ticket) -> bool:

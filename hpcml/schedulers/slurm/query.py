@@ -22,6 +22,7 @@ from hpcml.schedulers.slurm.answers import (
     parse_squeue,
     parse_time_s,
     pick,
+    token_in,
 )
 
 _LIMIT_PATIENCE_S = 40.0  # of an agent, to which the answer is worth less later
@@ -40,7 +41,7 @@ _TOKEN_TIME = re.compile(r"\d{8}-\d{6}")
 # Named one by one, jobs are chosen by when they were in one of them. Without, by when they became eligible, which one
 # that was held, or waited for another, and was cancelled then never did (measured, 22.05: such are left out).
 _EVERY_STATE = "--state=BF,CA,CD,DL,F,NF,OOM,PD,PR,R,RQ,TO"
-_NAMES = SEPARATOR.join(["%F", "%j"])
+_NAMES = SEPARATOR.join(["%F", "%j", "%k"])  # last the comment, which says the token, too
 
 
 @dataclass(slots=True)
@@ -219,7 +220,7 @@ def _sacct(fields: str) -> list[str]:
 def _past_command(since: str) -> list[str]:
     """Return the sacct that shows this user's jobs since a time; a clock that is late by a day hides none."""
     return [
-        *_sacct("JobID,JobName"),
+        *_sacct("JobID,JobName,Comment"),
         "--allocations",
         f"--user={os.getuid()}",
         _EVERY_STATE,
@@ -256,7 +257,13 @@ def _id_of(name: str, text: str) -> str | None:
 
 
 def _ids_of(name: str, text: str) -> list[str]:
-    rows = (line.split(SEPARATOR, 1) for line in text.split("\n"))
-    wanted = name.strip().encode()[:LONGEST_NAME]
-    ids = (row[0].strip().partition("_")[0] for row in rows if len(row) == 2 and row[1].strip().encode() == wanted)
+    """Return the ids of the jobs called *name*, and of those that were renamed, by a plugin of the site or by hand."""
+    rows = (line.split(SEPARATOR) for line in text.split("\n"))
+    wanted, token = name.strip().encode()[:LONGEST_NAME], token_in(name)
+    remark = None if token is None else f"hpcml:{token}"
+    ids = (
+        job_id.strip().partition("_")[0]
+        for job_id, called, *rest in (row for row in rows if len(row) > 1)
+        if called.strip().encode() == wanted or (rest and rest[-1].strip() == remark)
+    )
     return [job_id for job_id in ids if job_id.isdigit()]

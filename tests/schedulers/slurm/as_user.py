@@ -156,11 +156,13 @@ class Sought:
     found: list[Ticket] | None
 
 
-def submit_and_find(folder: Path, hold: str) -> list[Sought]:
+def submit_and_find(folder: Path, hold: str, *, renamed: str | None = None) -> list[Sought]:
     """Look for a job that waits, held by *hold*, and for the same once it was cancelled and has ended."""
     batch = batch_of([write_job(folder, "true", 0, [hold])])
     before = submitter(folder).find(batch)
     tickets = submitter(folder).submit(batch)
+    if renamed is not None:
+        subprocess.run(["scontrol", "update", f"jobid={tickets[0].job_id}", f"jobname={renamed}"], check=True)
     waiting = Sought(batch=batch, before=before, tickets=tickets, found=submitter(folder).find(batch))
     cancel(*tickets)
     wait_until_final(tickets)

@@ -123,6 +123,16 @@ def test_an_answer_without_a_number_sends_us_to_the_queue(programs: Path, tmp_pa
     assert submit_script(tmp_path) == "99"
 
 
+def test_a_job_that_was_renamed_is_found_by_its_comment_and_one_of_a_retry_is_not(
+    programs: Path, tmp_path: Path
+) -> None:
+    write(programs, "sbatch", "echo welcome")
+    ours, retry = f"98{SEPARATOR}proj1-x{SEPARATOR}hpcml:{NAME[5:]}", f"97{SEPARATOR}y{SEPARATOR}hpcml:{NAME[5:]}-r1"
+    write(programs, "squeue", f"echo '{ours}'; echo '{retry}'")
+
+    assert submit_script(tmp_path) == "98"
+
+
 @pytest.mark.parametrize("line", [r"\e[32mSubmitted batch job 99\e[0m", "[site] Submitted batch job 99", "99;karolina"])
 def test_an_answer_in_other_words_is_looked_up_and_no_number_of_a_banner_is_taken(
     programs: Path, tmp_path: Path, line: str

@@ -123,6 +123,13 @@ def test_a_submission_is_found_by_its_name_waiting_and_ended(slurm: Account, fol
     assert waiting.found == ended.found == waiting.tickets
 
 
+def test_a_submission_whose_job_was_renamed_is_found_by_its_comment(slurm: Account, folder: Path) -> None:
+    waiting, ended = slurm.call(as_user.submit_and_find, folder, HELD, renamed="mine")
+
+    assert waiting.before is None
+    assert waiting.found == ended.found == waiting.tickets
+
+
 def test_an_array_of_packs_is_found_too(slurm: Account, folder: Path) -> None:
     found, tickets, walltime = slurm.call(as_user.submit_packs_and_find, folder)
 
