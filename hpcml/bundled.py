@@ -229,8 +229,19 @@ def status_of(path: str) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
+def look_in_library_first() -> None:
+    """Have Python find its own modules before others of their names: a folder of PYTHONPATH may have a queue.py.
+
+    Programs that this process starts have a path of their own.
+    """
+    library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib is a module more, and takes another five
+    first = [folder for folder in sys.path if folder in (library, f"{library}/lib-dynload")]
+    sys.path[:] = [*first, *(folder for folder in sys.path if folder not in first)]
+
+
 def use_bundle() -> None:
-    """Have Python find modules in the bundle, where there is one that is current."""
+    """Have Python find modules in its library, and in the bundle, where there is one that is current."""
+    look_in_library_first()
     try:
         bundle = Bundle(place_of_bundle())
         if bundle.is_current():
