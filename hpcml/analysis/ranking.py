@@ -12,8 +12,9 @@ from hpcml.analysis.compare.fairness import differing, setting, settings_of
 from hpcml.analysis.compare.objective import Yardstick, find_yardstick
 from hpcml.errors import ComparisonError
 from hpcml.model.query_results import Ranked, Ranking
-from hpcml.model.record_keys import is_measured, value_of
+from hpcml.model.record_keys import flag_setting, is_measured, value_of
 from hpcml.model.records import RunRecord
+from hpcml.model.state import State
 from hpcml.model.told_apart import factor_name, setting_of, show
 
 At = Literal["last", "best"]
@@ -47,19 +48,21 @@ def rank(
     having = [(run, value, step) for run, value, step in found if value is not None and math.isfinite(value)]
     sign = -1 if yardstick.higher_is_better else 1
     having.sort(key=lambda each: (sign * each[1], each[0].uid))
-    swept = [key for key in differing_settings([run for run, _, _ in having]) if not _is_shown(key, by)]
+    keys = [_meant(key, runs) for key in by]
+    swept = [key for key in differing_settings([run for run, _, _ in having]) if not _is_shown(key, [*by, *keys])]
     groups: dict[str, list[Ranked]] = {}
-    settings, alike = _settings([run for run, _, _ in having]), defaultdict[str, list[float]](list)
+    settings = _settings([run for run, _, _ in having])
+    alike = defaultdict[str, defaultdict[int, list[float]]](lambda: defaultdict(list))
     for run, value, _ in having:
-        alike[settings[run.uid]].append(value)
+        if run.state is State.COMPLETED:  # what was cut off half-way is no value of its settings
+            alike[settings[run.uid]][run.seed].append(value)
     for run, value, step in having:
-        group = [value_of(run, key, now=now) for key in by]
+        group = [value_of(run, key, now=now) for key in keys]
         members = groups.setdefault(repr(group), [])
         if len(members) < count:
             told = tuple(setting_of(run, key) for key in swept)
             place = len(members) + 1
             among = alike[settings[run.uid]]
-            of_all = math.fsum(each / len(among) for each in among)
             members.append(
                 Ranked(
                     place=place,
@@ -68,8 +71,9 @@ def rank(
                     value=value,
                     step=step,
                     run=run,
-                    alike_n=len(among),
-                    alike_mean=of_all if math.isfinite(of_all) else None,
+                    alike_n=sum(map(len, among.values())),
+                    alike_seeds=len(among),
+                    alike_mean=_mean([_mean(values) for values in among.values()]),
                 )
             )
     return Ranking(
@@ -88,6 +92,21 @@ def _settings(runs: Sequence[RunRecord]) -> dict[str, str]:
     """Return by uid in what each of *runs* may differ from others beside its seed, as one text."""
     reads = [setting(key) for key in differing(runs, settings_of(runs))]
     return {run.uid: repr([show(read(run)) for read in reads]) for run in runs}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of *values*, None where it is not finite, or there is none to take it of."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    found = math.fsum(value / len(known) for value in known)
+    return found if math.isfinite(found) else None
+
+
+def _meant(key: str, runs: Sequence[RunRecord]) -> str:
+    """Return which value of the runs *key* is: a flag that was typed for each one's program, as ``--by`` reads it."""
+    flag = flag_setting(key)
+    return flag if runs and all(flag in run.params for run in runs) else key
 
 
 def _is_shown(key: str, by: Sequence[str]) -> bool:

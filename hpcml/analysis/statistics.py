@@ -206,13 +206,19 @@ def ratio(
     return _exp(contrast.value), Interval(low=_exp(interval.low), high=_exp(interval.high), confidence=confidence)
 
 
-def is_paired(arm: Mapping[int, float], reference: Mapping[int, float]) -> bool:
-    """Whether two arms, both by seed, can be compared seed by seed: the same seeds, and at least two.
+def paired_seeds(arm: Mapping[int, float], reference: Mapping[int, float]) -> tuple[int, ...]:
+    """Return the seeds that two arms, both by seed, are compared by one by one, ascending; () where they are not.
 
-    >>> is_paired({0: 0.91, 1: 0.92}, {0: 0.90, 1: 0.93})
-    True
+    That is where both have the same two seeds or more, or where they share three or more, and half of the larger arm at
+    least: one that was lost of one arm is left out, and costs the others nothing.
+
+    >>> paired_seeds({0: 0.91, 1: 0.92, 2: 0.9, 3: 0.9}, {0: 0.90, 1: 0.93, 3: 0.9})
+    (0, 1, 3)
     """
-    return len(arm) >= 2 and set(arm) == set(reference)
+    shared = tuple(sorted(set(arm) & set(reference)))
+    of_larger = max(len(arm), len(reference))
+    is_half = len(shared) >= LEAST_SEEDS and 2 * len(shared) >= of_larger
+    return shared if is_half or 2 <= len(shared) == of_larger else ()
 
 
 def correlation(arm: Sequence[float], reference: Sequence[float]) -> float | None:

@@ -40,7 +40,8 @@ def runs(places: Places, /, columns: str | None, metric: str | None, form: str |
     chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
     keys = keys_in(columns)
     is_table = not keys and form in (None, "md")
-    records = list_runs(places, chosen, columns=keys, settings=report.SHOWN_SETTINGS if is_table else None)
+    asked = [*keys, *([] if metric is None else [f"metrics.{metric}"])]
+    records = list_runs(places, chosen, columns=asked, settings=report.SHOWN_SETTINGS if is_table else None)
     now = time.time()
     if keys and (form or records):
         show_columns(records, keys, form=form, now=now)

@@ -38,8 +38,9 @@ class Ranked:
     value: float
     step: int | None  # at which it had that value
     run: RunRecord
-    alike_n: int = 1  # runs with a value that are alike in all but their seed, this one among them
-    alike_mean: float | None = None  # of their values; None: not finite
+    alike_n: int = 1  # completed runs with a value that are alike in all but their seed
+    alike_seeds: int = 1  # that these have
+    alike_mean: float | None = None  # over seeds, of the means of each one's values; None: not finite, or none is left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

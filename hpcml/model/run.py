@@ -164,9 +164,10 @@ class Objective:
     worst: float | None = None  # what a run that diverged is worth, in a second look at the verdict: chance level, say
 
     def __post_init__(self) -> None:
-        require(self.margin is None or self.margin > 0, f"objective.margin={self.margin} must be positive")
-        for name, margin in self.margins.items():
-            require(margin > 0, f"objective.margins.{name}={margin} must be positive")
+        margins = {"margin": self.margin, **{f"margins.{name}": margin for name, margin in self.margins.items()}}
+        for name, margin in margins.items():
+            fits = margin is None or (margin > 0 and math.isfinite(margin))  # below infinity each difference lies
+            require(fits, f"objective.{name}={margin} must be positive, and finite")
         require(self.target is None or math.isfinite(self.target), f"objective.target={self.target} must be a number")
         require(self.worst is None or math.isfinite(self.worst), f"objective.worst={self.worst} must be a number")
         step = self.resolution

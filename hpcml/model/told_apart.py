@@ -6,12 +6,14 @@ import json
 import sys
 from collections.abc import Collection, Sequence
 
-from hpcml.model.record_keys import ARGUMENTS, setting_value
+from hpcml.model.record_keys import AGE, ARGUMENTS, FIELDS, INCOMPLETE, NOTE_WORDS, TAG_WORDS, setting_value
 from hpcml.model.records import RunRecord
 
 GROUPS = ("model", "data", "precision", "strategy", "layout", "cluster", "container")  # hpcml's config groups
 _TOLD_ANYHOW = ("model.name", "precision.name")  # by each list of runs
 _MOST_NAMED = 3
+# What a flag of the user's program is not called by alone: "layout=x" would ask for hpcml's own. A seed is the same.
+_TAKEN = frozenset({*GROUPS, *FIELDS, *TAG_WORDS, *NOTE_WORDS, INCOMPLETE, AGE}) - {"seed"}
 
 
 def swept_settings(keys: Collection[str]) -> list[str]:
@@ -42,13 +44,15 @@ def what_differs(runs: Sequence[RunRecord]) -> dict[str, str]:
 
 
 def factor_name(key: str) -> str:
-    """Return by which name runs that differ in the setting *key* are compared.
+    """Return by which name runs that differ in the setting *key* are compared, and selected.
 
     >>> factor_name("workload.args.lr"), factor_name("model.name"), factor_name("training.steps")
     ('lr', 'model', 'training.steps')
+    >>> factor_name("workload.args.model")
+    'args.model'
     """
-    group = key.removesuffix(".name")
-    return group if group in GROUPS else key.removeprefix(ARGUMENTS)
+    group, flag = key.removesuffix(".name"), key.removeprefix(ARGUMENTS)
+    return group if group in GROUPS else f"args.{flag}" if flag != key and flag in _TAKEN else flag
 
 
 def swept(keys: Collection[str]) -> list[str]:

@@ -19,13 +19,13 @@ def ranking_table(ranking: Ranking, *, console: Console) -> RenderableType:
 
     A narrow console leaves out columns, the value never.
     """
-    rows = [_words(each, has_seeds=_has_seeds(ranking)) for each in ranking.ranked]
+    rows = [_words(each, averaged=_averaged(ranking)) for each in ranking.ranked]
     return value_table(_headings(ranking), rows, console=console, dispensable=_DISPENSABLE)
 
 
 def ranking_markdown(ranking: Ranking) -> str:
     """Return the ranking as a Markdown table, with whole uids."""
-    rows = [_words(each, each.run.uid, has_seeds=_has_seeds(ranking)) for each in ranking.ranked]
+    rows = [_words(each, each.run.uid, averaged=_averaged(ranking)) for each in ranking.ranked]
     return value_markdown(_headings(ranking), rows)
 
 
@@ -34,7 +34,8 @@ def ranking_json(ranking: Ranking) -> str:
 
     `ranked` has an object for each run; its `group` has the values of the settings that made the groups, by name,
     and its `settings` those of a few that the candidates differ in.
-    `alike_mean` is the mean of the `alike_n` runs that differ from it in nothing but their seed, itself among them.
+    `alike_mean` is the mean of the `alike_n` completed runs that differ from it in nothing but their seed: over their
+    `alike_seeds` seeds, of which each has the mean of its runs.
     `candidates` and `without` count the runs that had a value, and those that had none.
     """
     fields = {key: encode(getattr(ranking, key)) for key in ("metric", "goal", "at", "candidates", "without")}
@@ -46,6 +47,7 @@ def ranking_json(ranking: Ranking) -> str:
             "value": each.value,
             "step": each.step,
             "alike_n": each.alike_n,
+            "alike_seeds": each.alike_seeds,
             "alike_mean": encode(each.alike_mean),
             **dict(zip(_FIELDS, map(encode, _fields(each)), strict=True)),
         }
@@ -60,11 +62,11 @@ def ranking_csv(ranking: Ranking) -> str:
     One that the candidates differ in has ``setting.KEY``.
     """
     keys = (*(f"group.{key}" for key in ranking.by), *(f"setting.{key}" for key in ranking.differ))
-    headings = ("place", *keys, "metric", "value", "step", *_FIELDS, "alike_n", "alike_mean")
+    headings = ("place", *keys, "metric", "value", "step", *_FIELDS, "alike_n", "alike_mean", "alike_seeds")
     rows = [
         (
             *(each.place, *each.group, *each.settings, ranking.metric, each.value, each.step),
-            *(*_fields(each), each.alike_n, each.alike_mean),
+            *(*_fields(each), each.alike_n, each.alike_mean, each.alike_seeds),
         )
         for each in ranking.ranked
     ]
@@ -75,16 +77,21 @@ def ranking_remark(ranking: Ranking) -> str:
     """Return one line on which metric was ranked, which way, and how many runs have it; it stands below the table."""
     which = "the value that a run ended with" if ranking.at == "last" else "the best value that a run ever had"
     without = f"; {ranking.without} without a finite value of it" if ranking.without else ""
-    luck = (
-        ". A best run is lucky among its seeds: expect what its settings have on average (hpcml compare)"
-        if _has_seeds(ranking)
+    of_what = _averaged(ranking)
+    among = (
+        f". A best run is lucky among its {of_what}: expect what its settings have on average (hpcml compare)"
+        if of_what
         else ""
     )
-    return f"{ranking.candidates} runs with {ranking.metric}{without}; {ranking.goal} of {which}{luck}"
+    counted = "1 run" if ranking.candidates == 1 else f"{ranking.candidates} runs"
+    return f"{counted} with {ranking.metric}{without}; {ranking.goal} of {which}{among}"
 
 
-def _has_seeds(ranking: Ranking) -> bool:
-    return any(each.alike_n > 1 for each in ranking.ranked)
+def _averaged(ranking: Ranking) -> str | None:
+    """Return of what several have the same settings, so that a mean stands beside a run: seeds, or repeats."""
+    if any(each.alike_seeds > 1 for each in ranking.ranked):
+        return "seeds"
+    return "repeats" if any(each.alike_n > 1 for each in ranking.ranked) else None
 
 
 _DISPENSABLE = ("experiment", "name", "at step", "state", "seed")
@@ -97,14 +104,16 @@ def _fields(each: Ranked) -> list[object]:
 
 def _headings(ranking: Ranking) -> list[str]:
     told = ["run", "experiment", "name", "precision", *ranking.differ, "seed", "state", ranking.metric, "at step"]
-    return ["", *ranking.by, *told, *(["its seeds' mean"] if _has_seeds(ranking) else [])]
+    averaged = _averaged(ranking)
+    return ["", *ranking.by, *told, *([f"its {averaged}' mean"] if averaged else [])]
 
 
-def _words(each: Ranked, uid: str | None = None, *, has_seeds: bool) -> Sequence[object]:
+def _words(each: Ranked, uid: str | None = None, *, averaged: str | None) -> Sequence[object]:
     run = each.run
     who = (uid or short_uid(run.uid), run.experiment, title(run), precision_words(run))
     settings = (
         f"{value:g}" if isinstance(value, float) else value for value in each.settings
     )  # no more digits than typed
-    mean = [f"{number(each.alike_mean)} of {each.alike_n}"] if has_seeds else []
+    n = each.alike_n if averaged == "repeats" else each.alike_seeds
+    mean = [f"{number(each.alike_mean)} of {n}" if n else ""] if averaged else []
     return (each.place, *each.group, *who, *settings, run.seed, run.state.value, each.value, each.step, *mean)

@@ -93,7 +93,10 @@ class Keyed:
             return found
         if not reading.rows("SELECT id FROM run LIMIT 1"):
             return {}  # an empty store knows no metric yet, and no run meets anything
-        raise StoreError(f"no run has anything called {key!r}{near(key, known_keys(reading))}")
+        known = known_keys(reading)
+        if key.startswith("metrics."):
+            known = {f"metrics.{name}" for name in reading.column("SELECT name FROM metric")}
+        raise StoreError(f"no run has anything called {key!r}{near(key, known)}")
 
     def _incomplete(self) -> Values:
         lost, bad = self("lost_records"), self("bad_lines")

@@ -85,6 +85,20 @@ def test_one_seed_that_is_missing_leaves_the_others_paired_and_is_named() -> Non
     assert "n=4: indicative only" in row.flags
 
 
+def test_a_speed_up_keeps_its_pairs_where_one_seed_is_missing() -> None:
+    runs = two_arms(FP32, AMP[:4])
+    slow = {0: 1.0, 1: 1.5, 2: 0.7, 3: 2.0, 4: 4.0}  # some seeds take longer in both arms
+    steps = {each.uid: curve(STEP_S[each.precision] * slow[each.seed], seed=7) for each in runs}
+
+    speed = row_of(compare(runs, steps), "amp_bf16").speed
+
+    assert speed is not None
+    assert speed.speedup_paired
+    assert speed.speedup == pytest.approx(2.0)
+    assert speed.speedup_ci95 is not None
+    assert (speed.speedup_ci95.low, speed.speedup_ci95.high) == pytest.approx((2.0, 2.0), rel=1e-6)
+
+
 def test_where_few_seeds_are_shared_the_others_stand_beside_the_pairs() -> None:
     other_seeds = [run("tf32", seed, value + 0.0001 * seed) for seed, value in enumerate(AMP + AMP, start=2)]
 
@@ -339,7 +353,7 @@ def test_missing_step_times_are_none_and_flagged() -> None:
 
     assert row.speed is not None
     assert row.speed.n == 3
-    assert row.speed.speedup_paired is False
+    assert row.speed.speedup_paired is True  # by the three seeds that are known of both
     assert "no steady step time for 1 of 5 seeds: fewer than 8 steps in the window have a time above 0" in row.flags
     assert "step_time_s was not reported for 1 of 5 seeds" in row.flags
 
@@ -378,6 +392,9 @@ def test_a_loss_that_was_not_finite_on_the_way_is_flagged_and_the_run_counts(nam
         ("training.batchsize", "did you mean training.batch_size"),
         ("seed", "averaged over"),
         ("zzz", "no setting of these runs"),
+        ("precision,", "--by precision,: write the name of a setting, or several with a comma between each"),
+        ("", "--by '': write the name of a setting"),
+        ("precision, precision", "names a setting twice: give each once"),
     ],
 )
 def test_an_unknown_factor_is_refused_with_what_may_have_been_meant(by: str, hint: str) -> None:
@@ -400,6 +417,20 @@ def test_what_cannot_be_compared_is_refused_with_a_reason() -> None:
         compare(two_arms(), {}, ComparisonRequest(metric="val_acuracy"))
     with pytest.raises(ComparisonError, match="choose max or min"):
         compare(two_arms(), {}, ComparisonRequest(goal="up"))
+
+
+def test_by_names_a_flag_of_the_program_where_each_run_has_one_of_that_name() -> None:
+    runs = [
+        run("own", seed, value, uid=f"{word}{seed}", params={"name": None, "workload.args.name": word})
+        for word, values in (("x", FP32), ("y", AMP))
+        for seed, value in enumerate(values)
+    ]
+
+    comparison = compare(runs, {}, ComparisonRequest(by="name"))
+
+    assert [row.level for row in only_cell(comparison).rows] == ["x", "y"]
+    with pytest.raises(ComparisonError, match=r"what differs is args\.name: --by args\.name"):
+        compare(runs, {}, ComparisonRequest(by="layout"))
 
 
 def commanded(*commands: str) -> list[RunRecord]:

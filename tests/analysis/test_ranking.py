@@ -66,6 +66,26 @@ def test_it_is_told_what_settings_the_best_run_had() -> None:
     assert by_rate.differ == ()
 
 
+def test_beside_a_run_stands_the_mean_over_seeds_of_the_completed_runs_alike() -> None:
+    repeated = [run(letter, accuracy, seed=seed) for letter, accuracy, seed in (("a", 0.9, 0), ("b", 0.7, 0))]
+    runs = [*repeated, run("c", 0.6, seed=1), run("d", 0.1, seed=2, state=State.FAILED)]
+
+    by_seeds, of_repeats, of_failed = (best(each).ranked[0] for each in (runs, repeated, runs[-1:]))
+
+    assert (by_seeds.alike_n, by_seeds.alike_seeds, by_seeds.alike_mean) == (3, 2, pytest.approx((0.8 + 0.6) / 2))
+    assert (of_repeats.alike_n, of_repeats.alike_seeds, of_repeats.alike_mean) == (2, 1, pytest.approx(0.8))
+    assert (of_failed.alike_n, of_failed.alike_mean) == (0, None)
+
+
+@pytest.mark.parametrize("flag", ["name", "model", "layout", "state"])
+def test_a_flag_of_the_program_that_is_called_as_something_of_ours_makes_groups_and_is_told(flag: str) -> None:
+    runs = [run(letter, 0.5, params={f"workload.args.{flag}": word}) for letter, word in (("a", "x"), ("b", "y"))]
+
+    assert [each.group for each in best(runs, by=[flag], count=1).ranked] == [("x",), ("y",)]
+    assert best(runs).differ == (f"args.{flag}",)
+    assert best(runs, by=[flag]).differ == ()
+
+
 def test_the_goal_can_be_turned_and_the_number_limited() -> None:
     assert ranked(best([run("a", 0.7), run("b", 0.9), run("c", 0.8)], goal="min", count=2)) == "ac"
 

@@ -104,6 +104,7 @@ def test_runs_are_chosen_sorted_limited_and_shown_in_the_columns_asked_for(hpcml
         (["runs", "--columns", "uid,val_acuracy"], "did you mean val_accuracy"),
         (["best", "--by", "modle"], "did you mean"),
         (["best", "--metric", "val_acuracy"], "val_accuracy"),
+        (["runs", "--metric", "val_acuracy"], "did you mean metrics.val_accuracy"),
         (["curves", "aaaaaaaa", "--metric", "lost"], "loss"),
         (["curves"], "curves of which runs?"),
         (["diff", "aaaaaaaa", "nobody"], "no run is called 'nobody'"),

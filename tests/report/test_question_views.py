@@ -250,7 +250,7 @@ def test_a_ranking_reads_in_every_form() -> None:
 
 
 def test_a_best_run_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None:
-    lucky = replace(ranking(), ranked=[replace(ranking().ranked[0], alike_n=5, alike_mean=0.91)])
+    lucky = replace(ranking(), ranked=[replace(ranking().ranked[0], alike_n=5, alike_seeds=5, alike_mean=0.91)])
 
     lines = printed(best.ranking_table(lucky, console=console(160)), 160)
     (line,) = csv.DictReader(io.StringIO(best.ranking_csv(lucky)))
@@ -261,6 +261,19 @@ def test_a_best_run_of_many_seeds_stands_beside_the_mean_of_its_settings() -> No
     assert "lucky" not in best.ranking_remark(ranking())
     assert (line["alike_n"], line["alike_mean"]) == ("5", "0.91")
     assert json.loads(best.ranking_json(lucky))["ranked"][0]["alike_mean"] == 0.91
+
+
+def test_repeats_of_one_seed_are_not_called_seeds_and_one_run_is_no_runs() -> None:
+    first = replace(ranking().ranked[0], alike_n=3, alike_seeds=1, alike_mean=0.91)
+    repeated = replace(ranking(), ranked=[first, replace(first, alike_n=0, alike_seeds=0, alike_mean=None)])
+
+    lines = printed(best.ranking_table(repeated, console=console(160)), 160)
+
+    assert lines[0].rstrip().endswith("its repeats' mean")
+    assert lines[1].rstrip().endswith("0.9100 of 3")
+    assert lines[2].rstrip().endswith(" 9")  # the step: none of its settings was completed
+    assert "A best run is lucky among its repeats:" in best.ranking_remark(repeated)
+    assert best.ranking_remark(replace(repeated, candidates=1)).startswith("1 run with val_accuracy; ")
 
 
 def test_differences_read_in_every_form() -> None:

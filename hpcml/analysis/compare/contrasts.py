@@ -41,12 +41,9 @@ def pairing_of(arm: BySeed, reference: BySeed) -> _Pairing:
     >>> pairing_of({0: .9, 1: .9, 2: .9, 3: .9}, {0: .9, 1: .9, 2: .9, 3: .9, 4: .9})
     'shared'
     """
-    shared = len(set(arm) & set(reference))
-    if statistics.is_paired(arm, reference):
-        return "all"
-    if shared < LEAST_SEEDS:
-        return "none"
-    return "shared" if 2 * shared >= max(len(arm), len(reference)) else "partly"
+    if paired := statistics.paired_seeds(arm, reference):
+        return "all" if len(paired) == max(len(arm), len(reference)) else "shared"
+    return "none" if len(set(arm) & set(reference)) < LEAST_SEEDS else "partly"
 
 
 def match(arm: BySeed, reference: BySeed, scale: MetricScale, step: float | None) -> Matchup:

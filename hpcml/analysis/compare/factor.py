@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,9 +130,15 @@ def find_factor(by: str, runs: Sequence[RunRecord]) -> Factor:
 
     Raises `ComparisonError`, with the nearest known names, where no run has such a setting, or where it is the seed.
     """
-    words = _SHORT.get(by, by).split(",")
+    words = [word.strip() for word in _SHORT.get(by, by).split(",")]
+    if "" in words:
+        raise ComparisonError(
+            f"--by {shlex.quote(by)}: write the name of a setting, or several with a comma between each"
+        )
+    if len(words) > len(set(words)):
+        raise ComparisonError(f"--by {by} names a setting twice: give each once")
     if len(words) > 1:
-        parts = tuple(_find_one(word.strip(), runs) for word in words)
+        parts = tuple(_find_one(word, runs) for word in words)
         return Factor(name=by, key=parts[0].key, group=parts[0].group, parts=parts)
     return _find_one(words[0], runs)
 
@@ -142,10 +149,11 @@ def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
     argument = f"{ARGUMENTS}{by.removeprefix('args.')}"
     group = by.removesuffix(".name")
     runs = with_distinct_settings(runs)
-    if group in GROUPS and not all(argument in run.params for run in runs):
+    is_flag = all(argument in run.params for run in runs)  # --name, --model: what was typed for the user's program
+    if group in GROUPS and not is_flag:
         return Factor(name=group, key=f"{group}.name", group=group)
     keys = {key for run in runs for key in run.params}
-    if by in keys:
+    if by in keys and not is_flag:
         return Factor(name=by, key=by, group=None)
     if argument in keys:
         return Factor(name=by, key=argument, group=None)

@@ -164,11 +164,12 @@ def _remark(found: PlacedRatio | PlacedContrast) -> str | None:
 
 def _by_seeds(over: Sequence[Placed], under: Sequence[Placed], shared: tuple[str, ...]) -> PlacedRatio | None:
     above, below = by_seed_of(over), by_seed_of(under)
-    pairs = statistics.is_paired(above, below)
-    found = statistics.ratio([above[seed] for seed in sorted(above)], [below[s] for s in sorted(below)], pairs=pairs)
+    pairs = statistics.paired_seeds(above, below)
+    tops, bottoms = ([each[seed] for seed in pairs or sorted(each)] for each in (above, below))
+    found = statistics.ratio(tops, bottoms, pairs=bool(pairs))
     if found is None:
         return None
-    return PlacedRatio(value=found[0], ci95=found[1], unit="seeds", paired=pairs, shared=shared)
+    return PlacedRatio(value=found[0], ci95=found[1], unit="seeds", paired=bool(pairs), shared=shared)
 
 
 def by_seed_of(runs: Sequence[Placed]) -> dict[int, float]:
