@@ -40,6 +40,7 @@ from hpcml.report.text import decimals_for, duration, ends, number, p_value, rat
 
 RowQuantities = Callable[[Comparison, Cell], Sequence[Quantity[Row]]]
 _MORE_DECIMALS = 4  # than a difference has by its spread: what they do not show is nothing to be shown
+_MUCH_WIDER = 100  # times as wide: digits of the one say nothing of the other
 _GROUPS = ("model", "data", "strategy", "layout", "cluster", "container")
 
 
@@ -84,13 +85,21 @@ def verdict_words(row: Row) -> str:
 
 
 def cell_decimals(cell: Cell) -> int:
-    """Return the decimals of all metric values in *cell*: two digits of the smallest spread that is not zero.
+    """Return the decimals of metric values in *cell*: two digits of the smallest spread that is not zero.
 
-    So all rows have the same number of decimals. The rule is that of `hpcml.report.text.decimals_for`.
+    So rows have the same number of decimals. The rule is that of `hpcml.report.text.decimals_for`. A spread of less
+    than a hundredth of the widest does not count: such a row has more decimals by itself (`row_decimals`).
     """
     spreads = [row.sd for row in cell.rows if row.sd]
     values = [abs(row.mean) for row in cell.rows if row.mean]
-    return decimals_for(min(spreads, default=None), max(values, default=None))
+    widest = max(spreads, default=0.0)
+    counting = [spread for spread in spreads if spread * _MUCH_WIDER >= widest]
+    return decimals_for(min(counting, default=None), max(values, default=None))
+
+
+def row_decimals(row: Row, decimals: int) -> int:
+    """Return the decimals of the metric values of *row*: its cell's *decimals*, or more where its spread asks for it."""
+    return max(decimals, decimals_for(row.sd, row.mean)) if row.sd else decimals
 
 
 def difference_decimals(cell: Cell) -> int:
@@ -218,15 +227,15 @@ def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             key="mean",
             heading=f"{metric}, mean",
             value=lambda row: row.mean,
-            write=lambda row: fixed(row.mean, decimals),
+            write=lambda row: fixed(row.mean, row_decimals(row, decimals)),
             section=OUTCOME,
             short=Short(heading=f"{metric} ± 95 %", terminal=f"{metric} ±{NBSP}95{NBSP}%", is_number=False,
                         write=partial(_mean, decimals=decimals), wrap="narrow"),
         ),
-        Quantity(key="sd", heading="sd", value=lambda row: row.sd, write=lambda row: fixed(row.sd, decimals + 1),
-                 section=OUTCOME, order=1, short=None),
+        Quantity(key="sd", heading="sd", value=lambda row: row.sd, section=OUTCOME, order=1, short=None,
+                 write=lambda row: fixed(row.sd, row_decimals(row, decimals) + 1)),
         Quantity(key="mean_ci95", heading="95 % interval", kind="interval", value=lambda row: row.mean_ci95,
-                 write=lambda row: between(row.mean_ci95, decimals), section=OUTCOME, short=None),
+                 write=lambda row: between(row.mean_ci95, row_decimals(row, decimals)), section=OUTCOME, short=None),
         hidden("reference", lambda _: cell.reference),
         Quantity(
             key="difference",
@@ -379,6 +388,7 @@ def _of_selected(row: Row) -> Entry:
 def _mean(row: Row, *, decimals: int) -> Entry:
     """Return the mean with half of its 95 % interval behind ±."""
     half = None if row.mean_ci95 is None else (row.mean_ci95.high - row.mean_ci95.low) / 2
+    decimals = row_decimals(row, decimals)
     return Entry(
         text="" if row.mean is None else to_decimals(row.mean, decimals),
         interval="" if half is None else f"± {to_decimals(half, decimals)}",

@@ -138,7 +138,6 @@ _DISPENSABLE = (
     _SETTINGS,
     _METRIC,
 )  # left out where there is no room, in this order
-_IF_ANY = (_SETTINGS, _CAUSE)  # columns that are there only where a run has something in them
 _STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
 
 
@@ -155,10 +154,11 @@ def runs_table(
     *now* is in unix seconds; an age counts from submission. *apart* is by uid what tells a run from the
     others. In a narrow console names are cut and columns left out.
     """
+    if_any = _if_any(metric)
     show_uid, metric = _uid_words(runs), metric or _reported_metric(runs)
     headings = [safe(heading) for heading in _headings(runs, metric)]
     rows = [[safe(word) for word in _words(run, now, metric, show_uid, apart)] for run in runs]
-    widths, gap = _lay_out(headings, rows, console.width)
+    widths, gap = _lay_out(headings, rows, console.width, if_any)
     if sum(widths.values()) + gap * (len(widths) - 1) > console.width:  # nothing more can be left out: rich cuts
         return _cut_table(headings, rows, [run.state for run in runs], widths, gap if console.is_terminal else None)
     return _Lines(headings=headings, rows=rows, states=[run.state for run in runs], widths=widths, gap=gap)
@@ -224,18 +224,26 @@ def _cut_table(
     return table
 
 
-def _lay_out(headings: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> tuple[dict[int, int], int]:
-    """Return the columns that fit, with their widths, and the space between them."""
+def _if_any(metric: str | None) -> Sequence[int]:
+    """Return the columns that are there only where a run has something in them; a *metric* that was asked for stays."""
+    return (_SETTINGS, _CAUSE, _METRIC) if metric is None else (_SETTINGS, _CAUSE)
+
+
+def _lay_out(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], available: int, if_any: Sequence[int]
+) -> tuple[dict[int, int], int]:
+    """Return the columns that fit, with their widths, and the space between them; of *if_any* those with words."""
     of_words = [max((cell_len(row[column]) for row in rows), default=0) for column in range(len(headings))]
     whole = {
         column: max(cell_len(heading), of_words[column])
         for column, heading in enumerate(headings)
-        if column not in _IF_ANY or of_words[column]
+        if column not in if_any or of_words[column]
     }
     if sum(whole.values()) + 2 * (len(whole) - 1) <= available:
         return whole, 2
     widths = {column: min(width, _CUT.get(column, width)) for column, width in whole.items()}
-    widths[_METRIC] = max(of_words[_METRIC], min(whole[_METRIC], _METRIC_TITLE))
+    if _METRIC in whole:
+        widths[_METRIC] = max(of_words[_METRIC], min(whole[_METRIC], _METRIC_TITLE))
 
     def spare() -> int:
         return available - sum(widths.values()) - (len(widths) - 1)
@@ -255,10 +263,12 @@ def runs_markdown(
     """Return the table as Markdown, with whole uids; *apart* as in `runs_table`."""
     from hpcml.report.render.markdown import markdown_table, safe_markdown  # noqa: PLC0415 - all kinds of documents
 
+    if_any = set(_if_any(metric)) - {_CAUSE}
     metric = metric or _reported_metric(runs)
-    shown = [column for column in range(len(_HEADINGS)) if column != _SETTINGS or apart]
     headings = [safe_markdown(heading) for heading in _headings(runs, metric)]
     rows = [[safe_markdown(word) for word in _words(run, now, metric, str, apart)] for run in runs]
+    is_empty = {column for column in if_any if not any(row[column] for row in rows)}
+    shown = [column for column in range(len(_HEADINGS)) if column not in is_empty]
     right = [at for at, column in enumerate(shown) if column in _RIGHT]
     picked = [[row[column] for column in shown] for row in (headings, *rows)]
     return "\n".join([*markdown_table(picked[0], picked[1:], right=right), ""])

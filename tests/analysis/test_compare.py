@@ -393,7 +393,6 @@ def test_a_loss_that_was_not_finite_on_the_way_is_flagged_and_the_run_counts(nam
         ("seed", "averaged over"),
         ("zzz", "no setting of these runs"),
         ("precision,", "--by precision,: write the name of a setting, or several with a comma between each"),
-        ("", "--by '': write the name of a setting"),
         ("precision, precision", "names a setting twice: give each once"),
     ],
 )

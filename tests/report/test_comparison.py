@@ -615,3 +615,13 @@ def test_repeats_that_are_units_are_called_runs_and_seeds_that_only_one_arm_has_
     part = replace(difference(0.0, 0.01), n_pairs=4, left_out=(4,))
     assert "margin 0.005; 7 runs against 5 of fp32" in said(difference=difference(0.0, 0.01, rho=None), **repeats)
     assert "; 4 seeds that both arms have (means are of all): enough for a look" in said(difference=part)
+
+
+def test_an_arm_with_hardly_any_spread_gives_its_decimals_to_no_other() -> None:
+    rows = (row("fp32", 0.9123456, sd=0.012), row("tf32", 0.9134567, sd=0.000002), row("amp", 0.9, sd=0.015))
+
+    text = comparison_markdown(comparison(rows=rows))
+
+    assert "| 0.912 ± " in text
+    assert "| 0.913457 ± " in text
+    assert "| 0.900 ± " in text
