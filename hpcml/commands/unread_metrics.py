@@ -33,6 +33,7 @@ _CELLS = re.compile(r"[^\s|]+")
 _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?|\d+/\d+|nan", re.IGNORECASE)
 _STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
+_COUNTED = ("(?i:step)", "(?i:iteration)", "(?i:iter)", "(?i:epoch)")  # the finest first
 _REWARD = r"rew|reward|rew\w*_mean|\w*return"
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse|l[12]|ndcg"
 # What benchmarks are judged by.
@@ -146,7 +147,25 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
     )  # tok/s is a rate, which tok_s is not
     name = re.sub(r"_(?:is|was|rating_of)$", "", re.sub(r"\W+", "_", spoken).strip("_").lower())
     named = name if name.isascii() else f'"{name}"'
-    return f'{{pattern: "{words}(?P<value>{value})", name: {named}}}', named
+    pattern = _with_step(f"{words}(?P<value>{value})", line[: found.start("before")], lines)
+    return f'{{pattern: "{pattern}", name: {named}}}', named
+
+
+def _with_step(pattern: str, head: str, lines: Sequence[str]) -> str:
+    """Return *pattern* with the group ``step``, where the *head* of a line says one, and it grows from line to line.
+
+    It is left as it is where it would read other values then, or several of one step, as those within an epoch.
+    """
+    plain = [match["value"] for line in lines for match in re.finditer(pattern, line)]
+    for word in _COUNTED:
+        stepped = rf"{word}\W+(?P<step>\d+)(?![,.]?\d).*?{pattern}"
+        if not re.search(rf"{word}\W+\d", head):
+            continue
+        found = [match for line in lines for match in re.finditer(stepped, line)]
+        grows = all(int(one["step"]) < int(other["step"]) for one, other in pairwise(found))
+        if grows and [match["value"] for match in found] == plain:
+            return stepped
+    return pattern
 
 
 def _is_of_interest(found: re.Match[str]) -> tuple[bool, int]:

@@ -98,7 +98,7 @@ def cell_decimals(cell: Cell) -> int:
 
 
 def row_decimals(row: Row, decimals: int) -> int:
-    """Return the decimals of the metric values of *row*: its cell's *decimals*, or more where its spread asks for it."""
+    """Return the decimals of the metric values of *row*: its cell's *decimals*, or more if its spread asks for it."""
     return max(decimals, decimals_for(row.sd, row.mean)) if row.sd else decimals
 
 

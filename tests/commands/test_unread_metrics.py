@@ -136,6 +136,34 @@ def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, valu
 
 
 @pytest.mark.parametrize(
+    ("printed", "steps"),
+    [
+        (LLAMA2_C, ["0", "20"]),
+        ("Epoch 1 step 9: loss 0.5\nEpoch 1 step 19: loss 0.4\n", ["9", "19"]),
+        ("Iteration: 100 | loss=0.5\nIteration: 200 | loss=0.4\n", ["100", "200"]),
+        ('{"step": 9, "loss": 5.8}\n{"step": 19, "loss": 5.7}\n', ["9", "19"]),
+        ("epoch 1/2 loss 0.5\nepoch 2/2 loss 0.4\n", ["1", "2"]),
+        ("epoch 1 loss 0.5\nepoch 1 loss 0.4\nepoch 2 loss 0.3\n", []),  # several of one epoch: they are numbered
+        ("step 9 loss 0.5\nloss 0.4\n", []),  # one has none
+        ("step 1,000 loss 0.5\nstep 2,000 loss 0.4\n", []),
+        ("step 20 loss 0.5\nstep 10 loss 0.4\n", []),  # begun anew
+        ("loss 0.5 at step 9\nloss 0.4 at step 19\n", []),
+    ],
+)
+def test_the_suggested_rule_reads_the_step_that_stands_before_each_value(
+    printed: str, steps: list[str], tmp_path: Path
+) -> None:
+    rule_text, _ = suggested_rule(printed) or ("", "")
+
+    (point,) = compose_from_cli(["workload.command=true", f"workload.metrics=[{rule_text}]"], project=tmp_path)
+
+    (rule,) = point.run.workload.metrics
+    found = [match.groupdict() for match in re.finditer(rule.pattern, "\n".join(printed_lines(printed)))]
+    assert [match["step"] for match in found if "step" in match] == steps
+    assert all(match["value"] for match in found)
+
+
+@pytest.mark.parametrize(
     "printed",
     ["", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12", "test: 100%", "test: 3"],
 )
