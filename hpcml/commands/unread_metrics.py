@@ -33,7 +33,8 @@ _CELLS = re.compile(r"[^\s|]+")
 _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?|\d+/\d+|nan", re.IGNORECASE)
 _STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
-_COUNTED = ("(?i:step)", "(?i:iteration)", "(?i:iter)", "(?i:epoch)")  # the finest first
+# What is counted before a value, the finest first
+_COUNTED = [re.compile(rf"({word})\W+\d", re.IGNORECASE) for word in ("step", "iteration", "iter", "epoch")]
 _REWARD = r"rew|reward|rew\w*_mean|\w*return"
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse|l[12]|ndcg"
 # What benchmarks are judged by.
@@ -157,12 +158,13 @@ def _with_step(pattern: str, head: str, lines: Sequence[str]) -> str:
     It is left as it is where it would read other values then, or several of one step, as those within an epoch.
     """
     plain = [match["value"] for line in lines for match in re.finditer(pattern, line)]
-    for word in _COUNTED:
-        stepped = rf"{word}\W+(?P<step>\d+)(?![,.]?\d).*?{pattern}"
-        if not re.search(rf"{word}\W+\d", head):
+    for counted in _COUNTED:
+        if (word := re.search(counted, head)) is None:
             continue
+        stepped = rf"{word[1]}\W+(?P<step>\d+(?:,\d\d\d)*).*?{pattern}"
         found = [match for line in lines for match in re.finditer(stepped, line)]
-        grows = all(int(one["step"]) < int(other["step"]) for one, other in pairwise(found))
+        steps = [int(match["step"].replace(",", "")) for match in found]
+        grows = all(one < other for one, other in pairwise(steps))
         if grows and [match["value"] for match in found] == plain:
             return stepped
     return pattern

@@ -135,3 +135,17 @@ def test_bytes_that_are_no_text_and_endless_lines_do_no_harm(tmp_path: Path) -> 
 
 def test_without_rules_nothing_is_read(tmp_path: Path) -> None:
     assert list(StdoutScanner(path=tmp_path / "absent", rules=()).scan()) == []
+
+
+def test_a_value_that_a_bar_draws_over_itself_is_one(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    rule = MetricRule(pattern=r"loss=(?P<value>[0-9.]+)", name="loss")
+    bar = "\r  0%| 0/3 [00:00]\r  0%| 0/3 [loss=0.5]\r 33%| 1/3 [loss=0.5]\r 33%| 1/3 [loss=0.4]"  # as tqdm draws it
+    log.write_text(bar)
+    follower = scanner(log, rule)
+
+    first = list(follower.scan())
+    log.write_text(f"{bar}\r 66%| 2/3 [loss=0.4]\r100%| 3/3 [loss=0.4]\n  0%| 0/3 [loss=0.4]\nloss=0.4 loss=0.4\n")
+    values = [(each.value, each.step) for each in [*first, *follower.scan(to_the_end=True)]]
+
+    assert values == [(0.5, 0), (0.4, 1), (0.4, 2), (0.4, 3), (0.4, 4)]  # lines of their own count each

@@ -145,7 +145,7 @@ def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, valu
         ("epoch 1/2 loss 0.5\nepoch 2/2 loss 0.4\n", ["1", "2"]),
         ("epoch 1 loss 0.5\nepoch 1 loss 0.4\nepoch 2 loss 0.3\n", []),  # several of one epoch: they are numbered
         ("step 9 loss 0.5\nloss 0.4\n", []),  # one has none
-        ("step 1,000 loss 0.5\nstep 2,000 loss 0.4\n", []),
+        ("step 500, loss 0.5\nstep 1,000, loss 0.4\n", ["500", "1,000"]),
         ("step 20 loss 0.5\nstep 10 loss 0.4\n", []),  # begun anew
         ("loss 0.5 at step 9\nloss 0.4 at step 19\n", []),
     ],

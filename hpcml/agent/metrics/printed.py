@@ -41,7 +41,8 @@ class Picked:
 class StdoutScanner:
     """Follows a growing file and applies the rules to each new complete line (`MetricRule` says how).
 
-    What a bar of progress prints over itself are lines, too.
+    What a bar of progress prints over itself are lines, too. A value that is drawn over itself is one: tqdm draws its
+    bar when a value comes and, with the same value, when it has gone on.
 
     *counts* is how many values of each name there were; scanners that share it number on.
     """
@@ -52,6 +53,7 @@ class StdoutScanner:
     matched: set[int] = field(default_factory=set)  # rules that gave a value, by their places
     cut: set[int] = field(default_factory=set)  # rules that matched too often in a line, the rest of which was left out
     _offset: int = 0
+    _drawn: dict[str, float] = field(default_factory=dict)  # by name what was drawn last on the line that has not ended
     _compiled: list[tuple[re.Pattern[str], str | None]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,10 +79,18 @@ class StdoutScanner:
                 if not end:
                     return
                 self._offset += end
-                for line in printed_lines(data[:end].decode("utf-8", "replace")):
-                    yield from self._pick(line)
+                for line in data[:end].decode("utf-8", "replace").splitlines(keepends=True):
+                    yield from self._pick_drawn(line)
                 if not to_the_end:
                     return
+
+    def _pick_drawn(self, line: str) -> Iterator[Picked]:
+        for drawn in printed_lines(line):
+            found = list(self._pick(drawn))
+            yield from found
+            self._drawn |= {each.name: each.value for each in found if each.is_counted}
+        if line.endswith("\n"):
+            self._drawn.clear()
 
     def _pick(self, line: str) -> Iterator[Picked]:
         for place, (pattern, name) in enumerate(self._compiled):
@@ -102,6 +112,8 @@ class StdoutScanner:
             step = int(_plain(step_text)) if step_text else self.counts[name]
         except ValueError:
             return  # the words matched, the number did not: not ours to guess
+        if not step_text and self._drawn.get(name) == value:
+            return  # drawn again
         self.counts[name] += 1
         yield Picked(name=name, value=value, step=step, is_counted=not step_text)
 
