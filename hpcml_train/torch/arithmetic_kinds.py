@@ -10,6 +10,9 @@ from typing import Any, Callable, FrozenSet, Set, Tuple
 
 import torch
 
+from hpcml_train.torch.traces import autocast_dtype
+
+_DEVICES = ("cuda", "cpu")
 Kind = Tuple[FrozenSet[Tuple[str, str]], FrozenSet[str]]
 
 
@@ -21,23 +24,27 @@ class Kinds:
         self._undo: Callable[[], None] = lambda: None
 
     def watch(self) -> None:
-        """Note what autocasts are entered; what compiled code enters inside of itself is not seen."""
-        autocast = torch.autocast
-        enter = getattr(autocast, "__enter__", None)
-        if enter is None:
+        """Note what autocasts are entered; what compiled code enters inside of itself is not seen.
+
+        Each calls this function of torch's as it is entered. Its class stays as it is: TorchScript reads its source.
+        """
+        count = getattr(torch, "autocast_increment_nesting", None)
+        if count is None:
             return
         entered = self._entered
 
-        def enter_and_note(self: Any) -> Any:  # noqa: ANN401 - as torch has it
-            if torch.is_grad_enabled() and getattr(self, "_enabled", False):
-                entered.add((str(getattr(self, "device", "")), str(getattr(self, "fast_dtype", ""))))
-            return enter(self)
+        def count_and_note() -> int:
+            if torch.is_grad_enabled():
+                told = ((device, autocast_dtype(device)) for device in _DEVICES)
+                entered.update((device, dtype) for device, dtype in told if dtype is not None)
+            depth: int = count()
+            return depth
 
         def leave() -> None:
-            if autocast.__enter__ is enter_and_note:  # else somebody has built upon it
-                autocast.__enter__ = enter  # type: ignore[method-assign]
+            if torch.autocast_increment_nesting is count_and_note:  # else somebody has built upon it
+                torch.autocast_increment_nesting = count
 
-        autocast.__enter__ = enter_and_note  # type: ignore[method-assign]
+        torch.autocast_increment_nesting = count_and_note
         self._undo = leave
 
     def end(self) -> None:

@@ -287,13 +287,30 @@ def test_an_evaluation_in_another_precision_asks_for_no_window() -> None:
     assert told.word("fp32") == "fp32"
 
 
-def test_autocast_is_torchs_own_again_after_an_observer() -> None:
-    before = torch.autocast.__enter__
+def test_autocast_is_torchs_own_again_after_an_observer_and_its_class_always() -> None:
+    count, of_class = torch.autocast_increment_nesting, torch.autocast.__enter__
     with watching():
         train(lambda model: model(data()).square().mean())
-        assert torch.autocast.__enter__ is not before
+        assert torch.autocast_increment_nesting is not count
+        assert torch.autocast.__enter__ is of_class
 
-    assert torch.autocast.__enter__ is before
+    assert torch.autocast_increment_nesting is count
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_a_program_whose_autocast_is_in_torchscript_is_compiled_and_computes_the_same() -> None:
+    x = torch.arange(16.0).reshape(4, 4) / 7
+    with watching():
+        train(lambda model: model(data()).square().mean())
+        found = torch.jit.script(_Scripted())(x)
+
+    assert torch.equal(found, _Scripted()(x))
+
+
+class _Scripted(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.mm(x, x)
 
 
 def test_rows_beyond_the_largest_are_summed_up_once() -> None:
