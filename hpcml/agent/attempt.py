@@ -300,6 +300,7 @@ def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter
         rules=settings.metrics,
         printed=(first.stdout, first.stderr),
         journal=journal,
+        is_again=attempt > 0,
         files=MetricsFollower(
             root=root,
             wanted=_files_of_metrics(turn),

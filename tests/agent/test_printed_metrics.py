@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.agent.metrics.printed import Picked, StdoutScanner
+from hpcml.agent.metrics.printed import Picked, StdoutScanner, loss_that_ended
 from hpcml.model.metric_sources import MetricRule
 
 LOSS = MetricRule(pattern=r"step (?P<step>\d+) loss[ =](?P<value>\S+)", name="loss")
@@ -149,3 +149,23 @@ def test_a_value_that_a_bar_draws_over_itself_is_one(tmp_path: Path) -> None:
     values = [(each.value, each.step) for each in [*first, *follower.scan(to_the_end=True)]]
 
     assert values == [(0.5, 0), (0.4, 1), (0.4, 2), (0.4, 3), (0.4, 4)]  # lines of their own count each
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        (["Epoch 3: train_loss=nan val_acc=0.1000", "done in 3 s"], "train_loss"),
+        (["Loss is NaN, stopping training"], "loss"),
+        (["step 10 | loss: -inf | lr 0.1"], "loss"),
+        (["{'epoch': 2, 'val_loss': nan}"], "val_loss"),
+        (["[10] test perplexity nan", "[20] test loss 0.5"], "test perplexity"),
+        (["loss nan", "loss 0.5"], None),
+        (["loss inf at first", "best loss: 0.3", "loss 0.4"], None),
+        (["loss scale inf", "no loss of information", "lossless nan", "grad norm nan", "losses 3"], None),
+        (["-" * 65536, "a-" * 32768, "a " * 32768], None),
+    ],
+)
+def test_a_loss_that_was_printed_as_no_number_at_the_last_is_known_by_its_name(
+    lines: list[str], name: str | None
+) -> None:
+    assert loss_that_ended(lines) == name

@@ -416,3 +416,12 @@ def test_an_arm_that_ended_long_before_the_other_is_remarked_on(by: str, is_aske
 
     said = "last_step: 100 (10 runs: 0.1); 30 (10 runs: 0.5): were the shorter ones stopped, or did they break off?"
     assert (said in cell.remarks) is is_asked
+
+
+def test_a_loss_that_was_printed_as_nan_and_read_by_nobody_forbids_what_is_good_too() -> None:
+    printed = [replace(one, facts={**one.facts, "printed_loss": "loss nan or infinite"}) for one in arm("tf32", ALIKE)]
+
+    row = compare([*arm("fp32", TEN), *printed], {}, LARGE).cells[0].rows[1]
+
+    assert row.verdict == "unstable"
+    assert row.flags[0] == "diverged: 10 of 10 runs ended with the loss that they print nan or infinite"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,12 @@ from hpcml.model.metric_sources import MetricRule
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
 
+PRINTED_LOSS = "printed_loss"  # a fact
+_LOOKED_AT_BYTES = 64 << 10  # of what was printed, at its end
+_LOSS_AND_VALUE = re.compile(
+    r"""(?ix)(?<![\w.]) (?P<name>(?:[a-z]{1,20}[ ])? [a-z_/-]{0,40} (?:loss(?:_[a-z]{1,20})?|nll|perplexity|ppl)) ["']?
+    (?:\s?[:=]\s{0,9}|\s(?:is\s|of\s)?) (?P<value>[-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?)) (?!\w)"""
+)
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
 _LONGEST_LINE_BYTES = 1 << 20
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
@@ -118,6 +124,27 @@ class StdoutScanner:
         yield Picked(name=name, value=value, step=step, is_counted=not step_text)
 
 
+def loss_that_ended(lines: Iterable[str]) -> str | None:
+    """Return the name of a loss of which the last value in *lines* is no number; None where there is none.
+
+    >>> loss_that_ended(["epoch 1 loss 0.5", "epoch 2 loss nan", "accuracy 0.1"])
+    'loss'
+    >>> loss_that_ended(["loss=inf", "loss=0.5", "loss scale inf", "{'val_loss': 0.4}"]) is None
+    True
+    """
+    last: dict[str, str] = {}
+    for line in lines:
+        for found in _LOSS_AND_VALUE.finditer(line):
+            last[found["name"].lower()] = found["value"].lower()
+    return next((name for name, value in last.items() if value.lstrip("+-")[:3] in ("nan", "inf")), None)
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LOOKED_AT_BYTES))
+        return file.read(_LOOKED_AT_BYTES).decode("utf-8", "replace")
+
+
 def _plain(number: str, metric: str | None = None) -> str:
     """Return a *number* without what stands around it, and without commas between groups of three digits.
 
@@ -161,6 +188,7 @@ class FoundMetrics:
     printed: Sequence[Path]
     journal: JournalWriter
     files: MetricsFollower
+    is_again: bool = False  # an attempt went before this one
     _scanners: list[StdoutScanner] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -197,11 +225,19 @@ class FoundMetrics:
             for problem in problems:
                 self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
+    def _tell_of_losses(self) -> None:
+        """Make a fact of it where the last value of a loss that was printed is no number, whoever reads it or not."""
+        text = "\n".join(_end_of(path) for path in self.printed)
+        name = loss_that_ended(printed_lines(text))
+        if name is not None or self.is_again:  # which takes back what an earlier attempt has said
+            self.journal.event("facts", {PRINTED_LOSS: "" if name is None else f"{name} nan or infinite"})
+
     def end(self, *, within_s: float) -> None:
         """Journal all that is left, of files within so many seconds; the program has ended."""
         try:
             if all(path.exists() for path in self.printed):  # else it could not be started
                 self.pick(to_the_end=True)
                 self._tell_of_rules()
+                self._tell_of_losses()
         finally:
             self.files.stop(within_s=within_s)

@@ -27,6 +27,7 @@ from hpcml.model.state import State
 BySeed = Mapping[int, float]
 _OWN_CAUSES = frozenset({Cause.PROGRAM, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.UNKNOWN, None})
 
+_PRINTED_LOSS = "printed_loss"  # a fact of runs whose last loss, as they printed it, is no number
 _STILL = 0.002  # of its largest value: a loss that moves by less has learnt nothing that it shows
 _FEW_VALUES = 5  # from here on a curve says whether it moves
 
@@ -190,6 +191,7 @@ def diverged(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
     losses = {name for name in set[str]().union(*(run.metrics for run in runs)) if is_loss(name)}
     ended = {
         run.uid: [name for name in sorted(losses & run.metrics.keys()) if _ended_as_no_number(run.metrics[name])]
+        or ["the loss that they print"] * bool(run.facts.get(_PRINTED_LOSS))
         for run in runs
     }
     return {uid: names for uid, names in ended.items() if names}
