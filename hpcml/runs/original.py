@@ -22,7 +22,7 @@ _MOST_LOOKED_AT = 20_000  # entries
 _MOST_REACHED, _MOST_OF_THEM = 100, 4 << 20  # files that a program's words reach, and bytes of them
 _COMPILED = "__pycache__"
 _FILE = re.compile(
-    r"(?<![\w/.-])(?:\./)?((?!/)[\w./-]*\w\.(?:py|sh|bash|R|r|jl|pl|lua|ya?ml|json|toml|ini|cfg|conf|mk|env)|[Mm]akefile)\b"
+    r"(?<![\w/.-])(?:\./)?((?!/)[\w./-]*\w\.(?:py|sh|bash|R|r|jl|pl|lua|c|cc|cpp|cu|f90|go|rs|ya?ml|json|toml|ini|cfg|conf|mk|env)|[Mm]akefile)\b"
 )
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+)?import[ \t]+(?P<names>[^\n#]*)", re.MULTILINE
@@ -62,6 +62,8 @@ def reached_files(words: Sequence[str], cwd: Path) -> dict[Path, str]:
     texts: dict[Path, str] = {}
     waiting = [cwd / word for word in words]
     waiting += [cwd / each for each in ("Makefile", "makefile") if any(Path(word).name == "make" for word in words)]
+    for code in (word for word in words if " " in word):  # of bash -c
+        waiting += _named_in(code, cwd / "code", cwd)
     for before, module in pairwise(words):  # python -m package.train
         if before == "-m" and re.fullmatch(r"[\w.]+", module):
             below = module.replace(".", "/")

@@ -98,6 +98,7 @@ def test_shells_and_languages_in_which_a_line_tells_are_read(
                 "conf/main.yaml": "x:\n  ckpt: /scratch/me/a.pt\n",
             },
         ),
+        ("make", {"Makefile": "sim: sim.c\n\tcc sim.c\n", "sim.c": 'f = fopen("/scratch/me/a.pt", "w");\n'}),
         ("make all", {"Makefile": "all:\n\t./sim > /scratch/me/a.pt\n"}),
         (
             "papermill a.ipynb b.ipynb",
@@ -113,6 +114,14 @@ def test_a_program_is_followed_into_modules_settings_makefiles_and_notebooks(
         (tmp_path / name).write_text(text)
 
     assert [each.place for each in shared_places(words.split(), tmp_path, tmp_path, {})] == ["/scratch/me/a.pt"]
+
+
+def test_files_that_such_code_names_are_read(tmp_path: Path) -> None:
+    (tmp_path / "sim.f90").write_text("open(unit=10, file='/scratch/me/s.dat', status='replace')\n")
+
+    (one,) = shared_places(["bash", "-c", "gfortran sim.f90 && ./a.out"], tmp_path, tmp_path, {})
+
+    assert (one.file, one.line, one.place) == ("sim.f90", 1, "/scratch/me/s.dat")
 
 
 def test_code_behind_a_flag_of_the_shell_is_read(tmp_path: Path) -> None:
