@@ -76,7 +76,7 @@ def test_what_is_each_runs_own_or_only_read_is_not_named(tmp_path: Path, text: s
         ("fit.R", 'd <- read.csv("/data/a.csv")\nsaveRDS(m, "fit.rds")\n', []),
         ("sim.c", '#define LOG "/tmp/sim.log"\nFILE *f = fopen(LOG, "a");\n', ["/tmp/sim.log"]),  # noqa: S108
         ("sim.c", 'FILE *f = fopen("/data/in.dat", "r"); // fopen("/tmp/x", "w")\n', []),
-        ("sim.f90", "open(unit=10, file='/tmp/sim.dat', status='replace')\n", ["/tmp/sim.dat"]),  # noqa: S108
+        ("sim.f90", "open(unit=10, file='/tmp/sim.dat', status='unknown')\n", ["/tmp/sim.dat"]),  # noqa: S108
     ],
 )
 def test_shells_and_languages_in_which_a_line_tells_are_read(

@@ -39,7 +39,7 @@ _ASSIGNED = re.compile(
     r"""(?:#\s*define\s+|(?:^|[\s*]))([A-Za-z][\w.]*)(?:\[\w*\])?\s*(?:<-|:?=|\s)\s*(["'])((?:~|/)[^"'%{}$]*)\2\s*[;,]?\s*(?:[#!/].*)?$"""
 )
 _LINE_WRITES = re.compile(
-    r"""fopen\s*\([^)]*["'][wa]b?\+?["']|\bopen\s*\(?.*(?:["']\+?>{1,2}|["'][wa]b?\+?["']|replace|O_CREAT|O_WRONLY|O_RDWR)|
+    r"""fopen\s*\([^)]*["'][wa]b?\+?["']|\bopen\s*\(?.*(?:["']\+?>{1,2}|["'][wa]b?\+?["']|replace|unknown|append|O_CREAT|O_WRONLY|O_RDWR)|
     ofstream|saveRDS|\bsave\w*\s*\(|\bwrite[\w.]*\s*\(|\bsink\s*\(|ggsave|\b(?:pdf|png|svg)\s*\(|setwd|\bchdir|
     \bdbConnect|sqlite3?_open|CSV\.write|jldopen|File::create|os\.Create|WriteFile|to_csv""",
     re.VERBOSE | re.IGNORECASE,
