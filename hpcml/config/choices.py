@@ -17,8 +17,9 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcml.config.command_line import in_one_line, project_conf
+from hpcml.config.command_line import project_conf
 from hpcml.config.compose import Composed
+from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError
 from hpcml.model.run import Model
 from hpcml.paths import resource_dir
@@ -94,7 +95,7 @@ def _settings(name: str, files: Mapping[str, Path], above: tuple[str, ...] = ())
         text = path.read_text(encoding="utf-8")
         own = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{path}: {in_one_line(str(error))}") from error
+        raise ConfigError(why_unreadable(path, error)) from error
     if not isinstance(own, dict):
         raise ConfigError(f"{path}: a model is a mapping of keys to values")
     bases = own.pop("defaults", None) or []

@@ -24,6 +24,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import hydra
 import omegaconf
+import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -47,6 +48,7 @@ from hpcml.config.sweep.points import (
     typed,
 )
 from hpcml.config.sweep.size import MOST_RUNS, check_count
+from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError
 from hpcml.model.placeholders import OF_THE_RUN
 from hpcml.model.precision import RECIPES_OWN, PrecisionName
@@ -202,6 +204,9 @@ def _complaints_in_one_line(own_folders: Callable[[], list[Path]] = list) -> Ite
         raise ConfigError(f"{', '.join(odd) or 'a file of options'}: {error}: save it in UTF-8") from error
     except OverrideParseException as error:
         raise ConfigError(f"{error.override!r} is no override: {in_one_line(str(error))}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ConfigError(why_unreadable("a file of options" if mark is None else mark.name, error)) from error
     except HYDRA_REFUSALS as error:
         raise ConfigError(in_one_line(str(error), str(error.__cause__ or ""), schema=Run)) from error
     except OSError as error:

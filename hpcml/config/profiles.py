@@ -18,8 +18,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode, encode
-from hpcml.config.command_line import in_one_line, project_conf
+from hpcml.config.command_line import project_conf
 from hpcml.config.guess import did_you_mean
+from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.paths import resource_dir
@@ -213,7 +214,7 @@ def _settings(name: str, files: Mapping[str, Path], above: tuple[str, ...] = ())
         text = path.read_text(encoding="utf-8")
         own = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{path}: {in_one_line(str(error))}") from error
+        raise ConfigError(why_unreadable(path, error)) from error
     require(isinstance(own, dict), f"{path}: a profile is a mapping of keys to values")
     assert isinstance(own, dict)
     bases = own.pop("defaults", None) or []

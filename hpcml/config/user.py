@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError
 from hpcml.runs.private import make_folder, write_file
 
@@ -86,7 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(why_unreadable(path, error)) from error
     if raw is None:
         return {}
     if not isinstance(raw, dict):

@@ -14,6 +14,7 @@ from hpcml.config.profiles import (
     to_fill_in,
     write_profile,
 )
+from hpcml.config.user import read_preferences
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, Queue, Resources, SchedulerName
 from hpcml.model.container import RUNTIMES
@@ -346,3 +347,34 @@ def test_what_is_wrong_in_a_profile_is_said_by_its_key(tmp_path: Path, wrong: st
         compose_from_cli(["+cluster=ours", "workload.command=true"], project=tmp_path)
 
     assert str(refusal.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"scheduler: slurm\n\tgpus_per_node: 4\n", ", line 2: found character .* indent with spaces, not with tabs$"),
+        (b"scheduler: slurm\nscheduler: pbs\n", ", line 2: found duplicate key scheduler$"),
+        (b"site: caf\xe9\n", ": 'utf-8' codec can't decode .*: save it in UTF-8$"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_refused_with_its_place_and_the_remedy(
+    content: bytes, says: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "conf" / "cluster" / "odd.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+
+    for read in (
+        lambda: get_profile("odd", project=tmp_path),
+        lambda: compose_from_cli(["+cluster=odd"], project=tmp_path),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}{says}"):
+            read()
+
+
+def test_a_file_of_accounts_that_is_no_yaml_is_refused_with_its_place_and_the_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "hpcml.yaml"
+    file.write_text("accounts:\n\tkarolina: OPEN-0-0\n")
+
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}, line 2: .* indent with spaces, not with tabs$"):
+        read_preferences(file)

@@ -1,0 +1,24 @@
+"""Why a YAML file of a user cannot be read: one line that says the place in it, and what to do."""
+
+from __future__ import annotations
+
+import yaml
+
+from hpcml.config.command_line import in_one_line
+
+
+def why_unreadable(path: object, error: Exception) -> str:
+    r"""Return the file, the line where one is known, and what *error* says of it.
+
+    >>> try:
+    ...     _ = yaml.safe_load("a: 1\n\tb: 2")
+    ... except yaml.YAMLError as error:
+    ...     why_unreadable("a.yaml", error)
+    "a.yaml, line 2: found character '\\t' that cannot start any token: indent with spaces, not with tabs"
+    """
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem is not None and error.problem_mark is not None:
+        advice = ": indent with spaces, not with tabs" if r"'\t'" in error.problem else ""
+        return f"{path}, line {error.problem_mark.line + 1}: {error.problem}{advice}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"{path}: {error}: save it in UTF-8"
+    return f"{path}: {in_one_line(str(error))}"
