@@ -151,7 +151,10 @@ def runs_meant(store: Database, reference: str) -> list[RunRecord]:
                 return load_records(reading, rows)
             raise StoreError(f"{reference}: there are fewer {'submissions' if found[1] else 'runs'} than that")
         rows = reading.rows(f"{RUNS} WHERE run.uid = :uid", uid=reference)
-        named = [] if rows else reading.rows(f"{RUNS} WHERE run.name = :name ORDER BY run.uid", name=reference)
+        is_named = (
+            not rows and reference != ""
+        )  # a variable of the shell that is not set means no run, whatever its name
+        named = reading.rows(f"{RUNS} WHERE run.name = :name ORDER BY run.uid", name=reference) if is_named else []
         if not rows and not named and len(reference) < _SHORTEST_END:
             what = f"; of an id give at least {_SHORTEST_END} characters of its end"
             raise StoreError(f"no run is called {reference!r}{_other_thing(reading, reference) or what}")

@@ -252,6 +252,14 @@ def test_an_unclear_reference_is_refused_with_candidates(five_runs: Database, re
     assert "\n" not in str(refusal.value)
 
 
+def test_an_empty_word_means_no_run_and_not_the_one_without_a_name(store: Database, runs: Path) -> None:
+    make_run_dir(runs, uid_of("a"), name="")
+    ingest_all(store, runs)
+
+    with pytest.raises(StoreError, match="''; of an id give at least 4 characters"):
+        get_run(store, "")
+
+
 @pytest.mark.parametrize("reference", ["", "b", "bbb", "%"])
 def test_a_slip_of_the_finger_means_no_run(five_runs: Database, reference: str) -> None:
     with pytest.raises(StoreError, match=f"'{reference}'; of an id give at least 4 characters"):
