@@ -151,6 +151,18 @@ def look_twice(find: Callable[[], str | None], *, pause_s: float, patience_s: fl
         time.sleep(pause_s)
 
 
+def none_seen(answer: Answer, why: str, *, name: str, by: str, look: str) -> SubmissionError:
+    """Return the error of a submission that ended by itself, and of which *by*, the scheduler, has no job *name*.
+
+    *why* is how it ended. Where that was well, a site's wrapper may have taken the script and submit it later; *look*
+    is the command that shows such a job.
+    """
+    if answer.returncode:
+        return SubmissionError(f"{why}; {by} has no job called {name}, so nothing was queued")
+    later = f"should a job called {name} still come (`{look}`), it carries out this run"
+    return SubmissionError(f"{why}; {later}: look before you submit again")
+
+
 def keep_one(
     named: Sequence[str],
     *,

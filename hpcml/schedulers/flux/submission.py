@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.schedulers.commands import NoAnswerError, UncertainSubmissionError, call
+from hpcml.schedulers.commands import NoAnswerError, UncertainSubmissionError, call, none_seen
 from hpcml.schedulers.flux.answers import (
     find_submitted_ids,
     is_silence,
@@ -77,7 +77,7 @@ def submit(
         return found
     if answer.was_killed:
         raise UncertainSubmissionError(f"{why}, and Flux has no job called {wanted.name}")
-    raise SubmissionError(f"{why}; Flux has no job called {wanted.name}, so nothing was queued")
+    raise none_seen(answer, why, name=wanted.name, by="Flux", look=f"flux jobs -a --name={wanted.name}")
 
 
 def _without_twins(wanted: FluxAsk, ids: list[str], timeout_s: float) -> list[str]:

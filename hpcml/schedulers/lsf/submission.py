@@ -10,7 +10,15 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, keep_one, look_twice
+from hpcml.schedulers.commands import (
+    Answer,
+    NoAnswerError,
+    UncertainSubmissionError,
+    call,
+    keep_one,
+    look_twice,
+    none_seen,
+)
 from hpcml.schedulers.lsf.answers import find_submitted_ids, is_silence, one_line, refusals_of_kill
 from hpcml.schedulers.lsf.query import ASK_TIMEOUT_S, find, find_all
 
@@ -75,7 +83,7 @@ def submit(
         return found
     if answer.was_killed or is_silence(answer.stderr + answer.stdout):
         raise UncertainSubmissionError(f"{why}, and LSF has no job called {name}")
-    raise SubmissionError(f"{why}; LSF has no job called {name}, so nothing was queued")
+    raise none_seen(answer, why, name=name, by="LSF", look=f"bjobs -a -J {name}")
 
 
 def _sent(argv: Sequence[str], stdin: str | None, environ: Mapping[str, str], timeout_s: float) -> Answer:

@@ -16,7 +16,15 @@ from typing import NamedTuple
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, keep_one, look_twice
+from hpcml.schedulers.commands import (
+    Answer,
+    NoAnswerError,
+    UncertainSubmissionError,
+    call,
+    keep_one,
+    look_twice,
+    none_seen,
+)
 from hpcml.schedulers.pbs.answers import (
     JobId,
     find_submitted_ids,
@@ -96,7 +104,7 @@ def submit(
         return found
     if answer.was_killed or was_not_asked(answer):
         raise UncertainSubmissionError(f"{why}, and PBS has no job called {name}")
-    raise SubmissionError(f"{why}; PBS has no job called {name}, so nothing was queued")
+    raise none_seen(answer, why, name=name, by="PBS", look=f"qselect -x -N {name}")
 
 
 def _sent(argv: Sequence[str], timeout_s: float) -> Answer:

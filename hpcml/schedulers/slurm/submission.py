@@ -24,7 +24,15 @@ from submitit.slurm.slurm import SlurmJob
 
 from hpcml.errors import SubmissionError
 from hpcml.model.image import without_login
-from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, call, keep_one, look_twice
+from hpcml.schedulers.commands import (
+    Answer,
+    NoAnswerError,
+    UncertainSubmissionError,
+    call,
+    keep_one,
+    look_twice,
+    none_seen,
+)
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.slurm.cancel import cancel
 from hpcml.schedulers.slurm.query import find_by_name, jobs_by_name, one_line
@@ -230,7 +238,8 @@ class _Submission:
             raise self._doubt(why)
         if answer.returncode:
             raise SubmissionError(why)
-        raise SubmissionError(f"sbatch succeeded but named no job: {answer.stdout.strip()!r}")
+        why = f"sbatch succeeded but named no job: {answer.stdout.strip()!r}"
+        raise none_seen(answer, why, name=self.name, by="Slurm", look="squeue --me")
 
     def _find(self, problem: str, *, looks: int = 2) -> str | None:
         """Return the id of our job if it is in the queue in spite of *problem*; refuse to guess where none answers."""

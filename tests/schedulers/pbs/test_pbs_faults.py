@@ -143,6 +143,15 @@ def test_a_wrapper_that_queues_the_job_behind_our_back_is_waited_for(
     assert ticket.job_id == "1.pbs01"
 
 
+def test_a_qsub_that_succeeds_without_a_job_to_be_seen_is_told_with_where_to_look(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_wrapper(pbs, monkeypatch, "echo 'your job will be looked at'; exit 0")
+
+    with pytest.raises(SubmissionError, match=r"^qsub printed no job id; should a job called default.* still come \("):
+        replace(submitter, settling_s=0.1).submit(batch_of([write_job(submitter, folder, ["true"])]))
+
+
 def test_what_a_wrapper_that_failed_left_running_submits_nothing_later(
     submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:

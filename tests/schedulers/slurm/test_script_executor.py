@@ -175,8 +175,13 @@ def test_an_answer_without_a_number_and_a_queue_without_the_job_is_told(programs
     write(programs, "sbatch", "echo welcome")
     write(programs, "squeue", "true")
 
-    with pytest.raises(SubmissionError, match="sbatch succeeded but named no job: 'welcome'"):
+    with pytest.raises(SubmissionError) as told:
         submit_script(tmp_path)
+
+    assert str(told.value) == (
+        f"sbatch succeeded but named no job: 'welcome'; should a job called {NAME} still come (`squeue --me`), it "
+        "carries out this run: look before you submit again"
+    )
 
 
 def test_a_refusal_is_told_in_slurms_words_and_not_tried_again(programs: Path, tmp_path: Path) -> None:
