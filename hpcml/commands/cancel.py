@@ -142,30 +142,33 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
             tickets[record.scheduler][record.uid] = ticket_of(record)
     for scheduler, by_uid in tickets.items():
         try:
-            _cancel_jobs(plan, backends.by_name(scheduler), by_uid)
+            troubles = _cancel_jobs(plan, backends.by_name(scheduler), by_uid)
         except HpcmlError as error:
-            outcome |= {uid: Stopped(uid=uid, was_open=True, trouble=str(error)) for uid in by_uid}
+            troubles = dict.fromkeys(by_uid, str(error))
+        outcome |= {uid: Stopped(uid=uid, was_open=True, trouble=why) for uid, why in troubles.items()}
     yield from outcome.values()
     told = _cancel_living(plan, backends)
     yield from told.values()
     yield from (Stopped(uid=record.uid, was_open=False) for record in plan.ended if record.uid not in told)
 
 
-def _cancel_jobs(plan: CancelPlan, backend: Submitter, tickets: Mapping[str, Ticket]) -> None:
-    """Cancel the jobs of *tickets*, but for those that the scheduler does not have any more.
+def _cancel_jobs(plan: CancelPlan, backend: Submitter, tickets: Mapping[str, Ticket]) -> dict[str, str]:
+    """Cancel the jobs of *tickets* that the scheduler has; return, by uid, why it said nothing of others.
 
-    Their ids may be those of other jobs by now, where ids were counted anew. Of silence nothing follows.
+    One that it does not have any more is left alone: its id may be another job's by now, where ids were counted anew.
+    A scheduler that does not answer is not asked a second time: `hpcml status` repeats the wish.
     """
     answers = backend.query(list(dict.fromkeys(tickets.values())))
-    there = [ticket for ticket in tickets.values() if ticket in answers.known or ticket in answers.unanswered]
     whole = [
         ticket
         if (ticket.scheduler, ticket.job_id) in plan.broken
         else replace(ticket, array_index=None, is_shared=False)  # the array as a whole, by one call
-        for ticket in there
+        for ticket in tickets.values()
+        if ticket in answers.known
     ]
     if whole:
         backend.cancel(list(dict.fromkeys(whole)))
+    return {uid: answers.unanswered[ticket] for uid, ticket in tickets.items() if ticket in answers.unanswered}
 
 
 def _cancel_living(plan: CancelPlan, backends: Backends) -> dict[str, Stopped]:
