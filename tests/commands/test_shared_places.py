@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -128,3 +129,32 @@ def test_code_behind_a_flag_of_the_shell_is_read(tmp_path: Path) -> None:
     (one,) = shared_places(["bash", "-c", "./sim > ~/res/log.txt"], tmp_path, tmp_path, {})
 
     assert (one.file, one.line, one.place) == ("the command", 1, "~/res/log.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "times"),
+    [
+        ("minified.sh", "rsync ", 50_000),
+        ("minified.R", "open(", 50_000),
+        ("wide.c", f"char x[3]{' ' * 1000}", 100),
+        ("columns.c", f"char x[3]{' ' * 900}\n", 100),
+        ("nested.sh", "a=${b:-", 50_000),
+        ("growing.sh", "a=${a:-/tmp}\na=$a$a\necho x > $a/b\n", 40),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isprintable() and len(value) < 15 else "",
+)
+def test_sources_that_nobody_wrote_by_hand_take_no_time(name: str, part: str, times: int, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("#!/bin/bash\n" + part * times)
+    before = process_time()
+
+    shared_places(["bash", name], tmp_path, tmp_path, {})
+
+    assert process_time() - before < 60  # hours, where the time grows with the square of a line's length
+
+
+def test_thousands_of_places_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "many.sh").write_text("#!/bin/bash\n" + "".join(f"echo x > /scratch/d{n}/f\n" for n in range(20_000)))
+
+    found = shared_places(["bash", "many.sh"], tmp_path, tmp_path, {})
+
+    assert [each.place for each in found] == [f"/scratch/d{n}/f" for n in range(20_000)]

@@ -26,6 +26,7 @@ _COMMENT = re.compile(r"(?:^|\s)#.*")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _SET = re.compile(r"""(?:^|[;&]|\bexport |\breadonly )\s*(\w+)[:?]?=\s*(["']?)(\S*?)\2(?=$|[\s;&])""")
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=]([^}]*)\}")
+_LONGEST_LINE = 1000  # characters: of longer ones some of these patterns take the square of their time
 _WORD = r"""["']?((?:~|/)[^\s"';|&<>()]+)["']?"""
 _SHELL_WRITES = (
     re.compile(rf"(?<![<&])>>?\s*{_WORD}"),
@@ -36,10 +37,10 @@ _SHELL_WRITES = (
 )
 _QUOTED = re.compile(r"""(["'])((?:~|/)[^"'%{}$]*)\1""")
 _ASSIGNED = re.compile(
-    r"""(?:#\s*define\s+|(?:^|[\s*]))([A-Za-z][\w.]*)(?:\[\w*\])?\s*(?:<-|:?=|\s)\s*(["'])((?:~|/)[^"'%{}$]*)\2\s*[;,]?\s*(?:[#!/].*)?$"""
+    r"""(?:#\s*define\s+|(?:^|[\s*]))([A-Za-z][\w.]*)(?:\[\w*\])?(?:\s*(?:<-|:?=)\s*|\s+)(["'])((?:~|/)[^"'%{}$]*)\2\s*[;,]?\s*(?:[#!/].*)?$"""
 )
 _LINE_WRITES = re.compile(
-    r"""fopen\s*\([^)]*["'][wa]b?\+?["']|\bopen\s*\(?.*(?:["']\+?>{1,2}|["'][wa]b?\+?["']|replace|unknown|append|O_CREAT|O_WRONLY|O_RDWR)|
+    r"""fopen\s*\([^)]{0,200}["'][wa]b?\+?["']|\bopen\s*\(?.{0,200}(?:["']\+?>{1,2}|["'][wa]b?\+?["']|replace|unknown|append|O_CREAT|O_WRONLY|O_RDWR)|
     ofstream|saveRDS|\bsave\w*\s*\(|\bwrite[\w.]*\s*\(|\bsink\s*\(|ggsave|\b(?:pdf|png|svg)\s*\(|setwd|\bchdir|
     \bdbConnect|sqlite3?_open|CSV\.write|jldopen|File::create|os\.Create|WriteFile|to_csv""",
     re.VERBOSE | re.IGNORECASE,
@@ -102,7 +103,13 @@ def _outside(places: Sequence[SharedPlace], top: Path) -> list[SharedPlace]:
         meant = Path(os.path.expanduser(each.place))  # noqa: PTH111 - of ~ that is nobody's, too
         if not meant.is_relative_to(top):
             kept.setdefault(os.path.normpath(meant), each)
-    return [each for path, each in kept.items() if not any(other.startswith(path + os.sep) for other in kept)]
+    above = {str(folder) for path in kept for folder in PurePath(path).parents}
+    return [each for path, each in kept.items() if path not in above]
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of *text* with their numbers, but for those that nobody wrote by hand."""
+    return ((number, line) for number, line in enumerate(text.splitlines(), start=1) if len(line) <= _LONGEST_LINE)
 
 
 def _is_make(path: Path) -> bool:
@@ -110,7 +117,7 @@ def _is_make(path: Path) -> bool:
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
+    for _, line in _lines(text):
         if (found := _SETTING.match(line)) and (place := place_in(found[3])) is not None:
             yield found[1].rpartition(".")[2].replace("-", "_"), place
 
@@ -125,9 +132,11 @@ def _of_shell(text: str, environ: Mapping[str, str]) -> Iterator[tuple[int, str]
 
     def _value(name: str) -> str | None:
         value = known[name] if name in known else environ.get(name)
-        return value if value is not None and place_in(value, most_general=True) is not None else None
+        if value is None or len(value) > _LONGEST_LINE or place_in(value, most_general=True) is None:
+            return None
+        return value
 
-    for number, raw in enumerate(text.splitlines(), start=1):
+    for number, raw in _lines(text):
         line = _COMMENT.sub("", raw)
         for name, _, value in _SET.findall(line):
             known[name] = expanded(value)
@@ -142,7 +151,7 @@ def _of_shell(text: str, environ: Mapping[str, str]) -> Iterator[tuple[int, str]
 def _by_line(text: str) -> Iterator[tuple[int, str]]:
     """Yield what lines write to in which a place, or a name for one, stands beside what writes."""
     known: dict[str, str] = {}
-    for number, raw in enumerate(text.splitlines(), start=1):
+    for number, raw in _lines(text):
         line = _REST_COMMENTED.sub("", raw)
         if _COMMENTED.match(line):
             continue
