@@ -36,6 +36,11 @@ OWN = {
     "a parameter": "path = '/data/x.csv'\ndef save(m, path):\n    torch.save(m, path)\n",
     "the run's": "import os\nopen(os.environ['HPCML_RUN_DIR'] + '/x', 'w')\n",
     "told": f"{_PARSED}p.add_argument('--out', default='/tmp/m')\na = p.parse_args()\nopen(a.out, 'w')\n",
+    "looked in": "import sys\nsys.path.append('/home/me/lib/tools')\nfiles.append('/scratch/me/a.npy')\n",
+    "words replaced": "labels = name.replace('/images/train', '/labels/train')\n",
+    "mapped to be read": "np.memmap('/data/train.bin', dtype='uint16', mode='r')\n",
+    "a checkpoint that is read": "tf.train.NewCheckpointReader('/data/m')\n",
+    "made a string": "import json\njson.dumps('/scratch/me/a')\n",
     "no Python of ours": "print 'x'\nopen('/tmp/m.pkl', 'w')\n",
 }
 
@@ -71,6 +76,7 @@ def test_what_is_each_runs_own_or_only_read_is_not_named(tmp_path: Path, text: s
         ("job.sh", "cp model.pt $RESULTS/model.pt\n", ["/scratch/me/results/model.pt"]),
         ("job.sh", "cd /scratch/me/work\n./sim\n", ["/scratch/me/work"]),
         ("job.sh", "./sim --output-dir=/scratch/me/o\n", ["/scratch/me/o"]),
+        ("job.sh", "./sim --init_checkpoint=/scratch/me/o.ckpt --load_ckpt_path /scratch/me/p\n", []),
         ("job.sh", "./sim > /scratch/me/$1.log 2> /dev/null\ncd $PWD\nmv data/a/* data/b/\n", []),
         ("job.sh", "# cd /scratch/me\ncd $(mktemp -d)\n./sim > out.log\n", []),
         ("fit.R", 'out <- "~/res/fit.rds"\nsaveRDS(m, out)\n', ["~/res/fit.rds"]),

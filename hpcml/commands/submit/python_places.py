@@ -17,12 +17,14 @@ _NOBODYS = re.compile(r"/(?:dev/(?!shm/)|proc/|sys/|usr/|etc/|bin/|sbin/|lib\w*/
 _PLACE = re.compile(r"(?:~|\$HOME|\$\{HOME\})(?=/|$)|/(?=[\w.])")
 _DATABASE = re.compile(r"^(?:sqlite|duckdb)(?:\+\w+)?://")
 _WRITES = re.compile(
-    r"^_*(?:(?:torch|np|numpy|do|maybe|async)_)?(?:save|dump|write|export|store|append|persist)|_(?:save|dump|write)$|"
+    r"^_*(?:(?:torch|np|numpy|do|maybe|async)_)?(?:save|dump(?!s$)|write|export|store|persist)|_(?:save|dump|write)$|"
     r"^to_(?:csv|parquet|pickle|json|hdf|sql|excel|feather|disk|file)$|imwrite|imsave|savefig|savez|savetxt|"
     r"^(?:chdir|connect|SummaryWriter|FileWriter|\w*FileHandler|CSVLogger|TensorBoard\w*|\w*Checkpoint\w*|"
     r"BackupAndRestore|FileLock|SoftFileLock|Memory|memmap|touch)$|checkpoint_to$"
 )
 _INTO = frozenset({"copy", "copy2", "copyfile", "copytree", "move", "rename", "replace", "symlink"})  # their last one
+_ONLY_READS = re.compile(r"CheckpointReader|CheckpointLoader")
+_READ_ONLY = frozenset({"r", "c"})  # of memmap
 _ARGUMENT_WRITES = re.compile(
     r"^(?:out(?:put)?|log|logging|save|checkpoint|ckpt|results?|work|run|exp(?:eriment)?|default_root)_?(?:dir|path|file|folder)"
     r"\w*$|^(?:dirpath|logdir|workdir|storage|out|output)$"
@@ -248,7 +250,7 @@ class _Reading:
         return "~" if name == "HOME" else None if name in OF_SHELLS else self.environ.get(name)
 
     def _written(self, node: ast.AST, scopes: list[_Names]) -> Iterator[tuple[int, str]]:
-        if not isinstance(node, ast.Call):
+        if not isinstance(node, ast.Call) or _is_no_writer(node):
             return
         for each in self._targets(node):
             text = self._text(each, scopes)
@@ -289,6 +291,16 @@ def _called(node: ast.Call) -> str:
     return (
         function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
     )
+
+
+def _is_no_writer(node: ast.Call) -> bool:
+    """Tell whether a call is named as what writes and does not: ``name.replace("/images/", "/labels/")``, say."""
+    name, of = _called(node), node.func.value if isinstance(node.func, ast.Attribute) else None
+    if name == "replace":
+        return len(node.args) > 1 and not _ends_in(of, "os")
+    said = (*node.args, *(each.value for each in node.keywords))
+    modes = {each.value for each in said if isinstance(each, ast.Constant)}
+    return _ONLY_READS.search(name) is not None or (name == "memmap" and not _READ_ONLY.isdisjoint(modes))
 
 
 def _ends_in(node: ast.expr | None, name: str) -> bool:

@@ -33,7 +33,11 @@ _SHELL_WRITES = (
     re.compile(rf"\btee\s+(?:-\w+\s+)*{_WORD}"),
     re.compile(rf"\b(?:cp|mv|rsync|touch)\s(?:.*\s)?{_WORD}\s*(?:$|[;&|])"),
     re.compile(rf"(?:^|[;&|(])\s*cd\s+{_WORD}"),
-    re.compile(rf"\s--?[\w-]*(?:out|save|log|ckpt|checkpoint|result)[\w-]*[= ]\s*{_WORD}", re.IGNORECASE),
+    re.compile(
+        r"\s--?(?![\w-]*(?:init|load|restore|resume|pretrained|from))"  # what is read
+        rf"[\w-]*(?:out|save|log|ckpt|checkpoint|result)[\w-]*[= ]\s*{_WORD}",
+        re.IGNORECASE,
+    ),
 )
 _QUOTED = re.compile(r"""(["'])((?:~|/)[^"'%{}$]*)\1""")
 _ASSIGNED = re.compile(
