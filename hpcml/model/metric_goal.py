@@ -13,7 +13,7 @@ _ERRORS = (
     r"ece|brier|divergence|kl|regret|residual|sse"
 )
 _LOSSES = re.compile(r"\w*loss|losses|nll|perplexity|ppl|b?ce|x?ent|\w*crossentropy|r?mse|mae|bp[bc]")
-_OF_A_SCALER = frozenset({"scale", "scaler", "scaling"})  # loss_scale is none
+_NO_LOSS = frozenset({"scale", "scaler", "scaling", "weight", "weights", "packet", "packets", "path"})  # loss_scale
 _TIMES = r"time|elapsed|latency|runtime|walltime|duration|s|secs?|seconds?|minutes?|hours?|ms|us|ns"
 _SPEEDS = r"throughput|bandwidth|fps|sps|[kmgtpe]?flops?|[mg]?teps"
 _ERROR = re.compile(_ERRORS)
@@ -106,7 +106,7 @@ def is_loss(metric: str) -> bool:
     """
     words = _words(metric)
     crosses = any(pair == ("cross", "entropy") for pair in pairwise(words))
-    return _OF_A_SCALER.isdisjoint(words) and (crosses or any(map(_LOSSES.fullmatch, words)))
+    return _NO_LOSS.isdisjoint(words) and (crosses or any(map(_LOSSES.fullmatch, words)))
 
 
 def _told(words: Sequence[str]) -> Goal | None:

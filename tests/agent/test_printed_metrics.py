@@ -161,6 +161,12 @@ def test_a_value_that_a_bar_draws_over_itself_is_one(tmp_path: Path) -> None:
         (["[10] test perplexity nan", "[20] test loss 0.5"], "test perplexity"),
         (["loss nan", "loss 0.5"], None),
         (["loss inf at first", "best loss: 0.3", "loss 0.4"], None),
+        (["Initial best loss: inf", "epoch 1 loss 0.5"], None),
+        (["{'min_val_loss': Infinity}", "epoch 1 loss 0.5"], None),
+        (["stops if loss is nan", "epoch 1 loss 0.5"], None),
+        (["batch loss nan, skipped", "epoch 1 train loss 0.5"], None),
+        (["val_loss nan", "val_loss 0.5", "val_loss nan"], None),  # validated in every other epoch
+        (["loss nan", "loss 0.5", "loss nan", "loss nan"], "loss"),
         (["loss scale inf", "no loss of information", "lossless nan", "grad norm nan", "losses 3"], None),
         (["-" * 65536, "a-" * 32768, "a " * 32768], None),
     ],

@@ -380,7 +380,7 @@ def test_a_single_run_of_ten_that_diverged_forbids_what_is_good_and_one_of_both_
     assert [found.cells[0].rows[1].verdict for found in (one, each)] == ["unstable", "equivalent"]
 
 
-@pytest.mark.parametrize("name", ["loss_scale", "grad_norm", "lossless"])
+@pytest.mark.parametrize("name", ["loss_scale", "grad_norm", "lossless", "packet_loss_percent", "loss_weight"])
 def test_what_is_no_loss_may_end_as_nan(name: str) -> None:
     row = compare([*arm("fp32", TEN), *diverging(arm("tf32", ALIKE), name)], {}, LARGE).cells[0].rows[1]
 

@@ -24,6 +24,8 @@ _LOSS_AND_VALUE = re.compile(
     r"""(?ix)(?<![\w.]) (?P<name>(?:[a-z]{1,20}[ ])? [a-z_/-]{0,40} (?:loss(?:_[a-z]{1,20})?|nll|perplexity|ppl)) ["']?
     (?:\s?[:=]\s{0,9}|\s(?:is\s|of\s)?) (?P<value>[-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?)) (?!\w)"""
 )
+_OF_NO_STEP = re.compile(r"(?:^|[\W_])(?:best|min|minimum|lowest|if|packet)(?=[\W_])")
+_PASSED_OVER = re.compile(r"\bskip", re.IGNORECASE)
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
 _LONGEST_LINE_BYTES = 1 << 20
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
@@ -127,16 +129,26 @@ class StdoutScanner:
 def loss_that_ended(lines: Iterable[str]) -> str | None:
     """Return the name of a loss of which the last value in *lines* is no number; None where there is none.
 
+    One that has come back from as many such values is none, as that of a validation in every fifth epoch; nor is the
+    best one before the first, or that of a batch that the line says was skipped.
+
     >>> loss_that_ended(["epoch 1 loss 0.5", "epoch 2 loss nan", "accuracy 0.1"])
     'loss'
     >>> loss_that_ended(["loss=inf", "loss=0.5", "loss scale inf", "{'val_loss': 0.4}"]) is None
     True
     """
-    last: dict[str, str] = {}
-    for line in lines:
-        for found in _LOSS_AND_VALUE.finditer(line):
-            last[found["name"].lower()] = found["value"].lower()
-    return next((name for name, value in last.items() if value.lstrip("+-")[:3] in ("nan", "inf")), None)
+    # Values in a row that are no number, by name: the last ones, and the most that a number came after
+    ended, came_back = Counter[str](), Counter[str]()
+    for found in (found for line in lines if not _PASSED_OVER.search(line) for found in _LOSS_AND_VALUE.finditer(line)):
+        name = found["name"].lower()
+        if _OF_NO_STEP.search(name):
+            continue
+        if found["value"].lower().lstrip("+-")[:3] in ("nan", "inf"):
+            ended[name] += 1
+        else:
+            came_back[name] = max(came_back[name], ended[name])
+            ended[name] = 0
+    return next((name for name, n in ended.items() if n > came_back[name]), None)
 
 
 def _end_of(path: Path) -> str:
