@@ -401,7 +401,7 @@ def test_a_loss_that_never_moved_is_asked_about_and_one_that_came_down_is_not() 
     assert [asked in row.flags for row in rows] == [True, False]
 
 
-@pytest.mark.parametrize(("by", "is_asked"), [("lr", True), ("epochs", False)])
+@pytest.mark.parametrize(("by", "is_asked"), [("lr", True), ("epochs", False), ("gpus", False)])
 def test_an_arm_that_ended_long_before_the_other_is_remarked_on(by: str, is_asked: bool) -> None:  # noqa: FBT001
     def swept(value: str, last_step: int, values: Sequence[float]) -> list[RunRecord]:
         return [

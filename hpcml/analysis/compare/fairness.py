@@ -62,7 +62,10 @@ _WORDS = {
 }  # of --allow, for facts with longer names
 
 _LONG_BEFORE = 2  # times
-_COUNTS_STEPS = re.compile(r"epoch|step|iter|batch|accum|budget|updates|rounds|episodes|\bn(um)?_", re.IGNORECASE)
+_COUNTS_STEPS = re.compile(
+    r"epoch|step|iter|batch|accum|budget|updates|rounds|episodes|gpus|devices|nodes|ranks|layout|\bn(um)?_",
+    re.IGNORECASE,
+)
 _PLAIN = {str, int, float, bool, type(None)}  # others are compared as they are written
 _Read = Callable[[RunRecord], object]
 
