@@ -164,3 +164,18 @@ def test_thousands_of_places_are_told_apart(tmp_path: Path) -> None:
     found = shared_places(["bash", "many.sh"], tmp_path, tmp_path, {})
 
     assert [each.place for each in found] == [f"/scratch/d{n}/f" for n in range(20_000)]
+
+
+def test_odd_sources_do_not_keep_others_from_being_looked_at(tmp_path: Path) -> None:
+    for name, text in {
+        "terms.py": f"x = {' + '.join(['DIR'] * 1500)}\nopen(x, 'w')\n",
+        "chain.py": f"x = DIR{'.strip()' * 900}\nopen(x, 'w')\n",
+        "escape.py": "import re\nx = re.compile('\\d')\nopen('/scratch/b', 'w')\n",
+        "other.py": "print 'of Python 2'\n",
+    }.items():
+        (tmp_path / name).write_text(f"import places\nDIR = '/scratch/a'\n{text}")
+    (tmp_path / "main.py").write_text("import terms, chain, escape, other\nopen('/scratch/c', 'w')\n")
+
+    found = shared_places(["python", "main.py"], tmp_path, tmp_path, {})
+
+    assert [each.place for each in found] == ["/scratch/c", "/scratch/b"]

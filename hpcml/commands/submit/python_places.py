@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 _NOBODYS = re.compile(r"/(?:dev/(?!shm/)|proc/|sys/|usr/|etc/|bin/|sbin/|lib\w*/|opt/|run/|nix/)")
 _PLACE = re.compile(r"(?:~|\$HOME|\$\{HOME\})(?=/|$)|/(?=[\w.])")
@@ -77,22 +79,55 @@ def of_files(
     *options* are settings of the program's own files that are places; *given* are names that the command line sets, of
     which no default counts.
     """
-    trees: dict[Path, ast.Module] = {}
-    for path, text in texts.items():
-        if path.suffix in (".py", ".ipynb"):
-            try:
-                trees[path] = ast.parse(text)
-            except (SyntaxError, ValueError, RecursionError):
-                continue  # of another Python: nothing is said of it
     shared = {key: place for key, place in options.items() if key not in given}
     reading = _Reading(shared=shared, given=frozenset(given), environ=environ)
-    for tree in (*trees.values(), *trees.values()):  # once more, for names of modules that came later
-        reading.names_of(tree)
-    return [
-        PlaceInPython(path=path, line=line, place=place)
-        for path, tree in trees.items()
-        for line, place in reading.writes(tree)
-    ]
+    modules: dict[Path, _Module] = {}
+    for path, text in texts.items():
+        if path.suffix in (".py", ".ipynb"):
+            with (
+                suppress(SyntaxError, ValueError, RecursionError),
+                catch_warnings(),
+            ):  # of another Python: not looked at
+                simplefilter("ignore")  # "\d" in a string, say
+                modules[path] = _Module(ast.parse(text))
+    for module in (*modules.values(), *modules.values()):  # once more, for names of modules that came later
+        with suppress(RecursionError):
+            reading.names_of(module)
+    found: list[PlaceInPython] = []
+    for path, module in modules.items():
+        with suppress(RecursionError):  # an expression of a thousand terms, say
+            found += [PlaceInPython(path=path, line=line, place=place) for line, place in reading.writes(module)]
+    return found
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class _Module:
+    """What of a module's syntax is looked at, in the order of the text; a call comes before its target."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.outside: list[ast.AST] = []  # of functions: assignments and calls
+        self.functions: list[tuple[_Function, list[ast.AST]]] = []  # each with its own assignments and calls
+        self.settings: list[ast.AST] = []  # classes, dictionaries and calls, wherever they are
+        self._sort(tree, self.outside)
+
+    def _sort(self, node: ast.AST, own: list[ast.AST]) -> None:
+        inside = own
+        if isinstance(node, _Function):
+            inside = []
+            self.functions.append((node, inside))
+            for child in (node.args, *getattr(node, "decorator_list", ())):
+                self._sort(child, [])
+            children = iter(node.body if isinstance(node.body, list) else [node.body])
+        else:
+            children = ast.iter_child_nodes(node)
+        for child in children:
+            self._sort(child, inside)
+        if isinstance(node, ast.Call | ast.Assign | ast.AnnAssign | ast.NamedExpr):
+            own.append(node)
+        if isinstance(node, ast.Call | ast.ClassDef | ast.Dict):
+            self.settings.append(node)
 
 
 _Names = dict[str, str | None]  # None: it is not known what it is
@@ -107,28 +142,24 @@ class _Reading:
     environ: Mapping[str, str]
     exported: _Names = field(default_factory=dict)  # what modules define, for others that import it
 
-    def names_of(self, tree: ast.Module) -> None:
+    def names_of(self, module: _Module) -> None:
         names: _Names = {}
-        for node in _outside_of_functions(tree):
+        for node in module.outside:
             self._note(node, names)
-        for node in ast.walk(tree):
+        for node in module.settings:
             self._note_settings(node, names)
         self.exported |= names
 
-    def writes(self, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    def writes(self, module: _Module) -> Iterator[tuple[int, str]]:
         names: _Names = {}
-        for node in _outside_of_functions(tree):
-            self._note(node, names)
-        names = {}
-        for node in _outside_of_functions(tree):  # as it stands there
+        for node in module.outside:  # as it stands there
             yield from self._written(node, [names])
             self._note(node, names)
-        for function in ast.walk(tree):
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                yield from self._of_function(function, names)
+        for function, nodes in module.functions:
+            yield from self._of_function(function, nodes, names)
 
     def _of_function(
-        self, function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, of_module: _Names
+        self, function: _Function, nodes: Sequence[ast.AST], of_module: _Names
     ) -> Iterator[tuple[int, str]]:
         own: _Names = {}
         arguments = function.args
@@ -142,10 +173,9 @@ class _Reading:
         for each in (*plain, *arguments.kwonlyargs):
             told = self._place(defaults[each.arg], [of_module]) if each.arg in defaults else None
             own[each.arg] = told or self.shared.get(each.arg)
-        for body in function.body if isinstance(function.body, list) else [function.body]:
-            for node in _within(body):
-                yield from self._written(node, [own, of_module])
-                self._note(node, own, [own, of_module])
+        for node in nodes:
+            yield from self._written(node, [own, of_module])
+            self._note(node, own, [own, of_module])
 
     def _note(self, node: ast.AST, names: _Names, scopes: list[_Names] | None = None) -> None:
         """Note what an assignment makes of a name."""
@@ -305,17 +335,3 @@ def _is_no_writer(node: ast.Call) -> bool:
 
 def _ends_in(node: ast.expr | None, name: str) -> bool:
     return (isinstance(node, ast.Attribute) and node.attr == name) or (isinstance(node, ast.Name) and node.id == name)
-
-
-def _outside_of_functions(tree: ast.Module) -> Iterator[ast.AST]:
-    for node in tree.body:
-        yield from _within(node)
-
-
-def _within(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield *node* and what is in it, in the order of the text, but for functions; a call comes before its target."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        return
-    for child in ast.iter_child_nodes(node):
-        yield from _within(child)
-    yield node
