@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from time import process_time
 
@@ -179,3 +180,18 @@ def test_odd_sources_do_not_keep_others_from_being_looked_at(tmp_path: Path) -> 
     found = shared_places(["python", "main.py"], tmp_path, tmp_path, {})
 
     assert [each.place for each in found] == ["/scratch/c", "/scratch/b"]
+
+
+def test_the_line_of_a_notebook_is_that_of_its_code(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": kind, "source": source}
+        for kind, source in (("markdown", "# x\n"), ("code", "a = 1\nopen('/x/y', 'w')"))
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    (tmp_path / "a.py").write_text("open('/x/y', 'w')\n")
+
+    found = [
+        shared_places(words.split(), tmp_path, tmp_path, {}) for words in ("papermill a.ipynb b.ipynb", "python a.py")
+    ]
+
+    assert [each.where for places in found for each in places] == ["a.ipynb, line 2 of its code", "a.py, line 1"]

@@ -274,7 +274,7 @@ def _sharing_places(planned: Sequence[Planned]) -> Iterator[str]:
             one = found[0]
             others = f" (and {', '.join(each.place for each in found[1:_MOST_PLACES])})" if found[1:] else ""
             yield (
-                f"{one.file}, line {one.line}, writes to or works in {one.place}{others}, which all {n} runs share: "
+                f"{one.where}, writes to or works in {one.place}{others}, which all {n} runs share: "
                 "what one leaves there the next one finds: name a place relative to the folder that it starts in, or "
                 "below $HPCML_RUN_DIR"
             )

@@ -55,11 +55,16 @@ _COMMENTED = re.compile(r"\s*(?://|#(?!\s*define)|!|--|\*|%)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPlace:
-    """A place that a line of a program's file writes to."""
+    """A place that a line of a program's file writes to; of a notebook, a line of all its cells of code together."""
 
     file: str
     line: int
     place: str
+
+    @property
+    def where(self) -> str:
+        """File and line, as a person finds them."""
+        return f"{self.file}, line {self.line}{' of its code' if self.file.endswith(_NOTEBOOK) else ''}"
 
 
 def shared_places(words: Sequence[str], cwd: Path, top: Path, environ: Mapping[str, str]) -> list[SharedPlace]:
