@@ -22,8 +22,8 @@ from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, Na
 import torch
 
 from hpcml_train.torch import fingerprint, float32, nested, samples, switches, traces
-from hpcml_train.torch.arithmetic_kinds import Kind, Kinds
 from hpcml_train.torch.layers import LayerHooks, quiet
+from hpcml_train.torch.step_kinds import Kind, Kinds
 
 _SHARE = 0.001  # of the time since the start, which observing may take beyond the first window
 _BYTES_PER_S = 8e6  # of a trace that are read: a guess that is corrected by the first
