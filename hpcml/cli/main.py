@@ -61,6 +61,7 @@ COMMANDS = {
         "List the recipes, their options, and which precision runs on which device.",
     ),
     "new": ("hpcml.cli.new:new", "Make a recipe, a cluster's profile or an experiment of your own, ready to run."),
+    "read": ("hpcml.cli.read:read", "Read metrics of ended runs, from what they printed and wrote."),
     "tag": ("hpcml.cli.tag:tag", "Give runs tags, and take them away."),
     "note": ("hpcml.cli.note:note", "Note something of a run."),
     "rm": ("hpcml.cli.rm:rm", "Remove runs, and what nothing needs any more; asks before."),
@@ -81,7 +82,10 @@ GROUPS = {
     "Compare": ("hpcml compare --by precision", ("compare", "report", "scaling", "peak", "published")),
     "Images": ("hpcml build +container=ngc_pytorch", ("build", "images")),
     "Clusters": ("hpcml doctor --cluster karolina", ("cluster", "doctor", "gpus", "recipes", "new")),
-    "Keep": ("hpcml export --to csv -o results", ("tag", "note", "rm", "export", "import", "ingest", "store", "sync")),
+    "Keep": (
+        "hpcml export --to csv -o results",
+        ("read", "tag", "note", "rm", "export", "import", "ingest", "store", "sync"),
+    ),
 }
 _OF_A_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _INTERRUPTED = 130

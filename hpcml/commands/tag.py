@@ -21,6 +21,7 @@ from hpcml.store.ingest import ingest_run
 from hpcml.store.query import get_run
 from hpcml_client.journal import JournalWriter
 
+_TAGS = "tags and notes"
 _LONGEST_TAG = 200  # it is a word in a list of words
 _LONGEST_NOTE = 64 << 10  # what is longer belongs into a file
 
@@ -60,7 +61,7 @@ def tag(places: Places, selection: Selection, changes: Sequence[TagChange]) -> l
         collect(store, places)
         chosen = select(store, selection)
         wanted = {record.uid: _events_for(record, changes) for record in chosen}
-        run_dirs = {record.uid: _writable(record) for record in chosen if wanted[record.uid]}
+        run_dirs = {record.uid: writable(record, _TAGS) for record in chosen if wanted[record.uid]}
         with store.together():
             for record in chosen:
                 if wanted[record.uid]:
@@ -79,7 +80,7 @@ def note(places: Places, reference: str, text: str) -> RunRecord:
     with opened(places, to_write=True) as store:
         collect(store, places)
         record = get_run(store, reference)
-        _tell(store, record, _writable(record), [("noted", {"text": text})])
+        _tell(store, record, writable(record, _TAGS), [("noted", {"text": text})])
         return get_run(store, record.uid)
 
 
@@ -95,16 +96,16 @@ def _events_for(record: RunRecord, changes: Sequence[TagChange]) -> list[_Told]:
     return events
 
 
-def _writable(record: RunRecord) -> RunDir:
-    """Return the run's directory, or raise `ConfigError` where its journals cannot take a tag or a note from us."""
+def writable(record: RunRecord, what: str) -> RunDir:
+    """Return the run's directory, or raise `ConfigError` where its journals cannot take *what* from us."""
     run_dir = RunDir(Path(record.path))
     require(run_dir.manifest.exists(), f"run {record.uid}: {record.path} is gone (hpcml rm {record.uid} forgets it)")
     # what we may write into another's run, they perhaps may not read: it would be lost to them from then on
     is_ours = run_dir.path.stat().st_uid == os.geteuid()
-    require(is_ours, f"run {record.uid}: {run_dir.path} belongs to somebody else, who alone tags it and notes things")
+    require(is_ours, f"run {record.uid}: {run_dir.path} belongs to somebody else, who alone adds {what} to it")
     folder = run_dir.journals if run_dir.journals.exists() else run_dir.path
     may_write = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    require(may_write, f"run {record.uid}: {folder} is read-only: nothing can be tagged or noted there")
+    require(may_write, f"run {record.uid}: {folder} is read-only: it takes no {what}")
     return run_dir
 
 

@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("stop", "kill", "abort"), "cancel"),
     **dict.fromkeys(("delete", "remove", "clean", "gc", "prune"), "rm"),
     **dict.fromkeys(("tail", "log", "output", "cat"), "logs"),
+    **dict.fromkeys(("reread", "parse", "extract", "scan"), "read"),
     **dict.fromkeys(("info", "describe", "inspect", "config"), "show"),
     **dict.fromkeys(("create", "scaffold"), "new"),
     **dict.fromkeys(("resume", "restart", "requeue", "rerun"), "retry"),

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
 from hpcml.config.command_line import Words, in_quotes, kinds_by_key
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, require
 from hpcml.model.run import Run
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -35,6 +35,14 @@ def readable(words: Words) -> Words:
     """
     parser = OverridesParser.create()
     return Words(words.flags, tuple(_quoted_where_needed(word, parser) for word in words.overrides))
+
+
+def value_in(word: str) -> object:
+    """Return the value that *word* (``key=value``) gives, of no sweep; raise `ConfigError` where it cannot be read."""
+    (readable_word,) = readable(Words((), (word,))).overrides
+    (override,) = OverridesParser.create().parse_overrides([readable_word])
+    require(not override.is_sweep_override(), f"{word}: one value is asked for, and this is a sweep")
+    return override.value()
 
 
 def _quoted_where_needed(word: str, parser: OverridesParser) -> str:

@@ -11,6 +11,9 @@ from pathlib import PurePosixPath
 from hpcml.errors import ConfigError, require
 
 AUTO = "auto"
+# Begins a fact of a run, before the name of a metric that was read from what the run had printed once it had ended, so
+# that nobody knows when each value was printed.
+READ_AFTERWARDS = "read_afterwards."
 
 
 class MetricFiles(Enum):

@@ -29,6 +29,7 @@ else:
 
 FORMAT = 1
 USER = "user"  # the writer of what people say of a run, which changes nothing of how it went
+READ = "read"  # the writer of metrics that were read from what a run had printed, once it had ended
 CLOSED = "closed"  # the event that ends a journal whose header promises it
 _SUM = b',"c":'  # behind it the sum of all that is before it
 _CHUNK_BYTES = 4 << 20
@@ -51,7 +52,7 @@ class Header:
     journal: str  # unique for each file ever written
     run: str  # the run's uid
     attempt: int
-    writer: str  # launch | agent | rank<r> | collect | user
+    writer: str  # launch | agent | rank<r> | collect | user | read
     host: str
     pid: int
     t0: float  # unix seconds; every `t_s` below counts from here, by a clock that never jumps

@@ -106,6 +106,8 @@ def test_a_program_that_prints_is_swept_and_compared_as_the_page_says(
 
     type_in(commands["plain"], place, hpcml_environ)
     type_in(commands["plain-compared"], place, hpcml_environ)
+    type_in(commands["late"], place, hpcml_environ)
+    type_in(commands["late-read"], place, hpcml_environ)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ rule of `workload.metrics`, then the first file to name it, in the order of `Met
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import threading
@@ -23,11 +24,25 @@ from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reading
 from hpcml.agent.metrics.sources import Source, reader_of, sources_in
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
 from hpcml.runs.state import EventName
-from hpcml_client.journal import JournalWriter
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
+    from typing import Any, Protocol
+
     from hpcml.agent.metrics.reading import Reader
+
+    class Taker(Protocol):
+        """Takes what was read, as a journal does."""
+
+        def metrics(self, step: int, values: Mapping[str, float], *, at: float | None = None) -> None:
+            """Take the values of a step; None: nobody knows when they were measured."""
+
+        def event(self, name: str, details: Mapping[str, Any] | None = None) -> None:
+            """Take an event."""
+
+        def close(self) -> None:
+            """Take no more."""
+
 
 WRITER = "metrics"
 _PAUSES_S = (1.0, 1.0, 2.0)  # at the beginning, then:
@@ -69,7 +84,7 @@ class MetricsFollower:
 
     root: Path
     wanted: Sequence[str]
-    journal: JournalWriter
+    journal: Taker
     journals: Path
     attempt: int
     start_at: str = "."
@@ -116,6 +131,12 @@ class MetricsFollower:
         self._within_s = within_s
         self._stop.set()
         self._thread.join(within_s + _BUSY_S)  # a file system that does not answer must not keep the run
+
+    def read_left(self, since: float) -> None:
+        """Read all that is there, in place of `look` to `stop`, once the program that began at *since* has ended."""
+        self._began_at = since
+        self._look(math.inf)
+        self._sum_up()
 
     def _run(self) -> None:
         try:

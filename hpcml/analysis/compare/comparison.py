@@ -273,6 +273,7 @@ def _case(found: JudgedCell, question: Question) -> _Case:
     race = None
     if target.value is not None:
         race = Race(
+            metric=metric,
             target=target.value,
             higher_is_better=question.yardstick.higher_is_better,
             curves=question.curves.get(metric, {}),

@@ -17,6 +17,7 @@ from hpcml.analysis.compare.speed import SpeedUps, speed_flags
 from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import NOT_PROVEN
+from hpcml.model.metric_sources import READ_AFTERWARDS
 from hpcml.model.precision import (
     EVIDENCE,
     OBSERVED,
@@ -102,6 +103,11 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
     if lost := len(arm.without_value) - unread:
         flags.append(f"{lost} of {len(arm.ok) + lost} ended runs do not count: the rest may be a lucky selection")
     flags += _shape_flags(arm, terms)
+    if late := sum(f"{READ_AFTERWARDS}{terms.metric}" in run.facts for run in arm.ok):
+        flags.append(
+            f"{terms.metric} of {late} of {len(arm.ok)} runs was read afterwards from what they printed (hpcml read): "
+            "when each value came is not known"
+        )
     if arm.incomplete:
         flags.append(_missing(arm))
     return flags

@@ -34,6 +34,7 @@ from hpcml.analysis.compare.nodes import (
 from hpcml.analysis.exact import log_rank
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import ToTarget, Unit
+from hpcml.model.metric_sources import READ_AFTERWARDS
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Point, RunRecord
 
@@ -44,6 +45,7 @@ MLPERF_LEAST_RUNS = 5
 class Race:
     """The target of a cell's runs, and the curves and timelines by uid from which the way there is read."""
 
+    metric: str
     target: float
     higher_is_better: bool
     curves: Mapping[str, Sequence[Point]]  # of the metric
@@ -57,6 +59,7 @@ class Reach:
     run: RunRecord
     at_s: float | None  # since the run's start; None: it never did
     watched_s: float
+    is_timed: bool  # these times say something of the arm: it was native, and the metric was read as it came
 
     def within(self, budget_s: float) -> float:
         """Return the seconds to the target, or *budget_s* where it was not reached by then."""
@@ -70,17 +73,18 @@ def find_reaches(arm: Arm, race: Race) -> list[Reach]:
         curve = race.curves.get(run.uid, ())
         at_s = next((point.t_s for point in curve if _is_there(point.value, race)), None)
         watched_s = run.wall_s if run.wall_s is not None else max((point.t_s for point in curve), default=0.0)
-        found.append(Reach(run=run, at_s=at_s, watched_s=max(watched_s, at_s or 0.0)))
+        is_timed = run.numerics == Numerics.native.name and f"{READ_AFTERWARDS}{race.metric}" not in run.facts
+        found.append(Reach(run=run, at_s=at_s, watched_s=max(watched_s, at_s or 0.0), is_timed=is_timed))
     return found
 
 
 def find_budget_s(reaches: Sequence[Reach]) -> float | None:
-    """Return the time in seconds up to which all runs of a cell can be compared; None where no native run ended.
+    """Return the time in seconds up to which all runs of a cell can be compared; None where no timed run ended.
 
     That is the shortest completed run that did not reach the target: nobody knows what it would have done later. A run
     that failed limits nothing, since it counts as never reaching the target. Without such a run it is the longest time.
     """
-    reaches = [reach for reach in reaches if _are_native([reach])]  # the others have no times
+    reaches = [reach for reach in reaches if reach.is_timed]
     ended_without = [reach.watched_s for reach in reaches if reach.at_s is None and not _broke_off(reach.run)]
     every = [reach.watched_s if reach.at_s is None else reach.at_s for reach in reaches]
     return min(ended_without) if ended_without else max(every, default=None)
@@ -92,7 +96,7 @@ def to_target(
     """Return the times to the target of one row and their ratio to the *reference*'s; None where no run ended.
 
     Runs of one seed are averaged first; a seed has reached the target if all of its runs have. Times in seconds, energy
-    in kJ. Where not all runs were native only the count of seeds is given. The ratio is None where any run was
+    in kJ. Where not all runs were timed only the count of seeds is given. The ratio is None where any run was
     censored.
     """
     seeds = _by_seed(reaches)
@@ -110,7 +114,7 @@ def to_target(
         ratio_ci95=None,
         median_kj=None,
     )
-    if not _are_native(reaches) or budget_s is None:
+    if not _are_timed(reaches) or budget_s is None:
         return untimed
     ratio = target_ratio(reaches, reference)
     saved = target_difference(reaches, reference, budget_s)
@@ -138,8 +142,8 @@ def mlperf_score(reaches: Sequence[Reach]) -> tuple[float | None, str | None]:
     The rule of MLPerf Training (mlcommons/training_policies, training_rules.adoc): at least five runs, of which one may
     not converge; it is then the dropped slowest.
     """
-    if not _are_native(reaches):
-        return None, "no score: not all of its runs were native"
+    if not _are_timed(reaches):
+        return None, "no score: not all of its runs were native, with a metric that was read as it came"
     if len(reaches) < MLPERF_LEAST_RUNS:
         return None, f"no score: {len(reaches)} of the {MLPERF_LEAST_RUNS} runs that it takes have ended"
     without = sum(reach.at_s is None for reach in reaches)
@@ -159,8 +163,8 @@ def _broke_off(run: RunRecord) -> bool:
     return run.state.is_final and run.state.value != "COMPLETED"
 
 
-def _are_native(reaches: Sequence[Reach]) -> bool:
-    return all(reach.run.numerics == Numerics.native.name for reach in reaches)
+def _are_timed(reaches: Sequence[Reach]) -> bool:
+    return all(reach.is_timed for reach in reaches)
 
 
 def _have_reached(reaches: Sequence[Reach]) -> bool:
@@ -176,9 +180,9 @@ def target_ratio(reaches: Sequence[Reach], reference: Sequence[Reach] | None) ->
     """Return the ratio of times to the target to the reference's; None where a run of either never reached it.
 
     A mean over those that did would flatter the arm with more failures. None also without a run, or one that was not
-    native.
+    timed.
     """
-    if not reaches or not reference or not _are_native([*reaches, *reference]):
+    if not reaches or not reference or not _are_timed([*reaches, *reference]):
         return None
     if not _have_reached([*reaches, *reference]):
         return None
@@ -192,7 +196,7 @@ def target_difference(
 
     Up to *budget_s* no run is censored, so that the restricted mean is a plain one and t holds for it.
     """
-    if not reaches or not reference or budget_s is None or not _are_native([*reaches, *reference]):
+    if not reaches or not reference or budget_s is None or not _are_timed([*reaches, *reference]):
         return None
     over, under = _placed(reference, budget_s), _placed(reaches, budget_s)
     found = difference_over_places(over, under)

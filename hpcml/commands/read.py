@@ -1,0 +1,226 @@
+"""Reading metrics of ended runs that nobody had asked for beforehand, for ``hpcml read``.
+
+From what they had printed, and from files that they left, as the agent would have read them. The values go into a
+journal of their own. When each was printed nobody knows any more, and a fact says so (`READ_AFTERWARDS`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcml.agent.metrics.follow import MetricsFollower
+from hpcml.agent.metrics.printed import StdoutScanner
+from hpcml.codec import decode
+from hpcml.commands.collect import collect, opened
+from hpcml.commands.selection import Selection, select
+from hpcml.commands.submit.provenance import user_name
+from hpcml.commands.tag import writable
+from hpcml.config.spelling import value_in
+from hpcml.errors import ConfigError, HpcmlError, require, why_not
+from hpcml.model.metric_sources import READ_AFTERWARDS, MetricRule, check_metric_files
+from hpcml.model.records import RunRecord
+from hpcml.paths import Places
+from hpcml.runs.journal import READ
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import read_manifest
+from hpcml.runs.rest import wake
+from hpcml.runs.state import EventName, unread_words
+from hpcml.store.database import Database
+from hpcml.store.ingest import ingest_run
+from hpcml.store.rows import forget_runs
+from hpcml_client.journal import JournalWriter
+
+RULES, FILES = "workload.metrics", "workload.metrics_from"
+_OURS = f"*-{READ}*.jsonl"
+_WHAT = "metrics"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """From where metrics are read, as `workload.metrics` and `workload.metrics_from` say it."""
+
+    rules: Sequence[MetricRule] = ()
+    files: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Sources:
+        """Return what *words* name, each as `hpcml run` takes it; raise `ConfigError` where one cannot be read."""
+        rules, files = list[MetricRule](), list[str]()
+        for word in words:
+            key, value = word.partition("=")[0], value_in(word)
+            items = value if isinstance(value, list) else [value]
+            require(bool(items), f"{word} names nothing to read")
+            if key == RULES:
+                rules += decode(list[MetricRule], items, where=key)
+            else:
+                files += decode(list[str], items, where=key)
+        for file in files:
+            check_metric_files(file)
+        return cls(rules=rules, files=files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WasRead:
+    """What was read of a run: how many values of each metric, and why others were not."""
+
+    uid: str
+    values: Counter[str] = field(default_factory=Counter)
+    problems: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found of an attempt, which a journal takes once all is well."""
+
+    rows: list[tuple[int, Mapping[str, float], float | None, bool]] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)  # names of metrics that the run has already
+    problems: list[str] = field(default_factory=list)
+
+    def metrics(self, step: int, values: Mapping[str, float], *, at: float | None = None) -> None:
+        """Take the values of a step of a file."""
+        self.rows.append((step, values, at, False))
+
+    def event(self, name: str, details: Mapping[str, Any] | None = None) -> None:
+        """Take what is told of files."""
+        if name == EventName.METRICS_TROUBLE:
+            self.problems.append(unread_words(details or {}))
+        else:
+            self.known.update((details or {}).get("told_elsewhere", ()))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def read(places: Places, selection: Selection, sources: Sources) -> list[WasRead]:
+    """Read metrics of the selected runs from *sources*; return what was read of each.
+
+    Nothing is read of runs that have not ended or have nothing here, and of no run a metric that it has already. Raises
+    `ConfigError`, before anything is written, for a run that is another user's or read-only, and `HpcmlError` where the
+    disk is full.
+    """
+    with opened(places, to_write=True) as store:
+        collect(store, places)
+        chosen = select(store, selection)
+        run_dirs = [writable(record, _WHAT) for record in chosen if record.state.is_final]
+        folders = {run_dir.uid: run_dir for run_dir in run_dirs}
+        with store.together():
+            return [_read_run(store, record, folders.get(record.uid), sources) for record in chosen]
+
+
+def forget(places: Places, selection: Selection) -> list[str]:
+    """Take back what `read` has read of the selected runs; return the ids of those that had such."""
+    with opened(places, to_write=True) as store:
+        collect(store, places)
+        found = [writable(record, _WHAT) for record in select(store, selection) if record.state.is_final]
+        found = [run_dir for run_dir in found if any(run_dir.journals.glob(_OURS))]
+        for run_dir in found:
+            wake(run_dir)
+            for journal in sorted(run_dir.journals.glob(_OURS)):
+                try:
+                    journal.unlink()
+                except OSError as error:
+                    raise HpcmlError(f"run {run_dir.uid}: {why_not(error, journal)}, and stays") from error
+            forget_runs(store, [run_dir.uid])
+            ingest_run(store, run_dir)
+        return [run_dir.uid for run_dir in found]
+
+
+def _read_run(store: Database, record: RunRecord, run_dir: RunDir | None, sources: Sources) -> WasRead:
+    if run_dir is None:
+        return WasRead(uid=record.uid, problems=[f"it is {record.state.value}: it is read once it has ended"])
+    by_attempt = {attempt: _printed(run_dir, attempt, sources.rules, record) for attempt in _attempts(run_dir)}
+    if sources.rules and not any(found.rows or found.known for found in by_attempt.values()):
+        why = "no line that it printed matches, or none with a number" if by_attempt else "it has printed nothing here"
+        by_attempt.setdefault(record.attempt, _Found()).problems.append(why)
+    if sources.files:
+        _add_files(by_attempt.setdefault(record.attempt, _Found()), record, run_dir, sources.files)
+    values = Counter[str]()
+    for attempt, found in by_attempt.items():
+        if found.rows:
+            _write(record, run_dir, attempt, found, sources)
+        values.update(name for _, row, _, _ in found.rows for name in row)
+    if values:
+        ingest_run(store, run_dir)
+    problems = [problem for found in by_attempt.values() for problem in found.problems]
+    if known := sorted({name for found in by_attempt.values() for name in found.known}):
+        problems.append(
+            f"{', '.join(known)} is there already, and stays: give it another name in the rule, or take back with "
+            "--forget what was read afterwards"
+        )
+    return WasRead(uid=record.uid, values=values, problems=problems)
+
+
+def _attempts(run_dir: RunDir) -> list[int]:
+    """Return the attempts of which the first rank has printed anything, by number."""
+    numbers = {path.name.partition("-")[0] for path in run_dir.logs.glob("[0-9]*-rank0.*")}
+    return [number for number in sorted(map(int, filter(str.isdecimal, numbers))) if any(_outputs(run_dir, number))]
+
+
+def _outputs(run_dir: RunDir, attempt: int) -> Iterator[Path]:
+    """Yield what the agent would have read: the files that the first rank printed to."""
+    for path in (run_dir.stdout(attempt, 0), run_dir.stderr(attempt, 0)):
+        with suppress(OSError):  # it is not there
+            about = path.lstat()
+            if stat.S_ISREG(about.st_mode) and about.st_size:
+                yield path
+
+
+def _printed(run_dir: RunDir, attempt: int, rules: Sequence[MetricRule], record: RunRecord) -> _Found:
+    found, counts = _Found(), Counter[str]()
+    for path in _outputs(run_dir, attempt):
+        scanner = StdoutScanner(path=path, rules=rules, counts=counts)
+        try:
+            for one in scanner.scan(to_the_end=True):
+                if one.name in record.metrics:
+                    found.known.add(one.name)
+                else:
+                    found.rows.append((one.step, {one.name: one.value}, None, one.is_counted))
+        except OSError as error:
+            raise ConfigError(f"run {run_dir.uid}: {path} cannot be read: {why_not(error, path)}") from error
+    return found
+
+
+def _add_files(found: _Found, record: RunRecord, run_dir: RunDir, files: Sequence[str]) -> None:
+    """Add what *files* hold that the run has left, but for those that were read while it ran."""
+    manifest = read_manifest(run_dir.manifest)
+    wanted = [word for word in files if word not in manifest.run.workload.metrics_from]
+    staging = manifest.plan.staging
+    if not wanted:
+        found.problems.append(f"its {FILES} had {', '.join(files)}, which was read while it ran")
+    elif staging is None or manifest.run.workload.command is None:
+        found.problems.append("it had no working directory of its own, where files would be its own")
+    else:
+        root = run_dir.work / staging.project
+        picked: Collection[str] = set(record.metrics) | {name for _, row, _, _ in found.rows for name in row}
+        MetricsFollower(
+            root=root,
+            wanted=wanted,
+            journal=found,
+            journals=run_dir.journals,
+            attempt=record.attempt,
+            start_at=os.path.relpath(manifest.plan.cwd, root),
+            picked=lambda: picked,
+        ).read_left(record.t_start or 0.0)
+
+
+def _write(record: RunRecord, run_dir: RunDir, attempt: int, found: _Found, sources: Sources) -> None:
+    """Write a journal of what was *found*; what has no time has that of the run's end."""
+    wake(run_dir)
+    ended_at = record.t_end or max(path.stat().st_mtime for path in (run_dir.path, *_outputs(run_dir, attempt)))
+    untimed = {name for _, row, at, _ in found.rows if at is None or at > ended_at for name in row}
+    with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=attempt, writer=READ) as journal:
+        for step, row, at, is_counted in found.rows:
+            journal.metrics(step, row, at=ended_at if at is None else min(at, ended_at), is_counted=is_counted)
+        if untimed:
+            journal.event("facts", {f"{READ_AFTERWARDS}{name}": True for name in sorted(untimed)})
+        patterns = [rule.pattern for rule in sources.rules]
+        journal.event("read_afterwards", {"rules": patterns, "files": list(sources.files), "author": user_name()})
+    if journal.dropped:
+        raise HpcmlError(f"run {record.uid}: nothing could be written to {run_dir.journals}: is the disk full?")
