@@ -70,22 +70,27 @@ _KINDS = (_line(_REWARD), _line(_MEASURED), _OF_DATA, _line(_RATE))  # where the
 def advice(mute: Sequence[Launched]) -> str:
     """Return in words what would make hpcml read a metric of the runs *mute*, whose program reported none."""
     launched, *others = mute
+    which = f"--submission {launched.manifest.provenance.submission}" if others else launched.run_dir.uid
     for file in sorted(_written_tables(launched), key=_is_of_training):
         lasting = _one_for_all(_MOMENT.sub("*", file), others)
         named = lasting if re.fullmatch(r"[\w./*-]+", lasting, re.ASCII) else f'"{lasting}"'  # Hydra asks for quotes
-        return f"workload.metrics_from='[auto,{named}]' reads the file that it wrote"
+        return _reading(which, "workload.metrics_from", f"[auto,{named}]", "the file that it wrote")
     printed = last_printed(launched.run_dir)
     if found := suggested_rule(printed):
         rule, name = found
         asked = launched.manifest.run.objective.metric
         judged = "" if name.strip('"') == asked else f", and objective.metric={shlex.quote(name)} judges by it"
-        return f"workload.metrics='[{rule}]' reads one from what it printed{judged}"
+        return f"{_reading(which, 'workload.metrics', f'[{rule}]', 'one from what it printed')}{judged}"
     if rule_of_rows := rule_of_table(printed):
-        return f"workload.metrics='[{rule_of_rows}]' reads one from what it printed"
+        return _reading(which, "workload.metrics", f"[{rule_of_rows}]", "one from what it printed")
     return (
         "workload.metrics='[{pattern: \"loss (?P<value>\\S+)\", name: loss}]' reads one from what a program prints, "
         "and hpcml_client reports any"
     )
+
+
+def _reading(which: str, key: str, value: str, what: str) -> str:
+    return f"hpcml read {which} {key}='{value}' reads {what}; the next hpcml run takes the same {key}"
 
 
 def suggested_rule(printed: str) -> tuple[str, str] | None:

@@ -19,7 +19,10 @@ from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import show
 
-_NO_METRICS = "no metrics at all; workload.metrics reads those that a program prints, metrics_from those that it writes"
+_NO_METRICS = (
+    "no metrics at all; workload.metrics reads those that a program prints (hpcml read those that runs have printed), "
+    "metrics_from those that it writes"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
