@@ -54,20 +54,23 @@ class Known:
 class MetricSummary:
     """One metric's curve in a few numbers, over its finite values; a number is None where no value is finite.
 
-    `n` counts all recorded values, `n_nonfinite` those of them that are nan or infinite. Nobody may change it.
+    `n` counts all recorded values, `n_nonfinite` those of them that are nan or infinite. Of these, `n_unmeasured` stand
+    for nothing but that there is no value, as nan between two validations does; the last value is one before such.
+    Nobody may change it.
     """
 
     name: str
     n: int
     n_nonfinite: int
     first: float | None
-    last: float | None  # the value at `last_step`; None where that one is not finite
+    last: float | None  # the value at `last_step`, the last where one was measured; None where that one is not finite
     last_step: int | None
     min: float | None
     min_step: int | None
     max: float | None
     max_step: int | None
     mean: float | None
+    n_unmeasured: int = 0
 
 
 class Point(NamedTuple):

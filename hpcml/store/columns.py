@@ -32,7 +32,7 @@ from hpcml.model.record_keys import (
 )
 from hpcml.model.records import missing_records
 from hpcml.model.state import State
-from hpcml.store.loading import COLUMNS, YES_OR_NO
+from hpcml.store.loading import COLUMNS, YES_OR_NO, load_measured
 from hpcml.store.reading import StoreReader
 from hpcml.store.settings import known_settings, values_of
 
@@ -169,7 +169,12 @@ def _fact(reading: StoreReader, key: str) -> Values:
 
 
 def _last(reading: StoreReader, key: str) -> Values:
-    return _summaries(reading, key, "summary.last")
+    values = _summaries(reading, key, "summary.last")
+    if None in values.values():  # not finite, or nan only because it was not measured at the end
+        sql = "SELECT run_id, metric_id FROM summary JOIN metric ON metric.id = metric_id WHERE name = :metric"
+        known = load_measured(reading, {(run_id, metric_id) for run_id, metric_id in reading.rows(sql, metric=key)})
+        values = {**values, **{run_id: of.values[-1] for (run_id, _), of in known.items()}}
+    return values
 
 
 def _usage(reading: StoreReader, key: str) -> Values:

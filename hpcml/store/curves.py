@@ -6,6 +6,7 @@ milliseconds since the run's epoch (`hpcml.store.schema`).
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import re
@@ -117,6 +118,28 @@ class Tally:
 
 
 EMPTY = Tally()
+
+
+def measured(steps: Sequence[int], values: Sequence[float]) -> Columns | None:
+    """Return the points without those that are nan only because nothing was measured there; None where none is such.
+
+    A loop that validates in every fifth epoch may say nan in the four between. Then most of its values stand alone, and
+    before one as many nan as at the end, or more. A training that diverged has values in a row, and then none.
+
+    >>> nan = math.nan
+    >>> measured([0, 1, 2, 3], [0.5, nan, 0.4, nan])
+    Columns(steps=[0, 2], times_ms=(), values=[0.5, 0.4])
+    >>> [measured(range(5), values) for values in ([0.5, nan, 0.4, nan, nan], [0.5, 0.4, nan, 0.4, 0.3])]
+    [None, None]
+    """
+    stretches = [(is_nan, len(list(of))) for is_nan, of in itertools.groupby(map(math.isnan, values))]
+    n_last = stretches.pop()[1] if stretches and stretches[-1][0] else 0
+    between = [n for is_nan, n in stretches if is_nan]
+    together = [n for is_nan, n in stretches if not is_nan]
+    if not between or n_last > max(between) or 2 * sum(together) > 3 * len(together) or any(map(math.isinf, values)):
+        return None
+    known = [(step, value) for step, value in zip(steps, values, strict=True) if not math.isnan(value)]
+    return Columns([step for step, _ in known], (), [value for _, value in known])
 
 
 def mean_of(total: float, n: int) -> float | None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from hpcml.model.records import Curve, MetricSummary, Note, RunRecord, Usage, Work
 from hpcml.model.state import State
-from hpcml.store.curves import Columns, Precedence, mean_of, merge
+from hpcml.store.curves import Columns, Precedence, mean_of, measured, merge
 from hpcml.store.database import Database
 from hpcml.store.origin import mark_of
 from hpcml.store.parse import storable
@@ -313,17 +313,52 @@ def _load_summaries(reading: StoreReader, ids: Sequence[int]) -> dict[int, dict[
     found: defaultdict[int, dict[str, MetricSummary]] = defaultdict(dict)
     names: dict[int, str] = dict(reading.rows("SELECT id, name FROM metric"))
     columns = ", ".join(f"summary.{name}" for name in ("run_id", "metric_id", *_SUMMARIZED))
+    doubtful: set[tuple[int, int]] = set()  # runs and metrics of which some values are nan or infinite
     for rows in reading.each(f"SELECT {columns} FROM summary WHERE run_id IN :ids", ids=ids):  # noqa: S608 - our own
         of_runs, of_metrics, counts, counts_nonfinite, *values, totals = zip(*rows, strict=True)
+        if any(counts_nonfinite):
+            every = zip(of_runs, of_metrics, counts, counts_nonfinite, strict=True)
+            doubtful |= {(run_id, metric_id) for run_id, metric_id, n, n_nonfinite in every if 0 < n_nonfinite < n}
         means = map(mean_of, totals, map(operator.sub, counts, counts_nonfinite))
         called = list(map(names.__getitem__, of_metrics))
         made = map(MetricSummary, called, counts, counts_nonfinite, *values, means)
         for run_id, name, summary in zip(of_runs, called, made, strict=True):
             found[run_id][name] = summary
+    for (run_id, metric_id), known in load_measured(reading, doubtful).items():
+        summary = found[run_id][names[metric_id]]
+        summary.n_unmeasured = summary.n - len(known.steps)
+        summary.last_step, summary.last = known.steps[-1], known.values[-1]
     return {
         run_id: of if (by_name := sorted(of)) == list(of) else {name: of[name] for name in by_name}
         for run_id, of in found.items()
     }
+
+
+_SERIES_OF = """
+SELECT series.id, series.run_id, series.metric_id FROM series WHERE run_id IN :ids AND metric_id IN :metrics
+"""
+
+
+def load_measured(reading: StoreReader, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], Columns]:
+    """Return what is `measured` of these metrics of runs, by the row ids of run and metric, where other values are nan.
+
+    A metric of which all that is nan counts as such is absent.
+    """
+    if not wanted:
+        return {}
+    ids, metrics = (sorted(set(of)) for of in zip(*wanted, strict=True))
+    series: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for at, run_id, metric_id in reading.rows(_SERIES_OF, ids=ids, metrics=metrics):
+        if (run_id, metric_id) in wanted:
+            series[run_id, metric_id].append(at)
+    columns = load_points(reading, [at for of in series.values() for at in of], is_timed=False)
+    ranks = _load_ranks(reading, [at for of in series.values() if len(of) > 1 for at in of])
+    found = {}
+    for key, of in series.items():
+        points = columns.get(of[0], _NO_POINTS) if len(of) == 1 else _of_writers(of, columns, ranks)
+        if (known := measured(points.steps, points.values)) is not None:
+            found[key] = known
+    return found
 
 
 def is_below(*roots: Path) -> Where:

@@ -16,6 +16,7 @@ from hpcml.model.choices import Numerics
 from hpcml.model.run import Model, Workload
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
+from hpcml.store.conditions import parse_condition
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all, ingest_run
 from hpcml.store.news import IngestReport
@@ -376,3 +377,31 @@ def test_a_moved_run_is_found_again_and_a_copied_one_refused(store: Database, ru
 
 def test_an_empty_root_is_no_problem(store: Database, tmp_path: Path) -> None:
     assert ingest_all(store, tmp_path / "absent") == IngestReport()
+
+
+@pytest.mark.parametrize(
+    ("values", "last", "n_unmeasured"),
+    [
+        ([0.5, *[math.nan] * 4] * 3, (10, 0.5), 12),  # validated in every fifth epoch, the first among them
+        ([*[math.nan] * 4, 0.5] * 2, (9, 0.5), 8),
+        ([*[math.nan] * 4, 0.5, *[math.nan] * 4], (4, 0.5), 8),
+        ([0.5, math.nan, math.nan, 0.4, math.nan, 0.3, math.nan], (5, 0.3), 4),
+        ([0.5, 0.4, 0.3, math.nan], (3, None), 0),
+        ([0.5, 0.4, math.nan, 0.3, 0.2, math.nan], (5, None), 0),  # steps that were skipped, and the end
+        ([0.5, math.nan, 0.4, math.nan, math.nan], (4, None), 0),
+        ([0.5, math.nan, math.inf, math.nan], (3, None), 0),
+        ([math.nan] * 3, (2, None), 0),
+    ],
+)
+def test_nan_between_the_steps_that_are_measured_is_no_last_value(
+    store: Database, runs: Path, values: list[float], last: tuple[int, float | None], n_unmeasured: int
+) -> None:
+    journal = Journal(make_run_dir(runs))
+    for step, value in enumerate(values):
+        journal.metrics(step, val_loss=value)
+    ingest_all(store, runs)
+
+    summary = get_run(store, UID).metrics["val_loss"]
+    assert (summary.last_step, summary.last) == last
+    assert summary.n_unmeasured == n_unmeasured
+    assert len(find_runs(store, filters=[parse_condition("val_loss>0")])) == (last[1] is not None)

@@ -18,8 +18,8 @@ from hpcml.analysis.steady import SteadyState
 from hpcml.analysis.utilization.rates import samples_of
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import MIXED, NOT_AS_REQUESTED, Excluded
+from hpcml.model.divergence import losses_of
 from hpcml.model.failure_causes import Cause
-from hpcml.model.metric_goal import is_loss
 from hpcml.model.precision import contradicts
 from hpcml.model.records import MetricSummary, RunRecord
 from hpcml.model.state import State
@@ -27,7 +27,6 @@ from hpcml.model.state import State
 BySeed = Mapping[int, float]
 _OWN_CAUSES = frozenset({Cause.PROGRAM, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.UNKNOWN, None})
 
-_PRINTED_LOSS = "printed_loss"  # a fact of runs whose last loss, as they printed it, is no number
 _STILL = 0.002  # of its largest value: a loss that moves by less has learnt nothing that it shows
 _FEW_VALUES = 5  # from here on a curve says whether it moves
 
@@ -173,33 +172,9 @@ def metric_value(run: RunRecord, metric: str) -> float | None:
     return summary.last
 
 
-def with_nonfinite_loss(runs: Sequence[RunRecord]) -> int:
-    """Return of how many *runs* any loss was nan or infinite at any step."""
-    names: set[str] = set().union(*(run.metrics for run in runs))
-    losses = list(filter(is_loss, names))
-    return len(
-        {run.uid for name in losses for run in runs if name in run.metrics and run.metrics[name].n_nonfinite > 0}
-    )
-
-
-def diverged(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
-    """Return which losses of *runs* were no number at the last, by the uid of the run; of others nothing.
-
-    Such a run has a metric all the same where that was read before, or is the best so far, or the guess of a network
-    whose weights are nan.
-    """
-    losses = {name for name in set[str]().union(*(run.metrics for run in runs)) if is_loss(name)}
-    ended = {
-        run.uid: [name for name in sorted(losses & run.metrics.keys()) if _ended_as_no_number(run.metrics[name])]
-        or ["the loss that they print"] * bool(run.facts.get(_PRINTED_LOSS))
-        for run in runs
-    }
-    return {uid: names for uid, names in ended.items() if names}
-
-
 def unmoved(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
     """Return the losses of *runs* by uid where none of a run has moved: at 2.303, say, a guess of ten classes."""
-    losses = {name for name in set[str]().union(*(run.metrics for run in runs)) if is_loss(name)}
+    losses = losses_of(runs)
     curves = {run.uid: [run.metrics[name] for name in sorted(losses & run.metrics.keys())] for run in runs}
     return {
         uid: [each.name for each in of] for uid, of in curves.items() if of and all(_stands_still(each) for each in of)
@@ -210,10 +185,6 @@ def _stands_still(curve: MetricSummary) -> bool:
     if curve.min is None or curve.max is None or curve.n < _FEW_VALUES:
         return False
     return curve.max - curve.min <= _STILL * max(abs(curve.min), abs(curve.max))
-
-
-def _ended_as_no_number(summary: MetricSummary) -> bool:
-    return summary.last is None and summary.n_nonfinite > 0
 
 
 def times(arm: Arm, steady: Mapping[str, SteadyState]) -> ArmTimes:

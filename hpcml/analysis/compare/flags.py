@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, diverged, replicates_flag, unmoved, with_nonfinite_loss
+from hpcml.analysis.compare.arms import Arm, replicates_flag, unmoved
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup
 from hpcml.analysis.compare.costs import cost_flags, energy_ratio
@@ -17,6 +17,7 @@ from hpcml.analysis.compare.speed import SpeedUps, speed_flags
 from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import NOT_PROVEN
+from hpcml.model.divergence import diverged, with_nonfinite_loss
 from hpcml.model.metric_sources import READ_AFTERWARDS
 from hpcml.model.precision import (
     EVIDENCE,

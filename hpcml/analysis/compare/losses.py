@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Literal
 
 from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, by_seed, diverged, is_own_doing, metric_value, reading
+from hpcml.analysis.compare.arms import Arm, by_seed, is_own_doing, metric_value, reading
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import claims_of, match
 from hpcml.analysis.exact import p_more, share_interval
 from hpcml.model.comparison import Interval, Losses, Verdict
+from hpcml.model.divergence import diverged
 from hpcml.model.records import RunRecord
 
 _MOST_LOST = 5  # one of so many runs; with more lost there is no verdict
