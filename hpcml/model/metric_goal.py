@@ -12,8 +12,18 @@ _ERRORS = (
     r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|ter|fid|kid|bp[bc]|"
     r"ece|brier|divergence|kl|regret|residual|sse"
 )
-_LOSSES = re.compile(r"\w*loss|losses|nll|perplexity|ppl|b?ce|x?ent|\w*crossentropy|r?mse|mae|bp[bc]")
-_NO_LOSS = frozenset({"scale", "scaler", "scaling", "weight", "weights", "packet", "packets", "path"})  # loss_scale
+_LOSSES = re.compile(r"\w*loss\d*|losses|nll|perplexity|ppl|b?ce|x?ent|\w*crossentropy|r?mse|mae|bp[bc]")
+_OF_OTHERS = frozenset({"packet", "packets", "path"})  # packet_loss
+_OF_A_LOSS = frozenset(  # behind the word: loss_scale, loss_ratio, loss_ms
+    {
+        *("scale", "scaler", "scaling", "weight", "weights", "coef", "coefficient", "factor", "lambda", "norm"),
+        *("ratio", "fraction", "percent", "percentage", "pct", "rate", "count", "threshold", "patience"),
+        *("grad", "grads", "gradient"),
+    }
+)
+_BESIDE_LOSSES = frozenset(  # in a folder of losses, as CleanRL and Stable-Baselines3 name theirs
+    {"entropy", "kl", "variance", "clipfrac", "fraction", "lr", "beta", "alpha", "temperature", "values"}
+)
 _TIMES = r"time|elapsed|latency|runtime|walltime|duration|s|secs?|seconds?|minutes?|hours?|ms|us|ns"
 _SPEEDS = r"throughput|bandwidth|fps|sps|[kmgtpe]?flops?|[mg]?teps"
 _ERROR = re.compile(_ERRORS)
@@ -79,7 +89,7 @@ def _how_telling(metric: str) -> tuple[int, bool]:
     name = metric.rpartition("/")[2]
     if not _REWARDS.isdisjoint(_words(name)):
         rank = 0
-    elif "loss" in name.lower():
+    elif "loss" in name.lower() and is_loss(name):
         rank = 1
     else:
         rank = {Goal.max: 2, Goal.min: 3, None: 4}[goal_by_name(name)]
@@ -99,14 +109,27 @@ def is_rate(metric: str) -> bool:
 def is_loss(metric: str) -> bool:
     """Whether *metric* is what a training makes small: one that is no number any more has ended it.
 
-    >>> [is_loss(name) for name in ("loss", "train/loss_epoch", "trainLoss", "cross_entropy", "val_ppl")]
+    >>> [is_loss(name) for name in ("loss", "train/loss_epoch", "Loss/train", "cross_entropy", "val_ppl")]
     [True, True, True, True, True]
-    >>> [is_loss(name) for name in ("loss_scale", "lossless", "val_acc", "policy_entropy", "grad_norm")]
+    >>> [is_loss(name) for name in ("loss_scale", "loss_ms", "packet_loss", "policy_entropy", "losses/clipfrac")]
     [False, False, False, False, False]
     """
-    words = _words(metric)
-    crosses = any(pair == ("cross", "entropy") for pair in pairwise(words))
-    return _NO_LOSS.isdisjoint(words) and (crosses or any(map(_LOSSES.fullmatch, words)))
+    folder, _, name = metric.rpartition("/")
+    words = _words(name)
+    if (at := _place_of_loss(words)) is None:
+        inside = _words(folder)
+        is_of_loss = _place_of_loss(inside) is not None and _OF_OTHERS.isdisjoint(inside)
+        return is_of_loss and _told(words) is not Goal.max and (_BESIDE_LOSSES | _OF_A_LOSS).isdisjoint(words)
+    behind = words[at + 1 :]
+    is_time = any(len(word) > 1 and re.fullmatch(_TIMES, word) for word in behind[-1:])
+    return _OF_OTHERS.isdisjoint(words) and _OF_A_LOSS.isdisjoint(behind) and not is_time and not is_rate(metric)
+
+
+def _place_of_loss(words: Sequence[str]) -> int | None:
+    """Return where the last of *words* stands that is one for a loss; None where none is."""
+    places = [at for at, word in enumerate(words) if _LOSSES.fullmatch(word)]
+    places += [at + 1 for at, pair in enumerate(pairwise(words)) if pair == ("cross", "entropy")]
+    return max(places, default=None)
 
 
 def _told(words: Sequence[str]) -> Goal | None:

@@ -168,6 +168,7 @@ def test_a_value_that_a_bar_draws_over_itself_is_one(tmp_path: Path) -> None:
         (["val_loss nan", "val_loss 0.5", "val_loss nan"], None),  # validated in every other epoch
         (["loss nan", "loss 0.5", "loss nan", "loss nan"], "loss"),
         (["loss scale inf", "no loss of information", "lossless nan", "grad norm nan", "losses 3"], None),
+        (["loss 0.5, loss_ms nan", "packet loss inf", "loss_ratio: nan"], None),
         (["-" * 65536, "a-" * 32768, "a " * 32768], None),
     ],
 )

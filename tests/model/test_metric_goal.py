@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcml.model.metric_goal import goal_by_name, most_telling
+from hpcml.model.metric_goal import goal_by_name, is_loss, most_telling
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,31 @@ def test_other_names_tell_nothing(name: str) -> None:
 )
 def test_what_tells_most_of_a_training_comes_first(names: str) -> None:
     assert most_telling(sorted(names.split())) == names.split()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "loss_ms loss_time loss_seconds loss_ratio loss_scale loss_weight loss/grad_norm loss_per_s lossless",
+        "packet_loss packet_loss_percent network/packet_loss path_loss_db",
+        "losses/entropy losses/explained_variance losses/clipfrac losses/approx_kl losses/old_approx_kl loss/lr",
+        "val_acc precision lambda loss/accuracy",
+    ],
+)
+def test_what_only_has_the_word_in_it_is_no_loss(names: str) -> None:
+    assert list(filter(is_loss, names.split())) == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "loss train_loss Loss/train loss/val Loss/G losses/policy lossD loss1 train/loss_epoch loss_s xent",
+        "losses/value_loss multi_scale_loss gradient_loss class_weight_loss time_loss val/nll eval_loss loss_cls",
+    ],
+)
+def test_what_a_training_makes_small_is_a_loss(names: str) -> None:
+    assert list(filter(is_loss, names.split())) == names.split()
+
+
+def test_the_time_that_a_loss_takes_tells_least_of_a_training() -> None:
+    assert most_telling(["loss_ms", "loss_scale", "val_acc"])[0] == "val_acc"

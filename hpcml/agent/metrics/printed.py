@@ -24,7 +24,7 @@ _LOSS_AND_VALUE = re.compile(
     r"""(?ix)(?<![\w.]) (?P<name>(?:[a-z]{1,20}[ ])? [a-z_/-]{0,40} (?:loss(?:_[a-z]{1,20})?|nll|perplexity|ppl)) ["']?
     (?:\s?[:=]\s{0,9}|\s(?:is\s|of\s)?) (?P<value>[-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?)) (?!\w)"""
 )
-_OF_NO_STEP = re.compile(r"(?:^|[\W_])(?:best|min|minimum|lowest|if|packet)(?=[\W_])")
+_OF_NO_STEP = re.compile(r"(?:^|[\W_])(?:best|min|minimum|lowest|if)(?=[\W_])")
 _PASSED_OVER = re.compile(r"\bskip", re.IGNORECASE)
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
 _LONGEST_LINE_BYTES = 1 << 20
@@ -148,7 +148,7 @@ def loss_that_ended(lines: Iterable[str]) -> str | None:
         else:
             came_back[name] = max(came_back[name], ended[name])
             ended[name] = 0
-    return next((name for name, n in ended.items() if n > came_back[name]), None)
+    return next((name for name, n in ended.items() if n > came_back[name] and _is_loss(name)), None)
 
 
 def _end_of(path: Path) -> str:
@@ -180,6 +180,12 @@ def _is_rate(metric: str) -> bool:
     from hpcml.model.metric_goal import is_rate  # noqa: PLC0415 - few programs print such numbers
 
     return is_rate(metric)
+
+
+def _is_loss(metric: str) -> bool:
+    from hpcml.model.metric_goal import is_loss  # noqa: PLC0415 - few programs end so
+
+    return is_loss(metric)
 
 
 def _end_of_lines(data: bytes) -> int:
