@@ -11,6 +11,7 @@ from hpcml.analysis.compare.factor import differing_settings
 from hpcml.analysis.compare.fairness import differing, setting, settings_of
 from hpcml.analysis.compare.objective import Yardstick, find_yardstick
 from hpcml.errors import ComparisonError
+from hpcml.model.divergence import diverged
 from hpcml.model.query_results import Ranked, Ranking
 from hpcml.model.record_keys import flag_setting, is_measured, value_of
 from hpcml.model.records import RunRecord
@@ -56,6 +57,7 @@ def rank(
     for run, value, _ in having:
         if run.state is State.COMPLETED:  # what was cut off half-way is no value of its settings
             alike[settings[run.uid]][run.seed].append(value)
+    ended = diverged([run for run, _, _ in having])
     for run, value, step in having:
         group = [value_of(run, key, now=now) for key in keys]
         members = groups.setdefault(repr(group), [])
@@ -74,6 +76,7 @@ def rank(
                     alike_n=sum(map(len, among.values())),
                     alike_seeds=len(among),
                     alike_mean=_mean([_mean(values) for values in among.values()]),
+                    diverged=ended.get(run.uid, ()),
                 )
             )
     return Ranking(

@@ -41,6 +41,7 @@ class Ranked:
     alike_n: int = 1  # completed runs with a value that are alike in all but their seed
     alike_seeds: int = 1  # that these have
     alike_mean: float | None = None  # over seeds, of the means of each one's values; None: not finite, or none is left
+    diverged: Sequence[str] = ()  # its losses that were no number at the last: the value may be from before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

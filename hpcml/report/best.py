@@ -19,13 +19,13 @@ def ranking_table(ranking: Ranking, *, console: Console) -> RenderableType:
 
     A narrow console leaves out columns, the value never.
     """
-    rows = [_words(each, averaged=_averaged(ranking)) for each in ranking.ranked]
+    rows = [_words(each, ranking) for each in ranking.ranked]
     return value_table(_headings(ranking), rows, console=console, dispensable=_DISPENSABLE)
 
 
 def ranking_markdown(ranking: Ranking) -> str:
     """Return the ranking as a Markdown table, with whole uids."""
-    rows = [_words(each, each.run.uid, averaged=_averaged(ranking)) for each in ranking.ranked]
+    rows = [_words(each, ranking, each.run.uid) for each in ranking.ranked]
     return value_markdown(_headings(ranking), rows)
 
 
@@ -36,6 +36,7 @@ def ranking_json(ranking: Ranking) -> str:
     and its `settings` those of a few that the candidates differ in.
     `alike_mean` is the mean of the `alike_n` completed runs that differ from it in nothing but their seed: over their
     `alike_seeds` seeds, of which each has the mean of its runs.
+    `diverged` names its losses that were no number at the last.
     `candidates` and `without` count the runs that had a value, and those that had none.
     """
     fields = {key: encode(getattr(ranking, key)) for key in ("metric", "goal", "at", "candidates", "without")}
@@ -49,6 +50,7 @@ def ranking_json(ranking: Ranking) -> str:
             "alike_n": each.alike_n,
             "alike_seeds": each.alike_seeds,
             "alike_mean": encode(each.alike_mean),
+            "diverged": list(each.diverged),
             **dict(zip(_FIELDS, map(encode, _fields(each)), strict=True)),
         }
         for each in ranking.ranked
@@ -62,11 +64,11 @@ def ranking_csv(ranking: Ranking) -> str:
     One that the candidates differ in has ``setting.KEY``.
     """
     keys = (*(f"group.{key}" for key in ranking.by), *(f"setting.{key}" for key in ranking.differ))
-    headings = ("place", *keys, "metric", "value", "step", *_FIELDS, "alike_n", "alike_mean", "alike_seeds")
+    headings = ("place", *keys, "metric", "value", "step", *_FIELDS, "alike_n", "alike_mean", "alike_seeds", "diverged")
     rows = [
         (
             *(each.place, *each.group, *each.settings, ranking.metric, each.value, each.step),
-            *(*_fields(each), each.alike_n, each.alike_mean, each.alike_seeds),
+            *(*_fields(each), each.alike_n, each.alike_mean, each.alike_seeds, ", ".join(each.diverged)),
         )
         for each in ranking.ranked
     ]
@@ -84,7 +86,13 @@ def ranking_remark(ranking: Ranking) -> str:
         else ""
     )
     counted = "1 run" if ranking.candidates == 1 else f"{ranking.candidates} runs"
-    return f"{counted} with {ranking.metric}{without}; {ranking.goal} of {which}{among}"
+    ended = [each for each in ranking.ranked if each.diverged]
+    of_ended = (
+        f". {len(ended)} of those listed diverged, a loss ended nan or infinite: their value may be from before"
+        if ended
+        else ""
+    )
+    return f"{counted} with {ranking.metric}{without}; {ranking.goal} of {which}{among}{of_ended}"
 
 
 def _averaged(ranking: Ranking) -> str | None:
@@ -105,15 +113,21 @@ def _fields(each: Ranked) -> list[object]:
 def _headings(ranking: Ranking) -> list[str]:
     told = ["run", "experiment", "name", "precision", *ranking.differ, "seed", "state", ranking.metric, "at step"]
     averaged = _averaged(ranking)
-    return ["", *ranking.by, *told, *([f"its {averaged}' mean"] if averaged else [])]
+    mean = [f"its {averaged}' mean"] if averaged else []
+    return ["", *ranking.by, *told, *mean, *(["diverged"] if _any_diverged(ranking) else [])]
 
 
-def _words(each: Ranked, uid: str | None = None, *, averaged: str | None) -> Sequence[object]:
-    run = each.run
+def _any_diverged(ranking: Ranking) -> bool:
+    return any(each.diverged for each in ranking.ranked)
+
+
+def _words(each: Ranked, ranking: Ranking, uid: str | None = None) -> Sequence[object]:
+    run, averaged = each.run, _averaged(ranking)
     who = (uid or short_uid(run.uid), run.experiment, title(run), precision_words(run))
     settings = (
         f"{value:g}" if isinstance(value, float) else value for value in each.settings
     )  # no more digits than typed
     n = each.alike_n if averaged == "repeats" else each.alike_seeds
     mean = [f"{number(each.alike_mean)} of {n}" if n else ""] if averaged else []
-    return (each.place, *each.group, *who, *settings, run.seed, run.state.value, each.value, each.step, *mean)
+    ended = [", ".join(each.diverged)] if _any_diverged(ranking) else []
+    return (each.place, *each.group, *who, *settings, run.seed, run.state.value, each.value, each.step, *mean, *ended)

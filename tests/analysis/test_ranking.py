@@ -192,3 +192,13 @@ def test_the_best_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None
     assert (second.value, second.alike_n) == (0.88, 2)
     assert second.alike_mean == pytest.approx(0.87)
     assert [(each.alike_n, each.alike_mean) for each in alone] == [(1, 0.90), (1, 0.88)]
+
+
+@pytest.mark.parametrize("at", ["last", "best"])
+def test_the_best_run_is_told_to_have_diverged(at: str) -> None:
+    early = run("a", 0.9)
+    early = replace(early, metrics={**early.metrics, "train_loss": summary("train_loss", None, n_nonfinite=4)})
+
+    ranking = best([early, run("b", 0.8)], at=at)
+
+    assert [(each.run.uid[0], each.diverged) for each in ranking.ranked] == [("a", ["train_loss"]), ("b", ())]

@@ -249,6 +249,21 @@ def test_a_ranking_reads_in_every_form() -> None:
     assert "20260528-202640-aaaaaa" in best.ranking_markdown(ranking())
 
 
+def test_a_best_run_that_diverged_is_told_in_every_form() -> None:
+    early = replace(ranking(), ranked=[replace(ranking().ranked[0], diverged=("train_loss",))])
+
+    (line,) = csv.DictReader(io.StringIO(best.ranking_csv(early)))
+
+    assert [each.split()[-1] for each in printed(best.ranking_table(early, console=console(160)), 160)[:2]] == [
+        "diverged",
+        "train_loss",
+    ]
+    assert best.ranking_markdown(early).rstrip().endswith("| train_loss |")
+    assert json.loads(best.ranking_json(early))["ranked"][0]["diverged"] == ["train_loss"]
+    assert line["diverged"] == "train_loss"
+    assert "1 of those listed diverged" in best.ranking_remark(early)
+
+
 def test_a_best_run_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None:
     lucky = replace(ranking(), ranked=[replace(ranking().ranked[0], alike_n=5, alike_seeds=5, alike_mean=0.91)])
 
