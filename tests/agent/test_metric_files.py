@@ -348,6 +348,19 @@ def test_the_state_of_a_trainer_is_read_once_each_time_that_it_grows(tmp_path: P
         ('{"acc": 0.5, "of": "x", "test": {"loss": 1}}', {"acc": [(0, 0.5)], "test/loss": [(0, 1.0)]}),
         ('{"epoch": 3, "acc": 0.5}', {"acc": [(3, 0.5)]}),
         ('{"loss": [0.5, 0.4], "note": "x", "val": [1]}', {"loss": [(0, 0.5), (1, 0.4)], "val": [(0, 1.0)]}),
+        (
+            '{"lr": 0.1, "history": {"epoch": [5, 9], "loss": [0.5, 0.4], "val": {"acc": [0.1, 0.2]}}, '
+            '"test": {"acc": 0.9}}',
+            {
+                "history/loss": [(5, 0.5), (9, 0.4)],
+                "history/val/acc": [(0, 0.1), (1, 0.2)],
+                "lr": [(1, 0.1)],
+                "test/acc": [(1, 0.9)],
+            },
+        ),
+        ('{"loss": [0.5, 0.4], "test_acc": 0.9}', {"loss": [(0, 0.5), (1, 0.4)], "test_acc": [(1, 0.9)]}),
+        ('{"acc": 0.5, "classes": ["a", "b"]}', {"acc": [(0, 0.5)]}),
+        ('{"log": [{"epoch": 3, "loss": 1}], "best": 2}', {"log/loss": [(3, 1.0)], "best": [(0, 2.0)]}),
         ('[{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.4}, 3]', {"loss": [(1, 0.5), (2, 0.4)]}),
         ('{"loss": 0.5}\n\n{"loss": 0.4}\n{"loss": 0.', {"loss": [(0, 0.5), (1, 0.4)]}),
         ('{"iteration": 19, "loss": 0.5}\n{"iteration": 39, "loss": 0.4}\n', {"loss": [(19, 0.5), (39, 0.4)]}),
@@ -377,6 +390,46 @@ def test_numbers_that_replace_others_come_after_them(tmp_path: Path) -> None:
         read.append(read_all(reader))
 
     assert read == [{"acc": [(0, 0.75)]}, {"acc": [(1, 0.875)]}]
+
+
+def test_a_history_that_is_written_whole_each_time_is_read_on_with_what_stands_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    reader = JsonFile(tmp_path, path)
+    read = []
+    for content in (
+        {"history": {"loss": [0.5]}, "best": 0.5},
+        {"history": {"loss": [0.5, 0.4]}, "best": 0.4},
+        {"history": {"loss": [0.5, 0.4]}, "best": 0.4, "test": 0.3},
+    ):
+        path.write_text(json.dumps(content))
+        read.append(read_all(reader))
+
+    assert read == [
+        {"history/loss": [(0, 0.5)], "best": [(0, 0.5)]},
+        {"history/loss": [(1, 0.4)], "best": [(1, 0.4)]},
+        {"best": [(1, 0.4)], "test": [(1, 0.3)]},
+    ]
+
+
+@pytest.mark.parametrize("before", [[9.0], [9.0, 8.0], [0.5, 0.4], [0.5, 0.4, 0.3]])
+def test_a_history_that_was_there_and_is_written_anew_is_read_anew(tmp_path: Path, before: list[float]) -> None:
+    path = tmp_path / "history.json"
+    reader = JsonFile(tmp_path, path)
+    path.write_text(json.dumps({"loss": before}))
+    reader.skip()  # of a run by hand, in the folder that was copied
+    path.write_text(json.dumps({"loss": [0.5, 0.4]}) + "\n")
+
+    assert read_all(reader) == {"loss": [(0, 0.5), (1, 0.4)]}
+
+
+def test_lists_of_lists_are_told_of_once(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    reader = JsonFile(tmp_path, path)
+    for accuracy in (0.5, 0.75):
+        path.write_text(json.dumps({"acc": accuracy, "test": {"confusion": [[3, 1], [0, 4]]}, "classes": ["a", "b"]}))
+        assert list(read_all(reader)) == ["acc"]
+
+    assert reader.problems == ["lists of lists were not read: test/confusion"]
 
 
 @pytest.mark.parametrize("before", ["", '{"loss": 9}\n', '{"loss": 9}\n{"loss": 8}\n'])

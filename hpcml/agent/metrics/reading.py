@@ -39,7 +39,7 @@ _STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch", "round")
 _TIMES = ("_timestamp", "timestamp", "wall_time", "time")
 _FIRST_UNIX_S = 1e9  # 2001: a smaller "time" is a duration, and a metric
 _NOT_FINITE = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
-_DEEPEST = 4  # levels of a nested row, which make names such as train/loss
+DEEPEST = 4  # levels of a nested row, which make names such as train/loss
 _STEP_BITS = 63
 
 
@@ -126,7 +126,7 @@ def values_of(row: Mapping[str, object], *, number: int, steps: Sequence[str] = 
     clock = next((name for name in _TIMES if (_number(row.get(name)) or 0) > _FIRST_UNIX_S), None)
     at = None if clock is None else _number(row[clock])
     rest = {name: value for name, value in row.items() if name not in (key, clock)}
-    for name, value in _flat(rest, _DEEPEST):
+    for name, value in _flat(rest, DEEPEST):
         yield Reading(name=name, value=value, step=step, at=at)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcml.agent.metrics.reading import Damaged, Growing, Lines, Reading, values_of
+from hpcml.agent.metrics.reading import DEEPEST, Damaged, Growing, Lines, Reading, values_of
 from hpcml.runs.files import open_inside, parse_json
 
 _LONGEST_HEADER_BYTES = 64 << 10
 _STATE = "trainer_state.json"
+_MOST_TOLD = 3  # names, in a line that people read
 _LARGEST_STATE_BYTES = 16 << 20  # of a file that is read whole each time that it changes
 
 
@@ -133,22 +134,26 @@ class JsonFile:
     """Follows a file that is written anew, whole: a trainer_state.json, or numbers by their names.
 
     Of the first, the `log_history` is read, which each checkpoint of a Trainer repeats. Another file is a list of rows
-    (``[{"epoch": 0, "loss": 0.5}]``), has lists (``{"loss": [0.5, 0.4]}``), is one row, read whenever it changed, or
-    has a row on each line, as detectron2's metrics.json and RLlib's result.json.
+    (``[{"epoch": 0, "loss": 0.5}]``), has lists of values or of rows (``{"history": {"loss": [0.5, 0.4]}}``), is one
+    row, read whenever it changed, or has a row on each line, as detectron2's metrics.json and RLlib's result.json.
     """
 
     root: Path
     path: Path
     problems: list[str] = field(default_factory=list)
-    _seen: int = 0
+    _tables: dict[str, _Seen] = field(default_factory=dict)  # by the names of the objects that they stand in
+    _row: object = None  # the numbers that stood beside tables
     _stamp: tuple[int, int] = (0, 0)
     _count: int = 0  # of rows that replaced each other
     _first: bytes = b""  # line of what was read: a row in it may be followed by others
+    _has_told: bool = False
 
     def skip(self) -> None:
         """Begin behind what is there."""
         self.read()
         self._count = 0
+        for seen in self._tables.values():
+            seen.is_of_before = True
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the numbers that were not there before."""
@@ -160,27 +165,81 @@ class JsonFile:
             content = file.read(_LARGEST_STATE_BYTES + 1)
         if len(content) > _LARGEST_STATE_BYTES:
             raise Damaged(f"has more than {_LARGEST_STATE_BYTES >> 20} MiB")
-        rows: Sequence[object] | None
+        lines: Sequence[object] | None = None
+        whole: object = None
         try:
             whole = parse_json(content)
         except ValueError:
-            rows = _objects_on_lines(content)
-            if rows is None:
+            lines = _objects_on_lines(content)
+            if lines is None:
                 return (), False  # it is being written
-            is_continued = content.split(b"\n", 1)[0] == self._first and len(rows) >= self._seen
-            self._seen = max(self._seen, 1) if is_continued else 0
-        else:
-            rows = _rows_of(whole, is_state=self.path.name == _STATE)
-        self._stamp, self._first = stamp, content.split(b"\n", 1)[0]
-        if rows is None:
-            self._count += 1
-            return list(values_of(whole, number=self._count - 1)), False
+        first = content.split(b"\n", 1)[0]
         found: list[Reading] = []
-        for number, row in enumerate(rows[self._seen :], self._seen):
-            if isinstance(row, dict):
-                found += values_of(row, number=number)
-        self._seen = max(self._seen, len(rows))
+        if lines is not None:
+            seen = self._tables.setdefault("", _Seen())
+            is_continued = first == self._first and len(lines) >= seen.n
+            seen.n, seen.is_of_before = (max(seen.n, 1) if is_continued else 0), False
+            found += self._new(_Table(rows=lines))
+        else:
+            found += self._of(whole)
+        self._stamp, self._first = stamp, first
         return found, False
+
+    def _of(self, whole: object) -> Iterator[Reading]:
+        """Yield what is new in a JSON value: rows of tables, and numbers that replace those of before."""
+        if isinstance(whole, list) and self.path.name != _STATE:
+            yield from self._new(_Table(rows=whole))
+            return
+        if not isinstance(whole, dict):
+            return
+        if self.path.name == _STATE or isinstance(whole.get("log_history"), list):
+            history = whole.get("log_history")
+            yield from self._new(_Table(rows=history if isinstance(history, list) else []))
+            return
+        unread: list[str] = []
+        tables = list(_tables_in(whole, unread))
+        if unread and not self._has_told:
+            self._has_told = True
+            self.problems.append(f"lists of lists were not read: {', '.join(unread[:_MOST_TOLD])}")
+        for table in tables:
+            yield from self._new(table)
+        if not tables:
+            self._count += 1
+            yield from values_of(whole, number=self._count - 1)
+        elif whole != self._row:  # what stands beside tables is of the last of their rows
+            self._row = whole
+            at = max(len(table.rows) for table in tables)
+            yield from values_of(whole, number=max(at - 1, 0))
+
+    def _new(self, table: _Table) -> Iterator[Reading]:
+        """Yield the numbers in the rows of *table* that were not there before."""
+        seen, rows = self._tables.setdefault(table.place, _Seen()), table.rows
+        begins = repr(rows[0]) if rows else ""
+        if seen.is_of_before and (len(rows) <= seen.n or begins != seen.begins):  # written anew, and not added to
+            seen.n = 0
+        seen.is_of_before = False
+        for number, row in enumerate(rows[seen.n :], seen.n):
+            if isinstance(row, dict):
+                for reading in values_of(row, number=number):
+                    yield replace(reading, name=f"{table.place}{reading.name}")
+        seen.n, seen.begins = max(seen.n, len(rows)), begins
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How many rows of a table were read, and how the first was written."""
+
+    n: int = 0
+    begins: str = ""
+    is_of_before: bool = False  # they were there before the program started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """Rows in a JSON value, and what stands before the names in them, such as ``history/``."""
+
+    rows: Sequence[object]
+    place: str = ""
 
 
 def _objects_on_lines(content: bytes) -> Sequence[object] | None:
@@ -203,15 +262,24 @@ def _objects_on_lines(content: bytes) -> Sequence[object] | None:
     return rows or None
 
 
-def _rows_of(whole: object, *, is_state: bool) -> Sequence[object] | None:
-    """Return the rows in a JSON value, none where it has no numbers by names; None where it is a row itself."""
-    if not isinstance(whole, dict):
-        return whole if isinstance(whole, list) and not is_state else []
-    if is_state or isinstance(whole.get("log_history"), list):
-        history = whole.get("log_history")
-        return history if isinstance(history, list) else []
-    lists = {name: values for name, values in whole.items() if isinstance(values, list)}
-    longest = max(map(len, lists.values()), default=0)
-    if longest == 0:
-        return None
-    return [{name: values[at] for name, values in lists.items() if at < len(values)} for at in range(longest)]
+def _tables_in(whole: Mapping[str, object], unread: list[str], place: str = "") -> Iterator[_Table]:
+    """Yield the tables in a JSON object: lists of rows, and lists of values beside each other, each a column.
+
+    *unread* is given the names of the lists that are neither.
+    """
+    columns: dict[str, list[object]] = {}
+    for name, value in whole.items():
+        if name.startswith("_") or not name:
+            continue
+        if isinstance(value, dict) and place.count("/") < DEEPEST:
+            yield from _tables_in(value, unread, f"{place}{name}/")
+        elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+            yield _Table(rows=value, place=f"{place}{name}/")
+        elif isinstance(value, list) and any(isinstance(each, list) for each in value):
+            unread.append(f"{place}{name}")
+        elif isinstance(value, list) and any(isinstance(each, int | float) for each in value):
+            columns[name] = value
+    longest = max(map(len, columns.values()), default=0)
+    if longest:
+        rows = [{name: values[at] for name, values in columns.items() if at < len(values)} for at in range(longest)]
+        yield _Table(rows=rows, place=place)
