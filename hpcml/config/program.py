@@ -29,6 +29,8 @@ _SEED = "seed"
 _SEED_NAMES = frozenset(
     {_SEED, "seed_everything", "random_state", *(f"{of}_{_SEED}" for of in ("random", "rng", "manual", "global"))}
 )
+_IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, or behind -s
+_SOURCES = (".py", ".sh", ".R", ".r", ".jl", ".pl", ".lua", ".m")
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
@@ -101,6 +103,12 @@ class Program:
                 f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
                 "(a program that reads hpcml_client's run.config has it from there)"
             )
+        if len(set(seeds)) == 1 and (name := self._seed_perhaps(project)) is not None:
+            listed = ",".join(self.sweeps[name])
+            lines.append(
+                f"{name} is compared as a setting, one run at each of its values: if it is the program's seed, write "
+                f"seed={listed} in front of the --, and {{seed}} behind it instead of the list"
+            )
         if _are_told_apart_by_nothing(self.words, precisions) and not is_ours:
             lines.append(
                 f"{len(set(precisions))} precisions, and no word of the command tells the program its own: write a "
@@ -113,6 +121,13 @@ class Program:
         if len(seeds) > 1:
             lines += _shared_outputs(self.words)
         return [*lines, *self.doubts]
+
+    def _seed_perhaps(self, project: Path) -> str | None:
+        """Return which sweep has values such as 0 1 2 and no name that says what they are, of a program with seeds."""
+        counted = [name for name, values in self.sweeps.items() if _IS_NO_NAME.fullmatch(name) and _are_counted(values)]
+        if not counted or not any(b"seed" in text.lower() for text in _sources(self.words, project, _SOURCES)):
+            return None
+        return max(counted, key=lambda name: len(self.sweeps[name]))
 
 
 def read_program(
@@ -190,6 +205,11 @@ def _are_seeds(values: Iterable[str]) -> bool:
     return all(value.isascii() and value.isdecimal() for value in values)
 
 
+def _are_counted(values: Sequence[str]) -> bool:
+    """Tell whether *values* are whole numbers one after the other, from 0 or 1 on."""
+    return len(values) >= _EXPANDED and any(list(values) == [*map(str, range(a, a + len(values)))] for a in (0, 1))
+
+
 def common_program(runs: Sequence[Run]) -> Program | None:
     """Return the program that ``workload.command`` is for all of *runs*; None where it differs, or there is none."""
     commands = {run.workload.command for run in runs}
@@ -211,11 +231,15 @@ def _asks_us(words: Sequence[str], project: Path) -> bool:
     """Whether a word, or a file that one names, has to do with hpcml, and so may ask for its precision."""
     if any("hpcml" in word for word in words):
         return True
+    return any(b"hpcml" in text for text in _sources(words, project, (".py",)))
+
+
+def _sources(words: Sequence[str], project: Path, endings: tuple[str, ...]) -> Iterator[bytes]:
+    """Yield what is in the files that *words* name, with one of these *endings*."""
     for word in words:
-        with suppress(OSError, ValueError):
-            if word.endswith(".py") and b"hpcml" in read_whole(project / word):
-                return True
-    return False
+        if word.endswith(endings):
+            with suppress(OSError, ValueError):
+                yield read_whole(project / word)
 
 
 def _check_placeholders(words: Sequence[str], filled_in: Collection[str]) -> None:

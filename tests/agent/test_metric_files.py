@@ -349,12 +349,11 @@ def test_the_state_of_a_trainer_is_read_once_each_time_that_it_grows(tmp_path: P
         ('{"epoch": 3, "acc": 0.5}', {"acc": [(3, 0.5)]}),
         ('{"loss": [0.5, 0.4], "note": "x", "val": [1]}', {"loss": [(0, 0.5), (1, 0.4)], "val": [(0, 1.0)]}),
         (
-            '{"lr": 0.1, "history": {"epoch": [5, 9], "loss": [0.5, 0.4], "val": {"acc": [0.1, 0.2]}}, '
-            '"test": {"acc": 0.9}}',
+            '{"lr": 1, "history": {"epoch": [5, 9], "loss": [0.5, 0.4], "val": {"acc": [1, 2]}}, "test": {"acc": 0.9}}',
             {
                 "history/loss": [(5, 0.5), (9, 0.4)],
-                "history/val/acc": [(0, 0.1), (1, 0.2)],
-                "lr": [(1, 0.1)],
+                "history/val/acc": [(0, 1.0), (1, 2.0)],
+                "lr": [(1, 1.0)],
                 "test/acc": [(1, 0.9)],
             },
         ),

@@ -293,3 +293,25 @@ def test_precisions_that_do_not_reach_the_program_are_remarked_on(
     said = swept(line).remarks([0, 0], [PrecisionName[name] for name in names], project=tmp_path)
 
     assert any("2 precisions, and no word of the command tells" in one for one in said) == is_remarked
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "name"),
+    [
+        ("seed = int(sys.argv[1])", "python p.py 0..4 0.1,0.5", "arg2"),
+        ("parser.add_argument('-s', '--seed')", "python p.py --lr 0.1,0.5 -s 1..3", "s"),
+        ("layers = int(sys.argv[1])", "python p.py 0..4 0.1,0.5", None),
+        ("seed = int(sys.argv[1])", "python p.py 16,32,64", None),
+        ("seed = 0", "python p.py --layers 1..3", None),
+        ("seed = int(sys.argv[1])", "python p.py --lr 0.1,0.5 --seed 0..4", None),
+        ("seed = int(sys.argv[1])", "python p.py {seed} 0..4", None),
+    ],
+)
+def test_a_seed_without_a_name_is_asked_about(source: str, words: str, name: str | None, tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(source)
+    program, _ = read_program(words.split(), ["-m", *(["seed=0,1"] if "{seed}" in words else [])])
+
+    seeds = [0, 1] if "{seed}" in words else list(map(int, program.seeds)) or [0]
+    said = [line for line in program.remarks(seeds, [PrecisionName.own], project=tmp_path) if "if it is the" in line]
+
+    assert [line.partition(" ")[0] for line in said] == ([] if name is None else [name])
