@@ -686,3 +686,22 @@ def test_a_rule_that_finds_a_number_in_each_letter_of_a_line_fills_no_disk(make_
     assert [one.values["digit"] for one in points] == [1.0] * 1000 + [2.0] * 1000
     (trouble,) = told(run_dir, "metrics_trouble")
     assert "matched more than 1000 times in a line" in trouble["problem"]
+
+
+@pytest.mark.parametrize("row", [{}, {"epoch": 1}])
+def test_a_file_that_several_trainings_add_to_is_told_of(
+    tmp_path: Path, follow: Callable[..., MetricsFollower], row: dict[str, int]
+) -> None:
+    follower = follow("auto")
+    rows = [{"step": step, "loss": of / (step + 1), **row} for of in (1, 3) for step in range(6)]
+    (tmp_path / "work" / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+
+    follower.stop(within_s=10)
+
+    _, told = journalled(tmp_path)
+    (trouble,) = told["metrics_trouble"]
+    assert (trouble["file"], trouble["problem"].partition(",")[0]) == (
+        "metrics.jsonl",
+        "loss has values of 2 trainings",
+    )
+    assert told["facts"] == [{"mixed_trainings": "loss"}]

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reading
 from hpcml.agent.metrics.sources import Source, reader_of, sources_in
+from hpcml.agent.metrics.trainings import Trainings
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
 from hpcml.runs.state import EventName
 
@@ -94,6 +95,7 @@ class MetricsFollower:
     _owners: dict[str, tuple[MetricFiles, str]] = field(default_factory=dict)  # by name: kind and stream
     _streams: dict[MetricFiles, list[str]] = field(default_factory=dict)
     _counts: dict[MetricFiles, Counter[str]] = field(default_factory=dict)  # values, by kind and name
+    _trainings: dict[str, Trainings] = field(default_factory=dict)  # by stream
     _left_to_others: set[str] = field(default_factory=set)
     _told: set[tuple[str, str]] = field(default_factory=set)  # problems: the file, and how their words begin
     _reported: dict[Path, Growing] = field(default_factory=dict)
@@ -226,6 +228,10 @@ class MetricsFollower:
         if at is not None and not self._began_at <= at <= time.time():
             at = None
         self.journal.metrics(step, row, at=at)
+        epoch = row.get("epoch", math.nan)
+        counted = {"epoch": int(epoch)} if math.isfinite(epoch) else {}
+        for name, value in row.items():
+            self._trainings.setdefault(self._owners[name][1], Trainings()).take(name, step, value, counted)
 
     def _name(self, source: Source, reading: Reading) -> str | None:
         """Return the name by which a value is journalled; None where another writer's word of that metric counts."""
@@ -289,6 +295,8 @@ class MetricsFollower:
             elif is_path(word) and not any(followed.has_given or followed.is_over for followed in asked):
                 read_as = _READ_AS.get(asked[0].source.kind, "")
                 self._tell(word, f"the program wrote no number there that could be read{read_as}")
+        for stream, trainings in self._trainings.items():
+            trainings.tell(self.journal, stream.strip() or "MLflow")
         read = {kind.name: {"metrics": len(of), "values": of.total()} for kind, of in self._counts.items() if of}
         if read or self._left_to_others:
             self.journal.event("metrics_read", {**read, "told_elsewhere": sorted(self._left_to_others)})

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.agent.metrics.follow import MetricsFollower
+from hpcml.agent.metrics.trainings import Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_sources import MetricRule
 from hpcml.runs.state import PRINTED, EventName
@@ -28,6 +29,7 @@ _OF_NO_STEP = re.compile(r"(?:^|[\W_])(?:best|min|minimum|lowest|if)(?=[\W_])")
 _PASSED_OVER = re.compile(r"\bskip", re.IGNORECASE)
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
 _LONGEST_LINE_BYTES = 1 << 20
+_LONGEST_HEADING = 500  # characters in which an epoch is named
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
@@ -60,6 +62,8 @@ class StdoutScanner:
     counts: Counter[str] = field(default_factory=Counter)
     matched: set[int] = field(default_factory=set)  # rules that gave a value, by their places
     cut: set[int] = field(default_factory=set)  # rules that matched too often in a line, the rest of which was left out
+    trainings: Trainings = field(default_factory=Trainings)
+    _epochs: dict[str, int] = field(default_factory=dict)  # the last number of each epoch, fold ... that was printed
     _offset: int = 0
     _drawn: dict[str, float] = field(default_factory=dict)  # by name what was drawn last on the line that has not ended
     _compiled: list[tuple[re.Pattern[str], str | None]] = field(init=False)
@@ -94,7 +98,11 @@ class StdoutScanner:
 
     def _pick_drawn(self, line: str) -> Iterator[Picked]:
         for drawn in printed_lines(line):
+            self._epochs.update(counted_in(drawn[:_LONGEST_HEADING]))
             found = list(self._pick(drawn))
+            for each in found:
+                if not each.is_counted:
+                    self.trainings.take(each.name, each.step, each.value, self._epochs)
             yield from found
             self._drawn |= {each.name: each.value for each in found if each.is_counted}
         if line.endswith("\n"):
@@ -243,6 +251,10 @@ class FoundMetrics:
             for problem in problems:
                 self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
+    def _tell_of_trainings(self) -> None:
+        for scanner in self._scanners:
+            scanner.trainings.tell(self.journal, PRINTED)
+
     def _tell_of_losses(self) -> None:
         """Make a fact of it where the last value of a loss that was printed is no number, whoever reads it or not."""
         text = "\n".join(_end_of(path) for path in self.printed)
@@ -256,6 +268,7 @@ class FoundMetrics:
             if all(path.exists() for path in self.printed):  # else it could not be started
                 self.pick(to_the_end=True)
                 self._tell_of_rules()
+                self._tell_of_trainings()
                 self._tell_of_losses()
         finally:
             self.files.stop(within_s=within_s)
