@@ -31,7 +31,7 @@ from hpcml.runs.journal import READ
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.rest import wake
-from hpcml.runs.state import EventName, unread_words
+from hpcml.runs.state import PRINTED, EventName, unread_words
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_run
 from hpcml.store.rows import forget_runs
@@ -82,17 +82,21 @@ class _Found:
     rows: list[tuple[int, Mapping[str, float], float | None, bool]] = field(default_factory=list)
     known: set[str] = field(default_factory=set)  # names of metrics that the run has already
     problems: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def metrics(self, step: int, values: Mapping[str, float], *, at: float | None = None) -> None:
         """Take the values of a step of a file."""
         self.rows.append((step, values, at, False))
 
     def event(self, name: str, details: Mapping[str, Any] | None = None) -> None:
-        """Take what is told of files."""
+        """Take what is told of what was printed, and of files."""
+        told = details or {}
         if name == EventName.METRICS_TROUBLE:
-            self.problems.append(unread_words(details or {}))
+            self.problems.append(unread_words(told))
+        elif name == "facts":
+            self.facts.update(told)
         else:
-            self.known.update((details or {}).get("told_elsewhere", ()))
+            self.known.update(told.get("told_elsewhere", ()))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -184,6 +188,7 @@ def _printed(run_dir: RunDir, attempt: int, rules: Sequence[MetricRule], record:
                     found.rows.append((one.step, {one.name: one.value}, None, one.is_counted))
         except OSError as error:
             raise ConfigError(f"run {run_dir.uid}: {path} cannot be read: {why_not(error, path)}") from error
+        scanner.trainings.tell(found, PRINTED)
     return found
 
 
@@ -218,8 +223,8 @@ def _write(record: RunRecord, run_dir: RunDir, attempt: int, found: _Found, sour
     with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=attempt, writer=READ) as journal:
         for step, row, at, is_counted in found.rows:
             journal.metrics(step, row, at=ended_at if at is None else min(at, ended_at), is_counted=is_counted)
-        if untimed:
-            journal.event("facts", {f"{READ_AFTERWARDS}{name}": True for name in sorted(untimed)})
+        if facts := {**found.facts, **{f"{READ_AFTERWARDS}{name}": True for name in sorted(untimed)}}:
+            journal.event("facts", facts)
         patterns = [rule.pattern for rule in sources.rules]
         journal.event("read_afterwards", {"rules": patterns, "files": list(sources.files), "author": user_name()})
     if journal.dropped:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcml.model.metric_goal import is_loss
+from hpcml.model.metric_sources import PRINTED_LOSS
 from hpcml.model.records import MetricSummary, RunRecord
-
-_PRINTED_LOSS = "printed_loss"  # a fact of runs whose last loss, as they printed it, is no number
 
 
 def diverged(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
@@ -16,13 +15,20 @@ def diverged(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
     Such a run has a metric all the same where that was read before, or is the best so far, or the guess of a network
     whose weights are nan.
     """
-    losses = losses_of(runs)
     ended = {
-        run.uid: [name for name in sorted(losses & run.metrics.keys()) if _ended_as_no_number(run.metrics[name])]
-        or ["the loss that they print"] * bool(run.facts.get(_PRINTED_LOSS))
-        for run in runs
+        run.uid: _lost_losses(run) or ["the loss that they print"] * bool(run.facts.get(PRINTED_LOSS)) for run in runs
     }
     return {uid: names for uid, names in ended.items() if names}
+
+
+def divergence_words(run: RunRecord) -> str | None:
+    """Return how *run*, which is over, diverged; None where it did not, or may still come back."""
+    if not run.state.is_final:
+        return None
+    if names := _lost_losses(run):
+        return f"{', '.join(names)} nan or infinite at the last"
+    printed = run.facts.get(PRINTED_LOSS)
+    return f"{printed} at the last, as it was printed" if printed else None
 
 
 def with_nonfinite_loss(runs: Sequence[RunRecord]) -> int:
@@ -36,8 +42,12 @@ def losses_of(runs: Sequence[RunRecord]) -> set[str]:
     return {name for name in set[str]().union(*(run.metrics for run in runs)) if is_loss(name)}
 
 
-def _ended_as_no_number(summary: MetricSummary) -> bool:
-    return summary.last is None and _n_broken(summary) > 0
+def _lost_losses(run: RunRecord) -> list[str]:
+    return [
+        name
+        for name, summary in sorted(run.metrics.items())
+        if summary.last is None and _n_broken(summary) > 0 and is_loss(name)
+    ]
 
 
 def _n_broken(summary: MetricSummary) -> int:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from hpcml.codec import Json, encode
 from hpcml.model.choices import Numerics
+from hpcml.model.divergence import divergence_words
 from hpcml.model.metric_goal import most_telling
 from hpcml.model.precision import contradicts
 from hpcml.model.record_keys import MEASURED, begun_at, value_of
@@ -275,7 +276,7 @@ def runs_markdown(
 
 
 def runs_json(runs: Iterable[RunRecord]) -> Iterator[str]:
-    """Yield, in pieces, a JSON list with everything known of each run; keys are those of `RunRecord`, and `incomplete`.
+    """Yield, in pieces, a JSON list with everything known of each run; keys are those of `record_json`.
 
     Values that are not known are null, values that are not finite are texts. As one text that of ten thousand runs
     would take half a gigabyte.
@@ -328,7 +329,7 @@ def run_columns(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]
 
 
 def record_json(run: RunRecord) -> Json:
-    """Return *run* as JSON values."""
+    """Return *run* as JSON values: the fields of `RunRecord`, `incomplete` and `diverged`."""
     from hpcml.report.render.data import json_ready  # noqa: PLC0415 - as above
 
     return json_ready(
@@ -336,6 +337,7 @@ def record_json(run: RunRecord) -> Json:
             **encode(run),
             **{key: encode(dict(getattr(run, key))) for key in ("params", "facts", "metrics")},
             "incomplete": run.incomplete,
+            "diverged": divergence_words(run),
         }
     )
 
@@ -357,8 +359,8 @@ def _headings(runs: Sequence[RunRecord], metric: str | None) -> list[str]:
 
 
 def cause_words(run: RunRecord) -> str:
-    """Return why the run ended without success, or that its records are incomplete; empty where neither is so."""
-    return run.cause or ("incomplete" if run.incomplete else "")
+    """Return in a word why the run ended without success, or what is wrong with one that completed; "" for nothing."""
+    return run.cause or ("incomplete" if run.incomplete else "diverged" if divergence_words(run) else "")
 
 
 def _words(

@@ -15,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcml.codec import encode
+from hpcml.model.divergence import divergence_words
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Timeline
+from hpcml.model.record_keys import unix_time
 from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
 from hpcml.model.state import State
 from hpcml.report.asked_used import used_line
@@ -150,6 +152,7 @@ def _result(run: RunRecord) -> Iterator[tuple[str, object]]:
 
 def _outcome(run: RunRecord) -> Iterator[tuple[str, object]]:
     yield "state", run.state.value + ("" if run.is_settled else "  (its scheduler has not said why)")
+    yield "diverged", divergence_words(run)
     yield "used", used_line(run)
     yield "cause", run.cause
     yield "reason", run.reason
@@ -203,7 +206,8 @@ def _missing(run: RunRecord) -> Iterator[tuple[str, object]]:
 
 
 def _times(run: RunRecord, zone: tzinfo | None) -> Iterator[tuple[str, object]]:
-    yield "submitted", run.submitted_at
+    at = None if run.submitted_at is None else unix_time(run.submitted_at)
+    yield "submitted", run.submitted_at if at is None else _moment(at, zone)
     for name, moment in (("started", run.t_start), ("ended", run.t_end)):
         yield name, None if moment is None else _moment(moment, zone)
     yield "wall time", duration(run.wall_s) or None

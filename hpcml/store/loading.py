@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from hpcml.model.metric_sources import PRINTED_LOSS
 from hpcml.model.records import Curve, MetricSummary, Note, RunRecord, Usage, Work
 from hpcml.model.state import State
 from hpcml.store.curves import Columns, Precedence, mean_of, measured, merge
@@ -75,9 +76,10 @@ def load_records(
 ) -> list[RunRecord]:
     """Return the runs of *rows* (from `RUNS`) in their order.
 
-    Complete with settings, facts, metrics and usage; where *settings* is given, with these settings alone, and without
-    facts, tags, notes and usage. Settings and facts are decoded JSON, metrics are their summaries by name. `usage` and
-    `work` are None for a run without a measurement; bad lines and lost records are summed over its journals.
+    Complete with settings, facts, metrics and usage; where *settings* is given, with these settings alone, without
+    tags, notes and usage, and of the facts with the one that a run diverged. Settings and facts are decoded JSON,
+    metrics are their summaries by name. `usage` and `work` are None for a run without a measurement; bad lines and lost
+    records are summed over its journals.
     """
     if not rows:
         return []
@@ -88,7 +90,7 @@ def load_records(
         "tags": _of_runs(ids, _load_tags(reading, every), ()),
         "notes": _of_runs(ids, _load_notes(reading, every), ()),
         "params": _of_runs(ids, load_settings(reading, ids, settings), _NOTHING),
-        "facts": _of_runs(ids, _load_facts(reading, every), _NOTHING),
+        "facts": _of_runs(ids, _load_facts(reading, ids, None if settings is None else PRINTED_LOSS), _NOTHING),
         "metrics": _of_runs(ids, _load_summaries(reading, ids), _NOTHING),
         "usage": _of_runs(ids, _load_measured(reading, "run_usage", Usage, every), None),
         "work": _of_runs(ids, _load_measured(reading, "run_work", Work, every), None),
@@ -237,17 +239,21 @@ def _of_points(reading: StoreReader, name: str, series_ids: Sequence[int], typec
 
 _FACTS = """
 SELECT run_id, group_concat(CAST(length(key) AS TEXT) || ':' || key || value, ',') FROM run_fact
-WHERE run_id IN :ids GROUP BY run_id
+WHERE run_id IN :ids{} GROUP BY run_id
 """  # one text for each run: most are alike
 
 
-def _load_facts(reading: StoreReader, ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-    """Return the decoded facts of each run; runs with the same facts have the same object, which nobody may change."""
+def _load_facts(reading: StoreReader, ids: Sequence[int], key: str | None) -> dict[int, Mapping[str, Any]]:
+    """Return the decoded facts of each run, with a *key* that one alone.
+
+    Runs with the same facts have the same object, which nobody may change.
+    """
     found: dict[int, Mapping[str, Any]] = {}
     read: dict[str, Mapping[str, Any]] = {}
     shared: dict[str, Mapping[str, Any]] = {}
     keys: dict[str, str] = {}
-    for run_id, text in reading.rows(_FACTS, ids=ids):
+    one, named = ("", {}) if key is None else (" AND key = :key", {"key": key})
+    for run_id, text in reading.rows(_FACTS.format(one), ids=ids, **named):
         if text not in read:
             facts = dict(sorted(_facts_in(text, keys)))
             read[text] = shared.setdefault(repr(facts), facts)  # a server tells them in any order

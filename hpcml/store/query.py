@@ -60,7 +60,8 @@ def find_runs(
     Empty *states* means any. *sort* is any key that a condition may begin with (``val_accuracy``, ``duration``); runs
     without a value come last in either direction. Raises `StoreError` for a key that no run ever had. *limit* counts
     after sorting; None means all. Times in *filters* without a zone are in this machine's. With
-    *settings* the records are those of a list: they have these settings alone, and no facts, tags, notes or usage.
+    *settings* the records are those of a list: they have these settings alone, no tags, notes or usage, and of facts
+    the one that a run diverged.
 
     >>> best = find_runs(  # doctest: +SKIP
     ...     store, filters=[parse_condition("precision=tf32")], sort="val_accuracy", descending=True, limit=1

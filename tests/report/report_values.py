@@ -169,7 +169,7 @@ def run(**fields: Any) -> RunRecord:  # noqa: ANN401
         "tags": ("nightly",),
         "params": {"model.name": "digits_cnn", "objective.metric": "val_accuracy", "tags": ["nightly"]},
         "facts": {"gpu_model": "A100", "threads": 8},
-        "metrics": {"val_accuracy": summary("val_accuracy", 0.9123), "train_loss": summary("train_loss", None)},
+        "metrics": {"val_accuracy": summary("val_accuracy", 0.9123), "grad_norm": summary("grad_norm", None)},
     }
     return RunRecord(**{**known, **fields})
 

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC
 from typing import Any, Literal
 
@@ -169,7 +170,7 @@ def test_ids_are_written_whole_where_the_short_ones_would_not_tell_runs_apart() 
 
 
 def test_a_metric_that_ended_non_finite_is_said_so_and_one_never_recorded_is_empty() -> None:
-    assert "not finite" in table(run(), metric="train_loss")[1]
+    assert "not finite" in table(run(), metric="grad_norm")[1]
     assert "not finite" not in table(run(), metric="val_loss")[1]
 
 
@@ -208,7 +209,7 @@ def test_json_of_runs_has_the_fields_of_a_record() -> None:
     (found,) = json.loads("".join(runs_json([run()])))
 
     assert (found["uid"], found["state"], found["seed"]) == ("20261121-080000-abcdef", "COMPLETED", 3)
-    assert found["metrics"]["train_loss"]["last"] is None
+    assert found["metrics"]["grad_norm"]["last"] is None
     assert found["params"]["model.name"] == "digits_cnn"
 
 
@@ -235,7 +236,7 @@ def test_csv_of_runs_has_a_column_for_every_setting_fact_and_metric_of_any_run()
         "A100",
         "0.9123",
     )
-    assert first["metrics.train_loss"] == "nan"
+    assert first["metrics.grad_norm"] == "nan"
     assert first["git_dirty"] == "true"
     assert (second["training.steps"], second["facts.torch"], second["model.name"]) == ("9", "2.13", "")
 
@@ -355,3 +356,36 @@ def test_the_time_for_which_a_run_stood_still_is_told_beside_its_wall_time() -> 
 
     assert "stood still 30s of the wall time: suspended, or held up by its node" in told
     assert "stood still" not in details(run(), events=[started])
+
+
+def test_a_run_that_diverged_is_said_to_have_in_the_list_and_in_full() -> None:
+    lost = run(metrics={"train_loss": replace(summary("train_loss", 0.5), last=None, n_nonfinite=3)})
+    printed = run(facts={"printed_loss": "loss nan or infinite"})
+
+    assert "COMPLETED  diverged" in table(lost)[1]
+    assert "COMPLETED  diverged" in table(printed)[1]
+    assert "diverged" in runs_markdown([lost], now=NOW)
+    assert re.search(r"\n  diverged +train_loss nan or infinite at the last\n", details(lost, is_all=False))
+    assert re.search(r"\n  diverged +loss nan or infinite at the last, as it was printed\n", details(printed))
+    assert record_json(lost)["diverged"] == "train_loss nan or infinite at the last"
+
+
+def test_a_run_whose_loss_came_back_or_may_or_that_is_no_loss_has_not_diverged() -> None:
+    nan = replace(summary("loss", 0.5), last=None, n_nonfinite=3)
+    innocent = [
+        run(metrics={"loss": replace(summary("loss", 0.5), n_nonfinite=3)}),
+        run(metrics={"loss": nan}, state=State.RUNNING),
+        run(metrics={"grad_norm": nan, "loss_scale": nan}),
+        run(facts={"printed_loss": ""}),
+    ]
+
+    for each in innocent:
+        assert "diverged" not in "".join(table(each))
+        assert "diverged" not in details(each, is_all=False)
+        assert record_json(each)["diverged"] is None
+
+
+def test_times_are_shown_in_one_form() -> None:
+    text = details(run(submitted_at="2026-11-21T09:00:00+01:00"), is_all=False)
+
+    assert re.search(r"submitted +2026-11-21 08:00:00\+00:00\n +started +2026-11-21 \d\d:\d\d:\d\d\+00:00\n", text)

@@ -28,22 +28,7 @@ from hpcml.runs.state import EventName
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
-    from typing import Any, Protocol
-
-    from hpcml.agent.metrics.reading import Reader
-
-    class Taker(Protocol):
-        """Takes what was read, as a journal does."""
-
-        def metrics(self, step: int, values: Mapping[str, float], *, at: float | None = None) -> None:
-            """Take the values of a step; None: nobody knows when they were measured."""
-
-        def event(self, name: str, details: Mapping[str, Any] | None = None) -> None:
-            """Take an event."""
-
-        def close(self) -> None:
-            """Take no more."""
-
+    from hpcml.agent.metrics.reading import Reader, Taker
 
 WRITER = "metrics"
 _PAUSES_S = (1.0, 1.0, 2.0)  # at the beginning, then:

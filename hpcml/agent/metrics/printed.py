@@ -15,11 +15,10 @@ from pathlib import Path
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.trainings import Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
-from hpcml.model.metric_sources import MetricRule
+from hpcml.model.metric_sources import PRINTED_LOSS, MetricRule
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
 
-PRINTED_LOSS = "printed_loss"  # a fact
 _LOOKED_AT_BYTES = 64 << 10  # of what was printed, at its end
 _LOSS_AND_VALUE = re.compile(
     r"""(?ix)(?<![\w.]) (?P<name>(?:[a-z]{1,20}[ ])? [a-z_/-]{0,40} (?:loss(?:_[a-z]{1,20})?|nll|perplexity|ppl)) ["']?

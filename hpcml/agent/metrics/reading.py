@@ -16,7 +16,7 @@ from hpcml.runs.files import open_inside
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Any, Protocol
 
     class Reader(Protocol):
         """Follows one file that grows."""
@@ -31,6 +31,18 @@ if TYPE_CHECKING:
 
         def skip(self) -> None:
             """Take all that is there now for read; raises as `read` does."""
+
+    class Taker(Protocol):
+        """Takes what was read, as a journal does."""
+
+        def metrics(self, step: int, values: Mapping[str, float], *, at: float | None = None) -> None:
+            """Take the values of a step, measured at *at* (unix seconds); None: nobody knows when."""
+
+        def event(self, name: str, details: Mapping[str, Any] | None = None) -> None:
+            """Take an event."""
+
+        def close(self) -> None:
+            """Take no more."""
 
 
 PIECE_BYTES = 1 << 20

@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hpcml.runs.state import EventName
-from hpcml_client.journal import JournalWriter
+
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
+if TYPE_CHECKING:
+    from hpcml.agent.metrics.reading import Taker
 
 MIXED_TRAININGS = "mixed_trainings"  # a fact
 _MOST_TOLD = 3  # names, in a line that people read
@@ -62,7 +65,7 @@ class Trainings:
         """Return how many trainings there seem to be of each name of which it is more than one."""
         return {name: n + 1 for name, n in self._anew.items() if name not in self._went_on}
 
-    def tell(self, journal: JournalWriter, place: str) -> None:
+    def tell(self, journal: Taker, place: str) -> None:
         """Journal what is `mixed` of the metrics that were read from *place*."""
         if not (mixed := self.mixed()):
             return
