@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from hpcml.runs.layout import RunDir
 from hpcml.store import query
 from hpcml.store.conditions import Condition, Either, Filter, parse_condition
 from hpcml.store.database import Database
+from hpcml.store.unmet import unmet_words
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,8 @@ def select(store: Database, selection: Selection, *, settings: Collection[str] |
     """Return the selected runs as the store has them now; nothing is read in before.
 
     Named runs stand in the order of their names, unless there are other conditions. Raises `StoreError` for names that
-    mean no run or several, unknown states, and conditions that cannot be understood. With *settings* the records are
+    mean no run or several, unknown states, and conditions that cannot be understood. Where nothing is found for a value
+    that no run has, a warning says so. With *settings* the records are
     those of a list, as `query.find_runs` says, unless runs are named.
     """
     named = {record.uid: record for word in selection.references for record in query.runs_meant(store, word)}
@@ -66,7 +71,7 @@ def select(store: Database, selection: Selection, *, settings: Collection[str] |
         filters.append(Filter(key="submission", op="=", value=selection.submission))
     if named:
         filters.append(Either(of=tuple(Filter(key="uid", op="=", value=uid) for uid in named)))
-    return query.find_runs(
+    found = query.find_runs(
         store,
         experiment=selection.experiment,
         states=[_state(word) for word in selection.states],
@@ -76,6 +81,10 @@ def select(store: Database, selection: Selection, *, settings: Collection[str] |
         limit=selection.limit,
         settings=settings,
     )
+    if not found:
+        for told in unmet_words(store, experiment=selection.experiment, conditions=filters):
+            log.warning("%s", told)
+    return found
 
 
 def not_done_since(store: Database, records: Sequence[RunRecord]) -> list[RunRecord]:

@@ -17,6 +17,7 @@ from typing import Any
 from hpcml.errors import StoreError
 from hpcml.model.record_keys import (
     AGE,
+    ARGUMENTS,
     INCOMPLETE,
     MEASURED,
     NOTE_WORDS,
@@ -121,8 +122,9 @@ def known_keys(reading: StoreReader) -> set[str]:
     groups = {key.removesuffix(".name") for key in params if key.endswith(".name")}
     facts = reading.column("SELECT DISTINCT key FROM run_fact")
     metrics = reading.column("SELECT name FROM metric")
+    flags = {key.removeprefix(ARGUMENTS) for key in params if key.startswith(ARGUMENTS)}
     measured = {name for names in MEASURED.values() for name in names} | set(SCALED)
-    return {*COLUMNS, *_COUNTED, INCOMPLETE, "tag", "note", AGE, *params, *groups, *facts, *metrics, *measured}
+    return {*COLUMNS, *_COUNTED, INCOMPLETE, "tag", "note", AGE, *params, *groups, *flags, *facts, *metrics, *measured}
 
 
 def near(word: str, known: Collection[str]) -> str:

@@ -167,8 +167,10 @@ def runs_meant(store: Database, reference: str) -> list[RunRecord]:
         if rows:
             raise StoreError(f"{reference!r} means {_several([row[1] for row in rows])}; give more of the uid")
         words = {word for row in reading.rows("SELECT uid, name FROM run") for word in row if word}
+        words |= {uid.rpartition("-")[2] for uid in reading.column("SELECT uid FROM run")}
         other = _other_thing(reading, reference)
-        told = f"no run is called {reference!r}{other}" if other else _not_found(reference, words)
+        experiments = reading.column("SELECT DISTINCT experiment FROM run")
+        told = f"no run is called {reference!r}{other}" if other else _not_found(reference, words, experiments)
         raise NoSuchRunError(told, reference)
 
 
@@ -201,15 +203,16 @@ _OTHER_THINGS = (
 )
 
 
-def _not_found(reference: str, known: Collection[str]) -> str:
-    """Return that no run is called so, and what may be meant: a selection, or one of the *known* words."""
+def _not_found(reference: str, known: Collection[str], experiments: Collection[str]) -> str:
+    """Return that no run is called so, and what may be meant: a selection, a *known* word, or an experiment."""
     key, sign, value = reference.partition("=")
     if sign:
         option = f"--{key} {shlex.quote(value)}" if key in _OPTIONS else f"--where {shlex.quote(reference)}"
         return f"no run is called {reference!r}: runs are selected by {option}"
     if Path(reference).suffix in _WRITTEN:
         return f"no run is called {reference!r}: a file to be written is named by -o {shlex.quote(reference)}"
-    return f"no run is called {reference!r}{near(reference, known) or '; hpcml runs lists them'}"
+    of_experiment = near(reference, experiments).replace("did you mean", "did you mean the experiment")
+    return f"no run is called {reference!r}{near(reference, known) or of_experiment or '; hpcml runs lists them'}"
 
 
 def _newest(reading: StoreReader, number: int, *, is_submission: bool) -> list[Row]:

@@ -35,6 +35,7 @@ from hpcml.store.query import (
 from hpcml.store.reading import OverSqlalchemy
 from hpcml.store.schema import RUN
 from hpcml.store.sqlite.file import FileReader
+from hpcml.store.unmet import unmet_words
 from tests.effort import times
 from tests.store.building import A_RUN, T0, Journal, make_run_dir
 
@@ -234,6 +235,8 @@ def test_a_run_is_meant_by_a_name_that_it_alone_has(five_runs: Database) -> None
         ("2026", "means 5 runs: 20260528-202640-aaaaaa, "),
         ("twin", "means 2 runs: 20260528-202642-cccccc, 20260528-202643-dddddd"),
         ("basline", "no run is called 'basline'; did you mean baseline"),
+        ("othr", "no run is called 'othr'; did you mean the experiment other"),
+        ("aaaaab", "no run is called 'aaaaab'; did you mean aaaaaa"),
         ("%%%%", "no run is called '%%%%'"),
         ("out.html", "no run is called 'out.html': a file to be written is named by -o out.html"),
         ("other", "no run is called 'other'; it is an experiment: --experiment other"),
@@ -451,3 +454,63 @@ def test_runs_are_found_by_cause_and_by_being_settled(five_runs: Database) -> No
     assert found(five_runs, "cause=unknown") == "d"
     assert found(five_runs, "cause=none", "state=pending") == "e"
     assert found(five_runs, "is_settled=false") == ""
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("precision=fp23", "no run has precision=fp23; there are fp32, tf32"),
+        ("seed=4 and precision=amp", "no run has precision=amp_fp16; there are fp32, tf32"),
+        ("seed=9", "no run has seed=9; there are 1, 2, 3, 4, 5"),
+        ("tag=papr", "no run has tag=papr; there are final, paper"),
+        ("training.batch_size=12", "no run has training.batch_size=12; there are 128, 64"),
+        ("gpu_model=H100", "no run has gpu_model=H100; there is only A100"),
+        ("model=cnn", "no run has model=cnn; --model of your program is args.model=cnn"),
+        ("cluster=karolina", "no run has cluster=karolina; there is only local"),
+    ],
+)
+def test_a_value_that_no_run_has_is_told_with_those_that_there_are(
+    five_runs: Database, runs: Path, condition: str, words: str
+) -> None:
+    if condition.startswith("model="):
+        flags = Workload(command="python train.py --model {model}", args={"model": "cnn"})
+        make_run_dir(runs, "20260528-202645-ffffff", workload=flags)
+        ingest_all(five_runs, runs)
+
+    assert unmet_words(five_runs, experiment=None, conditions=[parse_condition(condition)]) == [words]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *("precision=fp32 and seed=1", "seed>9", "seed=9 or seed=8", "not seed=9", "seed in (8, 9)", "state=TIMEOUT"),
+        *("name=none", "wall_s=none", "energy_j=3", "val_accuracy!=0", "submitted_at=2020-01-01", "age=3"),
+    ],
+)
+def test_a_condition_that_no_single_value_explains_is_told_nothing_of(five_runs: Database, condition: str) -> None:
+    assert unmet_words(five_runs, experiment="default", conditions=[parse_condition(condition)]) == []
+
+
+def test_an_experiment_that_no_run_is_of_is_told_with_its_like(five_runs: Database) -> None:
+    for asked, words in {
+        "defalt": ["no run is of the experiment 'defalt'; there are default, other"],
+        "Other": ["no run is of the experiment 'Other'; there are default, other"],
+        "xyz": ["no run is of the experiment 'xyz'; there are default, other"],
+        "other": [],
+    }.items():
+        assert unmet_words(five_runs, experiment=asked, conditions=[]) == words
+
+
+def test_of_many_values_those_are_told_that_are_alike(store: Database, runs: Path) -> None:
+    for number in range(6):
+        make_run_dir(runs, f"20260528-20264{number}-aaaaa{number}", experiment=f"study-{number}")
+    ingest_all(store, runs)
+
+    assert unmet_words(store, experiment="Study-1", conditions=[])[0].endswith(
+        "'Study-1'; did you mean study-1 or study-5?"
+    )
+    assert unmet_words(store, experiment="xyz", conditions=[]) == ["no run is of the experiment 'xyz'"]
+
+
+def test_nothing_is_told_of_an_empty_store(store: Database) -> None:
+    assert unmet_words(store, experiment="typo", conditions=[parse_condition("seed=1")]) == []
