@@ -11,7 +11,7 @@ from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
 from hpcml.report.comparison_curves import charts_beyond, margin_lines
-from hpcml.report.comparison_rows import RowQuantities, difference_decimals, row_quantities
+from hpcml.report.comparison_rows import RowQuantities, difference_decimals, row_quantities, verdict_words
 from hpcml.report.document import (
     Document,
     IntervalChart,
@@ -28,11 +28,13 @@ from hpcml.report.document import (
     line_table,
     report_table,
     short_table,
+    tallied,
 )
 from hpcml.report.finding import AFTERWARDS, ENOUGH_IS_SAID, heading, sentence
 from hpcml.report.text import duration, ends, p_value
 
 _MOST_REMARKS = 3
+_FEW = 2  # rows that are named instead of all others
 _COARSE = 3  # steps of the metric
 _RESOLUTION_FROM = {"config": "as configured", "recorded": "as recorded", "guessed": "guessed from the values"}
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
@@ -97,7 +99,10 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
         levels=[row.level for row in cell.rows],
     )
     whole_runs = walls(cell)
-    found = [f"{row.level}: {sentence(comparison, cell, row)}" for row in cell.rows if row.verdict != "reference"]
+    judged = [row for row in cell.rows if row.verdict != "reference"]
+    found = [f"{verdict}: {who}" for verdict, who in tallied([(verdict_words(row), row.level) for row in judged])]
+    if explain or not found:
+        found += [f"{row.level}: {sentence(comparison, cell, row)}" for row in judged]
     parts: list[Part] = [Remarks(lines=found, tones=["conclusion"] * len(found))] if found else []
     parts.append(short_table(quantities, cell.rows, is_dense=True))
     parts += [intervals] if explain else []
@@ -200,7 +205,10 @@ def _flags(cell: Cell, *, without: str | None = None) -> Iterator[str]:
 
 
 def _levels(levels: Sequence[str], cell: Cell) -> str:
-    return "all" if len(levels) == len(cell.rows) > 1 else ", ".join(levels)
+    if len(levels) == len(cell.rows) > 1:
+        return "all"
+    others = [row.level for row in cell.rows if row.level not in levels]
+    return f"all but {', '.join(others)}" if len(others) <= _FEW < len(levels) else ", ".join(levels)
 
 
 def introduction(comparison: Comparison) -> str:

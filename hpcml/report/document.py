@@ -28,6 +28,8 @@ Tone = Literal["good", "bad", "doubt", "plain", "faint", "conclusion", "strong"]
 Kind = Literal["number", "interval", "text", "bar"]
 Wrap = Literal["fold", "narrow", "never"]  # where a terminal may break a cell: always, below 100 columns, never
 RowT = TypeVar("RowT")
+_READ_AS_A_LIST = 7  # conclusions: from here on a line for each verdict comes first
+_MOST_NAMED = 12  # levels in such a line
 _MANY_FINDINGS = 3  # conclusions: from here on, what weakens all of them is said once
 
 
@@ -159,6 +161,7 @@ class Finding:
     found: str
     sure: str  # "": nothing was measured that could be sure
     doubts: Sequence[str] = ()
+    level: str = ""  # "tf32"
     asked_of_all: str = ""  # as `asked`, of every level at once; "": there is no such question
 
     def told(self) -> list[tuple[str, str]]:
@@ -171,6 +174,23 @@ class Finding:
         """All in one line, but for the doubts."""
         said = "; ".join(f"{label}: {text}" for label, text in self.told())
         return f"{self.about}{f' ({self.where})' if self.where else ''}: {said}"
+
+
+def tallied(verdicts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return each of *verdicts*, which come with a level, and how many and which levels have it; [] for a few.
+
+    >>> tallied([("better", "a"), *(("worse", name) for name in "bcdefg")])
+    [('better', '1 of 7: a'), ('worse', '6 of 7: b, c, d, e, f, g')]
+    """
+    if len(verdicts) < _READ_AS_A_LIST:
+        return []
+    levels = {word: [level for each, level in verdicts if each == word] for word, _ in verdicts}
+    told = []
+    for word, of in levels.items():
+        more = len(of) - _MOST_NAMED
+        named = f"{', '.join(of[:_MOST_NAMED])} and {more} more" if more > 1 else ", ".join(of)
+        told.append((word, f"{len(of)} of {len(verdicts)}: {named}"))
+    return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +224,12 @@ class Findings:
             ]
             found.append((where, asked, shared, own))
         return found
+
+    @staticmethod
+    def tally(of: Sequence[Finding]) -> list[tuple[str, Tone, str]]:
+        """Return each verdict of the conclusions *of* the same runs, its tone and who has it (`tallied`)."""
+        tones = {each.verdict: each.tone for each in of}
+        return [(verdict, tones[verdict], who) for verdict, who in tallied([(each.verdict, each.level) for each in of])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

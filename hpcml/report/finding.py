@@ -169,6 +169,7 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
         verdict=verdict_words(row),
         tone=VERDICT_TONES.get(row.verdict, "plain"),
         about=f"{row.level} against {cell.reference}",
+        level=row.level,
         where=heading(cell),
         asked=_asked(comparison, cell, row.level),
         asked_of_all=_asked(comparison, cell, None),

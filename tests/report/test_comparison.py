@@ -8,7 +8,16 @@ import re
 from dataclasses import replace
 
 import pytest
-from rendered import comparison_csv, comparison_json, comparison_markdown, comparison_renderable, comparison_text
+from publication_values import publication
+from rendered import (
+    comparison_csv,
+    comparison_json,
+    comparison_markdown,
+    comparison_renderable,
+    comparison_text,
+    report_markdown,
+    report_page,
+)
 from report_values import EVIL, ci, comparison, difference, row, speed
 from rich.console import Console
 
@@ -625,3 +634,39 @@ def test_an_arm_with_hardly_any_spread_gives_its_decimals_to_no_other() -> None:
     assert "| 0.912 ± " in text
     assert "| 0.913457 ± " in text
     assert "| 0.900 ± " in text
+
+
+def of_many_arms(n: int) -> Comparison:
+    flagged = {"flags": ("the seen spread is below one step",)}
+    judged = [
+        row(f"arm{at}", 0.9, difference=difference(-0.001 * at, 0.0005), verdict="worse" if at else "better", **flagged)
+        for at in range(n)
+    ]
+    return comparison(rows=(row("base", 0.9), *judged), reference="base")
+
+
+def test_of_many_arms_a_line_for_each_verdict_goes_before_the_table_and_says_who_has_it() -> None:
+    lines = comparison_text(of_many_arms(20), width=250, explain=False).splitlines()
+
+    assert lines[3:5] == [
+        "  better: 1 of 20: arm0",
+        f"  worse: 19 of 20: {', '.join(f'arm{at}' for at in range(1, 13))} and 7 more",
+    ]
+    assert lines[5].startswith("precision ")
+    assert any(line.startswith("  - all but base: the seen spread is below one step") for line in lines)
+    explained = comparison_text(of_many_arms(20), width=250)
+    assert "  better: 1 of 20: arm0\n" in explained
+    assert "  arm19: worse" in explained
+    few = comparison_text(of_many_arms(6), width=250, explain=False)
+    assert "  arm5: worse" in few
+    assert " of 6: " not in few
+
+
+def test_a_report_of_many_arms_begins_with_a_line_for_each_verdict() -> None:
+    page = report_page(publication(comparison=of_many_arms(20)))
+    text = report_markdown(publication(comparison=of_many_arms(20)))
+
+    named = f"19 of 20: {', '.join(f'arm{at}' for at in range(1, 13))} and 7 more"
+    assert 0 < page.index(named) < page.index('<div class="findings">')
+    assert 0 < text.index(f"- **worse**: {named}") < text.index("arm0 against base")
+    assert " of 6: " not in report_page(publication(comparison=of_many_arms(6)))

@@ -88,6 +88,8 @@ def _findings(part: Findings) -> Iterator[str]:
     for where, asked, shared, of in part.together():
         if asked:
             yield f"- Asked{f' ({safe_markdown(where)})' if where else ''}: {safe_markdown(asked)}"
+        for verdict, _, who in part.tally(of):
+            yield f"- **{verdict}**: {safe_markdown(who)}"
         for finding in of:
             yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}"
             yield from (f"  - {safe_markdown(doubt)}" for doubt in finding.doubts)
