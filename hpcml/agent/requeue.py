@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PATIENCE_S = 300.0  # the scheduler's program has time limits of its own, and asks again before it gives up
-_TICKET = ("scheduler", "job_id", "array_index", "job_name")
+_TICKET = ("scheduler", "job_id", "array_index", "job_name", "job_cluster")
 _LEFT = "left at a checkpoint"
 
 

@@ -261,4 +261,9 @@ def _tell_webhook(record: RunRecord) -> None:
 
 def _job(record: RunRecord) -> Ticket:
     """Return what runs of one job have in common."""
-    return Ticket(scheduler=record.scheduler, job_id=record.job_id or "", array_index=record.array_index)
+    return Ticket(
+        scheduler=record.scheduler,
+        job_id=record.job_id or "",
+        array_index=record.array_index,
+        job_cluster=record.job_cluster,
+    )

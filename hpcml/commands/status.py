@@ -202,6 +202,7 @@ def ticket_of(record: RunRecord) -> Ticket:
         job_id=record.job_id,
         array_index=record.array_index,
         job_name=record.job_name,
+        job_cluster=record.job_cluster,
         is_shared=record.is_shared,
     )
 

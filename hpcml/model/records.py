@@ -223,6 +223,9 @@ class RunRecord:
     numerics: str  # native | emulated: as reported, else as planned; unproven: a user's program that reported none
     git_commit: str | None
     git_dirty: bool | None
+    job_cluster: str | None = (
+        None  # Slurm: which of the site's clusters has the job; empty: the submitting machine's own
+    )
     bad_lines: int = 0  # lines of its journals that could not be read
     lost_records: int = 0  # journal records that were never written, or are in such a line
     tags: Sequence[str] = ()

@@ -97,10 +97,12 @@ def is_native(run: RunRecord) -> bool:
 def job_words(run: RunRecord) -> str:
     """Return the id of the run's job as its scheduler writes it, and whether several runs share the job.
 
-    For example ``slurm 4711_3``, ``pbs 4711[3].server (shared)``; "-" stands for a job that is not known yet.
+    For example ``slurm 4711_3``, ``pbs 4711[3].server (shared)``, ``slurm 4711 on big`` where the site has several
+    clusters; "-" stands for a job that is not known yet.
     """
     job = "-" if run.job_id is None else spell_job(run.job_id, run.array_index)
-    return f"{run.scheduler} {job}{' (shared)' * run.is_shared}"
+    where = f" on {run.job_cluster}" if run.job_cluster else ""
+    return f"{run.scheduler} {job}{where}{' (shared)' * run.is_shared}"
 
 
 def keys_in(columns: str | None) -> list[str]:

@@ -217,6 +217,7 @@ class NamedJob:
     job_id: str
     array_index: int | None
     job_name: str | None
+    job_cluster: str | None  # Slurm: which of the site's clusters has it; empty: that of this machine's configuration
     is_shared: bool  # the job runs others too
 
 
@@ -496,6 +497,7 @@ class RunFold:
             job_id=job_id,
             array_index=array_index,
             job_name=next((name for details in of_job if (name := _text(details.get("job_name"))) is not None), None),
+            job_cluster=next((where for details in of_job if (where := details.get("job_cluster")) is not None), None),
             is_shared=any(details.get("pack") is not None for details in of_job),
         )
 

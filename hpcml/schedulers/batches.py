@@ -170,7 +170,9 @@ def write_sources(path: Path, packs: Sequence[Sequence[str]]) -> None:
     write_text(path, json.dumps({"format": _FORMAT, "jobs": packs}))
 
 
-def tickets_of(scheduler: str, batch: Batch, *, job_id: str, job_name: str | None) -> list[Ticket]:
+def tickets_of(
+    scheduler: str, batch: Batch, *, job_id: str, job_name: str | None, job_cluster: str | None = None
+) -> list[Ticket]:
     """Return the tickets of the runs of *batch*, in their order, once it is the job *job_id*.
 
     The index in an array is that of the pack, from 0, and None where the batch is a plain job. *job_name* is the name
@@ -182,6 +184,7 @@ def tickets_of(scheduler: str, batch: Batch, *, job_id: str, job_name: str | Non
             job_id=job_id,
             array_index=None if size_of(batch) is None else index,
             job_name=job_name,
+            job_cluster=job_cluster,
             is_shared=len(pack) > 1,
         )
         for index, pack in enumerate(batch.packs)

@@ -49,6 +49,8 @@ class Ticket:
     job_id: str
     array_index: int | None = None
     job_name: str | None = None  # ends with the batch's token: a job of another name under this id is not ours
+    # Slurm: which of the site's clusters it was sent to; empty: the submitting machine's own; None: not known
+    job_cluster: str | None = None
     is_shared: bool = False  # the job runs others too: to end it would end them
     queue: ProcessIdentity | None = field(default=None, compare=False)  # on this machine: the process that starts it
 

@@ -95,6 +95,7 @@ class RunFacts:
     job_id: str | None = None
     array_index: int | None = None
     job_name: str | None = None
+    job_cluster: str | None = None
     is_shared: bool = False
     t_start: float | None = None  # of the first attempt whose work counts (`RunFold.counting`)
     t_end: float | None = None
@@ -144,6 +145,7 @@ def fold(
         job_id=job.job_id if job else None,
         array_index=job.array_index if job else None,
         job_name=job.job_name if job else None,
+        job_cluster=job.job_cluster if job else None,
         is_shared=job is not None and job.is_shared,
         t_start=starts[working[0]] if working else None,
         t_end=_end_known(told),

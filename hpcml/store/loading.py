@@ -29,7 +29,7 @@ from hpcml.store.settings import load_settings
 
 COLUMNS = (
     *("uid", "path", "experiment", "name", "spec_hash", "state", "is_settled", "cause", "reason", "exit_code"),
-    *("attempt", "scheduler", "job_id", "array_index", "job_name", "is_shared", "submission"),
+    *("attempt", "scheduler", "job_id", "array_index", "job_name", "job_cluster", "is_shared", "submission"),
     *("submitted_at", "t_start", "t_end", "wall_s", "seed"),
     *("precision", "precision_effective", "numerics", "git_commit", "git_dirty"),
 )  # of RunRecord and of the table alike

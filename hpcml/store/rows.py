@@ -169,7 +169,7 @@ def folded(described: Description, journals: Sequence[JournalStart], happenings:
     )
     plain = ("is_settled", "exit_code", "attempt", "array_index", "is_shared", "t_start", "t_end", "wall_s")
     columns = {name: getattr(known, name) for name in plain}
-    for name in ("cause", "reason", "job_id", "job_name", "precision_effective"):
+    for name in ("cause", "reason", "job_id", "job_name", "job_cluster", "precision_effective"):
         text = getattr(known, name)
         columns[name] = None if text is None else storable(text)
     clock_ms = 0 if known.clock_zero is None else round(known.clock_zero * 1000 - described.epoch_ms)

@@ -78,6 +78,7 @@ RUN = Table(
     Column("job_id", Text),
     Column("array_index", Integer),
     Column("job_name", Text),
+    Column("job_cluster", Text),
     Column("is_shared", Boolean, nullable=False, server_default=false()),
     Column("submission", Text, index=True),
     Column("submitted_at", Text),

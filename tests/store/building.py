@@ -135,7 +135,8 @@ def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything in the store, without the numbers that depend on the order of arrival."""
     queries = {
         "run": "SELECT uid, path, experiment, name, spec_hash, seed, precision, precision_effective, numerics,"
-        " scheduler, job_id, array_index, job_name, is_shared, submission, submitted_at, git_commit, git_dirty,"
+        " scheduler, job_id, array_index, job_name, job_cluster, is_shared, submission, submitted_at,"
+        " git_commit, git_dirty,"
         " state, is_settled, cause, reason, exit_code, attempt, t_start, t_end, wall_s, epoch_ms, clock_ms FROM run",
         "param": f"SELECT uid, key, value FROM ({PARAMS}) AS p JOIN run ON run.id = run_id",  # noqa: S608
         "fact": "SELECT uid, key, value FROM run_fact JOIN run ON run.id = run_id",
@@ -185,4 +186,5 @@ def take_back_to_0004(connection: Connection) -> None:
     connection.exec_driver_sql("DROP INDEX ix_run_resting_in")
     connection.exec_driver_sql("ALTER TABLE run DROP COLUMN resting_in")
     connection.exec_driver_sql("ALTER TABLE run DROP COLUMN is_sampled")
+    connection.exec_driver_sql("ALTER TABLE run DROP COLUMN job_cluster")
     connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0004'")

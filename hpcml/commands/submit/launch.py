@@ -184,6 +184,7 @@ def describe(item: Launched) -> dict[str, object]:
         "job_id": item.ticket.job_id,
         "array_index": item.ticket.array_index,
         "job_name": item.ticket.job_name,
+        "job_cluster": item.ticket.job_cluster,
         "submission": item.manifest.provenance.submission,
     }
 

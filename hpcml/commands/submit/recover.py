@@ -219,7 +219,8 @@ def _recorded_tickets(batch: Batch, told: Mapping[str, Sequence[Event]]) -> list
     for event in (event for events in told.values() for event in events):
         if event.name in (EventName.SUBMITTED, EventName.ATTEMPT_STARTED) and event.details.get("job_id"):
             job_id, name = str(event.details["job_id"]), event.details.get("job_name")
-            return tickets_of(cluster.scheduler.name, batch, job_id=job_id, job_name=name)
+            where = event.details.get("job_cluster")
+            return tickets_of(cluster.scheduler.name, batch, job_id=job_id, job_name=name, job_cluster=where)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -24,6 +24,7 @@ from hpcml.schedulers.slurm.answers import (
     pick,
     token_in,
 )
+from hpcml.schedulers.slurm.script import clusters_of
 
 _LIMIT_PATIENCE_S = 40.0  # of an agent, to which the answer is worth less later
 _IDS_IN_A_CALL = 5000  # Linux takes 128 KiB in one word of a command line
@@ -41,14 +42,16 @@ _TOKEN_TIME = re.compile(r"\d{8}-\d{6}")
 # Named one by one, jobs are chosen by when they were in one of them. Without, by when they became eligible, which one
 # that was held, or waited for another, and was cancelled then never did (measured, 22.05: such are left out).
 _EVERY_STATE = "--state=BF,CA,CD,DL,F,NF,OOM,PD,PR,R,RQ,TO"
+_OTHER_CLUSTER = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SLURM_WORKING_CLUSTER")
 _NAMES = SEPARATOR.join(["%F", "%j", "%k"])  # last the comment, which says the token, too
 
 
 @dataclass(slots=True)
 class _Questions:
-    """Calls of the programs that tell, counted; what went wrong with them is kept."""
+    """Calls of the programs that tell of *cluster*, counted; what went wrong with them is kept."""
 
     patience_s: float
+    cluster: str | None  # as `Ticket.job_cluster` has it
     calls: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -60,7 +63,7 @@ class _Questions:
         """
         self.calls += 1
         try:
-            answer = call(argv, timeout_s=self.patience_s, environ=reading_environ(os.environ))
+            answer = ask_cluster(argv, self.cluster, patience_s=self.patience_s)
         except NoAnswerError as error:
             self.problems.append(str(error))
             return None
@@ -77,15 +80,25 @@ def _hides_a_failure(answer: Answer) -> bool:
 
 
 def query(tickets: Collection[Ticket], *, patience_s: float) -> Answers:
-    """Return what Slurm knows of *tickets*; while all of them wait or run, this is a single call of squeue.
+    """Return what Slurm knows of *tickets*; while all of them wait or run, this is one call of squeue for each cluster.
 
     *patience_s* is for each call. The queue is asked first (see `merge` in `answers`); where one of the two does not
     answer, tickets that the other does not settle are unanswered with the reason. Raises `SubmissionError` where there
     is no squeue.
     """
-    if not tickets:
-        return Answers(known={})
-    questions = _Questions(patience_s)
+    together = Answers(known={})
+    for cluster in dict.fromkeys(ticket.job_cluster for ticket in tickets):
+        answers = _query([ticket for ticket in tickets if ticket.job_cluster == cluster], cluster, patience_s)
+        together = Answers(
+            known={**together.known, **answers.known},
+            unanswered={**together.unanswered, **answers.unanswered},
+            calls=together.calls + answers.calls,
+        )
+    return together
+
+
+def _query(tickets: Collection[Ticket], cluster: str | None, patience_s: float) -> Answers:
+    questions = _Questions(patience_s, cluster)
     text = questions.ask(queue_command(SQUEUE_FORMAT))
     queue = None if text is None else parse_squeue(text)
     live = pick(tickets, queue or [])
@@ -109,12 +122,16 @@ def queue_command(columns: str) -> list[str]:
     return ["squeue", *shown]
 
 
-def find_by_name(name: str, *, patience_s: float) -> str | None:
+def find_by_name(name: str, *, clusters: str | None = None, patience_s: float) -> str | None:
     """Return the id of this user's job *name* right after it was submitted; `NoAnswerError` where that is not known.
 
-    A job of this moment is in the queue, or was not taken. None where the queue surely has no such job.
+    A job of this moment is in the queue, or was not taken. None where the queue of each of *clusters* (`clusters_in`)
+    surely has no such job.
     """
-    questions = _Questions(patience_s)
+    return _anywhere(clusters, patience_s, lambda questions: _find_new(name, questions))
+
+
+def _find_new(name: str, questions: _Questions) -> str | None:
     text = questions.ask(queue_command(_NAMES))
     if text is not None:
         return _id_of(name, text)
@@ -124,16 +141,19 @@ def find_by_name(name: str, *, patience_s: float) -> str | None:
     return found
 
 
-def jobs_by_name(name: str, *, patience_s: float) -> list[str]:
+def jobs_by_name(name: str, *, clusters: str | None, patience_s: float) -> list[str]:
     """Return the ids of all jobs of this user called *name* that the queue has; `NoAnswerError` where it is silent."""
-    questions = _Questions(patience_s)
-    text = questions.ask(queue_command(_NAMES))
-    if text is None:
-        raise NoAnswerError("; ".join(questions.problems))
-    return _ids_of(name, text)
+    found: list[str] = []
+    for cluster in _each(clusters, patience_s):
+        questions = _Questions(patience_s, cluster)
+        text = questions.ask(queue_command(_NAMES))
+        if text is None:
+            raise NoAnswerError("; ".join(questions.problems))
+        found += [spell(job_id, cluster) for job_id in _ids_of(name, text)]
+    return found
 
 
-def find_job(name: str, *, token: str, patience_s: float) -> str | None:
+def find_job(name: str, *, clusters: str | None = None, token: str, patience_s: float) -> str | None:
     """Return the id of the job *name* that was, or was not, submitted some time ago by a process that is dead.
 
     The rule. A name in the queue or in the accounting proves that there is a job: each knows only what slurmctld took.
@@ -143,7 +163,10 @@ def find_job(name: str, *, token: str, patience_s: float) -> str | None:
     and the journals. Where either gives no answer now, this is not known now: `NoAnswerError`. A submission of this
     very moment may not be seen: its process must have been dead for some seconds.
     """
-    questions = _Questions(patience_s)
+    return _anywhere(clusters, patience_s, lambda questions: _find_old(name, token, questions))
+
+
+def _find_old(name: str, token: str, questions: _Questions) -> str | None:
     queue = questions.ask(queue_command(_NAMES))
     found = _id_of(name, queue or "")
     if found is None:
@@ -152,6 +175,52 @@ def find_job(name: str, *, token: str, patience_s: float) -> str | None:
         if found is None and (queue is None or past is None):
             raise NoAnswerError("; ".join(questions.problems))
     return found
+
+
+def _anywhere(clusters: str | None, patience_s: float, find: Callable[[_Questions], str | None]) -> str | None:
+    """Return the job that *find* finds on one of *clusters*; raise `NoAnswerError` where it is on none that answers."""
+    silent: list[str] = []
+    for cluster in _each(clusters, patience_s):
+        try:
+            found = find(_Questions(patience_s, cluster))
+        except NoAnswerError as error:
+            silent.append(str(error))
+        else:
+            if found is not None:
+                return spell(found, cluster)
+    if silent:
+        raise NoAnswerError("; ".join(silent))
+    return None
+
+
+def _each(clusters: str | None, patience_s: float) -> list[str]:
+    """Return the names in *clusters*, as sbatch takes them; an empty one is that of this machine's configuration."""
+    if clusters != "all":
+        return (clusters or "").split(",")
+    answer = call(["sacctmgr", "--noheader", "--parsable2", "list", "clusters", "format=cluster"], timeout_s=patience_s)
+    if answer.returncode != 0 or not answer.stdout.split():
+        raise NoAnswerError(f"sacctmgr did not say which clusters there are: {one_line(answer)}")
+    return answer.stdout.split()
+
+
+def spell(job_id: str, cluster: str | None) -> str:
+    """Return the id of a job as ``sbatch --parsable`` does: ``4711``, or ``4711;big`` on another cluster."""
+    return f"{job_id};{cluster}" if cluster else job_id
+
+
+def ask_cluster(argv: Sequence[str], cluster: str | None, *, patience_s: float) -> Answer:
+    """Run one of Slurm's programs for *cluster*, whatever the shell's environment says; raise as `call` does.
+
+    Empty: the one of this machine's configuration. None: not known, so it is the one that the environment names.
+    """
+    environ = reading_environ(os.environ)
+    if cluster is not None:
+        for name in _OTHER_CLUSTER:
+            environ.pop(name, None)
+    program, *words = argv
+    return call(
+        [program, *([f"--clusters={cluster}"] if cluster else []), *words], timeout_s=patience_s, environ=environ
+    )
 
 
 def time_limit_s(environ: Mapping[str, str]) -> int | None:
@@ -186,9 +255,9 @@ def reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return *environ* without what changes which jobs are shown, or how.
 
     Users set SQUEUE_FORMAT and the like for their own eyes (man squeue, "INPUT ENVIRONMENT VARIABLES"). What sends jobs
-    to another cluster, SBATCH_CLUSTERS, says where to look for them, and where to cancel them.
+    to another cluster, SBATCH_CLUSTERS, says where to look for those of which nothing else does.
     """
-    sent_to = environ.get("SBATCH_CLUSTERS") or environ.get("SLURM_CLUSTERS")
+    sent_to = clusters_of(environ)
     kept = {name: value for name, value in environ.items() if not name.startswith(("SQUEUE_", "SACCT_"))}
     return {
         **kept,

@@ -18,7 +18,8 @@ from hpcml.schedulers.contract import Batch
 from hpcml.schedulers.rehearsal import PATIENCE_S, Rehearsal
 from hpcml.schedulers.request import Request, request_for_batch
 from hpcml.schedulers.slurm.answers import parse_time_s
-from hpcml.schedulers.slurm.query import one_line
+from hpcml.schedulers.slurm.query import ask_cluster, one_line
+from hpcml.schedulers.slurm.script import clusters_in
 from hpcml.units import spell_walltime
 
 _OWN_WORDS = re.compile(r"^(sbatch|allocation failure): ", re.MULTILINE)  # else a wrapper of the site has said them
@@ -37,15 +38,18 @@ def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Re
 
     Silence is a warning: whether the job is taken shows when it is submitted.
     """
-    request = request_for_batch(batch)
+    request, cluster = request_for_batch(batch), clusters_in(script) or ""
     try:
-        refused, reservation = _reservation(request, patience_s)
+        if "," in cluster or cluster == "all":  # sbatch will choose: each has its own partitions and reservations
+            refused, starts_at, _, waits = _tested(script, request, patience_s)
+            return Rehearsal(refused=refused, warnings=waits, starts_at=starts_at)
+        refused, reservation = _reservation(request, cluster, patience_s)
         if refused is not None:
             return Rehearsal(refused=refused)
         refused, starts_at, partition, waits = _tested(script, request, patience_s)
         if refused is not None:
             return Rehearsal(refused=refused)
-        refused, limits = _partition(partition or request.partition, request, patience_s)
+        refused, limits = _partition(partition or request.partition, request, cluster, patience_s)
     except HpcmlError as error:
         return Rehearsal(warnings=(f"Slurm did not say whether it would take the job: {error}",))
     return Rehearsal(refused=refused, warnings=(*reservation, *waits, *limits), starts_at=starts_at)
@@ -74,11 +78,13 @@ def _tested(
     return None, _unix(match[1]), match[2], ()
 
 
-def _partition(name: str | None, request: Request, patience_s: float) -> tuple[str | None, tuple[str, ...]]:
+def _partition(
+    name: str | None, request: Request, cluster: str, patience_s: float
+) -> tuple[str | None, tuple[str, ...]]:
     """Compare the job with its partition's limits, which Slurm need not enforce when a job is submitted."""
     if name is None or "," in name:
         return None, ()
-    facts = _shown("partition", name, patience_s)
+    facts = _shown("partition", name, cluster, patience_s)
     state, limit_s, most = facts.get("State", ""), parse_time_s(facts.get("MaxTime", "")), facts.get("MaxNodes", "")
     if limit_s is not None and request.walltime_s is not None and request.walltime_s > limit_s and request.qos is None:
         return (
@@ -90,17 +96,17 @@ def _partition(name: str | None, request: Request, patience_s: float) -> tuple[s
     return None, () if state in ("", "UP") else (f"partition {name} is {state}: no job starts in it now",)
 
 
-def _reservation(request: Request, patience_s: float) -> tuple[str | None, tuple[str, ...]]:
+def _reservation(request: Request, cluster: str, patience_s: float) -> tuple[str | None, tuple[str, ...]]:
     """Look whether the reservation is there, has begun, and outlives the job; Slurm forgets one that has ended."""
     name = request.reservation
     if name is None:
         return None, ()
-    answer = call(["scontrol", "--oneliner", "show", "reservation", name], timeout_s=patience_s)
+    answer = ask_cluster(["scontrol", "--oneliner", "show", "reservation", name], cluster, patience_s=patience_s)
     if answer.returncode != 0:
         words = one_line(answer)
         if "not found" not in words:
             raise NoAnswerError(words)
-        there = ", ".join(_reservations(patience_s)) or "none"
+        there = ", ".join(_reservations(cluster, patience_s)) or "none"
         return (
             f"resources.reservation={name}: {words}: it has expired, or is called otherwise (reservations of this "
             f"Slurm: {there})"
@@ -123,13 +129,13 @@ def _of_times(name: str, begins: float | None, ends: float | None, request: Requ
         )
 
 
-def _reservations(patience_s: float) -> Sequence[str]:
-    answer = call(["scontrol", "--oneliner", "show", "reservation"], timeout_s=patience_s)
+def _reservations(cluster: str, patience_s: float) -> Sequence[str]:
+    answer = ask_cluster(["scontrol", "--oneliner", "show", "reservation"], cluster, patience_s=patience_s)
     return re.findall(r"^ReservationName=(\S+)", answer.stdout, re.MULTILINE)
 
 
-def _shown(kind: str, name: str, patience_s: float) -> Mapping[str, str]:
-    answer: Answer = call(["scontrol", "--oneliner", "show", kind, name], timeout_s=patience_s)
+def _shown(kind: str, name: str, cluster: str, patience_s: float) -> Mapping[str, str]:
+    answer: Answer = ask_cluster(["scontrol", "--oneliner", "show", kind, name], cluster, patience_s=patience_s)
     if answer.returncode != 0:
         raise NoAnswerError(one_line(answer))
     return dict(_FIELD.findall(answer.stdout))

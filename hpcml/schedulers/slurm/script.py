@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.errors import ConfigError
 from hpcml.schedulers.request import Request, fill
 from hpcml.schedulers.script import body, refuse_line_breaks
 
 GPU_REQUEST = "--gpus-per-node={gpus}"  # unless the site says it otherwise
 TYPED_GPU_REQUEST = "--gpus-per-node={gpu_type}:{gpus}"
-_CLUSTERS = re.compile(r"(?:--clusters?(?![\w-])[= ]*|-M[= ]*)(\S*)")
+_CLUSTERS = re.compile(r"^#SBATCH (?:--clusters?(?![\w-])[= ]*|-M[= ]*)(\S+)", re.MULTILINE)
 # Slurm may warn a minute early: of a short walltime before the agent listens, and that would end the shell
 _DEAF = "trap '' USR1  # --signal may come before the agent listens"
 
@@ -36,21 +35,23 @@ def render(
     requeue: Sequence[str] = (),
     time_limit: Sequence[str] = (),
     array_size: int | None = None,
+    clusters: str | None = None,
 ) -> str:
     """Return the whole script; it starts in *folder* and leaves there what Slurm and the agent print.
 
-    Raises `ConfigError` where a value holds a line break, which would end its directive, and for --clusters.
+    Raises `ConfigError` where a value holds a line break, which would end its directive.
 
-    *command* starts the agent, on several nodes by srun; *requeue* is what it runs to go back into the queue,
+    *clusters* are those that it may be sent to (`clusters_of`), unless a directive of the user names others. *command*
+    starts the agent, on several nodes by srun; *requeue* is what it runs to go back into the queue,
     *time_limit* to hear how long the job may run. *array_size* None is a plain job. Options and their meaning: man
     sbatch.
     """
-    words = [*_directives(request, array_size), *_files(folder, array=array_size is not None)]
+    words = [("clusters", clusters), *_directives(request, array_size), *_files(folder, array=array_size is not None)]
     refused = request.cluster.slurm.refuses
     lines = [_directive(name, value) for name, value in words if value is not None and name not in refused]
     if request.gpus_per_node > 0 and (gpus := _gpus(request)):
         lines.append(f"#SBATCH {gpus}")
-    lines += [f"#SBATCH {_stays_here(extra)}" for extra in request.extra_directives]
+    lines += [f"#SBATCH {extra}" for extra in request.extra_directives]
     # Last, where no other line can replace them: the job is found again by them.
     lines += [_directive("job-name", titles.name), _directive("comment", titles.comment)]
     refuse_line_breaks((titles.remark, *lines))
@@ -60,16 +61,19 @@ def render(
     return "\n".join(["#!/bin/bash", f"# {titles.remark}", *lines, "", *shell, ""])
 
 
-def _stays_here(option: str) -> str:
-    """Return *option*; raise `ConfigError` where it sends the job to a cluster that nobody would ask for it."""
-    match = _CLUSTERS.match(option.strip())
-    if match is None:
-        return option
-    name = match[1].strip("'\"") or "NAME"
-    raise ConfigError(
-        f"resources.extra_directives: {option!r} would hide the job from squeue and scancel: leave it out, and "
-        f"`export SLURM_CLUSTERS={name}` for all commands of hpcml"
-    )
+def clusters_of(environ: Mapping[str, str]) -> str | None:
+    """Return which of a site's clusters sbatch would choose from with *environ*, joined by commas; None: its own."""
+    return environ.get("SBATCH_CLUSTERS") or environ.get("SLURM_CLUSTERS") or None
+
+
+def clusters_in(script: str) -> str | None:
+    r"""Return the same as the text of a script says it.
+
+    >>> clusters_in("#SBATCH --clusters=big\n#SBATCH -M cm4\n"), clusters_in("#SBATCH --cluster-constraint=big")
+    ('cm4', None)
+    """
+    said = _CLUSTERS.findall(script)
+    return said[-1].strip("'\"") or None if said else None
 
 
 def _gpus(request: Request) -> str:

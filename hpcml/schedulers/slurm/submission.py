@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from hpcml.schedulers.commands import (
 )
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.slurm.cancel import cancel
-from hpcml.schedulers.slurm.query import find_by_name, jobs_by_name, one_line
+from hpcml.schedulers.slurm.query import find_by_name, jobs_by_name, one_line, spell
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ _REFUSED = re.compile(
     r"^sbatch: (error: Batch job submission failed: |fatal: |unrecognized option|invalid option|option '.*' )",
     re.MULTILINE,
 )
-_NAMED = re.compile(r"^\s*Submitted batch job (\d+)", re.MULTILINE)
+_NAMED = re.compile(r"^\s*Submitted batch job (\d+)(?: on cluster (\S+))?", re.MULTILINE)
 _ADVICE = {
     "Invalid account": "set resources.account",
     "nvalid partition": "set resources.partition",
@@ -74,20 +74,19 @@ _SETTINGS = {  # sbatch prefers these variables to the directives of a script
     "SBATCH_RESERVATION": "reservation",
     "SBATCH_TIMELIMIT": "walltime_s",
 }
-_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_EXPORT", "SLURM_JWT")  # clusters: of `query`, too
+_KEPT = ("SLURM_CONF", "SBATCH_EXPORT", "SLURM_JWT")
 
 
 def submission_environ(environ: Mapping[str, str], request: Request) -> dict[str, str]:
     """Return what sbatch gets and the job inherits: nothing of an outer job, and nothing that outvotes the script.
 
-    A site's or a user's SBATCH_ACCOUNT and the like stay where the request leaves the choice open. The login of a
+    A site's or a user's SBATCH_ACCOUNT and the like stay where the request leaves the choice open. To which of a site's
+    clusters the job is sent is in its script (`clusters_of`). The login of a
     registry is for a job that builds an image, and for no other.
     """
     inherited = environ if request.needs_login else without_login(environ)
     kept = {name: value for name, value in inherited.items() if not name.startswith(("SLURM_", "SBATCH_", "SUBMITIT_"))}
     kept |= {name: environ[name] for name in _KEPT if name in environ}
-    if kept.get("SBATCH_CLUSTERS"):
-        kept["SLURM_CLUSTERS"] = kept["SBATCH_CLUSTERS"]  # sbatch takes either: one place for all of Slurm's programs
     defaults = [name for name, field in _SETTINGS.items() if getattr(request, field) is None]
     return kept | {name: environ[name] for name in defaults if name in environ}
 
@@ -99,15 +98,19 @@ def submit(
     request: Request,
     patience_s: float,
     pause_s: float,
+    clusters: str | None = None,
     more: Collection[str] = (),
     silence_s: float = 0.0,
 ) -> str:
     """Give *script* to sbatch (man sbatch), with *more* options, and return the id of its job, called *name*.
 
+    It is spelled as ``sbatch --parsable`` does: ``4711``, or ``4711;big`` where it was sent to another cluster.
+
     Only sbatch's own words are a refusal. Whatever else it, or a site's wrapper of it, said or left unsaid, the queue
     is asked for a job of that name; of those that a wrapper submitted twice all but the first are cancelled.
-    *patience_s* is for each program that is called, *pause_s* the time before the one repetition and between two looks
-    at the queue, *silence_s* how long one that gives no answer is asked again; all in seconds. *request* is what
+    *clusters* are those that *script* may be sent to. *patience_s* is for each program that is called, *pause_s* the
+    time before the one repetition and between two looks at the queue, *silence_s* how long one that gives no answer is
+    asked again; all in seconds. *request* is what
     *script* was rendered from: it decides which variables sbatch may see.
 
     Raises `SubmissionError` with sbatch's words, or those of a wrapper that ended by itself without a job; and
@@ -118,7 +121,13 @@ def submit(
     environ = submission_environ(os.environ, request)
     executor = ScriptExecutor(script.parent, options=more, environ=environ, patience_s=patience_s)
     handed = _Submission(
-        executor=executor, script=script, name=name, patience_s=patience_s, pause_s=pause_s, silence_s=silence_s
+        executor=executor,
+        script=script,
+        name=name,
+        clusters=clusters,
+        patience_s=patience_s,
+        pause_s=pause_s,
+        silence_s=silence_s,
     )
     return handed.once_or_twice()
 
@@ -167,7 +176,7 @@ class ScriptExecutor(SlurmExecutor):
         answer = call(argv, timeout_s=self._patience_s, environ=self._environ, is_submission=True)
         if len(_named(answer)) != 1:  # whatever its status: a wrapper may fail after sbatch did not
             raise SbatchFailedError(answer)
-        job_id = self._get_job_id_from_submission_command(answer.stdout)
+        (job_id,) = _named(answer)
         for words in answer.own_words("sbatch"):
             log.warning("sbatch said: %s", words)
         # The job registers with submitit's watcher, a global of that library, which asks nothing until it is asked
@@ -177,13 +186,6 @@ class ScriptExecutor(SlurmExecutor):
         *program, script = super()._make_submission_command(submission_file_path)
         return [*program, *self._options, script]
 
-    @staticmethod
-    def _get_job_id_from_submission_command(string: bytes | str) -> str:
-        """Return the number in sbatch's own line: submitit takes any "job 5", which may be a site's banner's."""
-        text = string.decode("utf-8", "replace") if isinstance(string, bytes) else string
-        lines = [match[0] for match in _NAMED.finditer(text)]
-        return str(SlurmExecutor._get_job_id_from_submission_command(lines[-1] if lines else ""))  # noqa: SLF001
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Submission:
@@ -192,6 +194,7 @@ class _Submission:
     executor: ScriptExecutor
     script: Path
     name: str
+    clusters: str | None  # that it may be sent to
     patience_s: float
     pause_s: float
     silence_s: float
@@ -223,8 +226,8 @@ class _Submission:
             return keep_one(
                 several,
                 by="sbatch",
-                find=lambda: jobs_by_name(self.name, patience_s=self.patience_s),
-                cancel=lambda ids: cancel(ids, patience_s=self.patience_s),
+                find=lambda: jobs_by_name(self.name, clusters=self.clusters, patience_s=self.patience_s),
+                cancel=self._cancel,
             )
         may_pass = _may_pass(answer)
         is_refused = answer.returncode > 0 and _REFUSED.search(answer.stderr) and may_pass not in _PERHAPS_SENT
@@ -245,7 +248,7 @@ class _Submission:
         """Return the id of our job if it is in the queue in spite of *problem*; refuse to guess where none answers."""
 
         def look() -> str | None:
-            return find_by_name(self.name, patience_s=self.patience_s)
+            return find_by_name(self.name, clusters=self.clusters, patience_s=self.patience_s)
 
         try:
             found = look() if looks == 1 else look_twice(look, pause_s=self.pause_s, patience_s=self.silence_s)
@@ -258,6 +261,10 @@ class _Submission:
             log.warning("found job %s under its name %r although: %s", found, self.name, problem)
         return found
 
+    def _cancel(self, spelled: Sequence[str]) -> None:
+        for job_id, _, cluster in (one.partition(";") for one in spelled):
+            cancel([job_id], cluster=cluster, patience_s=self.patience_s)
+
     def _doubt(self, problem: str) -> UncertainSubmissionError:
         return UncertainSubmissionError(
             f"{problem}, and there is no job named {self.name!r} (squeue --me shows if one still comes)"
@@ -265,8 +272,8 @@ class _Submission:
 
 
 def _named(answer: Answer) -> list[str]:
-    """Return the ids of the jobs that sbatch named in lines of its own, each once."""
-    return list(dict.fromkeys(_NAMED.findall(answer.stdout)))
+    """Return the ids of the jobs that sbatch named in lines of its own, each once: a banner may speak of others."""
+    return list(dict.fromkeys(spell(job_id, cluster) for job_id, cluster in _NAMED.findall(answer.stdout)))
 
 
 def _may_pass(answer: Answer) -> str | None:

@@ -20,7 +20,7 @@ from hpcml.schedulers.request import request_for_batch
 from hpcml.schedulers.script import requeue_command, time_limit_command
 from hpcml.schedulers.slurm.cancel import cancel
 from hpcml.schedulers.slurm.query import find_job, one_line, query
-from hpcml.schedulers.slurm.script import Titles, render
+from hpcml.schedulers.slurm.script import Titles, clusters_in, clusters_of, render
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +63,29 @@ class SlurmSubmitter:
         from hpcml.schedulers.slurm import submission  # noqa: PLC0415 - submitit loads in 0.2 s
 
         script, name = self._script(batch), titles_of(batch).name
-        request = request_for_batch(batch)
-        job_id = submission.submit(script, name=name, request=request, patience_s=self.patience_s, pause_s=self.pause_s)
+        job_id = submission.submit(
+            script,
+            name=name,
+            request=request_for_batch(batch),
+            patience_s=self.patience_s,
+            pause_s=self.pause_s,
+            clusters=_clusters(script),
+        )
         log.info("submitted %s as job %s", script, job_id)
-        return batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
+        return _tickets(batch, job_id, name)
 
     def find(self, batch: Batch) -> list[Ticket] | None:
         """Look for a job of the batch's name in queue and accounting: see `find_job` for what proves what.
 
         None where Slurm surely has no such job. Raises `NoAnswerError` where that cannot be known now.
         """
-        name = titles_of(batch).name
-        job_id = find_job(name, token=batch.token, patience_s=self.patience_s)
-        return None if job_id is None else batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
+        name, script = titles_of(batch).name, self._script(batch)
+        try:
+            clusters = _clusters(script)
+        except FileNotFoundError:  # it died before
+            return None
+        job_id = find_job(name, clusters=clusters, token=batch.token, patience_s=self.patience_s)
+        return None if job_id is None else _tickets(batch, job_id, name)
 
     def query(self, tickets: Collection[Ticket]) -> Answers:
         """Return what squeue knows of *tickets*, and sacct of those that squeue does not show."""
@@ -87,9 +97,10 @@ class SlurmSubmitter:
         Slurm sends SIGTERM, and SIGKILL after its KillWait, 30 s unless the site says otherwise (man slurm.conf).
         Raises `SubmissionError` with the first refusal of a call; that a job has ended already is none.
         """
-        ids = sorted({ticket.spelled for ticket in tickets})
-        for first in range(0, len(ids), _IDS_IN_A_CALL):
-            cancel(ids[first : first + _IDS_IN_A_CALL], patience_s=self.patience_s)
+        for cluster in dict.fromkeys(ticket.job_cluster for ticket in tickets):
+            ids = sorted({ticket.spelled for ticket in tickets if ticket.job_cluster == cluster})
+            for first in range(0, len(ids), _IDS_IN_A_CALL):
+                cancel(ids[first : first + _IDS_IN_A_CALL], cluster=cluster, patience_s=self.patience_s)
 
     def _script(self, batch: Batch) -> Path:
         return batches.script_of(self.submissions, batch)
@@ -103,6 +114,7 @@ class SlurmSubmitter:
             requeue=requeue_command(_SCHEDULER, is_shared=batches.is_shared(batch)),
             time_limit=time_limit_command(_SCHEDULER),
             array_size=batches.size_of(batch),
+            clusters=clusters_of(os.environ),
         )
 
 
@@ -138,11 +150,22 @@ def _submit_alone(job: Job) -> Ticket:
         request=request_for_batch(batch),
         patience_s=_REQUEUE_PATIENCE_S,
         pause_s=5.0,
+        clusters=_clusters(job.script),
         # What the first submission waited for has come true, or is forgotten, which newer Slurms refuse
         more=["--dependency="] if job.manifest.run.resources.dependency else [],
         silence_s=_REQUEUE_SILENCE_S,
     )
-    return Ticket(scheduler=_SCHEDULER, job_id=job_id, job_name=job_name)
+    return _tickets(batch, job_id, job_name)[0]
+
+
+def _clusters(script: Path) -> str | None:
+    return clusters_in(script.read_text(encoding="utf-8"))
+
+
+def _tickets(batch: Batch, spelled: str, job_name: str) -> list[Ticket]:
+    """Return the tickets of *batch*, whose job is *spelled* as ``sbatch --parsable`` does."""
+    job_id, _, cluster = spelled.partition(";")
+    return batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=job_name, job_cluster=cluster)
 
 
 def titles_of(batch: Batch) -> Titles:

@@ -30,7 +30,7 @@ CREATE TABLE run (
 	t_end FLOAT, 
 	wall_s FLOAT, 
 	epoch_ms BIGINT NOT NULL, 
-	clock_ms BIGINT NOT NULL, is_settled BOOLEAN DEFAULT 1 NOT NULL, cause TEXT, job_name TEXT, is_shared BOOLEAN DEFAULT 0 NOT NULL, submission TEXT, home TEXT, is_sampled BOOLEAN DEFAULT 0 NOT NULL, resting_in INTEGER, 
+	clock_ms BIGINT NOT NULL, is_settled BOOLEAN DEFAULT 1 NOT NULL, cause TEXT, job_name TEXT, is_shared BOOLEAN DEFAULT 0 NOT NULL, submission TEXT, home TEXT, is_sampled BOOLEAN DEFAULT 0 NOT NULL, resting_in INTEGER, job_cluster TEXT, 
 	CONSTRAINT pk_run PRIMARY KEY (id), 
 	CONSTRAINT uq_run_uid UNIQUE (uid)
 );
@@ -342,4 +342,4 @@ CREATE VIEW journals (uid, file, attempt, writer, host, t0, bytes, events, bad_l
             j.lost_records FROM journal j JOIN run ON run.id = j.run_id;
 CREATE VIEW samplers (uid, file, attempt, node, host, t0, bytes, bad_lines) AS SELECT run.uid, s.file, s.attempt, s.node, s.host, s.t0, s.byte_offset, s.bad_lines
             FROM sampler s JOIN run ON run.id = s.run_id;
-INSERT INTO alembic_version (version_num) VALUES ('0009');
+INSERT INTO alembic_version (version_num) VALUES ('0010');

@@ -20,8 +20,7 @@ from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob, _make_sbatch_string
 from hpcml.errors import SubmissionError
 from hpcml.schedulers.commands import UncertainSubmissionError
 from hpcml.schedulers.slurm.answers import SEPARATOR
-from hpcml.schedulers.slurm.query import reading_environ
-from hpcml.schedulers.slurm.script import Titles, render
+from hpcml.schedulers.slurm.script import Titles, clusters_of, render
 from hpcml.schedulers.slurm.submission import ScriptExecutor, submission_environ, submit
 from tests.schedulers.slurm.test_slurm_script import TITLES, request
 
@@ -72,7 +71,7 @@ def test_options_stand_before_the_script_and_no_file_is_written(programs: Path, 
     folder = tmp_path / "100%a %j"
     folder.mkdir()
 
-    assert submit_script(folder, more=("--dependency=",)) == "7"
+    assert submit_script(folder, more=("--dependency=",)) == "7;karolina"
 
     assert (programs / "words").read_text().splitlines() == ["--dependency=", f"{folder}/job.sh"]
     assert list(folder.iterdir()) == []
@@ -91,11 +90,11 @@ def test_sbatch_sees_neither_an_outer_job_nor_what_outvotes_the_script(
     assert seen == {"SLURM_CONF"}
 
 
-def test_the_cluster_that_jobs_are_sent_to_is_the_one_that_is_asked() -> None:
+def test_the_cluster_that_jobs_are_sent_to_is_said_by_the_script_alone() -> None:
     environ = {"SBATCH_CLUSTERS": "cm4", "SLURM_CLUSTERS": "serial"}
 
-    assert submission_environ(environ, request())["SLURM_CLUSTERS"] == "cm4"
-    assert reading_environ(environ)["SLURM_CLUSTERS"] == "cm4"
+    assert clusters_of(environ) == "cm4"
+    assert submission_environ(environ, request()) == {}
 
 
 def test_a_banner_that_speaks_of_another_job_is_not_read_as_the_answer(programs: Path, tmp_path: Path) -> None:

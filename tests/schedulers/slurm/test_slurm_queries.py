@@ -205,7 +205,9 @@ def test_a_run_leaves_a_shared_job_for_one_of_its_own(slurm: Account, folder: Pa
 
     assert done.state is State.COMPLETED
     assert int(told.pop("job_id")) > int(first.job_id)  # others submit too
-    assert told == {"scheduler": "slurm", "array_index": None, "job_name": f"default.{run_dir.name}"}
+    assert told == {
+        "scheduler": "slurm", "array_index": None, "job_name": f"default.{run_dir.name}", "job_cluster": "",
+    }  # fmt: skip
     assert known.state is State.COMPLETED
     assert (run_dir / "logs" / "0-rank0.out").read_text() == "[] qcpu\n"
 
@@ -231,3 +233,17 @@ def test_the_signal_to_the_batch_shell_reaches_what_it_became_on_every_node(
     assert all((folder / f"told-{node}").exists() for node in range(nodes))
     assert known.exit_code == "7:0"
     assert {(folder / f"up-{node}").read_text().strip() for node in range(nodes)} == {f"default.{run_dir.name}"}
+
+
+def test_a_job_that_was_sent_to_a_named_cluster_is_asked_for_and_cancelled_there(slurm: Account, folder: Path) -> None:
+    elsewhere = {"SLURM_CLUSTERS": "nosuch"}
+    ((ticket, run_dir),) = slurm.call_in({"SLURM_CLUSTERS": "hpcml"}, as_user.submit, folder, ["true"], HELD)
+    ((own, _),) = slurm.call(as_user.submit, folder, ["true"], HELD)
+
+    answers = slurm.call_in(elsewhere, as_user.query, [ticket, own])
+    slurm.call_in(elsewhere, as_user.cancel, ticket, own)
+
+    assert (ticket.job_cluster, own.job_cluster) == ("hpcml", "")
+    assert "#SBATCH --clusters=hpcml\n" in (run_dir / "job.sh").read_text()
+    assert {known.state for known in answers.known.values()} == {State.PENDING}
+    assert {item.state for item in slurm.call(as_user.wait_until_final, [ticket, own])} == {State.CANCELLED}

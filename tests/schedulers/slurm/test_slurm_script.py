@@ -13,7 +13,7 @@ from hpcml.model.cluster import Cluster, SchedulerName, Slurm
 from hpcml.schedulers.batches import name_of
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.script import agent_array_command, agent_command
-from hpcml.schedulers.slurm.script import Titles, render
+from hpcml.schedulers.slurm.script import Titles, clusters_in, render
 from hpcml.schedulers.slurm.submission import submission_environ
 
 TITLES = Titles(name="demo.20261121-101500-222abcde", comment="hpcml:20261121-101500-222abcde", remark="hpcml run x")
@@ -163,14 +163,20 @@ def test_a_line_break_in_a_value_is_refused(where: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--clusters=cm4", "--cluster cm4", "-M cm4", '-M "cm4"', "-Mcm4"])
-def test_an_option_that_hides_the_job_on_another_cluster_is_refused_with_what_to_do(option: str) -> None:
-    with pytest.raises(ConfigError, match="leave it out, and `export SLURM_CLUSTERS=cm4` for all commands of hpcml"):
-        directives(request(extra_directives=(option,)))
+def test_the_cluster_that_a_directive_names_outvotes_that_of_the_shell_and_is_read_off_the_script(option: str) -> None:
+    script = render(
+        request(extra_directives=(option,)), titles=TITLES, folder=Path("/s"), command=["true"], clusters="serial"
+    )
+
+    assert script.index("#SBATCH --clusters=serial") < script.index(f"#SBATCH {option}")  # sbatch takes the last
+    assert clusters_in(script) == "cm4"
 
 
 @pytest.mark.parametrize("option", ["--cluster-constraint=big", "--mem=1G", "--mail-user=-M"])
 def test_other_options_are_not_taken_for_it(option: str) -> None:
-    assert option in directives(request(extra_directives=(option,)))
+    script = render(request(extra_directives=(option,)), titles=TITLES, folder=Path("/s"), command=["true"])
+
+    assert clusters_in(script) is None
 
 
 def test_percent_signs_of_a_folder_are_no_patterns_to_slurm() -> None:
