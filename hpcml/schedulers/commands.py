@@ -29,6 +29,10 @@ class UncertainSubmissionError(SubmissionError, NoAnswerError):
     """A submission was sent, and whether the scheduler has it cannot be known now: never make it again blindly."""
 
 
+class UnseenSubmissionError(SubmissionError):
+    """A submission ended well, and its job is not there: a site's wrapper that took it may make it later."""
+
+
 _GUARD = Path(__file__).with_name("guard.py")
 _GUARD_ENDS_S = 10.0
 _LOOK_S = 1.0  # whether a process that still has readers was killed
@@ -159,8 +163,8 @@ def none_seen(answer: Answer, why: str, *, name: str, by: str, look: str) -> Sub
     """
     if answer.returncode:
         return SubmissionError(f"{why}; {by} has no job called {name}, so nothing was queued")
-    later = f"should a job called {name} still come (`{look}`), it carries out this run"
-    return SubmissionError(f"{why}; {later}: look before you submit again")
+    later = f"should a job called {name} still come (`{look}`), hpcml status finds it"
+    return UnseenSubmissionError(f"{why}; {later}: look before you submit again")
 
 
 def keep_one(

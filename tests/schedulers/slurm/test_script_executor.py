@@ -178,8 +178,8 @@ def test_an_answer_without_a_number_and_a_queue_without_the_job_is_told(programs
         submit_script(tmp_path)
 
     assert str(told.value) == (
-        f"sbatch succeeded but named no job: 'welcome'; should a job called {NAME} still come (`squeue --me`), it "
-        "carries out this run: look before you submit again"
+        f"sbatch succeeded but named no job: 'welcome'; should a job called {NAME} still come (`squeue --me`), "
+        "hpcml status finds it: look before you submit again"
     )
 
 
