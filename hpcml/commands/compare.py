@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 from hpcml.analysis.compare.cells import Curves
@@ -24,6 +23,7 @@ from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.looks import Glance, LookPlan, PlannedStudy
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Curve, RunRecord
+from hpcml.moments import local_time
 from hpcml.paths import Places
 from hpcml.runs import looks
 from hpcml.runs.files import read_raw
@@ -204,7 +204,7 @@ def _glances(places: Sequence[tuple[Path, str]]) -> list[Glance]:
 def _remember(comparison: Comparison, runs: Sequence[RunRecord]) -> None:
     """Write down what *comparison* saw, in the homes of its runs as far as they are this user's to write to."""
     by_uid = {run.uid: run for run in runs}
-    at = datetime.now().astimezone().isoformat(timespec="seconds")
+    at = local_time().isoformat(timespec="seconds")
     for digest, glance in glances_of(comparison, at=at):
         for home, name in _homes([by_uid[uid] for uid in (*glance.seen, *glance.awaited)]):
             if not is_ours(home) or not os.access(home, os.W_OK):

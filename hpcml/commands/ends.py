@@ -21,6 +21,7 @@ from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import Cause, classify
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
+from hpcml.moments import local_time
 from hpcml.paths import Places
 from hpcml.runs.cancellation import is_cancelled, unmark
 from hpcml.runs.journal import Chunk
@@ -51,7 +52,7 @@ def judged(
         submissions=places.submissions,
         under_way=_submissions_under_way(places),
         ours=ProcessIdentity.of_this_process(),
-        now=datetime.now().astimezone(),
+        now=local_time(),
     )
     judged = []
     for record in unfinished:

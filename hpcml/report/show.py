@@ -21,6 +21,7 @@ from hpcml.model.query_results import Timeline
 from hpcml.model.record_keys import unix_time
 from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
 from hpcml.model.state import State
+from hpcml.moments import local_time
 from hpcml.report.asked_used import used_line
 from hpcml.report.files import written_words
 from hpcml.report.precision import precision_words
@@ -234,7 +235,8 @@ def _said(word: tuple[Known, float] | None, zone: tzinfo | None) -> str | None:
 
 
 def _moment(at: float, zone: tzinfo | None) -> str:
-    return datetime.fromtimestamp(at, tz=zone).astimezone(zone).isoformat(sep=" ", timespec="seconds")
+    moment = local_time(at) if zone is None else datetime.fromtimestamp(at, tz=zone)
+    return moment.isoformat(sep=" ", timespec="seconds")
 
 
 def _attempts(attempts: Sequence[Attempt], console: Console) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime
 
 from hpcml.analysis import sequential
 from hpcml.analysis.compare.cells import find_cells
@@ -18,6 +17,7 @@ from hpcml.model.record_keys import ARGUMENTS
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import GROUPS
+from hpcml.moments import local_time
 
 LEAST_SEEDS = 5  # below there is one look, which is what a plain sweep has
 _OBJECTIVE = ("metric", "goal", "margin", "scale", "scale_at", "resolution", "worst")
@@ -77,7 +77,7 @@ def draft_plan(planned: Sequence[Planned]) -> tuple[LookPlan, list[list[Planned]
     rows = sum(not arm.is_reference for arm in arms)
     plan = LookPlan(
         experiment=first.experiment,
-        planned_at=datetime.now().astimezone().isoformat(timespec="seconds"),
+        planned_at=local_time().isoformat(timespec="seconds"),
         by=by,
         reference=reference,
         claim=first.schedule.claim,

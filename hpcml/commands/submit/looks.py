@@ -33,6 +33,7 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.model.looks import Look, LookPlan, PlannedStudy
 from hpcml.model.state import State
+from hpcml.moments import local_time
 from hpcml.paths import Places
 from hpcml.runs import looks
 from hpcml.runs.layout import RunDir, new_submission_id
@@ -162,7 +163,7 @@ def _taken(store: Database, study: PlannedStudy) -> Look | str:
         arms = take_look(with_packages(runs), study, number)
     except ComparisonError as error:
         return f"{about} cannot be taken: {' '.join(str(error).split())}"
-    return Look(number=number, taken_at=datetime.now().astimezone().isoformat(timespec="seconds"), arms=arms)
+    return Look(number=number, taken_at=local_time().isoformat(timespec="seconds"), arms=arms)
 
 
 def _told(study: PlannedStudy, look: Look) -> str:
@@ -191,7 +192,7 @@ def _submit(files: LookFiles, study: PlannedStudy, places: Places, backends: Bac
     plan, number = study.plan, len(study.looks) + 1
     start, end = plan.sizes[number - 2] if number > 1 else 0, plan.sizes[number - 1]
     wanted = [uid for arm in study.open_arms for uid in arm.uids[start:end]]
-    now = datetime.now().astimezone()
+    now = local_time()
     submission = new_submission_id(now)
     points = _points(files, wanted, places, is_first=number == 1)
     if not files.round(number).exists():
@@ -250,7 +251,7 @@ def _write(
     command_line: Sequence[str],
 ) -> None:
     """Write the plan, and the manifests of all its runs with the copies of code that they start in."""
-    now = datetime.now().astimezone()
+    now = local_time()
     in_order = sorted((item for arm in members for item in arm), key=lambda item: plan.seeds.index(item.run.seed))
     prepared = prepare(in_order, places, command_line, "", now)
     uids = {id(item): one.job.run_dir.uid for item, one in zip(in_order, prepared, strict=True)}

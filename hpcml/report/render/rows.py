@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcml.codec import encode
+from hpcml.moments import local_time
 from hpcml.report.render.data import csv_text, json_text
 from hpcml.report.render.markdown import markdown_table, safe_markdown
 from hpcml.report.render.terminal import table_width, that_fit
@@ -88,7 +88,7 @@ def value_words(value: object, heading: str = "", digits: int = _DIGITS) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float) and heading in _MOMENTS:
-        return datetime.fromtimestamp(value).astimezone().isoformat(sep=" ", timespec="seconds")
+        return local_time(value).isoformat(sep=" ", timespec="seconds")
     if isinstance(value, int | float) and heading in _SPANS:
         return duration(value)
     if isinstance(value, list) and heading in _LISTS:
