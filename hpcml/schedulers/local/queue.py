@@ -82,7 +82,7 @@ class Queued:
             return Outlook.MET
         try:
             return dependency.look(self.dependency, run_dir_of(Path(self.sources[0])).path.parent.parent)[0]
-        except HpcmlError:  # of a journal there, which may be put right: whoever looks next says so
+        except (HpcmlError, OSError):  # of a journal there, which may be put right: whoever looks next says so
             return Outlook.OPEN
 
 
@@ -205,7 +205,8 @@ def drain(folder: str, *, on_ticket: Callable[[], None] = lambda: None) -> None:
     the last agent has ended, and at once where another process is at work on this batch. *on_ticket* is called once
     the ticket is there. `start` calls it, in a process without a terminal.
 
-    Raises what keeps it from its files for ten minutes, as a disk without room; it can then be started again.
+    Raises what keeps it from its files for ten minutes, as a disk without room; it can then be started again. What is
+    wrong with the queue itself would be so again: the runs that wait then have failed, and it is raised, too.
     """
     place = Path(folder)
     batch = read_batch(place)  # looked at before anything else in there is believed
@@ -220,6 +221,14 @@ def drain(folder: str, *, on_ticket: Callable[[], None] = lambda: None) -> None:
         has_ended = False
         _Queue(place, batch).run()
         has_ended = True
+    except (OSError, HpcmlError):
+        raise
+    except Exception as error:
+        why = f"the queue of this machine failed: {type(error).__name__}: {error} (see {place / 'queue.log'})"
+        for job in batch.jobs:
+            _tell_failed(job.sources, why, only=State.PENDING)
+        has_ended = True
+        raise
     finally:
         if has_ended:  # else it stays, as that of a queue that was killed, and whoever looks next starts another
             lock.release()
@@ -241,6 +250,7 @@ class _Queue:
         self._batch = batch
         self._waiting: deque[int] = deque()
         self._held: list[int] = []  # they wait for other runs
+        self._aside: dict[int, float] = {}  # what hides the files of one job alone holds up no other: since when
         self._look_at = 0.0
         self._active: list[_Active] = []
         self._home = os.open(folder.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # until the queue ends
@@ -250,7 +260,7 @@ class _Queue:
     def run(self) -> None:
         """Start and reap until nothing is left; raise what hides its files for ten minutes, or has removed them."""
         away_since: float | None = None
-        while self._waiting or self._active or self._held:
+        while self._waiting or self._active or self._held or self._aside:
             try:
                 has_started, away_since = self._turn(), None
             except (OSError, HpcmlError) as error:
@@ -291,20 +301,60 @@ class _Queue:
 
     def _sort_out(self) -> None:
         """Drop jobs that are not to start any more; those whose dependency has come true wait behind the others."""
-        while self._waiting and self._batch.jobs[self._waiting[0]].is_unwanted:
+        is_due = time.monotonic() >= self._look_at
+        if is_due:
+            self._waiting.extend(index for index in self._aside if index not in self._waiting)
+        while self._waiting and self._leaves(self._waiting[0]):
             self._waiting.popleft()
-        if time.monotonic() >= self._look_at:
+        if is_due:
             self._look_at = time.monotonic() + _LOOK_S
             # All of them: one that is submitted anew later loses its mark, and is that queue's then
-            for index in [index for index in self._waiting if self._batch.jobs[index].is_unwanted]:
+            for index in [index for index in self._waiting if self._leaves(index)]:
                 self._waiting.remove(index)
             for index in list(self._held):
                 job = self._batch.jobs[index]
-                found = Outlook.NEVER if job.is_unwanted or self._is_over(index) else job.outlook()
+                found = Outlook.NEVER if self._is_unwanted(index) or self._is_over(index) else job.outlook()
                 if found is not Outlook.OPEN:
                     self._held.remove(index)
                 if found is Outlook.MET:
                     self._waiting.append(index)
+
+    def _leaves(self, index: int) -> bool:
+        """Tell whether the job is not to wait for its turn any more: nobody wants it, or it was set aside just now."""
+        try:
+            is_unwanted = self._batch.jobs[index].is_unwanted
+        except OSError as error:
+            if not self._is_of_job(error, index):
+                raise
+            self._set_aside(index, error)
+            return True
+        if is_unwanted:
+            self._aside.pop(index, None)
+        return is_unwanted
+
+    def _is_unwanted(self, index: int) -> bool:
+        try:
+            return self._batch.jobs[index].is_unwanted
+        except OSError as error:
+            if not self._is_of_job(error, index):
+                raise
+            return False  # asked again when its turn comes
+
+    def _is_of_job(self, error: Exception, index: int) -> bool:
+        """Tell whether *error* is of a file of the job's own runs, so that the other jobs can go on."""
+        told = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(told, OSError) or told.filename is None:
+            return False
+        place = Path(os.fsdecode(told.filename))
+        return any(place.is_relative_to(run_dir_of(Path(source)).path) for source in self._batch.jobs[index].sources)
+
+    def _set_aside(self, index: int, error: OSError | HpcmlError) -> None:
+        """Let the job wait behind the others until its files can be seen; after ten minutes it has failed."""
+        if index not in self._aside:
+            log.warning("job %d waits for its files: %s", index, error)
+        if time.monotonic() - self._aside.setdefault(index, time.monotonic()) >= _MAY_BE_AWAY_S:
+            del self._aside[index]
+            self._give_up(index, error)
 
     def _take_up(self, index: int) -> None:
         """Put the job where it belongs: new, or as the queue that was killed before this one has left it."""
@@ -321,8 +371,17 @@ class _Queue:
             (self._waiting if self._batch.jobs[index].dependency is None else self._held).append(index)
         elif (agent := handed.agent) is not None and liveness_of(agent) is not Liveness.DEAD:
             self._active.append(_Active(index, None, lambda: _gone(agent)))
-        elif again_mark(self._folder, index).exists() or handed.left(self._batch.jobs[index].sources):
+        elif again_mark(self._folder, index).exists() or self._has_left(index, handed):
             self._waiting.append(index)
+
+    def _has_left(self, index: int, handed: _Handed) -> bool:
+        """Tell whether runs of the job have not begun; of files that cannot be seen now its start will tell."""
+        try:
+            return bool(handed.left(self._batch.jobs[index].sources))
+        except OSError as error:
+            if not self._is_of_job(error, index):
+                raise
+            return True
 
     def _is_over(self, index: int) -> bool:
         """Tell whether the job was ended while it waited: another command saw first that this is in vain, and said so.
@@ -356,6 +415,10 @@ class _Queue:
             if _is_passing(error):
                 raise
             why = error
+        except OSError as error:
+            if not self._is_of_job(error, entry.index):
+                raise
+            waits_again = len(self._batch.jobs[entry.index].sources) > 1  # its start will look again what is left
         if entry.held is not None:
             entry.held.release()
         self._active.remove(entry)
@@ -381,18 +444,29 @@ class _Queue:
             agent = self._written_down(index, held)
         except (OSError, HpcmlError) as error:
             held.release()
-            if _is_passing(error):
+            if _is_passing(error) and self._is_of_job(error, index):
+                self._set_aside(index, error)
+            elif _is_passing(error):
                 self._waiting.appendleft(index)
                 raise
-            self._give_up(index, error)
+            else:
+                self._aside.pop(index, None)
+                self._give_up(index, error)
+            return
+        self._aside.pop(index, None)
+        if agent is None:
+            held.release()
             return
         self._active.append(_Active(index, held, agent.poll))
 
-    def _written_down(self, index: int, held: Claim) -> subprocess.Popen[bytes]:
+    def _written_down(self, index: int, held: Claim) -> subprocess.Popen[bytes] | None:
+        """Start the agent and write it down; None where nothing is left for it to do."""
         job, handed = self._batch.jobs[index], _read_handed(self._folder, index)
         sources, mark = job.sources, again_mark(self._folder, index)
         if handed is not None and not mark.exists():
             sources = handed.left(sources)
+            if not sources:
+                return None
             write_sources(pack_file(self._folder, index), [sources])
         with suppress(OSError):  # a full disk: then those that wait are not told who holds what they wait for
             held.label(run_dir_of(Path(job.sources[0])).path)
@@ -413,31 +487,33 @@ class _Queue:
         It complained, or there was none: the Python that was to be it is gone, or hpcml in it.
         """
         sources, handed = self._batch.jobs[index].sources, _read_handed(self._folder, index)
-        if handed is None or not (left := handed.left(sources)):
-            return
         with suppress(OSError):
+            if handed is None or not (left := handed.left(sources)):
+                return
             text = (run_dir_of(Path(sources[0])).path / _LOG).read_text(encoding="utf-8", errors="replace")
             lines = [line for line in reversed(text.splitlines()) if line.strip()]
             why = next((line.removeprefix(_ITS_WORDS) for line in lines if line.startswith(_ITS_WORDS)), None)
-            self._tell_failed(left, why or next(iter(lines), "see hpcml logs"), only=State.PENDING)
+            _tell_failed(left, why or next(iter(lines), "see hpcml logs"), only=State.PENDING)
 
     def _give_up(self, index: int, error: HpcmlError | OSError) -> None:
         """Tell in the journals of the job's runs that have not ended why they were not started."""
         why = why_not(error, self._folder) if isinstance(error, OSError) else str(error)
         log.warning("job %d was not started: %s", index, why)
-        self._tell_failed(self._batch.jobs[index].sources, why)
+        _tell_failed(self._batch.jobs[index].sources, why)
 
-    def _tell_failed(self, sources: Sequence[str], why: str, *, only: State | None = None) -> None:
-        for source in sources:
-            run_dir = run_dir_of(Path(source))
-            with suppress(HpcmlError, OSError):  # of a damaged run: whoever looks at it says so
-                told = read_fold(run_dir)
-                if told.state.is_final or only not in (None, told.state) or not is_ours(run_dir.path):
-                    continue
-                with JournalWriter.open(
-                    str(run_dir.journals), run=run_dir.uid, attempt=told.attempt, writer="queue"
-                ) as journal:
-                    journal.event(EventName.SUBMISSION_FAILED, {"reason": f"it was not started: {why}"})
+
+def _tell_failed(sources: Sequence[str], why: str, *, only: State | None = None) -> None:
+    """Tell in the journals of those runs that have not ended, or are in the state *only*, why they were not started."""
+    for source in sources:
+        run_dir = run_dir_of(Path(source))
+        with suppress(HpcmlError, OSError):  # of a damaged run: whoever looks at it says so
+            told = read_fold(run_dir)
+            if told.state.is_final or only not in (None, told.state) or not is_ours(run_dir.path):
+                continue
+            with JournalWriter.open(
+                str(run_dir.journals), run=run_dir.uid, attempt=told.attempt, writer="queue"
+            ) as journal:
+                journal.event(EventName.SUBMISSION_FAILED, {"reason": f"it was not started: {why}"})
 
 
 def was_handed(folder: Path, index: int) -> bool:

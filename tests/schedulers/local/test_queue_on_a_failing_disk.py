@@ -8,12 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from hpcml.model.state import State
 from hpcml.runs.cancellation import mark_cancelled
 from hpcml.runs.layout import RunDir, queues_of
 from hpcml.runs.lock import owners
-from hpcml.schedulers.local.queue import TICKET, LocalBatch, Queued, write_batch
+from hpcml.runs.state import read_fold
+from hpcml.schedulers.local.queue import TICKET, LocalBatch, Queued, read_batch, write_batch
 from hpcml.schedulers.local.slots import Need, Pool
 from tests.cluster.disk.building import build_failing_disk
 
@@ -81,6 +84,53 @@ def test_a_queue_that_ends_since_its_files_stay_away_is_started_again_by_who_loo
     assert (ended != 0, left.is_gone) == (True, True)
     assert (again, owners(queues)) == (0, {})
     assert (tmp_path / "executed").read_text() == "a\nb\n"
+
+
+def test_what_hides_the_files_of_one_run_holds_up_no_other(tmp_path: Path) -> None:
+    (first, _), folder = queued(tmp_path)
+    away = tmp_path / "away"
+    away.touch()
+
+    queue = drain(folder, tmp_path, FAILS_STAT=str(first / "run.json"), FAILS_WHILE=str(away))
+    wait_for((tmp_path / "executed").exists)
+    meanwhile = (tmp_path / "executed").read_text()
+    away.unlink()
+
+    assert meanwhile == "b\n"
+    assert queue.wait(300) == 0
+    assert (tmp_path / "executed").read_text() == "b\na\n"
+
+
+def test_a_run_whose_files_are_hidden_when_it_is_started_waits_behind_the_others(tmp_path: Path) -> None:
+    (first, _), folder = queued(tmp_path)
+    away = tmp_path / "away"
+    away.touch()
+
+    queue = drain(folder, tmp_path, FAILS_OPEN=str(first / "queue.log"), FAILS_WHILE=str(away))
+    wait_for((tmp_path / "executed").exists)
+    before, meanwhile = queue.poll(), (tmp_path / "executed").read_text()
+    away.unlink()
+
+    assert (before, meanwhile) == (None, "b\n")
+    assert queue.wait(300) == 0
+    assert (tmp_path / "executed").read_text() == "b\na\n"
+
+
+def test_a_queue_that_fails_by_itself_says_so_in_the_runs_that_wait_and_is_not_started_again(tmp_path: Path) -> None:
+    runs, folder = queued(tmp_path)
+    write_batch(folder, replace(read_batch(folder), lock_dir="damaged\0"))
+    for run in runs:
+        (run / "journal").mkdir()
+
+    ended = drain(folder, tmp_path).wait(60)
+
+    assert ended != 0
+    assert owners(queues_of(folder.parent)) == {}
+    said = [read_fold(RunDir(run)) for run in runs]
+    assert {one.state for one in said} == {State.FAILED}
+    assert str(said[0].reason).startswith(
+        "it was not started: the queue of this machine failed: ValueError: embedded null byte (see "
+    )
 
 
 def test_a_queue_ends_with_the_home_that_was_removed(tmp_path: Path) -> None:
