@@ -196,6 +196,7 @@ _UNKNOWN_OPTION = re.compile(
     r"Could not find '(?P<choice>[^']+)'\s+Available options in '(?P<group>[^']+)':(?P<names>(?:\n\t\S+)*)"
 )
 _LIST = re.compile(r"Ambiguous value for argument '(?P<word>[^']+)'")
+_MERGING = re.compile(r"Error merging override (?P<word>[^\n]+)")
 _NOT_CONVERTED = re.compile(
     r"Error merging override (?P<word>.+?)\n.*Value '(?P<value>.*)' of type "
     r"'\w+' could not be converted to (?P<type>\w+)",
@@ -272,7 +273,9 @@ def _translated(message: str, schema: type | None) -> str | None:
 def _translated_value(message: str, schema: type | None) -> str | None:
     """Return what a key takes that was given something else."""
     told: str | None = None
-    if found := _NOT_CONVERTED.search(message):
+    if (found := _MERGING.search(message)) and schema is not None and (below := _below_a_value(found["word"], schema)):
+        told = below
+    elif found := _NOT_CONVERTED.search(message):
         key = found["word"].partition("=")[0]
         told = f"{key}={found['value']}: {key} is {_MEANT.get(found['type'], found['type'])}"
         if ends := _RANGE.fullmatch(found["value"]):
@@ -289,6 +292,17 @@ def _translated_value(message: str, schema: type | None) -> str | None:
     elif (found := _NO_CONTAINER.search(message)) and schema is not None and (form := _form(found["key"], schema)):
         told = f"{found['key']}={found['value']}: {found['key']} {form}"
     return told
+
+
+def _below_a_value(word: str, schema: type) -> str | None:
+    """Return what is wrong with *word* where its key goes on below another's value, as that of ``seed.x=1``."""
+    key, _, value = word.partition("=")
+    names = key.lstrip("+").split(".")
+    for above in (".".join(names[:depth]) for depth in range(1, len(names))):
+        kind = _kind_of(above, schema)
+        if kind is not None and not _has_names_below(kind):
+            return f"{word}: {above} has a value, and nothing below it: write {above}={value}"
+    return None
 
 
 def _translated_file(found: re.Match[str], schema: type) -> str | None:

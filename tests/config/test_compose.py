@@ -66,6 +66,8 @@ def test_one_impossible_point_refuses_the_whole_sweep(tmp_path: Path) -> None:
         (["precision=fp31"], "Could not find 'precision/fp31'"),
         (["training.stepz=5"], "did you mean training.steps"),
         (["training.steps=many"], "training.steps is a whole number"),
+        (["seed.first=2"], "seed.first=2: seed has a value, and nothing below it: write seed=2"),
+        (["resources.walltime.h=1"], "resources.walltime.h=1: resources.walltime has a value, and nothing below it"),
         (["precision.numerics=quick"], "precision.numerics is one of auto, native, emulated"),
         (["objective.goal=minimum"], "objective.goal=minimum: objective.goal is one of max, min"),
         (["objective.margin=inf"], "objective.margin=inf must be positive, and finite"),
