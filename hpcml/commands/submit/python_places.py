@@ -15,21 +15,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from warnings import catch_warnings, simplefilter
 
-_NOBODYS = re.compile(r"/(?:dev/(?!shm/)|proc/|sys/|usr/|etc/|bin/|sbin/|lib\w*/|opt/|run/|nix/)")
-_PLACE = re.compile(r"(?:~|\$HOME|\$\{HOME\})(?=/|$)|/(?=[\w.])")
-_DATABASE = re.compile(r"^(?:sqlite|duckdb)(?:\+\w+)?://")
+from hpcml.commands.submit.shell_places import OF_SHELLS, of_shell, place_in
+
 _WRITES = re.compile(
     r"^_*(?:(?:torch|np|numpy|do|maybe|async)_)?(?:save|dump(?!s$)|write|export|store|persist)|_(?:save|dump|write)$|"
-    r"^to_(?:csv|parquet|pickle|json|hdf|sql|excel|feather|disk|file)$|imwrite|imsave|savefig|savez|savetxt|"
-    r"^(?:chdir|connect|SummaryWriter|FileWriter|\w*FileHandler|CSVLogger|TensorBoard\w*|\w*Checkpoint\w*|"
+    r"^to_(?:csv|parquet|pickle|json|hdf|sql|excel|feather|disk|file|netcdf|zarr)$|^tofile$|^rmtree$|imwrite|imsave|savefig|savez|savetxt|"
+    r"^(?:chdir|SummaryWriter|FileWriter|\w*FileHandler|CSVLogger|TensorBoard\w*|\w*Checkpoint\w*|"
     r"BackupAndRestore|FileLock|SoftFileLock|Memory|memmap|touch)$|checkpoint_to$"
 )
+_DATABASES = frozenset({"sqlite3", "duckdb", "aiosqlite", "apsw"})  # what else has a `connect` may be a socket
+_OF_A_DATABASE = re.compile(r"\.(?:db|sqlite3?|duckdb)$")
+_CHANGES = re.compile(  # words of SQL, and of pandas
+    r"\b(?:insert|update|create|delete|replace|drop|alter)\s|executemany|executescript|to_sql|copy\s", re.IGNORECASE
+)
+_RUNS = frozenset({"system", "popen", "run", "call", "check_call", "check_output", "Popen", "getoutput"})
+_RUNNERS = frozenset({"os", "subprocess", "sp"})
+_CHANGED_INTO = re.compile(r"\bcd\s+\S+")  # for the rest of that command alone
+_FIELDS = re.compile(r"\{\w*(?::[^}]*)?\}|%[-+ 0-9.]*[a-z]")
+_LONGEST = 4096  # characters of a path
+_UNKNOWN = "$_"  # in a command: no place
+_BY_THE_FIRST = re.compile(r"^connect$|TrainingArguments$")  # argument
 _INTO = frozenset({"copy", "copy2", "copyfile", "copytree", "move", "rename", "replace", "symlink"})  # their last one
 _ONLY_READS = re.compile(r"CheckpointReader|CheckpointLoader")
 _READ_ONLY = frozenset({"r", "c"})  # of memmap
 _ARGUMENT_WRITES = re.compile(
-    r"^(?:out(?:put)?|log|logging|save|checkpoint|ckpt|results?|work|run|exp(?:eriment)?|default_root)_?(?:dir|path|file|folder)"
-    r"\w*$|^(?:dirpath|logdir|workdir|storage|out|output)$"
+    r"^(?:out(?:put)?|log|logging|save|checkpoint|ckpt|results?|work|run|exp(?:eriment)?|default_root|train)_?(?:dir|path|file|folder)"
+    r"\w*$|^(?:dirpath|logdir|workdir|storage|storage_path|local_dir|out|output)$"
 )
 _READS = re.compile(r"load|read|restore|resume|from_|^get|exist|is_?file|is_?dir|glob|list|print|info|debug|warn|join")
 _OPENS = frozenset({"open", "File", "fopen", "gzopen"})
@@ -38,7 +49,6 @@ _OF_OUTPUTS = re.compile(r"out|log|ckpt|checkpoint|result|save|model|exp|run|tmp
 _SAME = frozenset({"Path", "PurePath", "str", "abspath", "realpath", "fspath", "expanduser", "expandvars", "resolve"})
 _SAME_TOO = frozenset({"absolute", "resolve", "expanduser", "normpath", "as_posix", "rstrip", "strip"})
 _MEANT = {"home": "~", "gettempdir": "/tmp"}  # noqa: S108 - where programs go
-OF_SHELLS = frozenset({"PWD", "OLDPWD"})  # another one in a run
 _DEFINES = frozenset({"add_argument", "option", "Option", "DEFINE_string", "add_option", "argument"})
 
 
@@ -49,26 +59,6 @@ class PlaceInPython:
     path: Path
     line: int
     place: str
-
-
-def place_in(text: str, *, most_general: bool = False) -> str | None:
-    """Return the place outside of any run's folder that *text* is, with ~ for a home; None where it is none.
-
-    *most_general*: the home itself, and the root of a file system, count too.
-
-    >>> place_in("/tmp/model.pt"), place_in("$HOME/out"), place_in("sqlite:////tmp/a.db"), place_in("out/a.pt")
-    ('/tmp/model.pt', '~/out', '/tmp/a.db', None)
-    >>> place_in("/dev/null"), place_in("~"), place_in("~", most_general=True)
-    (None, None, '~')
-    """
-    if _DATABASE.match(text):
-        text = _DATABASE.sub("", text).removeprefix("/")
-    if (found := _PLACE.match(text)) is None or "\n" in text or _NOBODYS.match(text):
-        return None
-    place = ("~" if found.end() > 1 else "") + text[found.end() :] if found[0] != "/" else text
-    place = text if found[0] in ("/", "~") else place
-    is_general = place.rstrip("/") in ("~", "") or place.count("/") < (1 if place.startswith("~") else 2)
-    return None if is_general and not most_general else place
 
 
 def of_files(
@@ -89,7 +79,7 @@ def of_files(
                 catch_warnings(),
             ):  # of another Python: not looked at
                 simplefilter("ignore")  # "\d" in a string, say
-                modules[path] = _Module(ast.parse(text))
+                modules[path] = _Module(ast.parse(text), has_changes=_CHANGES.search(text) is not None)
     for module in (*modules.values(), *modules.values()):  # once more, for names of modules that came later
         with suppress(RecursionError):
             reading.names_of(module)
@@ -106,7 +96,8 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 class _Module:
     """What of a module's syntax is looked at, in the order of the text; a call comes before its target."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, *, has_changes: bool) -> None:
+        self.has_changes = has_changes  # of databases; else those that it opens are only read
         self.outside: list[ast.AST] = []  # of functions: assignments and calls
         self.functions: list[tuple[_Function, list[ast.AST]]] = []  # each with its own assignments and calls
         self.settings: list[ast.AST] = []  # classes, dictionaries and calls, wherever they are
@@ -114,6 +105,8 @@ class _Module:
 
     def _sort(self, node: ast.AST, own: list[ast.AST]) -> None:
         inside = own
+        if isinstance(node, ast.For | ast.AsyncFor):
+            own.append(node)  # its body knows what it goes through
         if isinstance(node, _Function):
             inside = []
             self.functions.append((node, inside))
@@ -124,7 +117,7 @@ class _Module:
             children = ast.iter_child_nodes(node)
         for child in children:
             self._sort(child, inside)
-        if isinstance(node, ast.Call | ast.Assign | ast.AnnAssign | ast.NamedExpr):
+        if isinstance(node, ast.Call | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
             own.append(node)
         if isinstance(node, ast.Call | ast.ClassDef | ast.Dict):
             self.settings.append(node)
@@ -140,6 +133,7 @@ class _Reading:
     shared: dict[str, str]
     given: frozenset[str]
     environ: Mapping[str, str]
+    has_changes: bool = True  # of databases, in the module that is read
     exported: _Names = field(default_factory=dict)  # what modules define, for others that import it
 
     def names_of(self, module: _Module) -> None:
@@ -148,10 +142,11 @@ class _Reading:
             self._note(node, names)
         for node in module.settings:
             self._note_settings(node, names)
-        self.exported |= names
+        self.exported |= {name: text for name, text in names.items() if _is_place(text)}
 
     def writes(self, module: _Module) -> Iterator[tuple[int, str]]:
         names: _Names = {}
+        self.has_changes = module.has_changes
         for node in module.outside:  # as it stands there
             yield from self._written(node, [names])
             self._note(node, names)
@@ -180,6 +175,13 @@ class _Reading:
     def _note(self, node: ast.AST, names: _Names, scopes: list[_Names] | None = None) -> None:
         """Note what an assignment makes of a name."""
         scopes = [names] if scopes is None else scopes
+        if isinstance(node, ast.For | ast.AsyncFor):
+            self._note_loop(node, names, scopes)
+            return
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            both = ast.BinOp(left=ast.Name(id=node.target.id), op=node.op, right=node.value)
+            names[node.target.id] = self._text(both, scopes)
+            return
         if isinstance(node, ast.Assign):
             targets, value = node.targets, node.value
         elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
@@ -188,9 +190,28 @@ class _Reading:
             return
         for target in targets:
             if isinstance(target, ast.Name):
-                names[target.id] = self._place(value, scopes)
+                text = self._text(value, scopes)
+                names[target.id] = self._place(value, scopes) if _is_place(text) else text
+            elif isinstance(target, ast.Tuple | ast.List):
+                names |= dict.fromkeys(each.id for each in target.elts if isinstance(each, ast.Name))
             elif isinstance(target, ast.Attribute) and (place := self._place(value, scopes)) is not None:
                 self.shared.setdefault(target.attr, place)
+
+    def _note_loop(self, node: ast.For | ast.AsyncFor, names: _Names, scopes: list[_Names]) -> None:
+        """Note the first value of what a loop goes through, where that is alike in all runs: a count, or words."""
+        through, of = node.iter, node.target
+        call = through if isinstance(through, ast.Call) else None
+        name = "" if call is None else _called(call)
+        parts = list(of.elts) if isinstance(of, ast.Tuple | ast.List) else [of]
+        names |= dict.fromkeys(each.id for each in ast.walk(of) if isinstance(each, ast.Name))
+        first: str | None = None
+        if call is not None and name in ("enumerate", "range", "trange"):
+            begins = call.args[0] if name != "enumerate" and len(call.args) > 1 else ast.Constant("0")
+            first = self._text(begins, scopes)
+        elif isinstance(through, ast.List | ast.Tuple) and through.elts:
+            first = self._text(through.elts[0], scopes)
+        if parts and isinstance(parts[0], ast.Name) and (name == "enumerate" or parts[0] is of):
+            names[parts[0].id] = first
 
     def _note_settings(self, node: ast.AST, names: _Names) -> None:
         """Note defaults of arguments, fields of classes and keys of dictionaries."""
@@ -228,17 +249,15 @@ class _Reading:
 
     def _text(self, node: ast.expr, scopes: list[_Names]) -> str | None:  # noqa: PLR0911 - one for each kind
         if isinstance(node, ast.Constant):
-            return node.value if isinstance(node.value, str) else None
+            is_whole = isinstance(node.value, int) and not isinstance(node.value, bool)
+            return str(node.value) if is_whole or isinstance(node.value, str) else None
         if isinstance(node, ast.Name):
             known = next((scope for scope in scopes if node.id in scope), self.exported)
             return known.get(node.id)
         if isinstance(node, ast.JoinedStr):
             return self._joined(node, scopes)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Div):
-            left, right = self._text(node.left, scopes), self._text(node.right, scopes)
-            if left is None or right is None:
-                return None
-            return left + right if isinstance(node.op, ast.Add) else os.path.join(left, right)  # noqa: PTH118
+        if isinstance(node, ast.BinOp):
+            return self._of_operator(node, scopes)
         if isinstance(node, ast.BoolOp):
             return next(filter(None, (self._place(each, scopes) for each in node.values)), None)
         if isinstance(node, ast.Attribute):
@@ -250,11 +269,41 @@ class _Reading:
             return self._variable(key) if _ends_in(node.value, "environ") else self.shared.get(key)
         return self._of_call(node, scopes) if isinstance(node, ast.Call) else None
 
+    def _of_operator(self, node: ast.BinOp, scopes: list[_Names]) -> str | None:
+        if isinstance(node.op, ast.Mod):
+            values = list(node.right.elts) if isinstance(node.right, ast.Tuple) else [node.right]
+            return self._filled(node.left, values, scopes)
+        left, right = self._text(node.left, scopes), self._text(node.right, scopes)
+        if left is None or right is None or not isinstance(node.op, ast.Add | ast.Div):
+            return None
+        if len(left) + len(right) > _LONGEST:  # no place: a text that is doubled again and again, say
+            return None
+        return left + right if isinstance(node.op, ast.Add) else os.path.join(left, right)  # noqa: PTH118
+
     def _joined(self, node: ast.JoinedStr, scopes: list[_Names]) -> str | None:
         parts = [
             self._text(each.value if isinstance(each, ast.FormattedValue) else each, scopes) for each in node.values
         ]
-        return None if None in parts else "".join(filter(None, parts))
+        known = [part for part in parts if part is not None]
+        return None if len(known) < len(parts) or sum(map(len, known)) > _LONGEST else "".join(known)
+
+    def _filled(self, form: ast.expr, values: Sequence[ast.expr], scopes: list[_Names]) -> str | None:
+        """Return a text with the fields of its *form* filled in; None where one is not known."""
+        text, parts = self._text(form, scopes), [self._text(each, scopes) for each in values]
+        known = [part for part in parts if part is not None]
+        if text is None or len(known) < len(parts) or sum(map(len, known)) > _LONGEST:
+            return None
+        if len(_FIELDS.findall(text)) != len(known):
+            return None
+        filling = iter(known)
+        return _FIELDS.sub(lambda _: next(filling), text)
+
+    def _command(self, node: ast.expr, scopes: list[_Names]) -> str:
+        """Return what a call such as `os.system` or `subprocess.run` starts, as a line of a shell; "" if not known."""
+        if isinstance(node, ast.List | ast.Tuple):
+            parts = [self._text(each, scopes) for each in node.elts]
+            return " ".join(_UNKNOWN if part is None or not part or " " in part else part for part in parts)
+        return _CHANGED_INTO.sub("", self._text(node, scopes) or "")
 
     def _of_call(self, node: ast.Call, scopes: list[_Names]) -> str | None:
         name = _called(node)
@@ -270,8 +319,8 @@ class _Reading:
             parts = [self._text(each, scopes) for each in (*first, *node.args)]
             known = [part for part in parts if part is not None]
             return os.path.join(*known) if known and len(known) == len(parts) else None  # noqa: PTH118
-        if of is not None and name in _SAME_TOO:
-            return self._text(of, scopes)
+        if of is not None and (name in _SAME_TOO or (name == "format" and not node.keywords)):
+            return self._filled(of, node.args, scopes) if name == "format" else self._text(of, scopes)
         if name == "dirname" and node.args and (below := self._text(node.args[0], scopes)) is not None:
             return os.path.dirname(below)  # noqa: PTH120
         return None
@@ -282,6 +331,11 @@ class _Reading:
     def _written(self, node: ast.AST, scopes: list[_Names]) -> Iterator[tuple[int, str]]:
         if not isinstance(node, ast.Call) or _is_no_writer(node):
             return
+        if _called(node) == "connect" and not self.has_changes:
+            return
+        if _called(node) in _RUNS and node.args and _starts_programs(node):
+            in_shell = of_shell(self._command(node.args[0], scopes), self.environ)
+            yield from ((node.lineno, each) for _, each in in_shell)
         for each in self._targets(node):
             text = self._text(each, scopes)
             place = None if text is None else place_in(text)
@@ -303,8 +357,8 @@ class _Reading:
             return
         if name in _MADE:
             yield from [*node.args[:1], *([of] if of is not None else [])]
-        elif name in _INTO:
-            yield from node.args[1:2] or node.args[:1]
+        elif name in _INTO or _BY_THE_FIRST.search(name):
+            yield from (node.args[1:2] if name in _INTO else []) or node.args[:1]
         elif _WRITES.search(name):
             yield from [*node.args, *(each.value for each in node.keywords)]
             if of is not None and re.match("write|touch", name):
@@ -323,11 +377,26 @@ def _called(node: ast.Call) -> str:
     )
 
 
+def _is_place(text: str | None) -> bool:
+    return text is not None and place_in(text, most_general=True) is not None
+
+
+def _starts_programs(node: ast.Call) -> bool:
+    of = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return of is None or any(_ends_in(of, name) for name in _RUNNERS)
+
+
 def _is_no_writer(node: ast.Call) -> bool:
     """Tell whether a call is named as what writes and does not: ``name.replace("/images/", "/labels/")``, say."""
     name, of = _called(node), node.func.value if isinstance(node.func, ast.Attribute) else None
     if name == "replace":
         return len(node.args) > 1 and not _ends_in(of, "os")
+    if name == "connect":
+        path = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
+        is_database = any(_ends_in(of, each) for each in _DATABASES) or (
+            of is None and _OF_A_DATABASE.search(str(path)) is not None
+        )
+        return not is_database or any(each.arg == "read_only" for each in node.keywords)
     said = (*node.args, *(each.value for each in node.keywords))
     modes = {each.value for each in said if isinstance(each, ast.Constant)}
     return _ONLY_READS.search(name) is not None or (name == "memmap" and not _READ_ONLY.isdisjoint(modes))

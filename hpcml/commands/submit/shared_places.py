@@ -15,30 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from hpcml.commands.submit import python_places
-from hpcml.commands.submit.python_places import OF_SHELLS, PlaceInPython, place_in
+from hpcml.commands.submit.python_places import PlaceInPython
+from hpcml.commands.submit.shell_places import lines_of, of_shell, place_in
 from hpcml.runs.original import reached_files
 
 _NOTEBOOK = ".ipynb"
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SHELL = (".sh", ".bash", ".zsh", ".mk", ".slurm", ".pbs", ".sbatch")
 _SETTING = re.compile(r"""^[\s{,]*["']?([\w.-]+)["']?\s*[:=]\s*(["']?)([^"'#,]+?)\2\s*(?:[,}#].*)?$""")
-_COMMENT = re.compile(r"(?:^|\s)#.*")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_SET = re.compile(r"""(?:^|[;&]|\bexport |\breadonly )\s*(\w+)[:?]?=\s*(["']?)(\S*?)\2(?=$|[\s;&])""")
-_DEFAULT = re.compile(r"\$\{(\w+):?[-=]([^}]*)\}")
-_LONGEST_LINE = 1000  # characters: of longer ones some of these patterns take the square of their time
-_WORD = r"""["']?((?:~|/)[^\s"';|&<>()]+)["']?"""
-_SHELL_WRITES = (
-    re.compile(rf"(?<![<&])>>?\s*{_WORD}"),
-    re.compile(rf"\btee\s+(?:-\w+\s+)*{_WORD}"),
-    re.compile(rf"\b(?:cp|mv|rsync|touch)\s(?:.*\s)?{_WORD}\s*(?:$|[;&|])"),
-    re.compile(rf"(?:^|[;&|(])\s*cd\s+{_WORD}"),
-    re.compile(
-        r"\s--?(?![\w-]*(?:init|load|restore|resume|pretrained|from))"  # what is read
-        rf"[\w-]*(?:out|save|log|ckpt|checkpoint|result)[\w-]*[= ]\s*{_WORD}",
-        re.IGNORECASE,
-    ),
-)
 _QUOTED = re.compile(r"""(["'])((?:~|/)[^"'%{}$]*)\1""")
 _ASSIGNED = re.compile(
     r"""(?:#\s*define\s+|(?:^|[\s*]))([A-Za-z][\w.]*)(?:\[\w*\])?(?:\s*(?:<-|:?=)\s*|\s+)(["'])((?:~|/)[^"'%{}$]*)\2\s*[;,]?\s*(?:[#!/].*)?$"""
@@ -92,7 +76,7 @@ def shared_places(words: Sequence[str], cwd: Path, top: Path, environ: Mapping[s
     places = [SharedPlace(file=os.path.relpath(each.path, cwd), line=each.line, place=each.place) for each in found] + [
         SharedPlace(file=name, line=line, place=place)
         for name, text in shells
-        for line, place in _of_shell(text, environ)
+        for line, place in of_shell(text, environ)
     ]
     return _outside(places, top)
 
@@ -116,51 +100,20 @@ def _outside(places: Sequence[SharedPlace], top: Path) -> list[SharedPlace]:
     return [each for path, each in kept.items() if path not in above]
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of *text* with their numbers, but for those that nobody wrote by hand."""
-    return ((number, line) for number, line in enumerate(text.splitlines(), start=1) if len(line) <= _LONGEST_LINE)
-
-
 def _is_make(path: Path) -> bool:
     return PurePath(path).name.lower() in ("makefile", "gnumakefile")
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:
-    for _, line in _lines(text):
+    for _, line in lines_of(text):
         if (found := _SETTING.match(line)) and (place := place_in(found[3])) is not None:
             yield found[1].rpartition(".")[2].replace("-", "_"), place
-
-
-def _of_shell(text: str, environ: Mapping[str, str]) -> Iterator[tuple[int, str]]:
-    """Yield what lines of a shell's script write to, with variables that the script or the environment has set."""
-    known: dict[str, str | None] = {"HOME": "~", **dict.fromkeys(OF_SHELLS)}
-
-    def expanded(part: str) -> str:
-        part = _DEFAULT.sub(lambda of: known.get(of[1]) or environ.get(of[1]) or of[2], part)
-        return _VARIABLE.sub(lambda of: _value(of[1] or of[2]) or of[0], part)
-
-    def _value(name: str) -> str | None:
-        value = known[name] if name in known else environ.get(name)
-        if value is None or len(value) > _LONGEST_LINE or place_in(value, most_general=True) is None:
-            return None
-        return value
-
-    for number, raw in _lines(text):
-        line = _COMMENT.sub("", raw)
-        for name, _, value in _SET.findall(line):
-            known[name] = expanded(value)
-        told = expanded(line)
-        for pattern in _SHELL_WRITES:
-            for found in pattern.finditer(told):
-                place = place_in(found[1])
-                if place is not None and "$" not in place and "`" not in place and "*" not in place:
-                    yield number, place
 
 
 def _by_line(text: str) -> Iterator[tuple[int, str]]:
     """Yield what lines write to in which a place, or a name for one, stands beside what writes."""
     known: dict[str, str] = {}
-    for number, raw in _lines(text):
+    for number, raw in lines_of(text):
         line = _REST_COMMENTED.sub("", raw)
         if _COMMENTED.match(line):
             continue
