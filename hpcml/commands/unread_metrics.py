@@ -35,6 +35,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?|\d+/\d+|nan",
 _STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
 # What is counted before a value, the finest first
 _COUNTED = [re.compile(rf"({word})\W+\d", re.IGNORECASE) for word in ("step", "iteration", "iter", "epoch")]
+_BRACKETED = re.compile(r"^\[\d+\](?=\s)")  # at the beginning of a line, as boosted trees number theirs
 _REWARD = r"rew|reward|rew\w*_mean|\w*return"
 _MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse|l[12]|ndcg"
 # What benchmarks are judged by.
@@ -163,10 +164,11 @@ def _with_step(pattern: str, head: str, lines: Sequence[str]) -> str:
     It is left as it is where it would read other values then, or several of one step, as those within an epoch.
     """
     plain = [match["value"] for line in lines for match in re.finditer(pattern, line)]
-    for counted in _COUNTED:
+    for counted in (*_COUNTED, _BRACKETED):
         if (word := re.search(counted, head)) is None:
             continue
-        stepped = rf"{word[1]}\W+(?P<step>\d+(?:,\d\d\d)*).*?{pattern}"
+        counting = r"^\[(?P<step>\d+)\]" if counted is _BRACKETED else rf"{word[1]}\W+(?P<step>\d+(?:,\d\d\d)*)"
+        stepped = rf"{counting}.*?{pattern}"
         found = [match for line in lines for match in re.finditer(stepped, line)]
         steps = [int(match["step"].replace(",", "")) for match in found]
         grows = all(one < other for one, other in pairwise(steps))

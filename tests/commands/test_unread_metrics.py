@@ -132,7 +132,8 @@ def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, valu
 
     (rule,) = point.run.workload.metrics
     assert rule.name == called == name
-    assert [found["value"] for found in re.finditer(rule.pattern, "\n".join(printed_lines(printed)))] == values
+    found = [match for line in printed_lines(printed) for match in re.finditer(rule.pattern, line)]
+    assert [match["value"] for match in found] == values
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,8 @@ def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, valu
         ("step 9 loss 0.5\nloss 0.4\n", []),  # one has none
         ("step 500, loss 0.5\nstep 1,000, loss 0.4\n", ["500", "1,000"]),
         ("step 20 loss 0.5\nstep 10 loss 0.4\n", []),  # begun anew
+        ("[5]\ttrain-error:0.1\teval-error:0.2\n[10]\ttrain-error:0.1\teval-error:0.2\n", ["5", "10"]),  # XGBoost
+        ("[1, 2000] loss: 0.5\n[2, 2000] loss: 0.4\n", []),
         ("loss 0.5 at step 9\nloss 0.4 at step 19\n", []),
     ],
 )
@@ -158,7 +161,7 @@ def test_the_suggested_rule_reads_the_step_that_stands_before_each_value(
     (point,) = compose_from_cli(["workload.command=true", f"workload.metrics=[{rule_text}]"], project=tmp_path)
 
     (rule,) = point.run.workload.metrics
-    found = [match.groupdict() for match in re.finditer(rule.pattern, "\n".join(printed_lines(printed)))]
+    found = [match.groupdict() for line in printed_lines(printed) for match in re.finditer(rule.pattern, line)]
     assert [match["step"] for match in found if "step" in match] == steps
     assert all(match["value"] for match in found)
 
