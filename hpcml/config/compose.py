@@ -223,8 +223,8 @@ def _check_overrides(words: Words, *, filled_in: Collection[str]) -> None:
     """Raise `ConfigError` for what Hydra stumbles on, or takes in silence though nobody can mean it.
 
     It stumbles on a list of options that holds anything but names, and on arguments without a program. It takes a sweep
-    whose values a later word replaces, the deletion of a setting that each run has, and a name with a placeholder:
-    *filled_in* are those of the program.
+    whose values a later word replaces, a word to the scheduler that is empty, the deletion of a setting that each run
+    has, and a name with a placeholder: *filled_in* are those of the program.
     """
     parser = OverridesParser.create()
     sweeps: dict[str, str] = {}
@@ -245,6 +245,10 @@ def _check_overrides(words: Words, *, filled_in: Collection[str]) -> None:
         key = override.get_key_element().lstrip("+~")
         if override.is_delete() and key in kinds_by_key(Run) and not (resource_dir("conf") / key).is_dir():
             raise ConfigError(f"{word}: every run has {key}: write {key}=VALUE, or leave the word out for its default")
+        if key.startswith("resources.") and value == "":
+            raise ConfigError(
+                f"{word} is empty: was a variable of the shell not set? Write its value, or {key}=null for none"
+            )
         if key in sweeps:
             raise ConfigError(
                 f"{sweeps[key]} and {word} both set {key}, and none of the first would be left: leave one out"

@@ -116,7 +116,7 @@ class Program:
                 "it from there)"
             )
         if self.is_sweep and len(seeds) == 1:
-            lines.append("-m, and there is one run: a list with commas is a sweep, as in --lr 0.1,0.5")
+            lines.append("-m, and there is one run: a list with commas or a range is a sweep: --lr 0.1,0.5 --seed 0..4")
             lines += _expanded(self.words)
         if len(seeds) > 1:
             lines += _shared_outputs(self.words)

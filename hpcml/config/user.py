@@ -60,13 +60,20 @@ def read_preferences(path: Path) -> Preferences:
     accounts = raw.get("accounts") or {}
     if not isinstance(accounts, dict):
         raise ConfigError(f"{path}: accounts must be a list of lines 'cluster: account'")
-    for name, account in {"account": raw.get("account"), **accounts}.items():
-        if account is not None and not isinstance(account, str | int):
-            raise ConfigError(f"{path}: {name} must be one word, not {account!r}")
+    of_clusters = {f"accounts.{cluster}": account for cluster, account in accounts.items()}
+    given = {"account": raw["account"]} if "account" in raw else {}
+    for name, account in {**given, **of_clusters}.items():
+        if not _is_account(account):
+            what = "is empty" if account in (None, "") else f"is {account!r}"
+            raise ConfigError(f"{path}: {name} {what}: write an account, which is one word, or take the line out")
     return Preferences(
-        account=None if raw.get("account") is None else str(raw["account"]),
+        account=str(raw["account"]) if given else None,
         accounts={str(cluster): str(account) for cluster, account in accounts.items()},
     )
+
+
+def _is_account(account: object) -> bool:
+    return isinstance(account, str | int) and not isinstance(account, bool) and len(str(account).split()) == 1
 
 
 def remember_account(path: Path, cluster: str, account: str) -> None:

@@ -292,3 +292,12 @@ def test_a_later_word_still_counts_where_no_sweep_is_lost(tmp_path: Path) -> Non
     assert [one.run.seed for one in compose_from_cli(["-m", "seed=3", "seed=1,2"], project=tmp_path)] == [1, 2]
     assert [one.run.name for one in compose_from_cli(["name=r{epoch}"], project=tmp_path)] == ["r{epoch}"]
     assert [one.run.name for one in compose_from_cli(["name=r-${seed}", "seed=4"], project=tmp_path)] == ["r-4"]
+
+
+@pytest.mark.parametrize("key", ["account", "partition", "qos", "reservation"])
+def test_an_empty_word_to_the_scheduler_is_a_variable_that_was_not_set(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^resources\.{key}= is empty: .* or resources\.{key}=null for none$"):
+        compose_from_cli([f"resources.{key}="], project=tmp_path)
+
+    (point,) = compose_from_cli([f"resources.{key}=null"], project=tmp_path)
+    assert getattr(point.run.resources, key) is None

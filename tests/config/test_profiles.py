@@ -378,3 +378,34 @@ def test_a_file_of_accounts_that_is_no_yaml_is_refused_with_its_place_and_the_re
 
     with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}, line 2: .* indent with spaces, not with tabs$"):
         read_preferences(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("accounts:\n  karolina:\n", "accounts.karolina is empty"),
+        ("accounts: {karolina: ''}\n", "accounts.karolina is empty"),
+        ("account:\n", "account is empty"),
+        ("account: yes\n", "account is True"),
+        ("account: my project\n", "account is 'my project'"),
+        ("accounts: {karolina: [a, b]}\n", "accounts.karolina is ['a', 'b']"),
+    ],
+)
+def test_a_line_of_accounts_without_an_account_is_refused_and_charges_nobody(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "hpcml.yaml"
+    file.write_text(text)
+
+    remedy = "write an account, which is one word, or take the line out"
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{file}: {says}: {remedy}')}$"):
+        read_preferences(file)
+
+
+def test_an_account_that_is_a_number_is_its_text(tmp_path: Path) -> None:
+    file = tmp_path / "hpcml.yaml"
+    file.write_text("account: 4711\naccounts: {karolina: OPEN-1-2}\n")
+
+    known = read_preferences(file)
+
+    assert (known.account, known.account_for("karolina")) == ("4711", "OPEN-1-2")

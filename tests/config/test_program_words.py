@@ -229,7 +229,7 @@ def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
     (no_seed,) = swept("python m.py").remarks([0, 1], [], project=Path())
     assert "write --seed {seed}" in no_seed
     assert swept("python m.py --lr 1").remarks([0], [], project=Path()) == [
-        "-m, and there is one run: a list with commas is a sweep, as in --lr 0.1,0.5"
+        "-m, and there is one run: a list with commas or a range is a sweep: --lr 0.1,0.5 --seed 0..4"
     ]
     (_, expanded) = swept("python m.py --n 1 2 3").remarks([0], [], project=Path())
     assert "write --n FIRST..LAST" in expanded

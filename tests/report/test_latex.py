@@ -231,6 +231,16 @@ def test_notes_that_no_page_holds_beside_the_table_are_text_behind_it() -> None:
     assert long.index(r"\end{table}") < long.index("note 0") < long.index("note 59")
 
 
+def test_a_word_of_a_note_that_is_as_long_as_a_line_may_be_broken_at_its_joints() -> None:
+    name = "_".join(["very_long"] * 12)
+    section = Section(heading="x", parts=[table(3, 3), Remarks(lines=[f"worse: {name} and short_one"])])
+
+    text = as_latex(replace(report_of(), sections=[section]))
+
+    assert r"very\_\allowbreak{}long" in text
+    assert r"and short\_one\par" in text
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
 def test_a_report_is_typeset_without_a_word_beyond_the_paper(tmp_path: Path) -> None:
     running = " ".join(["one more word of a long answer, with /a/path/that/has/no/blank/in/it"] * 6)

@@ -177,7 +177,7 @@ def _float(section: Section, caption: str, at: int, closing: Sequence[str]) -> I
     yield from (
         ["{\\footnotesize\\raggedright\\noindent"] if height > _PAGE else []
     )  # running text, which pages may break
-    yield from (rf"{escaped(note)}\par" for note in notes)
+    yield from (rf"{_running(note)}\par" for note in notes)
     yield from ["}"] if height > _PAGE else [r"\end{minipage}", r"\end{table}"]
 
 
@@ -289,5 +289,13 @@ def _stacked(title: str, longest: int) -> str:
 
 def _broken(text: str) -> str:
     """Return *text* as a paragraph of LaTeX, which may go on in a new line behind what joins the words of a name."""
-    broken = _JOINT.sub(r"\g<0>\\allowbreak{}", escaped(text))
-    return rf"{{\raggedright {broken}\par}}" if text else ""
+    return rf"{{\raggedright {_jointed(text)}\par}}" if text else ""
+
+
+def _running(text: str) -> str:
+    """Return a line of text as LaTeX, which may break words that are as long as a line of print."""
+    return " ".join(_jointed(word) if len(word) > _RUNNING else escaped(word) for word in text.split(" "))
+
+
+def _jointed(text: str) -> str:
+    return _JOINT.sub(r"\g<0>\\allowbreak{}", escaped(text))
