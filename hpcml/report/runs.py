@@ -137,10 +137,11 @@ _DISPENSABLE = (
     _EXPERIMENT,
     _NAME,
     _SEED,
-    _CAUSE,
     _SETTINGS,
+    _CAUSE,  # alone says of a run that completed that it diverged
     _METRIC,
 )  # left out where there is no room, in this order
+_TELLING_NOTHING = (_EXPERIMENT, _NAME, _PRECISION)  # where they are the same in all runs: left out after the times
 _STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
 
 
@@ -251,7 +252,8 @@ def _lay_out(
     def spare() -> int:
         return available - sum(widths.values()) - (len(widths) - 1)
 
-    for column in _DISPENSABLE:
+    alike = [column for column in _TELLING_NOTHING if len({row[column] for row in rows}) == 1]
+    for column in (*_DISPENSABLE[:2], *alike, *_DISPENSABLE[2:]):
         if spare() < 0:
             widths.pop(column, None)
     for _ in range(spare()):

@@ -389,3 +389,19 @@ def test_times_are_shown_in_one_form() -> None:
     text = details(run(submitted_at="2026-11-21T09:00:00+01:00"), is_all=False)
 
     assert re.search(r"submitted +2026-11-21 08:00:00\+00:00\n +started +2026-11-21 \d\d:\d\d:\d\d\+00:00\n", text)
+
+
+def test_a_narrow_table_leaves_out_what_is_the_same_in_all_runs_and_keeps_what_is_wrong_with_one() -> None:
+    lost = {"loss": replace(summary("loss", 0.5), last=None, n_nonfinite=3)}
+    apart = {"20261121-080000-aaaaaa": "lr=0.1,model=cnn", "20261121-080000-bbbbbb": "lr=0.5,model=cnn"}
+    runs = [run(uid=uid, metrics={}) for uid in apart]
+    runs[1] = run(uid=runs[1].uid, metrics=lost)
+    console = Console(file=io.StringIO(), width=60, force_terminal=False)
+    console.print(runs_table(runs, console=console, now=NOW, apart=apart))
+    assert isinstance(console.file, io.StringIO)
+
+    heading, _, line = console.file.getvalue().splitlines()
+
+    assert heading.split() == ["run", "settings", "seed", "state", "cause", "loss"]
+    assert line.split()[:5] == ["bbbbbb", "lr=0.5,model=cnn", "3", "COMPLETED", "diverged"]
+    assert "diverged" in table(*runs, width=40)[2]
