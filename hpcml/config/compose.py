@@ -48,7 +48,7 @@ from hpcml.config.sweep.points import (
     typed,
 )
 from hpcml.config.sweep.size import MOST_RUNS, check_count
-from hpcml.config.unreadable import why_unreadable
+from hpcml.config.unreadable import why_no_options, why_unreadable
 from hpcml.errors import ConfigError
 from hpcml.model.placeholders import OF_THE_RUN
 from hpcml.model.precision import RECIPES_OWN, PrecisionName
@@ -117,6 +117,7 @@ def compose_from_cli(
         with _complaints_in_one_line(lambda: _own_folders(words, shipped=shipped, project=project)):
             words = readable(words)
             _check_overrides(words, filled_in=program.sweeps if program is not None else ())
+            _check_files(words, project_conf(project, shipped))
             if any(flag in _PRINTS or flag.startswith("--cfg=") for flag in words.flags):
                 words = _as_decided(words, program, scratch)
             with sharing_schemas():
@@ -257,6 +258,15 @@ def _check_overrides(words: Words, *, filled_in: Collection[str]) -> None:
             sweeps[key] = word
         if key == "name":
             _check_name(word, filled_in)
+
+
+def _check_files(words: Words, conf: Path | None) -> None:
+    """Raise `ConfigError` where what stands in *conf* for a chosen option, if anything, is no file of options."""
+    for word in words.overrides:
+        found = re.fullmatch(r"\+{0,2}([\w/]+)=([\w.-]+)", word)
+        why = why_no_options(conf / found[1] / f"{found[2]}.yaml") if conf and found else None
+        if why is not None:
+            raise ConfigError(f"{word}: {why}")
 
 
 def _check_name(word: str, filled_in: Collection[str]) -> None:

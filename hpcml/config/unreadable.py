@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import yaml
 
 from hpcml.config.command_line import in_one_line
+
+_MOST_BYTES = 1 << 20  # of which Hydra takes a minute
 
 
 def why_unreadable(path: object, error: Exception) -> str:
@@ -22,3 +26,14 @@ def why_unreadable(path: object, error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"{path}: {error}: save it in UTF-8"
     return f"{path}: {in_one_line(str(error))}"
+
+
+def why_no_options(path: Path) -> str | None:
+    """Return why what is at *path* is no file of options; None where it may be one, or nothing is there."""
+    if path.is_dir():
+        return f"{path} is a folder: an option is a file of that name"
+    if path.is_symlink() and not path.exists():
+        return f"{path} is a link to {path.readlink()}, and nothing is there: mend the link, or choose another option"
+    if path.is_file() and path.stat().st_size > _MOST_BYTES:
+        return f"{path} has {path.stat().st_size >> 20} MiB, and a file of options some lines: choose another option"
+    return None

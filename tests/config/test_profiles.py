@@ -409,3 +409,18 @@ def test_an_account_that_is_a_number_is_its_text(tmp_path: Path) -> None:
     known = read_preferences(file)
 
     assert (known.account, known.account_for("karolina")) == ("4711", "OPEN-1-2")
+
+
+def test_what_stands_where_an_option_is_looked_for_and_is_no_file_of_options_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "cluster"
+    (folder / "folder.yaml").mkdir(parents=True)
+    (folder / "link.yaml").symlink_to("gone.yaml")
+    (folder / "data.yaml").write_text("".join(f"key{at}: 0\n" for at in range(120_000)))
+
+    for name, says in {
+        "folder": "is a folder: an option is a file of that name",
+        "link": "is a link to gone.yaml, and nothing is there: mend the link, or choose another option",
+        "data": "has 1 MiB, and a file of options some lines: choose another option",
+    }.items():
+        with pytest.raises(ConfigError, match=f"^{re.escape(f'cluster={name}: {folder / name}.yaml {says}')}$"):
+            compose_from_cli([f"+cluster={name}"], project=tmp_path)
