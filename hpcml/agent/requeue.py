@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PATIENCE_S = 300.0  # the scheduler's program has time limits of its own, and asks again before it gives up
-_TICKET = ("scheduler", "job_id", "array_index", "job_name", "job_cluster")
+_TICKET = ("scheduler", "job_id", "array_index", "job_name")
 _LEFT = "left at a checkpoint"
 
 
@@ -137,4 +137,5 @@ def _ticket(stdout: str) -> dict[str, Any] | None:
         return None
     if not isinstance(said, dict) or said.get("job_id") is None:
         return None
-    return {name: said.get(name) for name in _TICKET}
+    where = {} if said.get("job_cluster") is None else {"job_cluster": said["job_cluster"]}
+    return {**{name: said.get(name) for name in _TICKET}, **where}

@@ -31,9 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     if ticket is not None:
-        said = {
-            name: asdict(ticket)[name] for name in ("scheduler", "job_id", "array_index", "job_name", "job_cluster")
-        }
+        said = {name: asdict(ticket)[name] for name in ("scheduler", "job_id", "array_index", "job_name")}
+        said |= {} if ticket.job_cluster is None else {"job_cluster": ticket.job_cluster}
         sys.stdout.write(f"{json.dumps(said)}\n")
     return 0
 

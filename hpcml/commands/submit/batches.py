@@ -211,8 +211,8 @@ def tell_submitted(run_dir: RunDir, intent: Intent, ticket: Ticket, pack: str | 
         job_id=ticket.job_id,
         array_index=ticket.array_index,
         job_name=ticket.job_name,
-        job_cluster=ticket.job_cluster,
         pack=pack,
+        **({} if ticket.job_cluster is None else {"job_cluster": ticket.job_cluster}),
         **({} if ticket.queue is None else {"queue": ticket.queue.as_details()}),
     )
     if journal is None:
