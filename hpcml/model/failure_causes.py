@@ -100,6 +100,13 @@ _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
 _FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # control sequences (CSI) of ECMA-48
 # Those that move the cursor up, down, to a column or to a place of the screen, by which what was printed is drawn over.
 TO_ANOTHER_LINE = re.compile(r"\x1b\[[0-9;]*[ABEFGHdf]")
+# What argparse and click say of one value where a list of them, or a range, was typed
+_A_LIST = re.compile(
+    r"^(?:[^\n:]{1,200}: error: argument (?P<flag>-[\w/, -]{1,80}): invalid \w{1,40} value: "
+    r"|Error: Invalid value for '(?P<option>-[^'\n]{1,80})': )"
+    r"'(?P<typed>[\w.+-]{1,80}(?:,|\.\.)[\w.+,-]{1,200})'[^\n]{0,200}\s*\Z",
+    re.MULTILINE,
+)
 _UID = re.compile(r"\b\d{8}-\d{6}-[a-z0-9]{8}\b")
 _NUMBER = re.compile(
     r"(?<!status )(?<!line )(?<!rror )(?<!rrno )(?<!code )(?<!signal )(?<![A-Za-z0-9.])"
@@ -205,7 +212,8 @@ def classify(
 def ended_because(log_tail: str) -> str | None:
     """Return the reason that hpcml_client printed when it ended a program, or that of an end which has a known remedy.
 
-    Those are a module that Python did not find, and input that nobody typed. None where nothing of it is said.
+    Those are a module that Python did not find, a list that was meant as a sweep, and input that nobody typed. None
+    where nothing of it is said.
 
     >>> ended_because("hpcml_client: ended, because out of memory")
     'out of memory'
@@ -218,6 +226,12 @@ def ended_because(log_tail: str) -> str | None:
         return (
             f"this Python does not find {found[1]}: activate the environment that has it before hpcml run (if it is a "
             "module of yours: hpcml run -n says what is copied)"
+        )
+    if found := _A_LIST.search(log_tail):
+        flag = found["flag"] or found["option"]
+        return (
+            f"its {flag} takes one value and was given {found['typed']}: hpcml run -m, in front of the --, makes a run "
+            "of each value of a list or a range"
         )
     return _GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None
 

@@ -120,11 +120,35 @@ def test_without_words_the_way_of_ending_is_all_there_is(
     [
         (f"{TRACEBACK}ModuleNotFoundError: No module named 'torch.x'\n", "this Python does not find torch.x: activate"),
         (f"{TRACEBACK}EOFError: EOF when reading a line\n", "it asked for input, and nobody is there to type it"),
+        (
+            "usage: train.py [-h] [--lr LR]\ntrain.py: error: argument --lr: invalid float value: '0.1,0.5'\n",
+            "its --lr takes one value and was given 0.1,0.5: hpcml run -m, in front of the --,",
+        ),
+        ("t.py: error: argument -s/--seed: invalid int value: '0..4'\n", "its -s/--seed takes one value"),
+        (
+            "Usage: train.py\n\nError: Invalid value for '--lr': '0.1,0.5' is not a valid float.\n",
+            "its --lr takes one value and was given 0.1,0.5",
+        ),
     ],
 )
 def test_an_end_whose_remedy_is_known_says_it(tail: str, said: str) -> None:
     assert str(ended_because(tail)).startswith(said)
     assert ended_because(f"{tail}and it went on\n") is None
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "train.py: error: argument --lr: invalid float value: '0.1x'\n",
+        "train.py: error: argument --name: invalid choice: 'a,b' (choose from 'a', 'b')\n",
+        "train.py: error: unrecognized arguments: 0.1,0.5\n",
+        "Error: Invalid value for '--out': Path 'a,b' does not exist.\n",
+        f"x: error: argument --lr: invalid float value: '{'1,' * 100_000}",
+        "a: error: argument " * 20_000,
+    ],
+)
+def test_one_wrong_value_is_no_list_that_was_meant_as_a_sweep(tail: str) -> None:
+    assert ended_because(tail) is None
 
 
 TORCHRUN = """[rank1]: Traceback (most recent call last):
