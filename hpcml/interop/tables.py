@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from hpcml.codec import encode
 from hpcml.interop.exported import Export, WholeRun, clean, json_ready
+from hpcml.model.divergence import divergence_words
 from hpcml.model.records import MetricSummary, RunRecord, Usage, Work
 
 Kind = Literal["text", "integer", "real", "boolean", "json"]
@@ -77,7 +78,8 @@ def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
     columns = [
         Column(name=field.name, kind=_KIND_OF_TYPE.get(str(field.type).partition(" ")[0], "json")) for field in plain
     ]
-    columns += [Column(name="incomplete", kind="text"), Column(name="t_zero", kind="real")]
+    columns += [Column(name=name, kind="text") for name in ("incomplete", "diverged")]
+    columns += [Column(name="t_zero", kind="real")]
     params, facts = _keys(record.params for record in records), _keys(record.facts for record in records)
     metrics = _keys(record.metrics for record in records)
     columns += [Column(name=f"params.{key}", kind=_kind(r.params.get(key) for r in records)) for key in params]
@@ -88,7 +90,7 @@ def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
     def rows() -> Iterator[list[Any]]:
         for record in records:
             values: list[Any] = [encode(getattr(record, field.name)) for field in plain]
-            values += [record.incomplete, export.t_zero.get(record.uid)]
+            values += [record.incomplete, divergence_words(record), export.t_zero.get(record.uid)]
             values += [record.params.get(key) for key in params]
             values += [record.facts.get(key) for key in facts]
             values += [export.last_value(record, name) if name in record.metrics else None for name in metrics]

@@ -323,12 +323,19 @@ def run_columns(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]
     rows = []
     for run in runs:
         now = {**run.params, "tags": list(run.tags)}  # the tags that it has now
-        values: list[object] = [encode(getattr(run, key)) for key in (*plain, *more)]
+        values: list[object] = [*(encode(getattr(run, key)) for key in (*plain, *more)), divergence_words(run)]
         values += [_field(now.get(key)) for key in settings] + [_field(run.facts.get(key)) for key in facts]
         values += [key_metric(run, key)[1] for key in metrics]
         values += [_measured(run, space, name) for space, name in measured]
         rows.append(values)
-    headings = [*plain, *more, *settings, *(f"facts.{key}" for key in facts), *(f"metrics.{key}" for key in metrics)]
+    headings = [
+        *plain,
+        *more,
+        "diverged",
+        *settings,
+        *(f"facts.{key}" for key in facts),
+        *(f"metrics.{key}" for key in metrics),
+    ]
     return [*headings, *(f"{space}.{name}" for space, name in measured)], rows
 
 

@@ -119,7 +119,9 @@ def test_no_run_is_no_export(hpcml: Hpcml) -> None:
     done = hpcml("export", "--to", "csv", "-o", "out", "--experiment", "none")
 
     assert done.returncode == 2
-    assert said_in_one_line(done) == "hpcml: no run matches: nothing was exported"
+    first, said = done.stderr.splitlines()
+    assert first.startswith("hpcml: warning: no run is of the experiment 'none'")
+    assert said == "hpcml: no run matches: nothing was exported"
     assert not (hpcml.cwd / "out").exists()
 
 

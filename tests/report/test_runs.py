@@ -368,6 +368,10 @@ def test_a_run_that_diverged_is_said_to_have_in_the_list_and_in_full() -> None:
     assert re.search(r"\n  diverged +train_loss nan or infinite at the last\n", details(lost, is_all=False))
     assert re.search(r"\n  diverged +loss nan or infinite at the last, as it was printed\n", details(printed))
     assert record_json(lost)["diverged"] == "train_loss nan or infinite at the last"
+    assert [row["diverged"] for row in csv.DictReader(io.StringIO(runs_csv([lost, run()])))] == [
+        "train_loss nan or infinite at the last",
+        "",
+    ]
 
 
 def test_a_run_whose_loss_came_back_or_may_or_that_is_no_loss_has_not_diverged() -> None:
