@@ -59,7 +59,7 @@ def _line(measured: str) -> re.Pattern[str]:
     """
     return re.compile(
         rf"(?P<before>(?:[A-Za-z][\w'-]{{0,30}} +){{0,8}}?"
-        rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{measured})(?:@\d+)?[\"']?(?:{_OF_WHAT})? *)"
+        rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{measured})(?:@\d+(?:\.\d+)?)?[\"']?(?:{_OF_WHAT})? *)"
         r"\[?[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
         re.IGNORECASE,
     )
@@ -142,6 +142,8 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
     plain = re.sub(r"(?<= )\d+\b", "", plain)
     value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
     heads = [one[: other.start()] for one in lines for other in re.finditer(rf"{words}\[?[-+]?\.?\d", one)]
+    if re.match(r"\d+ / \d", line[found.end("before") :]):  # so many out of so many
+        value = r"\d+ / \d+"
     if word := _telling_word(line[: found.start("before")], heads):
         words, plain = f"{word}.*{words}", f"{word} {plain}"
     else:

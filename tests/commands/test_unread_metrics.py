@@ -93,6 +93,9 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
 @pytest.mark.parametrize(
     ("printed", "name", "values"),
     [
+        ("Test set: loss: 0.03, Accuracy: 942/1000 (94%)\n", "accuracy", ["942/1000"]),
+        ("Accuracy: 942 / 1000 (94%)\nAccuracy: 950 / 1000 (95%)\n", "accuracy", ["942 / 1000", "950 / 1000"]),
+        ("mAP@0.5: 0.634\n", "map_0_5", ["0.634"]),
         (
             IGNITE,
             "validation_avg_loss",

@@ -33,6 +33,8 @@ _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) fin
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
 _SURELY_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d*|(?:,\d{3}){2,})")
+_COUNTED_ON = frozenset({"epoch", "batch", "step", "iter", "iteration"})  # 3/10 is no share of these
+_SHARE = re.compile(r"(\d{1,15})\s?/\s?(\d{1,15})")
 _AROUND_NUMBERS = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 
 
@@ -123,7 +125,8 @@ class StdoutScanner:
 
     def _picked(self, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
         try:
-            value = float(_plain(text, name))
+            plain = _plain(text, name)
+            value = float(plain) if name.lower() in _COUNTED_ON else _number(plain)
             step = int(_plain(step_text)) if step_text else self.counts[name]
         except ValueError:
             return  # the words matched, the number did not: not ours to guess
@@ -181,6 +184,19 @@ def _plain(number: str, metric: str | None = None) -> str:
     ):
         return plain
     return plain.replace(",", "")
+
+
+def _number(plain: str) -> float:
+    """Return the number that *plain* is; of so many correct out of so many, their share. Raises `ValueError` for none.
+
+    >>> _number("0.5"), _number("9421/10000"), _number("3 / 4")
+    (0.5, 0.9421, 0.75)
+    """
+    if found := _SHARE.fullmatch(plain):
+        part, whole = int(found[1]), int(found[2])
+        if part <= whole and whole:
+            return part / whole
+    return float(plain)
 
 
 def _is_rate(metric: str) -> bool:
