@@ -119,7 +119,7 @@ def suggested_rule(printed: str) -> tuple[str, str] | None:
 def rule_of_table(printed: str) -> str | None:
     """Return a rule for the rows of the last table in *printed*: numbers below a line with the names of its columns.
 
-    At least one of these is the name of what is measured. None where there is no table.
+    The first of these is that of a step, or one is the name of what is measured. None where there is no table.
     """
     lines = [line for line in printed_lines(printed) if len(line) <= _LONGEST and not _RULED.fullmatch(line)]
     for header, row in reversed(list(pairwise(lines))):
@@ -127,7 +127,8 @@ def rule_of_table(printed: str) -> str | None:
         cells = _CELLS.findall(row)
         are_numbers = len(cells) == len(names) > 1 and all(_NUMBER.fullmatch(cell) for cell in cells)
         are_names = len(set(names)) == len(names) and all(re.fullmatch(r"[a-z_]\w*", name, re.ASCII) for name in names)
-        if are_numbers and are_names and any(re.search(_MEASURED, name) for name in names):
+        tells = names[0] in _STEPS or any(re.search(_MEASURED, name) for name in names)
+        if are_numbers and are_names and tells:
             groups = [rf"(?P<{name}>\S+)" for name in names]
             if names[0] in _STEPS:
                 groups[0] = r"(?P<step>\d+)\S*"

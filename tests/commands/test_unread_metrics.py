@@ -83,6 +83,12 @@ def test_a_rule_is_suggested_that_reads_the_rows_of_a_table(printed: str, tmp_pa
     ]
 
 
+def test_a_table_by_steps_is_one_of_metrics_whatever_they_are_called() -> None:
+    printed = "Step     Temp     E_pair\n   0     1.44     -6.77\n  10     1.30     -6.55\nLoop time 0.5\n"
+
+    assert rule_of_table(printed) == r'{pattern: "^[ |]*(?P<step>\d+)\S*[ |]+(?P<temp>\S+)[ |]+(?P<e_pair>\S+)[ |]*$"}'
+
+
 @pytest.mark.parametrize(
     "printed", ["total used free\n1 2 3\n", "epoch loss\n1 2 3\n", "loss loss\n1 2\n", "loss\n1\n", ""]
 )
