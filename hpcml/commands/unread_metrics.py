@@ -30,6 +30,8 @@ _MOMENT = re.compile(
     r"|[0-2]\d[-_.][0-5]\d[-_.][0-5]\d|1\d{9})(?!\d)"
 )
 _CELLS = re.compile(r"[^\s|]+")
+_WIDE_CELLS = re.compile(r"[^\s|]+(?: [^\s|]+)*")  # with names of several words, as spaCy's LOSS TEXTCAT
+_COLUMN = re.compile(r"[a-z_]\w*", re.ASCII)
 _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?|\d+/\d+|nan", re.IGNORECASE)
 _STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
@@ -123,17 +125,21 @@ def rule_of_table(printed: str) -> str | None:
     """
     lines = [line for line in printed_lines(printed) if len(line) <= _LONGEST and not _RULED.fullmatch(line)]
     for header, row in reversed(list(pairwise(lines))):
-        names = [re.sub(r"\W+", "_", cell).strip("_").lower() for cell in _CELLS.findall(header)]
         cells = _CELLS.findall(row)
-        are_numbers = len(cells) == len(names) > 1 and all(_NUMBER.fullmatch(cell) for cell in cells)
-        are_names = len(set(names)) == len(names) and all(re.fullmatch(r"[a-z_]\w*", name, re.ASCII) for name in names)
-        tells = names[0] in _STEPS or any(re.search(_MEASURED, name) for name in names)
-        if are_numbers and are_names and tells:
-            groups = [rf"(?P<{name}>\S+)" for name in names]
-            if names[0] in _STEPS:
-                groups[0] = r"(?P<step>\d+)\S*"
-            return f'{{pattern: "^[ |]*{"[ |]+".join(groups)}[ |]*$"}}'
+        if len(cells) < 2 or not all(map(_NUMBER.fullmatch, cells)):
+            continue
+        for heads in (_CELLS.findall(header), _WIDE_CELLS.findall(header)):
+            names = [_column(head) for head in heads]
+            step = "step" if "step" in names else names[0] if names and names[0] in _STEPS else None
+            are_names = len(set(names)) == len(names) == len(cells) and all(map(_COLUMN.fullmatch, names))
+            if are_names and (step or any(re.search(_MEASURED, name) for name in names)):
+                groups = [r"(?P<step>\d+)\S*" if name == step else rf"(?P<{name}>\S+)" for name in names]
+                return f'{{pattern: "^[ |]*{"[ |]+".join(groups)}[ |]*$"}}'
     return None
+
+
+def _column(head: str) -> str:
+    return "step" if head == "#" else re.sub(r"\W+", "_", head).strip("_").lower()
 
 
 def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, str]:

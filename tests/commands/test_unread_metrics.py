@@ -89,6 +89,16 @@ def test_a_table_by_steps_is_one_of_metrics_whatever_they_are_called() -> None:
     assert rule_of_table(printed) == r'{pattern: "^[ |]*(?P<step>\d+)\S*[ |]+(?P<temp>\S+)[ |]+(?P<e_pair>\S+)[ |]*$"}'
 
 
+def test_a_column_of_a_table_may_have_a_name_of_several_words() -> None:
+    printed = (
+        "E    #       LOSS TEXTCAT  SCORE \n---  ------  ------------  ------\n  0       0          0.25    0.88\n"
+    )
+
+    assert rule_of_table(printed) == (
+        r'{pattern: "^[ |]*(?P<e>\S+)[ |]+(?P<step>\d+)\S*[ |]+(?P<loss_textcat>\S+)[ |]+(?P<score>\S+)[ |]*$"}'
+    )
+
+
 @pytest.mark.parametrize(
     "printed", ["total used free\n1 2 3\n", "epoch loss\n1 2 3\n", "loss loss\n1 2\n", "loss\n1\n", ""]
 )
