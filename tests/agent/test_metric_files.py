@@ -424,11 +424,14 @@ def test_a_history_that_was_there_and_is_written_anew_is_read_anew(tmp_path: Pat
 def test_lists_of_lists_are_told_of_once(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     reader = JsonFile(tmp_path, path)
+    folds = [{"name": "a", "history": {"loss": [0.5, 0.25]}}]
     for accuracy in (0.5, 0.75):
-        path.write_text(json.dumps({"acc": accuracy, "test": {"confusion": [[3, 1], [0, 4]]}, "classes": ["a", "b"]}))
+        path.write_text(
+            json.dumps({"acc": accuracy, "args": {"lr": 0.1}, "test": {"confusion": [[3, 1], [0, 4]]}, "folds": folds})
+        )
         assert list(read_all(reader)) == ["acc"]
 
-    assert reader.problems == ["lists of lists were not read: test/confusion"]
+    assert reader.problems == ["lists inside of lists were not read: test/confusion, folds/history/loss"]
 
 
 @pytest.mark.parametrize("before", ["", '{"loss": 9}\n', '{"loss": 9}\n{"loss": 8}\n'])

@@ -52,6 +52,7 @@ _TIMES = ("_timestamp", "timestamp", "wall_time", "time")
 _FIRST_UNIX_S = 1e9  # 2001: a smaller "time" is a duration, and a metric
 _NOT_FINITE = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
 DEEPEST = 4  # levels of a nested row, which make names such as train/loss
+SETTINGS = frozenset({"args", "arguments", "config", "cfg", "hparams", "hyperparameters", "params", "settings"})
 _STEP_BITS = 63
 
 
@@ -127,7 +128,7 @@ def values_of(row: Mapping[str, object], *, number: int, steps: Sequence[str] = 
     """Yield the numbers of a *row* of a table; its step is what the row says under one of *steps*, else *number*.
 
     Keys that begin with ``_`` are the logger's own. An epoch is a value where there is a step beside it. Text, truth
-    values and lists are left out; nested mappings give names with a slash.
+    values, lists and mappings called as settings are left out; other nested mappings give names with a slash.
 
     >>> [(each.name, each.step) for each in values_of({"step": 5, "loss": 0.5, "train": {"acc": 1}}, number=0)]
     [('loss', 5), ('train/acc', 5)]
@@ -147,7 +148,7 @@ def _flat(row: Mapping[str, object], levels: int) -> Iterator[tuple[str, float]]
         if not isinstance(key, str) or key.startswith("_") or not key:
             continue
         if isinstance(value, Mapping):
-            if levels:
+            if levels and key.lower() not in SETTINGS:
                 yield from ((f"{key}/{name}", number) for name, number in _flat(value, levels - 1))
         elif (number := _number(value)) is not None:
             yield key, number

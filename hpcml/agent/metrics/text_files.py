@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcml.agent.metrics.reading import DEEPEST, Damaged, Growing, Lines, Reading, values_of
+from hpcml.agent.metrics.reading import DEEPEST, SETTINGS, Damaged, Growing, Lines, Reading, values_of
 from hpcml.runs.files import open_inside, parse_json
 
 _LONGEST_HEADER_BYTES = 64 << 10
@@ -200,7 +200,7 @@ class JsonFile:
         tables = list(_tables_in(whole, unread))
         if unread and not self._has_told:
             self._has_told = True
-            self.problems.append(f"lists of lists were not read: {', '.join(unread[:_MOST_TOLD])}")
+            self.problems.append(f"lists inside of lists were not read: {', '.join(unread[:_MOST_TOLD])}")
         for table in tables:
             yield from self._new(table)
         if not tables:
@@ -271,10 +271,13 @@ def _tables_in(whole: Mapping[str, object], unread: list[str], place: str = "") 
     for name, value in whole.items():
         if name.startswith("_") or not name:
             continue
+        if isinstance(value, dict) and name.lower() in SETTINGS:
+            continue
         if isinstance(value, dict) and place.count("/") < DEEPEST:
             yield from _tables_in(value, unread, f"{place}{name}/")
         elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
             yield _Table(rows=value, place=f"{place}{name}/")
+            unread += _lists_in(next(each for each in value if isinstance(each, dict)), f"{place}{name}/")
         elif isinstance(value, list) and any(isinstance(each, list) for each in value):
             unread.append(f"{place}{name}")
         elif isinstance(value, list) and any(isinstance(each, int | float) for each in value):
@@ -283,3 +286,12 @@ def _tables_in(whole: Mapping[str, object], unread: list[str], place: str = "") 
     if longest:
         rows = [{name: values[at] for name, values in columns.items() if at < len(values)} for at in range(longest)]
         yield _Table(rows=rows, place=place)
+
+
+def _lists_in(row: Mapping[str, object], place: str) -> Iterator[str]:
+    """Yield the names of lists of numbers in a *row*, which is one of several already."""
+    for name, value in row.items():
+        if isinstance(value, dict) and place.count("/") < DEEPEST:
+            yield from _lists_in(value, f"{place}{name}/")
+        elif isinstance(value, list) and any(isinstance(each, int | float) for each in value):
+            yield f"{place}{name}"
