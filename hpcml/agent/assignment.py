@@ -144,7 +144,7 @@ def job_of(turn: Turn, environ: Mapping[str, str]) -> dict[str, str | int | None
         name = environ.get("HPCML_JOB_NAME")
         return {"job_id": environ["HPCML_JOB_ID"], "array_index": int(index) if index else None, "job_name": name}
     name = environ.get("SLURM_JOB_NAME") or environ.get("PBS_JOBNAME")
-    sent_to = environ.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]  # of a job that was sent to another cluster
+    sent_to = environ.get("HPCML_JOB_CLUSTER")  # by our script, where it names clusters
     told = {"job_name": name, **({"job_cluster": sent_to} if sent_to else {})}
     array_id = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("PBS_ARRAY_ID")
     if array_id:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 
 from hpcml.model.state import State
 from hpcml.schedulers.batches import TOKEN
@@ -185,6 +186,16 @@ def is_ours(said: Attributes, name: str | None) -> bool:
     ]  # a subjob that started lacks the first
     marked = TOKEN.search(name)
     return not traces or any((marked[0] if marked else name) in trace for trace in traces)
+
+
+def was_submitted_as(said: Attributes, name: str) -> bool:
+    """Tell whether the job with these attributes was submitted under *name*, whatever it is called now.
+
+    >>> was_submitted_as({"Submit_arguments": "-N mine.1-r1 -J 0-1 job.sh"}, "mine.1")
+    False
+    """
+    words = said.get("Submit_arguments", "").split()
+    return name in {after for before, after in pairwise(words) if before == "-N"}
 
 
 def verdict(said: Attributes) -> Known | None:

@@ -10,6 +10,7 @@ import os
 import pwd
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from hpcml.model.state import State
@@ -25,6 +26,7 @@ from hpcml.schedulers.pbs.answers import (
     parse_list,
     parse_unknown,
     verdict,
+    was_submitted_as,
 )
 
 ASK_TIMEOUT_S = 60.0  # ten thousand subjobs took 0.5 s on an idle server
@@ -55,9 +57,29 @@ def find(name: str, *, qselect: str = "qselect", timeout_s: float = ASK_TIMEOUT_
 
 
 def find_all(name: str, *, qselect: str = "qselect", timeout_s: float = ASK_TIMEOUT_S) -> dict[JobId, str]:
-    """Return the full ids of all jobs called *name*, as `find` looks for them; raise as it does."""
+    """Return the full ids of all jobs submitted as *name*, as `find` looks for them; raise as it does.
+
+    Where none is called so, a hook of the site or somebody may have renamed it: then it is looked for among the latest
+    of this user's jobs by the words that qsub was called with, which PBS keeps.
+    """
+    if named := _select(["-N", name], qselect, timeout_s):
+        return named
+    user = _user()
+    ids = {} if user is None else _select(["-u", user], qselect, timeout_s)
+    latest = sorted(ids)[-_MOST_AT_ONCE:]
+    inquiry = Inquiry(timeout_s, qstat=str(Path(qselect).with_name("qstat")))
+    found: dict[JobId, str] = {}
+    for first in range(0, len(latest), IDS_PER_CALL):
+        described, unsaid = inquiry.describe(latest[first : first + IDS_PER_CALL], with_subjobs=False)
+        if unsaid:
+            raise NoAnswerError(next(iter(unsaid.values())))
+        found |= {job: ids[job] for job, said in described.items() if job in ids and was_submitted_as(said, name)}
+    return found
+
+
+def _select(words: Sequence[str], qselect: str, timeout_s: float) -> dict[JobId, str]:
     for history in (["-x"], []):
-        answer = call([qselect, *history, "-N", name], timeout_s=timeout_s)
+        answer = call([qselect, *history, *words], timeout_s=timeout_s)
         if _NO_HISTORY in answer.stderr and history:
             continue
         ids = {parsed: word for word in answer.stdout.split() if (parsed := parse_id(word))}
@@ -78,22 +100,25 @@ class Inquiry:
     """
 
     timeout_s: float = ASK_TIMEOUT_S
+    qstat: str = "qstat"
     calls: int = 0
     silence: str | None = None
     _has_history: bool = True
 
-    def describe(self, group: Sequence[JobId]) -> tuple[dict[JobId, dict[str, str]], dict[JobId, str]]:
+    def describe(
+        self, group: Sequence[JobId], *, with_subjobs: bool = True
+    ) -> tuple[dict[JobId, dict[str, str]], dict[JobId, str]]:
         """Return the attributes of the jobs of *group*, or of an array and its jobs, and why others have none.
 
         A job in neither is one that PBS does not know, or knows no longer. *group* is one array, or plain jobs,
         `IDS_PER_CALL` at most: `describe` of the module sees to that. Raises `SubmissionError` where qstat is not
         there.
         """
-        flags = ["-t"] if any(job.array for job in group) else []
+        flags = ["-t"] if with_subjobs and any(job.array for job in group) else []
         words = [job.asked for job in group]
         while True:
             # -x: without it, finished jobs vanish from the answer (man qstat)
-            answer = self.ask(["qstat", *(["-x"] if self._has_history else []), *flags, "-f", "-w", *words])
+            answer = self.ask([self.qstat, *(["-x"] if self._has_history else []), *flags, "-f", "-w", *words])
             if answer is None:
                 return {}, dict.fromkeys(group, self.silence or "")
             if self._has_history and _NO_HISTORY in answer.stderr:
@@ -183,11 +208,17 @@ def query(ids: Mapping[Ticket, JobId], *, timeout_s: float = ASK_TIMEOUT_S) -> A
     return Answers(known=known, unanswered=unanswered, calls=inquiry.calls)
 
 
+def _user() -> str | None:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return None
+
+
 def _list(inquiry: Inquiry) -> dict[JobId, Line]:
     """Return this user's jobs that wait or run; nothing where PBS does not tell, so that each is looked at closely."""
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
+    user = _user()
+    if user is None:
         return {}
     answer = inquiry.ask(["qstat", "-u", user])
     return {} if answer is None or answer.returncode != 0 else parse_list(answer.stdout)

@@ -57,7 +57,8 @@ def render(
     refuse_line_breaks((titles.remark, *lines))
     start = body(request, command, requeue=requeue, time_limit=time_limit, launcher=_launcher(request))
     is_warned = request.warning_s is not None and "signal" not in refused
-    shell = [*([_DEAF] if is_warned else []), *_rendezvous(request), *start]
+    named = [] if clusters_in("\n".join(lines)) is None else ["export HPCML_JOB_CLUSTER=$SLURM_CLUSTER_NAME"]
+    shell = [*([_DEAF] if is_warned else []), *named, *_rendezvous(request), *start]
     return "\n".join(["#!/bin/bash", f"# {titles.remark}", *lines, "", *shell, ""])
 
 

@@ -74,6 +74,7 @@ _SETTINGS = {  # sbatch prefers these variables to the directives of a script
     "SBATCH_RESERVATION": "reservation",
     "SBATCH_TIMELIMIT": "walltime_s",
 }
+_OUTER = ("SLURM_", "SBATCH_", "SUBMITIT_", "HPCML_JOB_CLUSTER")
 _KEPT = ("SLURM_CONF", "SBATCH_EXPORT", "SLURM_JWT")
 
 
@@ -85,7 +86,7 @@ def submission_environ(environ: Mapping[str, str], request: Request) -> dict[str
     registry is for a job that builds an image, and for no other.
     """
     inherited = environ if request.needs_login else without_login(environ)
-    kept = {name: value for name, value in inherited.items() if not name.startswith(("SLURM_", "SBATCH_", "SUBMITIT_"))}
+    kept = {name: value for name, value in inherited.items() if not name.startswith(_OUTER)}
     kept |= {name: environ[name] for name in _KEPT if name in environ}
     defaults = [name for name, field in _SETTINGS.items() if getattr(request, field) is None]
     return kept | {name: environ[name] for name in defaults if name in environ}

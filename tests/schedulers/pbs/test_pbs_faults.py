@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,24 @@ def test_a_qsub_that_dies_or_fails_after_it_has_queued_the_job_is_no_refusal(
 
     assert ticket.job_id == "1.pbs01"
     assert pbs.calls()["qsub"] == 1
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["job", "array"])
+def test_a_job_whose_answer_was_lost_and_that_a_hook_has_renamed_is_found_by_what_qsub_was_called_with(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    pbs.set(closed=True)
+    for name in ("before", "urgent"):  # others of the user
+        subprocess.run([pbs.bin / "qsub", "-N", name, "--", "/bin/true"], check=True, stdout=subprocess.PIPE)
+    a_wrapper(pbs, monkeypatch, 'qalter -N urgent $(real "$@"); kill -9 $$')
+    batch = batch_of([write_job(submitter, folder, ["true"], index=index) for index in range(count)])
+
+    tickets = submitter.submit(batch)
+
+    assert {ticket.job_id for ticket in tickets} == {"3.pbs01" if count == 1 else "3[].pbs01"}
+    assert submitter.find(batch) == tickets
+    assert pbs.calls()["qsub"] == 3
+    assert {known.state for known in submitter.query(tickets).known.values()} == {State.PENDING}
 
 
 def test_what_a_wrapper_submits_twice_is_one_job_and_the_other_is_deleted(

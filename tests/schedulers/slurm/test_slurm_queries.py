@@ -247,3 +247,15 @@ def test_a_job_that_was_sent_to_a_named_cluster_is_asked_for_and_cancelled_there
     assert "#SBATCH --clusters=hpcml\n" in (run_dir / "job.sh").read_text()
     assert {known.state for known in answers.known.values()} == {State.PENDING}
     assert {item.state for item in slurm.call(as_user.wait_until_final, [ticket, own])} == {State.CANCELLED}
+
+
+@pytest.mark.parametrize(("variables", "named"), [({}, []), ({"SLURM_CLUSTERS": "hpcml"}, ["hpcml"])])
+def test_the_agent_says_the_cluster_of_a_job_whose_script_names_one_and_of_no_other(
+    slurm: Account, folder: Path, variables: dict[str, str], named: list[str]
+) -> None:
+    ((ticket, run_dir),) = slurm.call_in(variables, as_user.submit, folder, ["true"])
+    slurm.call(as_user.wait_until_final, [ticket])
+
+    (journal,) = (run_dir / "journal").glob("*-agent.jsonl")
+    details = [json.loads(line).get("d", {}) for line in journal.read_text().splitlines()]
+    assert [said["job_cluster"] for said in details if "job_cluster" in said] == named

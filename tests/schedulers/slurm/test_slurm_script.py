@@ -170,6 +170,7 @@ def test_the_cluster_that_a_directive_names_outvotes_that_of_the_shell_and_is_re
 
     assert script.index("#SBATCH --clusters=serial") < script.index(f"#SBATCH {option}")  # sbatch takes the last
     assert clusters_in(script) == "cm4"
+    assert "export HPCML_JOB_CLUSTER=$SLURM_CLUSTER_NAME" in script.splitlines()  # for who submits it by hand
 
 
 @pytest.mark.parametrize("option", ["--cluster-constraint=big", "--mem=1G", "--mail-user=-M"])
@@ -177,6 +178,7 @@ def test_other_options_are_not_taken_for_it(option: str) -> None:
     script = render(request(extra_directives=(option,)), titles=TITLES, folder=Path("/s"), command=["true"])
 
     assert clusters_in(script) is None
+    assert "HPCML_JOB_CLUSTER" not in script
 
 
 def test_percent_signs_of_a_folder_are_no_patterns_to_slurm() -> None:
