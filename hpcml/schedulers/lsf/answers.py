@@ -14,11 +14,12 @@ from typing import Any
 
 from hpcml.codec import Json
 from hpcml.model.state import State
+from hpcml.schedulers.batches import TOKEN
 from hpcml.schedulers.contract import JobUsage, Known
 
 FIELDS = (
-    "jobid jobindex stat job_name exit_code exit_reason pend_reason suspend_reason cpu_used run_time max_mem "
-    "runtimelimit"
+    "jobid jobindex stat job_name output_file exit_code exit_reason pend_reason suspend_reason cpu_used run_time "
+    "max_mem runtimelimit"
 )
 JobKey = tuple[str, int | None]  # the number, and the element of an array
 
@@ -116,9 +117,26 @@ def refusals_of_kill(text: str) -> list[str]:
 
 
 def is_ours(said: Mapping[str, str], name: str | None) -> bool:
-    """Tell whether the job of our job's id is the one submitted as *name*; an element's name ends in its index."""
+    """Tell whether the job of our job's id is the one submitted as *name*; an element's name ends in its index.
+
+    Anybody may change the name of a job that waits (man bmod); the folder of its log is called as our names end.
+    """
     listed = said.get("JOB_NAME", "")
-    return name is None or not listed or re.sub(r"\[[^\]]*\](?:%\d+)?$", "", listed) == name
+    if name is None or not listed or re.sub(r"\[[^\]]*\](?:%\d+)?$", "", listed) == name:
+        return True
+    marked = TOKEN.search(name)
+    return marked is not None and marked[0] in said.get("OUTPUT_FILE", "")
+
+
+def was_submitted_as(said: Mapping[str, str], name: str) -> bool:
+    """Tell whether a job that may be called otherwise now logs where that submitted as *name* does.
+
+    A retry logs where the run's first job did, so of one this is never told.
+
+    >>> was_submitted_as({"OUTPUT_FILE": "/s/runs/x/20261121-083015-222abcde/job.log"}, "x.20261121-083015-222abcde")
+    True
+    """
+    return name.rpartition(".")[2] in said.get("OUTPUT_FILE", "").split("/")
 
 
 def verdict(said: Mapping[str, str]) -> Known | None:

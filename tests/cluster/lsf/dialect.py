@@ -127,6 +127,10 @@ class Dialect:
             shown = [job for job in self.engine.jobs if job.name == flags["-J"][-1]]
             if not shown:
                 return said(err=f"Job <{flags['-J'][-1]}> is not found\n", rc=255)
+        elif not ids:
+            shown = [job for job in self.engine.jobs if str(job.number) not in faults.forgotten]
+            if not shown:
+                return said(err="No job found\n", rc=255)
         for one in ids:
             found = [job for job in self._meant(one) if str(job.number) not in faults.forgotten]
             shown += found
@@ -171,7 +175,10 @@ class Dialect:
     def bmod(self, argv: list[str], _question: dict[str, Any], _faults: Faults) -> dict[str, Any]:
         flags, ids = _options(argv)
         for job in self._meant(ids[0]):
-            job.limit_s = _minutes(flags["-W"][-1]) * 60.0
+            if "-W" in flags:
+                job.limit_s = _minutes(flags["-W"][-1]) * 60.0
+            if "-J" in flags:
+                job.name = flags["-J"][-1]
         return said(f"Parameters of job <{ids[0]}> are being changed\n")
 
     def brequeue(self, argv: list[str], _question: dict[str, Any], _faults: Faults) -> dict[str, Any]:
@@ -265,6 +272,7 @@ def _value(job: Job, field: str, faults: Faults) -> str:
         "jobindex": str(job.index or 0),
         "stat": faults.states.get(job_id, _stat(job)),
         "job_name": _name(job),
+        "output_file": job.output,
         "exit_code": _code(job) if job.state == "ended" else "",
         "exit_reason": _reason(job).rstrip(".") if job.state == "ended" else "",
         "pend_reason": pending if job.state == "waiting" else "",
