@@ -121,3 +121,19 @@ def test_missing_looks_for_the_late_job_first(hpcml: Hpcml, wrapped: Hpcml, pbs:
 
     assert json.loads(done.stdout or "[]") == []
     assert pbs.calls()["qsub"] == 1
+
+
+def test_a_run_that_is_cancelled_before_its_late_job_comes_never_begins(
+    hpcml: Hpcml, wrapped: Hpcml, pbs: PbsDouble, tmp_path: Path
+) -> None:
+    (run,) = take(wrapped, program("pass"))
+
+    cancelled = hpcml("cancel", run["uid"], "-y")
+    submit_late(pbs, tmp_path)
+    minutes_pass(hpcml)
+    hpcml("status")
+    (ended,) = until(hpcml, lambda runs: {one["state"] for one in runs} == {"CANCELLED"})
+
+    assert cancelled.stdout == f"{run['uid']}  cancelling\n"
+    chunks = [read_journal(path) for path in RunDir(Path(ended["path"])).journal_files()]
+    assert not list(events(chunks, "workload_started"))
