@@ -322,4 +322,7 @@ def _may_be_written(status: os.stat_result) -> bool:
 
 
 def _refusal(home: Path, why: str) -> str:
-    return f"HPCML_HOME={home} {why}: choose one of your own, as {home}/{user_name(os.geteuid())}; {_SHARE}"
+    user = user_name(os.geteuid())
+    places = ((home, home / user), (home.parent, home.with_name(f"{home.name}-{user}")))
+    example = next((f", as {place}" for above, place in places if os.access(above, os.W_OK | os.X_OK)), "")
+    return f"HPCML_HOME={home} {why}: choose one of your own{example}; {_SHARE}"

@@ -237,3 +237,20 @@ def test_a_draft_follows_no_link_that_waits_for_it(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="link"):
         private.write_file(tmp_path / "link", "x")
     assert not (tmp_path / "target").exists()
+
+
+def test_a_home_of_ones_own_is_named_where_one_may_be_made(project: Path) -> None:
+    home = project / "home"
+    ADA.does(home.mkdir, 0o700)
+
+    beside = EVE.does(private.why_shared, home) or ""
+    home.chmod(0o777)
+    inside = EVE.does(private.why_shared, home) or ""
+    home.chmod(0o700)
+    project.chmod(0o755)
+    nowhere = EVE.does(private.why_shared, home) or ""
+
+    eve = private.user_name(EVE.uid)
+    assert f"choose one of your own, as {home}-{eve}; results" in beside
+    assert f"choose one of your own, as {home}/{eve}; results" in inside
+    assert "choose one of your own; results" in nowhere
