@@ -290,9 +290,12 @@ def _attempt_of(path: Path) -> tuple[int, str]:
 
 
 def _tail(run_dir: RunDir, path: Path, size: int) -> str:
+    """Return the last *size* bytes of *path*, of which the first line is a whole one, unless it has no other."""
     try:
         with open_inside(run_dir.path, path) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-            return file.read(size).decode("utf-8", "replace")
+            begin = file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            data = file.read(size)
+            rest = re.split(rb"[\r\n]", data, maxsplit=1)[-1] if begin else data
+            return (rest or data).decode("utf-8", "replace")
     except OSError:  # removed, or no file of this run: it says nothing of its end
         return ""

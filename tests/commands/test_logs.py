@@ -10,6 +10,7 @@ import pytest
 
 from hpcml.commands import logs
 from hpcml.commands.logs import LogRequest, find_log, follow, no_log, read
+from hpcml.commands.unread_metrics import suggested_rule
 from hpcml.runs.layout import RunDir
 from tests.commands.journals import tell
 
@@ -141,3 +142,23 @@ def test_a_run_whose_agent_may_be_dead_is_asked_about(run_dir: RunDir, monkeypat
     tell(run_dir, "0-collect", ("ended_by_scheduler", {"state": "NODE_FAIL"}))
 
     assert reading.ends() == b"begun\n"
+
+
+@pytest.mark.parametrize("cut_bytes", range(1, 12))
+def test_what_is_looked_at_of_a_long_output_begins_with_a_whole_line(run_dir: RunDir, cut_bytes: int) -> None:
+    lines = [f"step {number} loss {1 / number:.6f}" for number in range(1000, 3000)]
+    run_dir.stdout(0, 0).write_text("\n".join(lines) + "\n" + "x" * cut_bytes)
+
+    *printed, _ = logs.last_printed(run_dir).splitlines()
+
+    assert printed == lines[-len(printed) :]
+    assert suggested_rule("\n".join(printed)) == (
+        r'{pattern: "step\W+(?P<step>\d+(?:,\d\d\d)*).*?loss +(?P<value>\S+)", name: loss}',
+        "loss",
+    )
+
+
+def test_a_last_line_longer_than_what_is_looked_at_is_shown_from_where_it_is(run_dir: RunDir) -> None:
+    run_dir.stdout(0, 0).write_text("first\n" + "x" * 40_000 + "\n")
+
+    assert set(logs.last_printed(run_dir).strip()) == {"x"}
