@@ -23,13 +23,10 @@ if TYPE_CHECKING:
 @selecting
 @pass_places
 def read(places: Places, /, *, words: tuple[str, ...], is_forgotten: bool, **selection: object) -> int:
-    r"""Read metrics of ended runs, from what they printed and from files that they wrote.
+    """Read metrics of ended runs: hpcml read 222k7wz9 workload.metrics_from=history.csv.
 
-    In the words that `hpcml run` takes, of which nobody had thought before:
-
-    \b
-    hpcml read --experiment lr workload.metrics='[{pattern: "loss (?P<loss>\S+)"}]'
-    hpcml read 222k7wz9 workload.metrics_from=results/history.csv
+    From files that they wrote, and from what they printed by the rules of workload.metrics, in the words that hpcml run
+    takes: nothing need be run again for one that nobody had thought of. The end of hpcml run advises such words.
 
     A metric that a run has already stays as it is; when each value was printed is not known any more. The exit code is
     1 where nothing was read.
