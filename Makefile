@@ -11,6 +11,8 @@ INPUTS := pyproject.toml constraints.txt
 WHEELS ?= gpu-check-wheels
 GPU_CHECK := gpu-check
 GPU_CHECK_OPTIONS ?=
+# One more than there are cores: tests wait much of their time, for programs and for schedulers.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: demo test test-full lint docs clean gpu-check
 
@@ -19,7 +21,7 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/hpcml compare --by precision --experiment demo
 
 test: $(VENV)/.test lint
-	$(VENV)/bin/python -m pytest -n auto --dist loadgroup --durations=10 --reruns 1 --rerun-show-tracebacks
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --durations=10 --reruns 1 --rerun-show-tracebacks
 
 test-full: export HPCML_TESTS := full
 test-full: test
