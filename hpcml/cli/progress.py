@@ -332,7 +332,8 @@ def _unread(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> Iterat
                 told.setdefault(problem, []).append(glimpse.uid)
     for problem, uids in list(told.items())[:_MOST_PROBLEMS]:
         yield (
-            f"in {len(uids)} of {len(launched)} runs {problem}: hpcml logs {short_uid(uids[0])} shows what was printed"
+            f"in {len(uids)} of {len(launched)} runs {problem}: hpcml logs {short_uid(uids[0])} shows what was "
+            "printed, hpcml read takes another rule or file"
         )
 
 

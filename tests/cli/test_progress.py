@@ -61,7 +61,14 @@ def _names(argument: click.Argument) -> list[str]:
     return re.findall(r"\w+", argument.metavar or "") if "WORDS" not in (argument.metavar or "") else []
 
 
-MORE = {"note": ("words",), "tag": ("+x",), "export": ("--to", "csv", "-o", "out"), "rm": ("-n",), "top": ("--once",)}
+MORE = {
+    "note": ("words",),
+    "tag": ("+x",),
+    "export": ("--to", "csv", "-o", "out"),
+    "rm": ("-n",),
+    "top": ("--once",),
+    "read": ("--forget",),
+}
 
 
 def test_every_command_takes_the_newest_run_and_the_last_submission(hpcml: Hpcml) -> None:
