@@ -6,6 +6,7 @@ journal of their own. When each was printed nobody knows any more, and a fact sa
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections import Counter
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hpcml.agent.metrics.follow import MetricsFollower
@@ -27,9 +29,11 @@ from hpcml.errors import ConfigError, HpcmlError, require, why_not
 from hpcml.model.metric_sources import READ_AFTERWARDS, MetricRule, check_metric_files
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
+from hpcml.runs.atomic import appear
 from hpcml.runs.journal import READ
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
+from hpcml.runs.private import FOLDER
 from hpcml.runs.rest import wake
 from hpcml.runs.state import PRINTED, EventName, unread_words
 from hpcml.store.database import Database
@@ -40,6 +44,7 @@ from hpcml_client.journal import JournalWriter
 RULES, FILES = "workload.metrics", "workload.metrics_from"
 _OURS = f"*-{READ}*.jsonl"
 _WHAT = "metrics"
+_MOST_ALIKE = 1000  # journals of processes with one number: in containers all may have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,18 +151,20 @@ def _read_run(store: Database, record: RunRecord, run_dir: RunDir | None, source
     if sources.files:
         _add_files(by_attempt.setdefault(record.attempt, _Found()), record, run_dir, sources.files)
     values = Counter[str]()
-    for attempt, found in by_attempt.items():
-        if found.rows:
-            _write(record, run_dir, attempt, found, sources)
+    for found in by_attempt.values():
         values.update(name for _, row, _, _ in found.rows for name in row)
     if values:
+        _write(record, run_dir, by_attempt, sources)
         ingest_run(store, run_dir)
     problems = [problem for found in by_attempt.values() for problem in found.problems]
-    if known := sorted({name for found in by_attempt.values() for name in found.known}):
+    known = {name for found in by_attempt.values() for name in found.known}
+    if there := sorted(known & record.metrics.keys()):
         problems.append(
-            f"{', '.join(known)} is there already, and stays: give it another name in the rule, or take back with "
+            f"{', '.join(there)} is there already, and stays: give it another name in the rule, or take back with "
             "--forget what was read afterwards"
         )
+    if printed := sorted(known - record.metrics.keys()):
+        problems.append(f"{', '.join(printed)} is read from what it printed, and not from its files, too")
     return WasRead(uid=record.uid, values=values, problems=problems)
 
 
@@ -215,14 +222,41 @@ def _add_files(found: _Found, record: RunRecord, run_dir: RunDir, files: Sequenc
         ).read_left(record.t_start or 0.0)
 
 
-def _write(record: RunRecord, run_dir: RunDir, attempt: int, found: _Found, sources: Sources) -> None:
-    """Write a journal of what was *found*; what has no time has that of the run's end."""
+def _write(record: RunRecord, run_dir: RunDir, by_attempt: Mapping[int, _Found], sources: Sources) -> None:
+    """Write a journal of what was found of each attempt; they appear once all are whole, however this ends."""
     wake(run_dir)
+    try:
+        run_dir.journals.mkdir(mode=FOLDER, exist_ok=True)
+        with TemporaryDirectory(prefix=".read-", dir=run_dir.path) as drafts:
+            for attempt, found in by_attempt.items():
+                if found.rows:
+                    _write_draft(drafts, record, run_dir, attempt, found, sources)
+            for draft in sorted(Path(drafts).iterdir()):
+                _publish(draft, run_dir.journals)
+    except OSError as error:
+        raise HpcmlError(f"run {record.uid}: {why_not(error, run_dir.journals)}") from error
+
+
+def _publish(draft: Path, journals: Path) -> None:
+    """Give *draft* its name in *journals*, or the next that is free."""
+    for name in (draft.name, *(f"{draft.stem}-{n}{draft.suffix}" for n in range(1, _MOST_ALIKE))):
+        with suppress(FileExistsError):
+            appear(draft, journals / name)
+            return
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(journals / draft.name))
+
+
+def _write_draft(
+    folder: str, record: RunRecord, run_dir: RunDir, attempt: int, found: _Found, sources: Sources
+) -> None:
+    """Write a journal of what was *found* of an attempt; what has no time has that of the run's end."""
     ended_at = record.t_end or max(path.stat().st_mtime for path in (run_dir.path, *_outputs(run_dir, attempt)))
     untimed = {name for _, row, at, _ in found.rows if at is None or at > ended_at for name in row}
-    with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=attempt, writer=READ) as journal:
+    with JournalWriter.open(folder, run=record.uid, attempt=attempt, writer=READ) as journal:
         for step, row, at, is_counted in found.rows:
             journal.metrics(step, row, at=ended_at if at is None else min(at, ended_at), is_counted=is_counted)
+            if journal.dropped:
+                break
         if facts := {**found.facts, **{f"{READ_AFTERWARDS}{name}": True for name in sorted(untimed)}}:
             journal.event("facts", facts)
         patterns = [rule.pattern for rule in sources.rules]

@@ -103,6 +103,19 @@ def test_what_a_run_has_already_stays_until_it_is_taken_back(hpcml: Hpcml, ended
     assert curve(hpcml, ended[1], "loss")[0] == (1, 1.2)
 
 
+def test_of_a_name_that_was_printed_and_is_in_a_file_what_was_printed_is_read(hpcml: Hpcml, ended: list[str]) -> None:
+    done = hpcml("read", ended[0], RULE.replace("P<loss>", "P<acc>"), FILE)
+
+    assert done.stdout == "1 of 1 runs: 4 values of acc\n"
+    assert "acc is read from what it printed, and not from its files, too" in said_in_one_line(done)
+
+
+def test_the_examples_of_its_help_are_lines_of_a_shell(hpcml: Hpcml) -> None:
+    lines = [line.strip() for line in hpcml("read", "--help").stdout.splitlines()]
+
+    assert "hpcml read --experiment lr workload.metrics='[{pattern: \"loss (?P<loss>\\S+)\"}]'" in lines
+
+
 def test_what_cannot_be_read_is_said_once_for_all_runs_and_writes_nothing(hpcml: Hpcml, ended: list[str]) -> None:
     journals = hpcml.home / "runs" / "late" / ended[0] / "journal"
     before = sorted(journals.iterdir())

@@ -234,3 +234,22 @@ def test_without_room_for_another_file_questions_are_answered_and_what_is_kept_s
     assert "no room is left for the store" in kept.stderr
     shutil.rmtree(files)
     assert small("sync").returncode == 0
+
+
+def test_what_is_read_of_an_ended_run_is_there_whole_or_not_at_all(small: Hpcml) -> None:
+    printed = "for n in range(9000): print('step', n, 'loss', 1 / (n + 1))"
+    assert small("run", program(printed)).returncode == 0
+    rule = "workload.metrics=[{pattern: 'step (?P<step>\\d+) loss (?P<loss>\\S+)'}]"
+    uid = str(the_run(small)["uid"])
+    (run_dir,) = small.home.glob("runs/*/*/")
+    before = sorted(path.name for path in run_dir.rglob("*"))
+    fill_up(small)
+    with (run_dir / "fill").open("ab") as file:
+        file.truncate(file.tell() - (300 << 10))
+
+    failed = small("read", uid, rule)
+    make_room(small)
+
+    assert (failed.returncode, "is the disk full?" in failed.stderr) == (1, True), failed.stderr
+    assert sorted(path.name for path in run_dir.rglob("*")) == before
+    assert small("read", uid, rule).stdout == "1 of 1 runs: 9000 values of loss\n"
