@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.printed import StdoutScanner
 from hpcml.model.metric_sources import MetricRule
 
-RULE = MetricRule(pattern=r"step (?P<step>\d+) loss (?P<value>\S+)", name="loss")
+RULES = [
+    MetricRule(pattern=rf"step (?P<step>\d+).* {name} (?P<{name}>\S+)") for name in ("loss", "lr", "eta", "elapsed")
+]
+
+
+TABLES = {
+    "a loop": "step,loss\n" + "".join(f"{step},{1 / (step + 1)}\n" for _ in range(2) for step in range(8)),
+    "rewards of episodes": "episode,step,reward\n" + "".join(f"{n},{t},{t}\n" for n in range(3) for t in range(8)),
+    "folds": "fold,epoch,loss\n" + "".join(f"{n},{t},{1 / (t + 1)}\n" for n in range(3) for t in range(8)),
+}
 
 
 def training(*, first: int = 0, last: int = 8, of: float = 1.0, before: str = "") -> Iterator[str]:
@@ -57,6 +68,18 @@ def with_tests_between() -> Iterator[str]:
         yield from ("step 0 loss 0.13", "step 1 loss 0.12")
 
 
+def with_clocks_and_rates() -> Iterator[str]:
+    for epoch in range(3):
+        for step in range(8):
+            loss, rate = 1 / (8 * epoch + step + 1), 0.1 * (1 - step / 8)
+            yield f"step {step} loss {loss:.4f} lr {rate:.4f} eta {8 - step}.0 elapsed {step}.5"
+
+
+def with_sums() -> Iterator[str]:
+    for _ in range(3):
+        yield from (f"step {step} loss {0.5 * (step + 1):.4f}" for step in range(8))
+
+
 @pytest.mark.parametrize(
     ("printed", "mixed"),
     [
@@ -67,6 +90,8 @@ def with_tests_between() -> Iterator[str]:
         (folds, {}),
         (restarted, {}),
         (with_tests_between, {}),
+        (with_clocks_and_rates, {}),
+        (with_sums, {}),
     ],
 )
 def test_several_trainings_are_known_by_a_metric_that_is_back_where_it_began(
@@ -74,7 +99,27 @@ def test_several_trainings_are_known_by_a_metric_that_is_back_where_it_began(
 ) -> None:
     path = tmp_path / "stdout.log"
     path.write_text("\n".join(printed()) + "\n")
-    scanner = StdoutScanner(path=path, rules=[RULE])
+    scanner = StdoutScanner(path=path, rules=RULES)
     assert list(scanner.scan(to_the_end=True))
 
     assert scanner.trainings.mixed() == mixed
+
+
+@pytest.mark.parametrize("rows", TABLES)
+def test_a_table_that_counts_episodes_or_folds_is_none_of_several_trainings(tmp_path: Path, rows: str) -> None:
+    told: list[str] = []
+    (tmp_path / "metrics.csv").write_text(TABLES[rows])
+
+    class Journal:
+        def metrics(self, step: int, values: Mapping[str, float], *, at: float | None = None) -> None:
+            pass
+
+        def event(self, name: str, details: Mapping[str, Any] | None = None) -> None:
+            told.append(f"{name} {details}")
+
+        def close(self) -> None:
+            pass
+
+    MetricsFollower(root=tmp_path, wanted=["auto"], journal=Journal(), journals=tmp_path, attempt=0).read_left(0.0)
+
+    assert any(event.startswith("metrics_trouble ") for event in told) is (rows == "a loop")

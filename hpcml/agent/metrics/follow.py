@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reading
 from hpcml.agent.metrics.sources import Source, reader_of, sources_in
-from hpcml.agent.metrics.trainings import Trainings
+from hpcml.agent.metrics.trainings import Trainings, counted_beside
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
 from hpcml.runs.state import EventName
 
@@ -213,8 +213,7 @@ class MetricsFollower:
         if at is not None and not self._began_at <= at <= time.time():
             at = None
         self.journal.metrics(step, row, at=at)
-        epoch = row.get("epoch", math.nan)
-        counted = {"epoch": int(epoch)} if math.isfinite(epoch) else {}
+        counted = counted_beside(row)
         for name, value in row.items():
             self._trainings.setdefault(self._owners[name][1], Trainings()).take(name, step, value, counted)
 

@@ -5,6 +5,7 @@ Steps that begin anew are no sign alone: they do so where a loop counts the batc
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,8 @@ _FEWEST = 4  # values of a training: fewer say nothing of where it went
 _STRAIGHT = 0.6  # of the way that the values made, from the first to the last
 _BEYOND_NOISE = 4.0  # times what the values differ from one to the next
 _WAY_BACK = 0.5  # of the way from the first value to the last
-_COUNTED = re.compile(r"(?i)(?<![a-z])(epoch|fold|round|stage|phase|cycle|task|episode|split)\W{0,3}(\d{1,9})(?![\w.])")
+_WORDS = ("epoch", "fold", "round", "stage", "phase", "cycle", "task", "episode", "split")
+_COUNTED = re.compile(rf"(?i)(?<![a-z])({'|'.join(_WORDS)})\W{{0,3}}(\d{{1,9}})(?![\w.])")
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class Trainings:
     """Takes all values in their order, and knows of which names values of several trainings seem to be there."""
 
     _stretches: dict[str, _Stretch] = field(default_factory=dict)
-    _anew: Counter[str] = field(default_factory=Counter)
+    _anew: Counter[tuple[str, bool]] = field(default_factory=Counter)  # by name, and whether it had risen
     _went_on: set[str] = field(default_factory=set)  # whose steps began anew within a training
 
     def take(self, name: str, step: int, value: float, counted: Mapping[str, int]) -> None:
@@ -56,14 +58,26 @@ class Trainings:
             return
         if of is not None and step <= of.first_step:
             if _is_anew(of, value, counted):
-                self._anew[name] += 1
+                self._anew[name, of.value > of.first] += 1
             else:
                 self._went_on.add(name)
         self._stretches[name] = _Stretch(step, value, dict(counted), first_step=step, first=value)
 
     def mixed(self) -> dict[str, int]:
-        """Return how many trainings there seem to be of each name of which it is more than one."""
-        return {name: n + 1 for name, n in self._anew.items() if name not in self._went_on}
+        """Return how many trainings there seem to be of each name of which it is more than one.
+
+        Only what gets better in a training tells: a learning rate, a sum or a clock may begin anew with each epoch.
+        """
+        again = [(name, has_risen, n) for (name, has_risen), n in self._anew.items() if name not in self._went_on]
+        if not again:
+            return {}
+        from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate  # noqa: PLC0415 - few programs do so
+
+        return {
+            name: n + 1
+            for name, has_risen, n in again
+            if (goal := goal_by_name(name)) and has_risen is (goal.name == "max") and not is_duration_or_rate(name)
+        }
 
     def tell(self, journal: Taker, place: str) -> None:
         """Journal what is `mixed` of the metrics that were read from *place*."""
@@ -86,6 +100,15 @@ def counted_in(line: str) -> Iterator[tuple[str, int]]:
     {'fold': 2, 'epoch': 10}
     """
     return ((found[1].lower(), int(found[2])) for found in _COUNTED.finditer(line))
+
+
+def counted_beside(row: Mapping[str, float]) -> dict[str, int]:
+    """Return the same of a row of a table.
+
+    >>> counted_beside({"loss": 0.5, "Episode": 3.0})
+    {'episode': 3}
+    """
+    return {word: int(n) for name, n in row.items() if (word := name.lower()) in _WORDS and math.isfinite(n)}
 
 
 def _is_anew(of: _Stretch, value: float, counted: Mapping[str, int]) -> bool:
