@@ -54,6 +54,11 @@ OWN = {
     "a checkpoint that is read": "tf.train.NewCheckpointReader('/data/m')\n",
     "made a string": "import json\njson.dumps('/scratch/me/a')\n",
     "a database that is read": "import sqlite3\nc = sqlite3.connect('/data/a.db')\nc.execute('SELECT 1')\n",
+    "a database that is read where comments speak of others": (
+        "import sqlite3\n# create the model, update a copy of it, delete it\nc = sqlite3.connect('/data/a.db')\n"
+    ),
+    "data to train with": "m = Data(train_dir='/data/train')\nc = {'train_path': '/data/b'}\n",
+    "what a command evaluates": "os.system('eval --ckpt /data/m.pt --layout=/data/l --checkpoint /data/n')\n",
     "a database to be read": "c = duckdb.connect('/data/a.db', read_only=True)\nc.execute('CREATE TEMP TABLE t')\n",
     "a socket": "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('/tmp/agent.sock')\n# create it\n",
     "what a command reads": "os.system('cp a . && cd /scratch/me/repo && make')\nrun(['tar', 'xf', '/data/a'])\n",

@@ -26,7 +26,10 @@ _WRITES = re.compile(
 _DATABASES = frozenset({"sqlite3", "duckdb", "aiosqlite", "apsw"})  # what else has a `connect` may be a socket
 _OF_A_DATABASE = re.compile(r"\.(?:db|sqlite3?|duckdb)$")
 _CHANGES = re.compile(  # words of SQL, and of pandas
-    r"\b(?:insert|update|create|delete|replace|drop|alter)\s|executemany|executescript|to_sql|copy\s", re.IGNORECASE
+    r"\b(?:insert|replace)\s+(?:or\s+\w+\s+)?into\b|\bupdate\s+\S+\s+set\b|\bdelete\s+from\b|\bcopy\s+\S+\s+(?:from|to)\b|"
+    r"\b(?:create|drop|alter)\s+(?:\w+\s+){0,3}(?:table|index|view|trigger|schema|sequence)\b|"
+    r"executemany|executescript|to_sql",
+    re.IGNORECASE,
 )
 _RUNS = frozenset({"system", "popen", "run", "call", "check_call", "check_output", "Popen", "getoutput"})
 _RUNNERS = frozenset({"os", "subprocess", "sp"})
@@ -39,7 +42,7 @@ _INTO = frozenset({"copy", "copy2", "copyfile", "copytree", "move", "rename", "r
 _ONLY_READS = re.compile(r"CheckpointReader|CheckpointLoader")
 _READ_ONLY = frozenset({"r", "c"})  # of memmap
 _ARGUMENT_WRITES = re.compile(
-    r"^(?:out(?:put)?|log|logging|save|checkpoint|ckpt|results?|work|run|exp(?:eriment)?|default_root|train)_?(?:dir|path|file|folder)"
+    r"^(?:out(?:put)?|log|logging|save|checkpoint|ckpt|results?|work|run|exp(?:eriment)?|default_root)_?(?:dir|path|file|folder)"
     r"\w*$|^(?:dirpath|logdir|workdir|storage|storage_path|local_dir|out|output)$"
 )
 _READS = re.compile(r"load|read|restore|resume|from_|^get|exist|is_?file|is_?dir|glob|list|print|info|debug|warn|join")

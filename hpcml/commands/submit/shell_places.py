@@ -22,7 +22,8 @@ _SHELL_WRITES = (
     re.compile(rf"(?:^|[;&|(])\s*cd\s+{_WORD}"),
     re.compile(
         r"\s--?(?![\w-]*(?:init|load|restore|resume|pretrained|from))"  # what is read
-        rf"[\w-]*(?:out|save|log|ckpt|checkpoint|result)[\w-]*[= ]\s*{_WORD}",
+        r"(?:[\w-]*[_-])?(?:out|save|log(?!i[nst])|result|(?:ckpt|checkpoint)s?[_-]?(?:dir|folder|root))"  # no --layout
+        rf"[\w-]*[= ]\s*{_WORD}",
         re.IGNORECASE,
     ),
 )
