@@ -30,6 +30,9 @@ _SEED_NAMES = frozenset(
     {_SEED, "seed_everything", "random_state", *(f"{of}_{_SEED}" for of in ("random", "rng", "manual", "global"))}
 )
 _IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, or behind -s
+_DECLARED = re.compile(
+    rb"""["'](?:(-s)["']\s*,\s*["'])?--([\w-]+)["'](?:\s*,\s*["'](-s)["'])?"""
+)  # a flag, and -s for it
 _SOURCES = (".py", ".sh", ".R", ".r", ".jl", ".pl", ".lua", ".m")
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
@@ -125,7 +128,11 @@ class Program:
     def _seed_perhaps(self, project: Path) -> str | None:
         """Return which sweep has values such as 0 1 2 and no name that says what they are, of a program with seeds."""
         counted = [name for name, values in self.sweeps.items() if _IS_NO_NAME.fullmatch(name) and _are_counted(values)]
-        if not counted or not any(b"seed" in text.lower() for text in _sources(self.words, project, _SOURCES)):
+        if not counted or any(_is_seed(word.partition("=")[0].lstrip("-")) for word in self.words if word[:1] == "-"):
+            return None
+        texts = list(_sources(self.words, project, _SOURCES))
+        counted = [name for name in counted if any(_may_be_seed(name, text) for text in texts)]
+        if not counted:
             return None
         return max(counted, key=lambda name: len(self.sweeps[name]))
 
@@ -193,16 +200,28 @@ def _seed_name(reading: _Reading, words: Sequence[str], settings: Sequence[str])
     """
     if reading.seeds or names_in(words, (_SEED,)) or any(word.startswith("seed=") for word in settings):
         return _SEED
-    alike = [
-        name
-        for name, values in reading.sweeps.items()
-        if re.split(r"[./]", name.lower())[-1].replace("-", "_") in _SEED_NAMES and _are_seeds(values)
-    ]
+    alike = [name for name, values in reading.sweeps.items() if _is_seed(name) and _are_seeds(values)]
     return alike[0] if len(alike) == 1 else _SEED
 
 
 def _are_seeds(values: Iterable[str]) -> bool:
     return all(value.isascii() and value.isdecimal() for value in values)
+
+
+def _is_seed(name: str) -> bool:
+    return re.split(r"[./]", name.lower())[-1].replace("-", "_") in _SEED_NAMES
+
+
+def _may_be_seed(name: str, text: bytes) -> bool:
+    """Tell whether what stands behind no flag, or behind -s, may be the seed that *text* speaks of.
+
+    It is not where a flag of the program is, or where -s is short for another.
+    """
+    flags = {(found[2].decode(), bool(found[1] or found[3])) for found in _DECLARED.finditer(text)}
+    short = [flag for flag, is_short in flags if is_short]
+    if name == "s" and short:
+        return any(map(_is_seed, short))
+    return b"seed" in text.lower() and not any(_is_seed(flag) for flag, _ in flags)
 
 
 def _are_counted(values: Sequence[str]) -> bool:

@@ -305,6 +305,10 @@ def test_precisions_that_do_not_reach_the_program_are_remarked_on(
         ("seed = 0", "python p.py --layers 1..3", None),
         ("seed = int(sys.argv[1])", "python p.py --lr 0.1,0.5 --seed 0..4", None),
         ("seed = int(sys.argv[1])", "python p.py {seed} 0..4", None),
+        ("add('--seed', '-s', type=int)", "python p.py -s 1..3", "s"),
+        ("add('-s', '--stages'); add('--seed')", "python p.py -s 1..3", None),
+        ("add('layers'); add('--seed')", "python p.py 1..3", None),
+        ("seed = args['seed']", "python p.py --seed 7 -s 1..3", None),
     ],
 )
 def test_a_seed_without_a_name_is_asked_about(source: str, words: str, name: str | None, tmp_path: Path) -> None:
