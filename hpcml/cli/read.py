@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 @selecting
 @pass_places
 def read(places: Places, /, *, words: tuple[str, ...], is_forgotten: bool, **selection: object) -> int:
-    """Read metrics of ended runs: hpcml read 222k7wz9 workload.metrics_from=history.csv.
+    """Read metrics of ended runs, from what they printed and from files that they wrote.
 
-    From files that they wrote, and from what they printed by the rules of workload.metrics, in the words that hpcml run
-    takes: nothing need be run again for one that nobody had thought of. The end of hpcml run advises such words.
+    In the words that `hpcml run` takes, of which nobody had thought before:
+
+    \b
+    hpcml read --experiment lr workload.metrics='[{pattern: "loss (?P<loss>\\S+)"}]'
+    hpcml read 222k7wz9 workload.metrics_from=results/history.csv
 
     A metric that a run has already stays as it is; when each value was printed is not known any more. The exit code is
     1 where nothing was read.
-    """
+    """  # noqa: D301 - a real backspace, at which click wraps no lines
     from hpcml.commands import read as reading
     from hpcml.commands.selection import Selection
 
