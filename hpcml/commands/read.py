@@ -208,8 +208,10 @@ def _add_files(found: _Found, record: RunRecord, run_dir: RunDir, files: Sequenc
         found.problems.append(f"its {FILES} had {', '.join(files)}, which was read while it ran")
     elif staging is None or manifest.run.workload.command is None:
         found.problems.append("it had no working directory of its own, where files would be its own")
+    elif not (root := run_dir.work / staging.project).is_dir():
+        found.problems.append("of its working directory nothing is left")
     else:
-        root = run_dir.work / staging.project
+        before = len(found.rows), len(found.known), len(found.problems)
         picked: Collection[str] = set(record.metrics) | {name for _, row, _, _ in found.rows for name in row}
         MetricsFollower(
             root=root,
@@ -220,6 +222,8 @@ def _add_files(found: _Found, record: RunRecord, run_dir: RunDir, files: Sequenc
             start_at=os.path.relpath(manifest.plan.cwd, root),
             picked=lambda: picked,
         ).read_left(record.t_start or 0.0)
+        if before == (len(found.rows), len(found.known), len(found.problems)):
+            found.problems.append("no file of metrics is among what it wrote")
 
 
 def _write(record: RunRecord, run_dir: RunDir, by_attempt: Mapping[int, _Found], sources: Sources) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from typing import Any
 
@@ -130,6 +131,21 @@ def test_what_cannot_be_read_is_said_once_for_all_runs_and_writes_nothing(hpcml:
     assert "its workload.metrics_from had auto" in said_in_one_line(read_in_time)
     assert "the program wrote no such file" in said_in_one_line(missing)
     assert sorted(journals.iterdir()) == before
+
+
+def test_where_no_file_is_left_that_is_said_and_not_that_none_was_written(hpcml: Hpcml) -> None:
+    (hpcml.cwd / "bare.py").write_text("open('notes.txt', 'w').write('x')")
+    done = hpcml("run", "experiment=bare", "workload.metrics_from=[]", "--", sys.executable, "bare.py")
+    assert done.returncode == 0, done.stderr
+    (run,) = hpcml.runs()
+
+    none_found = hpcml("read", "@1", "workload.metrics_from=auto")
+    shutil.rmtree(f"{run['path']}/work")
+    all_gone = hpcml("read", "@1", "workload.metrics_from=history.csv")
+
+    assert (none_found.returncode, all_gone.returncode) == (1, 1)
+    assert "no file of metrics is among what it wrote" in said_in_one_line(none_found)
+    assert "of its working directory nothing is left" in said_in_one_line(all_gone)
 
 
 @pytest.mark.parametrize(
