@@ -180,10 +180,11 @@ def test_a_loss_that_was_printed_as_no_number_at_the_last_is_known_by_its_name(
 
 def test_so_many_correct_out_of_so_many_are_their_share(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    out.write_text("Accuracy: 9421/10000 (94%)\nAccuracy: 3 / 4\nAccuracy: 5/0\nAccuracy: 7/5\nbatch: 3/10\n")
+    out.write_text("Accuracy: 9421/10000 (94%)\nAccuracy: 3 / 4\nAccuracy: 5/0\nAccuracy: 7/5\nbatch: 3/10\nFold 2/5\n")
     rules = [
         MetricRule(pattern=r"Accuracy: (?P<value>\d+ ?/ ?\d+)", name="acc"),
         MetricRule(pattern=r"batch: (?P<value>\S+)", name="batch"),
+        MetricRule(pattern=r"Fold (?P<fold>\S+)"),
     ]
 
     found = list(StdoutScanner(path=out, rules=rules).scan())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.agent.metrics.follow import MetricsFollower
-from hpcml.agent.metrics.trainings import Trainings, counted_in
+from hpcml.agent.metrics.trainings import COUNTED_WORDS, Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_sources import PRINTED_LOSS, MetricRule
 from hpcml.runs.state import PRINTED, EventName
@@ -33,7 +33,7 @@ _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) fin
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
 _SURELY_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d*|(?:,\d{3}){2,})")
-_COUNTED_ON = frozenset({"epoch", "batch", "step", "iter", "iteration"})  # 3/10 is no share of these
+_COUNTED_ON = frozenset({*COUNTED_WORDS, "batch", "step", "iter", "iteration", "trial", "update"})  # 3/10: no share
 _SHARE = re.compile(r"(\d{1,15})\s?/\s?(\d{1,15})")
 _AROUND_NUMBERS = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 

@@ -23,8 +23,8 @@ _FEWEST = 4  # values of a training: fewer say nothing of where it went
 _STRAIGHT = 0.6  # of the way that the values made, from the first to the last
 _BEYOND_NOISE = 4.0  # times what the values differ from one to the next
 _WAY_BACK = 0.5  # of the way from the first value to the last
-_WORDS = ("epoch", "fold", "round", "stage", "phase", "cycle", "task", "episode", "split")
-_COUNTED = re.compile(rf"(?i)(?<![a-z])({'|'.join(_WORDS)})\W{{0,3}}(\d{{1,9}})(?![\w.])")
+COUNTED_WORDS = ("epoch", "fold", "round", "stage", "phase", "cycle", "task", "episode", "split")
+_COUNTED = re.compile(rf"(?i)(?<![a-z])({'|'.join(COUNTED_WORDS)})\W{{0,3}}(\d{{1,9}})(?![\w.])")
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ def counted_beside(row: Mapping[str, float]) -> dict[str, int]:
     >>> counted_beside({"loss": 0.5, "Episode": 3.0})
     {'episode': 3}
     """
-    return {word: int(n) for name, n in row.items() if (word := name.lower()) in _WORDS and math.isfinite(n)}
+    return {word: int(n) for name, n in row.items() if (word := name.lower()) in COUNTED_WORDS and math.isfinite(n)}
 
 
 def _is_anew(of: _Stretch, value: float, counted: Mapping[str, int]) -> bool:
