@@ -102,7 +102,7 @@ def test_what_is_each_runs_own_or_only_read_is_not_named(tmp_path: Path, text: s
         ("job.sh", "cp a b && cat /data/x\n", []),
         ("job.sh", "cd /scratch/me/work\n./sim\n", ["/scratch/me/work"]),
         ("job.sh", "./sim --output-dir=/scratch/me/o\n", ["/scratch/me/o"]),
-        ("job.sh", "./sim --init_checkpoint=/scratch/me/o.ckpt --load_ckpt_path /scratch/me/p\n", []),
+        ("job.sh", "./sim --init_checkpoint=/scratch/o.ckpt --load_ckpt_path /scratch/p --log-config /data/l\n", []),
         ("job.sh", "./sim > /scratch/me/$1.log 2> /dev/null\ncd $PWD\nmv data/a/* data/b/\n", []),
         ("job.sh", "# cd /scratch/me\ncd $(mktemp -d)\n./sim > out.log\n", []),
         ("fit.R", 'out <- "~/res/fit.rds"\nsaveRDS(m, out)\n', ["~/res/fit.rds"]),

@@ -21,7 +21,7 @@ _SHELL_WRITES = (
     re.compile(rf"\b(?:cp|mv|rsync|touch)\s(?:[^;&|]*\s)?{_WORD}\s*(?:$|[;&|])"),
     re.compile(rf"(?:^|[;&|(])\s*cd\s+{_WORD}"),
     re.compile(
-        r"\s--?(?![\w-]*(?:init|load|restore|resume|pretrained|from))"  # what is read
+        r"\s--?(?![\w-]*(?:init|load|restore|resume|pretrained|from|conf))"  # what is read
         r"(?:[\w-]*[_-])?(?:out|save|log(?!i[nst])|result|(?:ckpt|checkpoint)s?[_-]?(?:dir|folder|root))"  # no --layout
         rf"[\w-]*[= ]\s*{_WORD}",
         re.IGNORECASE,
