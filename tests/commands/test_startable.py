@@ -112,6 +112,15 @@ def test_what_cannot_start_is_refused_with_what_to_write_instead(
         check(compose_one("workload.command=true"), command, folder)
 
 
+def test_an_interpreter_that_is_not_here_is_not_taken_for_misspelt(
+    compose_one: ComposeOne, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    with pytest.raises(ConfigError, match="no program 'python' here; activate the environment that has it"):
+        check(compose_one("workload.command=true"), "python ok.py", folder)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -227,7 +227,7 @@ def _unfit(interpreter: str, others: Sequence[str]) -> str | None:
 
 
 def _hint(program: str, cwd: Path) -> str:
-    guess = did_you_mean(program, _INTERPRETERS)
+    guess = None if program in _INTERPRETERS else did_you_mean(program, _INTERPRETERS)
     elsewhere = f"; {guess or 'activate the environment that has it before hpcml run, or write its path'}"
     return next(_hints(program, cwd), "" if os.sep in program else elsewhere)
 
