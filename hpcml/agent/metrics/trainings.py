@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from hpcml.model.metric_sources import MIXED_TRAININGS
 from hpcml.runs.state import EventName
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
     from hpcml.agent.metrics.reading import Taker
 
-MIXED_TRAININGS = "mixed_trainings"  # a fact
 _MOST_TOLD = 3  # names, in a line that people read
 _FEWEST = 4  # values of a training: fewer say nothing of where it went
 _STRAIGHT = 0.6  # of the way that the values made, from the first to the last

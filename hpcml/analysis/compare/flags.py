@@ -18,7 +18,7 @@ from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import NOT_PROVEN
 from hpcml.model.divergence import diverged, with_nonfinite_loss
-from hpcml.model.metric_sources import READ_AFTERWARDS
+from hpcml.model.metric_sources import MIXED_TRAININGS, READ_AFTERWARDS
 from hpcml.model.precision import (
     EVIDENCE,
     OBSERVED,
@@ -32,7 +32,6 @@ from hpcml.model.precision import (
 
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
-_MIXED_TRAININGS = "mixed_trainings"  # a fact: of which metrics steps began anew, as where a script loops
 _NEAREST = 3  # names of metrics, in a line that people read
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
 
@@ -68,7 +67,7 @@ def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[
         yield f"{_names(still)} did not move in {len(still)} of {len(arm.ok)} runs: was anything learnt?"
     if (broken := with_nonfinite_loss(arm.ok)) > len(ended):
         yield f"{broken} of {len(arm.ok)} runs had non-finite loss"
-    if mixed := [(facts[_MIXED_TRAININGS], n) for facts, n in arm.facts if facts.get(_MIXED_TRAININGS)]:
+    if mixed := [(facts[MIXED_TRAININGS], n) for facts, n in arm.facts if facts.get(MIXED_TRAININGS)]:
         n_mixed = sum(n for _, n in mixed)
         yield f"{n_mixed} of {len(arm.ok)} runs: {mixed[0][0]} has values of several trainings, the last one's count"
     if found is not None and found.is_identical:
