@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcml.model.metric_sources import MIXED_TRAININGS
@@ -24,7 +24,7 @@ _STRAIGHT = 0.6  # of the way that the values made, from the first to the last
 _BEYOND_NOISE = 4.0  # times what the values differ from one to the next
 _WAY_BACK = 0.5  # of the way from the first value to the last
 COUNTED_WORDS = ("epoch", "fold", "round", "stage", "phase", "cycle", "task", "episode", "split")
-_COUNTED = re.compile(rf"(?i)(?<![a-z])({'|'.join(COUNTED_WORDS)})\W{{0,3}}(\d{{1,9}})(?![\w.])")
+_COUNTED = re.compile(rf"(?<![a-z])({'|'.join(COUNTED_WORDS)})\W{{0,3}}(\d{{1,9}})(?![\w.])")
 
 
 @dataclass(slots=True)
@@ -93,13 +93,16 @@ class Trainings:
         journal.event("facts", {MIXED_TRAININGS: names})
 
 
-def counted_in(line: str) -> Iterator[tuple[str, int]]:
-    """Yield what *line* says of epochs, folds and the like.
+def counted_in(line: str) -> Sequence[tuple[str, int]]:
+    """Return what *line* says of epochs, folds and the like.
 
     >>> dict(counted_in("Fold 2/5, Epoch: [10][40/100] loss 0.5"))
     {'fold': 2, 'epoch': 10}
     """
-    return ((found[1].lower(), int(found[2])) for found in _COUNTED.finditer(line))
+    lower = line.lower()
+    if not [word for word in COUNTED_WORDS if word in lower]:  # nearly all lines: a tenth of the pattern's time
+        return ()
+    return [(found[1], int(found[2])) for found in _COUNTED.finditer(lower)]
 
 
 def counted_beside(row: Mapping[str, float]) -> dict[str, int]:
