@@ -17,8 +17,8 @@ from hpcml.store.schema import BUCKET, RUN_USAGE, RUN_WORK
 
 _RUNS = (
     *("uid", "experiment", "name", "state", "is_settled", "cause", "reason", "exit_code", "attempt", "seed"),
-    *("precision", "precision_effective", "numerics", "scheduler", "job_id", "array_index", "job_name", "submission"),
-    *("submitted_at", "t_start", "t_end", "wall_s", "spec_hash", "git_commit", "git_dirty", "path"),
+    *("precision", "precision_effective", "numerics", "scheduler", "job_id", "array_index", "job_name", "job_cluster"),
+    *("submission", "submitted_at", "t_start", "t_end", "wall_s", "spec_hash", "git_commit", "git_dirty", "path"),
 )
 _FLAGS = ("is_settled", "git_dirty", "energy_disagrees")
 _USAGE = tuple(column.name for column in RUN_USAGE.c if column.name != "run_id")
