@@ -278,7 +278,7 @@ def test_a_sweep_of_one_run_and_a_folder_that_all_runs_write_to_are_remarked_on(
     shared = hpcml("run", "-n", "-m", *program, "--lr", "0.1,0.2", "--output_dir", "/scratch/out")
     own = hpcml("run", "-n", "-m", *program, "--lr", "0.1,0.2", "--output_dir=/scratch/{lr}", "--data", "/scratch/in")
 
-    assert "-m, and there is one run: a list with commas is a sweep" in alone.stderr
+    assert "-m, and there is one run: a list with commas or a range is a sweep" in alone.stderr
     assert "all runs write to /scratch/out: a relative path behind --output_dir is each run's own" in shared.stderr
     assert "all runs write" not in own.stderr
 
