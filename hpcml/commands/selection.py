@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands.collect import answering, collect
-from hpcml.errors import StoreError
+from hpcml.errors import ConfigError, StoreError
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -55,13 +55,15 @@ def find(places: Places, references: Sequence[str]) -> list[tuple[RunRecord, Run
     return [(record, RunDir(Path(record.path))) for record in records]
 
 
-def select(store: Database, selection: Selection, *, settings: Collection[str] | None = None) -> list[RunRecord]:
+def select(
+    store: Database, selection: Selection, *, settings: Collection[str] | None = None, refusal: str | None = None
+) -> list[RunRecord]:
     """Return the selected runs as the store has them now; nothing is read in before.
 
     Named runs stand in the order of their names, unless there are other conditions. Raises `StoreError` for names that
     mean no run or several, unknown states, and conditions that cannot be understood. Where nothing is found for a value
-    that no run has, a warning says so. With *settings* the records are
-    those of a list, as `query.find_runs` says, unless runs are named.
+    that no run has, a warning says so; with a *refusal* `ConfigError` is raised, which says both. With *settings* the
+    records are those of a list, as `query.find_runs` says, unless runs are named.
     """
     named = {record.uid: record for word in selection.references for record in query.runs_meant(store, word)}
     if named and selection == Selection(references=selection.references):
@@ -82,8 +84,11 @@ def select(store: Database, selection: Selection, *, settings: Collection[str] |
         settings=settings,
     )
     if not found:
-        for told in unmet_words(store, experiment=selection.experiment, conditions=filters):
-            log.warning("%s", told)
+        told = unmet_words(store, experiment=selection.experiment, conditions=filters)
+        if refusal is not None:
+            raise ConfigError("; ".join([refusal, *told]))
+        for line in told:
+            log.warning("%s", line)
     return found
 
 

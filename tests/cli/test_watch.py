@@ -179,7 +179,7 @@ def test_what_cannot_be_watched_is_one_line_and_nothing_is_served(user: Hpcml, w
     done: subprocess.CompletedProcess[str] = user("watch", *words)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr.splitlines()[-1]
+    assert said in said_in_one_line(done)
 
 
 @pytest.mark.skipif(missing() is not None and os.environ.get("CI") != "true", reason=str(missing()))

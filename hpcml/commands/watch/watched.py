@@ -18,7 +18,7 @@ from hpcml.commands.status import SchedulersAsked, standing_of, with_waits
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.top.live_runs import RunTop
 from hpcml.commands.watch.server import Page, Shelf, serving
-from hpcml.errors import ConfigError, HpcmlError
+from hpcml.errors import HpcmlError
 from hpcml.model.live import RunNow
 from hpcml.model.publication import LiveLook, Publication
 from hpcml.model.records import RunRecord
@@ -133,9 +133,8 @@ class WatchedExperiment:
     def _look(self) -> _Seen:
         places, store = self.asked.places, self.store
         collect(store, places, None if store.is_read_only else self._schedulers)
-        runs = select(store, self.asked.selection)
-        if not runs:
-            raise ConfigError("no run matches: nothing to watch; hpcml runs lists those that there are")
+        nothing = "no run matches: nothing to watch; hpcml runs lists those that there are"
+        runs = select(store, self.asked.selection, refusal=nothing)
         running = [run for run in runs if run.state is State.RUNNING]
         waiting = [run for run in runs if run.state is State.PENDING]
         study = find_study(runs, self.asked.wish.comparison)
