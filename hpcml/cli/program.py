@@ -44,28 +44,8 @@ def complete_words(context: click.Context, _: click.Parameter, incomplete: str) 
 def compose(
     settings: Sequence[str], program_words: Sequence[str] | None, *, is_literal: bool, most: int
 ) -> tuple[list[Composed], list[str]]:
-    """Compose the runs of *settings* and, where there are any, of the words of a program.
+    """Do as `config.compose.compose_command`, in the current folder; what Hydra prints is said."""
+    from hpcml.config.compose import compose_command
 
-    With them come lines for the user: what the program sweeps, and what looks like a mistake. They are to be said once
-    the runs were found sound, so that a refusal is one line. *is_literal*: no word of the program is a sweep. There are
-    no runs where Hydra only printed something.
-    """
-    from hpcml.config.compose import compose_from_cli
-    from hpcml.config.own_multirun import own_multirun
-    from hpcml.config.program import common_program, read_program
-    from hpcml.errors import ConfigError
-
-    program, words = None, list(settings)
-    if program_words is not None:
-        program, words = read_program(program_words, words, is_literal=is_literal, most=most)
     with saying_what_is_printed():
-        points = compose_from_cli(words, project=Path.cwd(), most=most, program=program)
-    said = program or common_program([point.run for point in points])
-    if said is None or not points:
-        return points, []
-    several = own_multirun(said.words, Path.cwd())
-    if several is not None and several.is_certain and not is_literal:
-        raise ConfigError(several.said)
-    seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
-    remarks = said.remarks(seeds, precisions, project=Path.cwd())
-    return points, remarks if several is None or is_literal else [*remarks, several.said]
+        return compose_command(settings, program_words, project=Path.cwd(), is_literal=is_literal, most=most)

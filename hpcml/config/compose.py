@@ -37,7 +37,8 @@ from hpcml.codec import decode_alike
 from hpcml.config.command_line import MULTIRUN, Words, arrange, in_one_line, in_quotes, kinds_by_key, project_conf
 from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
-from hpcml.config.program import Program
+from hpcml.config.own_multirun import own_multirun
+from hpcml.config.program import Program, common_program, read_program
 from hpcml.config.spelling import readable
 from hpcml.config.sweep.points import (
     HYDRA_REFUSALS,
@@ -131,6 +132,30 @@ def compose_from_cli(
         return composed
     check_count(len(composed) * program.count, most, what="the words behind --")
     return [_at(one, args) for one in composed for args in program.points()]
+
+
+def compose_command(
+    settings: Sequence[str], program_words: Sequence[str] | None, *, project: Path, is_literal: bool, most: int
+) -> tuple[list[Composed], list[str]]:
+    """Compose the runs of ``hpcml run *settings* -- *program_words*``, None without the ``--``.
+
+    With them come lines for the user: what the program sweeps, and what looks like a mistake. They are to be said once
+    the runs were found sound, so that a refusal is one line. *is_literal*: no word of the program is a sweep. *project*
+    and *most* are as for `compose_from_cli`. There are no runs where Hydra only printed something.
+    """
+    program, words = None, list(settings)
+    if program_words is not None:
+        program, words = read_program(program_words, words, is_literal=is_literal, most=most)
+    points = compose_from_cli(words, project=project, most=most, program=program)
+    said = program or common_program([point.run for point in points])
+    if said is None or not points:
+        return points, []
+    several = own_multirun(said.words, project)
+    if several is not None and several.is_certain and not is_literal:
+        raise ConfigError(several.said)
+    seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
+    remarks = said.remarks(seeds, precisions, project=project)
+    return points, remarks if several is None or is_literal else [*remarks, several.said]
 
 
 def _at(composed: Composed, args: dict[str, str]) -> Composed:
