@@ -56,8 +56,8 @@ OWNERS: dict[str, set[str]] = {
 }
 # Imports of hpcml inside a function: (where, what), and why it is not at the top. The commands of cli/ are exempt.
 LATE: dict[tuple[str, str], str] = {
-    ("hpcml", "hpcml.api"): "`import hpcml` costs an agent nothing",
-    ("hpcml.api", "hpcml.commands.compare"): "loads the statistics: a second",
+    ("hpcml", "hpcml.api.store"): "`import hpcml` costs an agent nothing",
+    ("hpcml.api.store", "hpcml.commands.compare"): "loads the statistics: a second",
     ("hpcml.agent.main", "hpcml.agent.turns"): "after it is known where modules are found: hpcml.bundled",
     ("hpcml.agent.main", "hpcml.agent.mpi.rank"): "as above",
     ("hpcml.agent.main", "hpcml.paths"): "for names of files in ASCII alone",
@@ -172,7 +172,7 @@ SMALL_TOPICS: dict[str, str] = {
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {
-    "Curves": "hpcml.api's, with frames, around the model's",
+    "Curves": "the Python API's, with frames, around the model's",
 }
 CALLBACKS = {  # modules of the client for those who have the framework; nothing else imports them
     "accelerate": {"accelerate"},

@@ -306,7 +306,7 @@ def run_columns(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]
 
     First come the fields of the record, then the settings of all runs under their own names, ``facts.*``, ``metrics.*``
     (last values, nan where they are not finite), ``usage.*`` and ``work.*``; each part but the first is sorted by name
-    or in the order of its record. `hpcml.api` makes its frames of it.
+    or in the order of its record. `hpcml.api.store` makes its frames of it.
     """
     plain: tuple[str, ...] = ("uid", "experiment", "name", "state", "cause", "reason", "exit_code", "attempt")
     plain = (*plain, "scheduler", "job_id", "submission", "incomplete")

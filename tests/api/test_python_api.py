@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hpcml
-from hpcml.api import Store
+from hpcml.api.store import Store
 from hpcml.errors import ConfigError, HpcmlError, StoreError
 from hpcml.model.precision import PrecisionName
 from hpcml.model.records import Point

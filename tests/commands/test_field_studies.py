@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import hpcml
-from hpcml.api import Store
+from hpcml.api.store import Store
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Row
 from hpcml.model.precision import PrecisionName
