@@ -57,6 +57,8 @@ OWNERS: dict[str, set[str]] = {
 # Imports of hpcml inside a function: (where, what), and why it is not at the top. The commands of cli/ are exempt.
 LATE: dict[tuple[str, str], str] = {
     ("hpcml", "hpcml.api.store"): "`import hpcml` costs an agent nothing",
+    ("hpcml", "hpcml.api.submission"): "as above",
+    ("hpcml.api.submission", "hpcml.commands.submit.looks"): "loads the statistics, for planned looks alone",
     ("hpcml.api.store", "hpcml.commands.compare"): "loads the statistics: a second",
     ("hpcml.agent.main", "hpcml.agent.turns"): "after it is known where modules are found: hpcml.bundled",
     ("hpcml.agent.main", "hpcml.agent.mpi.rank"): "as above",

@@ -18,6 +18,7 @@ A typical notebook:
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import time
 from abc import abstractmethod
@@ -26,13 +27,17 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from hpcml.commands.best import best_runs
-from hpcml.commands.collect import opened
+from hpcml.commands.cancel import cancel_planned, plan_cancel
+from hpcml.commands.collect import answering, opened
 from hpcml.commands.curves import curves_of
 from hpcml.commands.query import ask_in_sql
 from hpcml.commands.runs import list_runs
 from hpcml.commands.selection import Selection
 from hpcml.commands.show import events_of
-from hpcml.errors import ConfigError
+from hpcml.commands.status import Standing, poll_interval_s, standings
+from hpcml.commands.submit.backends import Backends
+from hpcml.commands.wait import EndedRun, Silent, TimeIsUpError, Waiting, wait
+from hpcml.errors import ConfigError, require
 from hpcml.model import query_results
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.record_keys import value_of
@@ -40,7 +45,10 @@ from hpcml.model.records import Point, RunRecord, StoredEvent
 from hpcml.paths import Places, locate
 from hpcml.report.runs import run_columns
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+Named = str | RunRecord | Iterable[str | RunRecord]  # runs, as records, ids, unique ends of ids, or names
 
 
 class _Framed(Sequence[T]):
@@ -187,6 +195,11 @@ class Store:
     def __repr__(self) -> str:
         return f"<hpcml store of {self._places.home}>"
 
+    @property
+    def places(self) -> Places:
+        """Where the runs and the store are."""
+        return self._places
+
     def runs(
         self,
         where: str | Iterable[str] = (),
@@ -224,7 +237,14 @@ class Store:
 
         Raises an `HpcmlError` where no run or more than one is meant.
         """
-        return self._named([reference])[0]
+        return self.runs_named([reference])[0]
+
+    def runs_named(self, references: Sequence[str]) -> Runs:
+        """Return the runs with these ids, unique ends of ids, or names, in their order; for no names none.
+
+        Raises an `HpcmlError` where a name means no run or several.
+        """
+        return Runs(list_runs(self._places, Selection(references=references)) if references else [])
 
     def best(
         self,
@@ -248,17 +268,14 @@ class Store:
         found = best_runs(self._places, chosen, metric=metric, goal=goal, at=at, by=keys, count=count)
         return Runs([each.run for each in found.ranked])
 
-    def curves(
-        self, runs: str | RunRecord | Iterable[str | RunRecord], metric: str | None = None, *, points: int | None = None
-    ) -> Curves:
+    def curves(self, runs: Named, metric: str | None = None, *, points: int | None = None) -> Curves:
         """Return the curves of *runs* (records, ids or names), by default of their objective.
 
         *points* is the largest number of points that a curve may have: they are chosen evenly among the recorded ones,
         and the last always stays; None means all of them. No runs give no curves. Raises an `HpcmlError` for a run that
         does not exist, or where no metric was named and the runs do not agree on an objective.
         """
-        listed = [runs] if isinstance(runs, str | RunRecord) else list(runs)
-        words = [run.uid if isinstance(run, RunRecord) else run for run in listed]
+        words = _references(runs)
         if not words:
             return Curves(query_results.Curves(metric=metric or "", runs=[], points={}))
         chosen = Selection(references=words)
@@ -319,8 +336,64 @@ class Store:
             ),
         )
 
-    def _named(self, references: Sequence[str]) -> list[RunRecord]:
-        return list_runs(self._places, Selection(references=references))
+    def status(self, runs: Named = ()) -> list[Standing]:
+        """Return where *runs* stand, as ``hpcml status`` says; without *runs* all that have not ended.
+
+        The schedulers are asked, each once a minute at most (HPCML_POLL_INTERVAL_S); one that does not answer is told
+        of in the log. *runs* are records, ids, unique ends of ids, or names.
+        """
+        chosen = Selection(references=_references(runs))
+        found, lines = standings(self._places, chosen, self._backends(), poll_interval_s(os.environ))
+        for line in lines:
+            log.warning("%s", line)
+        return found
+
+    def as_completed(self, runs: Named = (), *, timeout_s: float | None = None) -> Iterator[RunRecord]:
+        """Yield the record of each of *runs* once it has ended, whether well or not; as ``hpcml wait``.
+
+        Without *runs* these are all that have not ended now. What `schedule.retry` allows is tried again meanwhile, and
+        ends when that has ended. Raises `TimeoutError` where some have not ended after *timeout_s* seconds; they go on,
+        as they do where this is left early. *runs* are as for `status`.
+        """
+        with answering(self._places) as store:
+            waiting = Waiting(
+                store=store,
+                places=self._places,
+                backends=self._backends(),
+                interval_s=poll_interval_s(os.environ),
+            )
+            try:
+                for news in wait(waiting, Selection(references=_references(runs)), timeout_s=timeout_s):
+                    if isinstance(news, EndedRun):
+                        yield news.record
+                    elif isinstance(news, Silent):
+                        log.warning("%s", news.problem)
+                    else:
+                        log.warning("%s %s; now %s", news.uid, news.why, news.job)
+            except TimeIsUpError as error:
+                raise TimeoutError(f"{error} in time; they go on") from None
+
+    def wait(self, runs: Named = (), *, timeout_s: float | None = None) -> Runs:
+        """Wait until *runs* have ended, as `as_completed`, and return their records in the order of their ends."""
+        return Runs(list(self.as_completed(runs, timeout_s=timeout_s)))
+
+    def cancel(self, runs: Named) -> dict[str, str]:
+        """Stop *runs*, as ``hpcml cancel -y``; return by uid what became of each: "cancelling", "had ended already".
+
+        "not cancelled" is what could not be asked to stop, for a reason that the log tells. Raises an `HpcmlError`
+        where *runs*, which are as for `status`, name none, or one of another home.
+        """
+        references = _references(runs)
+        require(bool(references), "cancel() without runs: say which are to be stopped")
+        told = {}
+        for stopped in cancel_planned(plan_cancel(self._places, Selection(references=references)), self._backends()):
+            told[stopped.uid] = stopped.word
+            if stopped.trouble is not None:
+                log.warning("%s %s: %s", stopped.uid, stopped.word, stopped.trouble)
+        return told
+
+    def _backends(self) -> Backends:
+        return Backends.here(self._places, os.environ)
 
 
 def open_store(store: str | Path | None = None, *, home: str | Path | None = None) -> Store:
@@ -337,6 +410,11 @@ def open_store(store: str | Path | None = None, *, home: str | Path | None = Non
     places = locate(os.environ, home=None if home is None else str(home), store=None if store is None else str(store))
     with opened(places):
         return Store(places)
+
+
+def _references(runs: Named) -> list[str]:
+    listed = [runs] if isinstance(runs, str | RunRecord) else list(runs)
+    return [run.uid if isinstance(run, RunRecord) else run for run in listed]
 
 
 def _selection(where: str | Iterable[str], **more: Any) -> Selection:  # noqa: ANN401 - Selection's own

@@ -107,11 +107,7 @@ class _Terminal:
         complain(text)
 
     def found_repeats(self, repeats: FoundRepeats) -> None:
-        what = "left out" if repeats.are_left_out else "run again as replicates"
-        self.note(
-            f"{repeats.count} of {repeats.of} configurations are done or under way, the last as "
-            f"{repeats.latest_uid}: {what}"
-        )
+        self.note(repeats.in_words())
 
     def building(self, base: str) -> AbstractContextManager[OnProgress]:
         from hpcml.cli.build import display

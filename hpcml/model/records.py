@@ -230,8 +230,11 @@ class RunRecord:
     lost_records: int = 0  # journal records that were never written, or are in such a line
     tags: Sequence[str] = ()
     notes: Sequence[Note] = ()  # by time
-    params: Mapping[str, Any] = field(default_factory=dict)  # the whole spec, flat: "model.name" -> "mnist_cnn"
-    facts: Mapping[str, Any] = field(default_factory=dict)  # where it ran and with what: hostname, gpu_model, torch ...
+    # the whole spec, flat: "model.name" -> "mnist_cnn"; too long to be shown
+    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    facts: Mapping[str, Any] = field(
+        default_factory=dict, repr=False
+    )  # where it ran and with what: hostname, gpu_model, torch ...
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
     usage: Usage | None = None  # None: the sampler measured nothing
     work: Work | None = None  # None: the program reported none

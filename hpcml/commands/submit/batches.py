@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -237,7 +238,13 @@ def tell(run_dir: RunDir, intent: Intent, name: str, **details: object) -> Path 
 
 @contextmanager
 def _sigint_deferred() -> Iterator[None]:
-    """Let Ctrl-C take effect after the block: between queueing and writing the ticket down it would lose jobs."""
+    """Let Ctrl-C take effect after the block: between queueing and writing the ticket down it would lose jobs.
+
+    It only ever interrupts the main thread, so others have nothing to defer.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     arrived: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _frame: arrived.append(number))
     try:

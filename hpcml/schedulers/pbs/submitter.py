@@ -26,7 +26,7 @@ _SCHEDULER = "pbs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class QsubCall:
     """One call of qsub, prepared.
 
     `prepare` makes it; `text` is the script to be written to `script`.
@@ -122,7 +122,7 @@ class PbsSubmitter:
             raise HpcmlError(f"{refusals[0]}{more}") from refusals[0]
 
 
-def prepare(submissions: Path, batch: Batch) -> Submission:
+def prepare(submissions: Path, batch: Batch) -> QsubCall:
     """Return what is sent for *batch*.
 
     Nothing is written or started. Raises `ConfigError` for what PBS has no word for.
@@ -143,7 +143,7 @@ def prepare(submissions: Path, batch: Batch) -> Submission:
         requeue=requeue_command(_SCHEDULER, is_shared=batches.is_shared(batch)),
         time_limit=time_limit_command(_SCHEDULER),
     )
-    return Submission(wanted=wanted, script=script, text=text)
+    return QsubCall(wanted=wanted, script=script, text=text)
 
 
 def put_back(job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket:  # noqa: ARG001 - always a new job

@@ -1,0 +1,284 @@
+"""Composing and submitting runs from Python, for notebooks and scripts: ``hpcml.compose(...).submit().wait()``.
+
+What ``hpcml run`` takes is composed, checked and submitted as there, by the same code; what it would print on stderr is
+logged as warnings. Nothing is asked: an account that is not known is an error. Errors that a user can cause are
+`hpcml.errors.HpcmlError`, with a message of one line, and leave nothing submitted.
+
+A typical notebook:
+
+    import hpcml
+
+    runs = hpcml.compose("model=mnist_cnn", sweep={"precision": ["fp32", "tf32"], "seed": range(3)})
+    submission = runs.submit(only_missing=True)  # a cell that is executed again submits nothing twice
+    submission.wait().to_pandas()
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+from hpcml.api.store import Runs, Store, open_store
+from hpcml.commands.status import Standing
+from hpcml.commands.submit import validate
+from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.dry_run import SubmissionPreview, preview_submission
+from hpcml.commands.submit.planned import Planned, are_in_rounds
+from hpcml.commands.submit.run import FoundRepeats, submit_points
+from hpcml.config.compose import Composed, compose_command
+from hpcml.config.from_python import setting_word, sweep_word
+from hpcml.config.sweep.size import most_runs
+from hpcml.errors import ConfigError, require
+from hpcml.images.build import OnProgress
+from hpcml.model.records import RunRecord
+from hpcml.model.run import Run
+from hpcml.paths import Places, locate
+
+log = logging.getLogger(__name__)
+
+# Hydra keeps what it composes in variables of the process, sys.argv among them.
+_composing = threading.Lock()
+
+
+def compose(
+    *words: str,
+    settings: Mapping[str, object] | None = None,
+    sweep: Mapping[str, Iterable[object]] | None = None,
+    program: str | Sequence[str] | None = None,
+    as_is: bool = False,
+) -> ComposedRuns:
+    """Compose the runs that ``hpcml run`` would with these words; nothing is written or submitted.
+
+    *words* are those of the command line, one each: ``"+cluster=karolina"``, ``"-m"``, ``"seed=0,1"``. *settings* and
+    *sweep* say the same with Python's values: each of *settings* has one, and all combinations of those of *sweep* are
+    made, the last changing fastest. *program* is a command line of your own, what stands behind ``--``: words, or a
+    text that is split as a shell would. *as_is*: none of its words is a sweep. The folder is the current one, as for
+    the command: ``./conf`` may add options, and the program is found from there.
+
+    Raises an `HpcmlError` where a configuration is wrong: one bad point of a sweep refuses all. Whether this machine or
+    the cluster can run them is found out by `ComposedRuns.preview` and `ComposedRuns.submit`.
+
+        hpcml.compose("model=mnist_cnn", settings={"training.steps": 50}, sweep={"precision": ["fp32", "tf32"]})
+        hpcml.compose(program="python train.py --lr {lr}", sweep={"args.lr": [0.1, 0.01], "seed": range(3)})
+    """
+    typed = [_word(word) for word in words]
+    typed += [setting_word(key, value) for key, value in (settings or {}).items()]
+    swept = [sweep_word(key, values) for key, values in (sweep or {}).items()]
+    is_sweep = any(several for _, several in swept) and not {"-m", "--multirun"} & set(typed)
+    typed = [*(["-m"] if is_sweep else []), *typed, *(word for word, _ in swept)]
+    behind = None if program is None else _program_words(program)
+    most, project = most_runs(os.environ), Path.cwd()
+    with _composing:
+        points, remarks = compose_command(typed, behind, project=project, is_literal=as_is, most=most)
+    require(bool(points), f"{' '.join(typed)} asks Hydra to print something: there is no run")
+    flags = ["--as-is"] if as_is else []
+    return ComposedRuns(
+        points,
+        remarks=remarks,
+        project=project,
+        command_line=["hpcml", "run", *flags, *typed, *([] if behind is None else ["--", *behind])],
+    )
+
+
+class ComposedRuns(Sequence[Run]):
+    """The configurations of runs, each valid in itself, in the order of the sweep; `compose` makes them."""
+
+    def __init__(
+        self, points: Sequence[Composed], *, remarks: Sequence[str], project: Path, command_line: Sequence[str]
+    ) -> None:
+        self._points = points
+        self._project = project
+        self._command_line = command_line
+        self.remarks = list(remarks)
+
+    @overload
+    def __getitem__(self, at: int) -> Run: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Run]: ...
+    def __getitem__(self, at: int | slice) -> Run | Sequence[Run]:
+        return [point.run for point in self._points][at]
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} composed runs: {shlex.join(self._command_line)}>"
+
+    @property
+    def overrides(self) -> list[tuple[str, ...]]:
+        """The words that each run was composed with, for one point of a sweep: ``seed=0``, not ``seed=0,1``."""
+        return [point.overrides for point in self._points]
+
+    def preview(self, store: Store | None = None) -> SubmissionPreview:
+        """Return what `submit` would do, as ``hpcml run --dry-run`` says: plans, job scripts, calls and warnings.
+
+        Nothing is written, built or submitted. Raises the `HpcmlError` that `submit` would raise; an account that is
+        not known has a placeholder.
+        """
+        places = locate(os.environ) if store is None else store.places
+        planned, backends = self._planned(places, is_dry=True)
+        return preview_submission(planned, places, backends, environ=os.environ, project=self._project)
+
+    def submit(self, store: Store | None = None, *, only_missing: bool = False) -> Submission:
+        """Check the runs against this machine or their cluster and submit them; return without waiting for them.
+
+        The runs are kept in the home of *store*, by default where the commands keep them. *only_missing*: what has
+        completed or is under way with the same configuration is not submitted again, and belongs to the returned
+        `Submission` as it is. Raises an `HpcmlError` where a run is refused, or its scheduler refuses a job; before the
+        latter nothing was submitted, but for jobs that build images.
+        """
+        store = store or open_store()
+        planned, backends = self._planned(store.places, is_dry=False)
+        told = _Told()
+        for remark in self.remarks:
+            told.note(remark)
+        launched = submit_points(
+            planned,
+            store.places,
+            backends,
+            told,
+            environ=os.environ,
+            project=self._project,
+            command_line=[*self._command_line, *(["--missing"] if only_missing else [])],
+            only_missing=only_missing,
+        )
+        done = told.repeats.uids if told.repeats is not None and only_missing else ()
+        return Submission(
+            store,
+            backends,
+            uids=[*done, *(item.run_dir.uid for item in launched)],
+            submission=launched[0].manifest.provenance.submission if launched else None,
+            rounds=sorted({item.run.experiment for item in planned}) if are_in_rounds(planned) else [],
+            told=told,
+        )
+
+    def _planned(self, places: Places, *, is_dry: bool) -> tuple[list[Planned], Backends]:
+        here = Path.cwd()
+        require(here == self._project, f"composed in {self._project}, and the current folder is {here}: compose anew")
+        planned, machine = validate.plan_points(
+            self._points, os.environ, self._project, ask=lambda _: None, is_dry=is_dry, most=most_runs(os.environ)
+        )
+        return planned, Backends(places=places, machine=lambda: machine)
+
+
+class Submission:
+    """Runs that were submitted together, and the scheduler's jobs behind them."""
+
+    def __init__(
+        self,
+        store: Store,
+        backends: Backends,
+        *,
+        uids: Sequence[str],
+        submission: str | None,
+        rounds: Sequence[str],
+        told: _Told,
+    ) -> None:
+        self._store = store
+        self._backends = backends
+        self._rounds = rounds  # experiments with planned looks
+        self._told = told
+        self.uids = list(uids)
+        self.id = submission
+
+    @property
+    def remarks(self) -> list[str]:
+        """What ``hpcml run`` would have said of the submission, and of looks that were taken since, a line each."""
+        return list(self._told.lines)
+
+    def __len__(self) -> int:
+        return len(self.uids)
+
+    def __repr__(self) -> str:
+        return (
+            f"<submission {self.id} with {len(self)} runs>" if self.id else f"<{len(self)} runs, none submitted anew>"
+        )
+
+    def runs(self) -> Runs:
+        """Return the records of the runs, as their journals tell by now; no scheduler is asked."""
+        return self._store.runs_named(self.uids)
+
+    def status(self) -> list[Standing]:
+        """Return where the runs stand, as `Store.status` does."""
+        return self._store.status(self.uids)
+
+    def as_completed(self, *, timeout_s: float | None = None) -> Iterator[RunRecord]:
+        """Yield the record of each run once it has ended, as `Store.as_completed` does.
+
+        With ``schedule.until=verdict`` each look is taken when its runs have ended, and the next seeds are submitted,
+        which `uids` has from then on.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        waited_for = list(self.uids)
+        while waited_for:
+            left_s = None if until is None else max(0.0, until - time.monotonic())
+            yield from self._store.as_completed(waited_for, timeout_s=left_s)
+            waited_for = self._next_round()
+            self.uids += waited_for
+
+    def wait(self, *, timeout_s: float | None = None) -> Runs:
+        """Wait until all runs have ended and return their records, in the order of `uids`; see `as_completed`."""
+        for _ in self.as_completed(timeout_s=timeout_s):
+            pass
+        return self.runs()
+
+    def cancel(self) -> dict[str, str]:
+        """Stop the runs, as `Store.cancel` does."""
+        return self._store.cancel(self.uids)
+
+    def _next_round(self) -> list[str]:
+        from hpcml.commands.submit import looks  # noqa: PLC0415 - loads the statistics
+
+        launched: list[str] = []
+        for experiment in self._rounds:
+            if looks.is_open(self._store.places, experiment):
+                step = looks.go_on_alone(self._store.places, self._backends, experiment, self._told.note)
+                for line in step.lines:
+                    self._told.note(line)
+                launched += [item.run_dir.uid for item in step.launched]
+        return launched
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a submission tells: logged as warnings, since ``hpcml run`` prints it on stderr, and kept."""
+
+    lines: list[str] = field(default_factory=list)
+    repeats: FoundRepeats | None = None
+
+    def warn(self, text: str) -> None:
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+        log.warning("%s", text)
+
+    def found_repeats(self, repeats: FoundRepeats) -> None:
+        self.repeats = repeats
+        self.note(repeats.in_words())
+
+    def building(self, base: str) -> AbstractContextManager[OnProgress]:
+        self.note(f"an image is built from {base}, or read: this may take long")
+        return nullcontext(lambda _: None)
+
+
+def _word(word: object) -> str:
+    require(isinstance(word, str), f"{word!r} is no word of hpcml run: each is a text, such as 'precision=tf32'")
+    return str(word)
+
+
+def _program_words(program: str | Sequence[str]) -> list[str]:
+    try:
+        words = shlex.split(program) if isinstance(program, str) else [_word(word) for word in program]
+    except ValueError as error:
+        raise ConfigError(f"program={program!r}: {error}") from error
+    require(bool(words), "program= has no words: give a command line, such as 'python train.py'")
+    return words

@@ -1,0 +1,86 @@
+"""Settings that are Python's values, as the words of ``hpcml run`` that say the same: `setting_word`, `sweep_word`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import PurePath
+
+from hpcml.config.command_line import in_quotes
+from hpcml.errors import ConfigError, require
+
+_NAME = re.compile(r"[A-Za-z_][\w./-]*")  # needs no quotes, unless it is one of those
+_READ_AS_OTHER = frozenset({"null", "true", "false", "nan", "inf"})
+_KEY = re.compile(r"[A-Za-z_][\w./@-]*")  # of a mapping: Hydra's grammar has no quotes there
+
+
+def setting_word(key: str, value: object) -> str:
+    """Return the word that sets *key* to *value*: None, a truth value, number, text, path, enum, list or mapping.
+
+    Raises `ConfigError` for other values, and for a mapping whose keys Hydra's grammar cannot write.
+
+    >>> setting_word("workload.metrics", [{"pattern": "loss (?P<value>.+)", "name": "loss"}])
+    'workload.metrics=[{pattern:"loss (?P<value>.+)",name:loss}]'
+    """
+    _check_key(key)
+    return f"{key}={_written(key, value)}"
+
+
+def sweep_word(key: str, values: Iterable[object]) -> tuple[str, bool]:
+    """Return the word that gives *key* each of *values* in turn, and whether it is a sweep, which ``-m`` allows.
+
+    Raises `ConfigError` where *values* are a single text or none, and as `setting_word`.
+
+    >>> sweep_word("seed", range(3))
+    ('seed=0,1,2', True)
+    """
+    _check_key(key)
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"sweep[{key!r}]={values!r}: a list of values is asked for")
+    written = [_written(key, value) for value in values]
+    require(bool(written), f"sweep[{key!r}] has no values")
+    return f"{key}={','.join(written)}", len(written) > 1
+
+
+def _check_key(key: object) -> None:
+    require(
+        isinstance(key, str) and bool(re.fullmatch(r"[+~]{0,2}[^\s=+~][^\s=]*", key)),
+        f"{key!r} is no key of a setting, as precision or training.steps are",
+    )
+
+
+def _written(key: str, value: object) -> str:
+    if isinstance(value, Enum):
+        value = value.name
+    if isinstance(value, str | PurePath):
+        return _text(str(value))
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{_name(key, name)}:{_written(key, each)}' for name, each in value.items())}}}"
+    is_scalar = isinstance(value, bytes) or getattr(value, "ndim", None) == 0  # of NumPy's or torch's
+    if isinstance(value, Iterable) and not is_scalar:
+        return f"[{','.join(_written(key, each) for each in value)}]"
+    return _scalar(key, value)
+
+
+def _text(text: str) -> str:
+    is_name = _NAME.fullmatch(text) and text.lower() not in _READ_AS_OTHER
+    return text if is_name else in_quotes(text)
+
+
+def _name(key: str, name: object) -> str:
+    if isinstance(name, str) and _KEY.fullmatch(name):
+        return name
+    raise ConfigError(f"{key}: {name!r} cannot be written as a key of a mapping: put it into a file of ./conf")
+
+
+def _scalar(key: str, value: object) -> str:
+    item = getattr(value, "item", None)  # a number of NumPy's or torch's
+    plain = item() if callable(item) else value
+    if plain is None:
+        return "null"
+    if isinstance(plain, bool):
+        return str(plain).lower()
+    if isinstance(plain, int | float):
+        return repr(plain)
+    raise ConfigError(f"{key}={value!r}: a {type(value).__name__} is no value of a setting")

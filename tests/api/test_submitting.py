@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import hpcml
+from hpcml.api.submission import ComposedRuns, Submission
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.precision import PrecisionName
+from hpcml.model.state import State
+
+TRAIN = """
+import sys, time
+lr, seed, pause_s = float(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+print(f"val_accuracy={lr + seed / 100:.3f}", flush=True)
+time.sleep(pause_s)
+sys.exit(seed == 9)
+"""
+METRICS = [{"pattern": r"val_accuracy=(?P<value>\S+)", "name": "val_accuracy"}]
+
+
+@pytest.fixture
+def project(tmp_path: Path, hpcml_environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder of a user with an empty home, with a program in it."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(folder)
+    for name in ("HOME", "HPCML_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, hpcml_environ[name])
+    monkeypatch.delenv("HPCML_STORE", raising=False)
+    return folder
+
+
+def composed(*, lrs: Sequence[float] = (0.1,), seeds: Sequence[int] = (0,), pause_s: float = 0) -> ComposedRuns:
+    return hpcml.compose(
+        settings={"experiment": "notebook", "workload.metrics": METRICS, "telemetry.enabled": False},
+        program=[sys.executable, "train.py", "{lr}", "{seed}", str(pause_s)],
+        sweep={"args.lr": lrs, "seed": seeds},
+    )
+
+
+def test_runs_are_composed_as_on_the_command_line(project: Path) -> None:
+    del project
+
+    runs = hpcml.compose(
+        "model=mnist_cnn",
+        settings={"training.steps": 7},
+        sweep={"precision": ["fp32", PrecisionName.tf32], "seed": [3]},
+    )
+
+    assert [(run.precision.name.name, run.training.steps, run.seed) for run in runs] == [("fp32", 7, 3), ("tf32", 7, 3)]
+    assert runs[1:][0] == runs[-1]
+    assert runs.overrides[1] == ("model=mnist_cnn", "training.steps=7", "precision=tf32", "seed=3")
+    assert repr(runs) == "<2 composed runs: hpcml run -m model=mnist_cnn training.steps=7 precision=fp32,tf32 seed=3>"
+    assert [run.seed for run in hpcml.compose("-m", "seed=0,1")] == [0, 1]
+
+
+def test_a_preview_writes_nothing(project: Path, hpcml_environ: Mapping[str, str]) -> None:
+    seen = hpcml.compose("+cluster=karolina", "model=mnist_cnn", "resources.walltime=1h").preview()
+
+    (submission,) = seen.submissions
+    assert submission.command[0] == "sbatch"
+    assert "--account=YOUR-ACCOUNT" in submission.script
+    assert not Path(hpcml_environ["HPCML_HOME"]).exists()
+    assert [path.name for path in project.iterdir()] == ["train.py"]
+
+
+def test_submitted_runs_are_waited_for_and_compared(project: Path) -> None:
+    del project
+    submission = composed(lrs=[0.1, 0.2], seeds=[0, 1]).submit()
+
+    records = submission.wait(timeout_s=120)
+
+    assert [run.uid for run in records] == submission.uids
+    assert records.values("seed", "val_accuracy") == [(0, 0.1), (0, 0.2), (1, 0.11), (1, 0.21)]
+    assert {run.submission for run in records} == {submission.id}
+    assert {standing.record.state for standing in submission.status()} == {State.COMPLETED}
+    assert set(submission.cancel().values()) == {"had ended already"}
+    (cell,) = hpcml.open_store().compare("experiment=notebook", by="lr").cells
+    assert [row.n_ok for row in cell.rows] == [2, 2]
+    words = json.loads((Path(records[0].path) / "run.json").read_text())["provenance"]["command_line"]
+    assert words[:3] == ["hpcml", "run", "-m"]
+    behind = words.index("--")
+    assert [run.seed for run in hpcml.compose(*words[2:behind], program=words[behind + 1 :])] == [0, 0, 1, 1]
+
+
+def test_a_cell_that_is_executed_again_submits_nothing_twice(project: Path) -> None:
+    del project
+    first = composed(seeds=[0]).submit(only_missing=True)
+    first.wait(timeout_s=120)
+
+    more = composed(seeds=[0, 1]).submit(only_missing=True)
+    ended = list(more.as_completed(timeout_s=120))
+    again = composed(seeds=[0, 1]).submit(only_missing=True)
+
+    assert first.uids[0] in more.uids
+    assert sorted(run.seed for run in ended) == [0, 1]
+    assert again.uids == sorted(more.uids)
+    assert again.id is None
+    assert again.remarks[-1].startswith("2 of 2 configurations are done or under way")
+
+
+def test_records_of_runs_that_failed_come_too(project: Path) -> None:
+    del project
+
+    (record,) = composed(seeds=[9]).submit().wait(timeout_s=120)
+
+    assert (record.state, record.exit_code) == (State.FAILED, 1)
+
+
+def test_waiting_has_an_end_and_runs_can_be_cancelled(project: Path) -> None:
+    del project
+    submission = composed(pause_s=600).submit()
+
+    with pytest.raises(TimeoutError, match="1 run has not ended in time"):
+        submission.wait(timeout_s=0.5)
+    assert submission.cancel() == {submission.uids[0]: "cancelling"}
+    assert [run.state for run in submission.wait(timeout_s=120)] == [State.CANCELLED]
+
+
+def test_the_store_can_be_asked_while_runs_are_waited_for(project: Path) -> None:
+    del project
+    submission = composed(seeds=[0, 1, 2]).submit()
+    store = hpcml.open_store()
+
+    counted = [len(store.runs("state=COMPLETED")) for _ in submission.as_completed(timeout_s=120)]
+
+    assert len(counted) == 3
+    assert counted[-1] == 3
+    assert all(store.runs_named([]) == store.runs_named(()) for _ in "x")
+
+
+def test_threads_may_compose_and_submit(project: Path) -> None:
+    del project
+
+    def submit(seed: int) -> Submission:
+        return composed(seeds=[seed]).submit()
+
+    with ThreadPoolExecutor(4) as pool:
+        submissions = list(pool.map(submit, range(4)))
+
+    assert [run.seed for each in submissions for run in each.wait(timeout_s=120)] == [0, 1, 2, 3]
+
+
+def test_ctrl_c_ends_waiting_and_leaves_the_runs(project: Path) -> None:
+    code = """
+        import hpcml, sys
+        submission = hpcml.compose(program=[sys.executable, "train.py", "0.1", "0", "3"]).submit()
+        print(submission.uids[0], flush=True)
+        submission.wait()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        uid = process.stdout.readline().strip()
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+
+    assert "KeyboardInterrupt" in complaint
+    assert [run.state for run in hpcml.open_store().wait(uid, timeout_s=120)] == [State.COMPLETED]
+
+
+def test_planned_looks_are_taken_while_they_are_waited_for(project: Path) -> None:
+    del project
+    runs = hpcml.compose(
+        settings={
+            "experiment": "looks",
+            "workload.metrics": METRICS,
+            "telemetry.enabled": False,
+            "schedule.until": "verdict",
+            "schedule.by": "lr",
+            "objective.margin": 0.01,
+        },
+        program=[sys.executable, "train.py", "{lr}", "{seed}", "0"],
+        sweep={"args.lr": [0.1, 0.2], "seed": range(8)},
+    )
+
+    submission = runs.submit()
+    first = len(submission)
+    submission.wait(timeout_s=240)
+
+    assert 0 < first < 16
+    assert any("look 1 of" in line for line in submission.remarks)
+    assert len(hpcml.open_store().runs(experiment="looks")) == len(submission)
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "named"),
+    [
+        (("precison=tf32",), {}, "precison"),
+        (("seed=0,1",), {}, "-m"),
+        ((1,), {}, "1 is no word of hpcml run"),
+        (("--cfg=job",), {}, "there is no run"),
+        ((), {"program": "python 'train.py"}, "program="),
+        ((), {"program": []}, "program= has no words"),
+        ((), {"settings": {"seed": "many"}}, "seed"),
+        ((), {"sweep": {"seed": "0,1"}}, "sweep['seed']='0,1'"),
+    ],
+)
+def test_a_mistake_is_an_error_of_one_line(
+    project: Path, words: tuple[str, ...], more: Mapping[str, object], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del project
+
+    with pytest.raises(HpcmlError) as refused:
+        hpcml.compose(*words, **more)  # type: ignore[arg-type]
+
+    assert named in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not capsys.readouterr().err
+
+
+def test_runs_are_submitted_from_the_folder_where_they_were_composed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = composed()
+    monkeypatch.chdir(project.parent)
+
+    with pytest.raises(ConfigError, match=f"composed in {project}"):
+        runs.submit()
+
+
+def test_an_account_that_nobody_said_is_an_error(project: Path) -> None:
+    del project
+
+    with pytest.raises(ConfigError, match=r"resources\.account"):
+        hpcml.compose("+cluster=karolina", "model=mnist_cnn", "resources.walltime=1h").submit()
+
+
+def test_cancelling_without_runs_is_refused(project: Path) -> None:
+    del project
+
+    with pytest.raises(ConfigError, match="which are to be stopped"):
+        hpcml.open_store().cancel([])
