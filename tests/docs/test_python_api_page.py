@@ -11,6 +11,31 @@ from pages import files_of
 from tests.store.building import Journal, make_run_dir
 
 
+def execute(name: str, folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Execute the file *name* of the page in *folder*."""
+    (folder / name).write_text(files_of("python-api.md")[name], encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, name],
+        cwd=folder,
+        env={**environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_example_of_submitting_runs_as_it_stands(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
+    done = execute("submit.py", tmp_path, hpcml_environ)
+
+    first, script, *ended, values, level = done.stdout.splitlines()
+    assert first == "4 fp32 ('model=mnist_mlp', 'experiment=notebook', 'training.steps=40', 'precision=tf32', 'seed=1')"
+    assert script == "#!/bin/bash"
+    assert sorted(ended) == ["COMPLETED 0", "COMPLETED 0", "COMPLETED 1", "COMPLETED 1"], done.stderr
+    assert values == "[(0, 'fp32'), (0, 'tf32'), (1, 'fp32'), (1, 'tf32')]"
+    assert level == "tf32"
+
+
 def test_the_example_of_the_python_api_runs_as_it_stands(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
     if "CI" not in os.environ:
         pytest.importorskip("pandas", reason="the example makes a frame")
@@ -20,18 +45,8 @@ def test_the_example_of_the_python_api_runs_as_it_stands(tmp_path: Path, hpcml_e
         for step in range(3):
             journal.metrics(step, step, val_accuracy=0.9 + seed / 100)
         agent.event("attempt_ended", 10.0, state="COMPLETED", exit_code=0, wall_s=10.0)
-    for name, text in files_of("python-api.md").items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
 
-    done = subprocess.run(
-        [sys.executable, "look.py"],
-        cwd=tmp_path,
-        env={**hpcml_environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = execute("look.py", tmp_path, hpcml_environ)
 
     assert done.stdout.splitlines() == [
         "2 runs",
