@@ -23,6 +23,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -43,6 +44,8 @@ from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.record_keys import value_of
 from hpcml.model.records import Point, RunRecord, StoredEvent
 from hpcml.paths import Places, locate
+from hpcml.report.comparison import comparison_document
+from hpcml.report.render.markdown import as_markdown
 from hpcml.report.runs import run_columns
 
 log = logging.getLogger(__name__)
@@ -181,6 +184,35 @@ class Rows(_Framed[dict[str, Any]]):
         return _transposed(self._found.columns, self._found.rows)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ShownComparison(Comparison):
+    """A comparison, whose text is what ``hpcml compare --md`` prints; a notebook shows it so."""
+
+    def __repr__(self) -> str:
+        return f"<comparison of {self.n_runs} runs by {self.by}: {self.metric}>"
+
+    def __str__(self) -> str:
+        return as_markdown(comparison_document(self))
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+    def _rows(self) -> Rows:
+        lines = comparison_document(self).lines
+        return Rows(query_results.SqlRows(columns=tuple(lines[0]), rows=[tuple(line.values()) for line in lines]))
+
+    def to_pandas(self) -> Any:  # noqa: ANN401
+        """Return a `pandas.DataFrame` with a row for each arm of each table, as ``hpcml compare --csv`` has them.
+
+        Raises `ConfigError` where pandas is not installed.
+        """
+        return self._rows().to_pandas()
+
+    def to_polars(self) -> Any:  # noqa: ANN401
+        """Return a `polars.DataFrame` with the same rows; raises `ConfigError` where polars is not installed."""
+        return self._rows().to_polars()
+
+
 class Store:
     """The runs of one home, or whatever a store has.
 
@@ -309,7 +341,7 @@ class Store:
         score: Literal["mlperf"] | None = None,
         allow: Sequence[str] = (),
         allow_mixed: bool = False,
-    ) -> Comparison:
+    ) -> ShownComparison:
         """Return the comparison of the runs that meet *where* along *by*, as ``hpcml compare`` makes it.
 
         *by* is the setting whose effect is asked for (several are joined by commas), *reference* the value of it that
@@ -320,7 +352,7 @@ class Store:
         """
         from hpcml.commands.compare import compare_runs  # noqa: PLC0415 - loads the statistics
 
-        return compare_runs(
+        found = compare_runs(
             self._places,
             _selection(where),
             ComparisonRequest(
@@ -335,6 +367,7 @@ class Store:
                 allow_mixed=allow_mixed,
             ),
         )
+        return ShownComparison(**{one.name: getattr(found, one.name) for one in fields(found)})
 
     def status(self, runs: Named = ()) -> list[Standing]:
         """Return where *runs* stand, as ``hpcml status`` says; without *runs* all that have not ended.

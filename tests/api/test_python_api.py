@@ -148,3 +148,18 @@ def test_importing_hpcml_loads_nothing_foreign() -> None:
     assert "open_store" in hpcml.__all__
     with pytest.raises(AttributeError, match="nothing_of_ours"):
         hpcml.nothing_of_ours  # noqa: B018
+
+
+def test_a_comparison_is_shown_as_the_command_prints_it(store: Store, home: Path) -> None:
+    compared = store.compare(allow_mixed=True, margin=0.1)
+
+    printed = subprocess.run(
+        [sys.executable, "-m", "hpcml", "--home", str(home), "compare", "--allow-mixed", "--margin", "0.1", "--md"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert str(compared) == compared._repr_markdown_() == printed
+    assert repr(compared) == "<comparison of 3 runs by precision: val_accuracy>"
+    pytest.importorskip("pandas")
+    assert list(compared.to_pandas()["level"]) == ["fp32", "tf32"]

@@ -28,12 +28,14 @@ def execute(name: str, folder: Path, environ: dict[str, str]) -> subprocess.Comp
 def test_the_example_of_submitting_runs_as_it_stands(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
     done = execute("submit.py", tmp_path, hpcml_environ)
 
-    first, script, *ended, values, level = done.stdout.splitlines()
+    first, script, *lines = done.stdout.splitlines()
+    ended, (values, *comparison) = lines[:4], lines[4:]
     assert first == "4 fp32 ('model=mnist_mlp', 'experiment=notebook', 'training.steps=40', 'precision=tf32', 'seed=1')"
     assert script == "#!/bin/bash"
     assert sorted(ended) == ["COMPLETED 0", "COMPLETED 0", "COMPLETED 1", "COMPLETED 1"], done.stderr
     assert values == "[(0, 'fp32'), (0, 'tf32'), (1, 'fp32'), (1, 'tf32')]"
-    assert level == "tf32"
+    assert comparison[0].startswith("4 runs by precision"), comparison
+    assert any(line.startswith("| tf32 ") for line in comparison)
 
 
 def test_the_example_of_the_python_api_runs_as_it_stands(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
