@@ -170,7 +170,8 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
 def _with_step(pattern: str, head: str, lines: Sequence[str]) -> str:
     """Return *pattern* with the group ``step``, where the *head* of a line says one, and it grows from line to line.
 
-    It is left as it is where it would read other values then, or several of one step, as those within an epoch.
+    It is left as it is where it would read other values then, or several of one step, as those within an epoch. A value
+    that is printed again with its step does no harm: LightGBM prints that of its best iteration last.
     """
     plain = [match["value"] for line in lines for match in re.finditer(pattern, line)]
     for counted in (*_COUNTED, _BRACKETED):
@@ -179,8 +180,8 @@ def _with_step(pattern: str, head: str, lines: Sequence[str]) -> str:
         counting = r"^\[(?P<step>\d+)\]" if counted is _BRACKETED else rf"{word[1]}\W+(?P<step>\d+(?:,\d\d\d)*)"
         stepped = rf"{counting}.*?{pattern}"
         found = [match for line in lines for match in re.finditer(stepped, line)]
-        steps = [int(match["step"].replace(",", "")) for match in found]
-        grows = all(one < other for one, other in pairwise(steps))
+        values = dict.fromkeys((int(match["step"].replace(",", "")), match["value"]) for match in found)
+        grows = all(one < other for (one, _), (other, _) in pairwise(values))
         if grows and [match["value"] for match in found] == plain:
             return stepped
     return pattern

@@ -55,6 +55,12 @@ LLAMA2_C = """step 0: train loss 6.2401, val loss 6.2218
 step 20: train loss 5.7770, val loss 5.7835
 20 | loss 5.7918 | lr 3.056302e-04 | 109.75ms | mfu 0.00%
 """
+LIGHTGBM = """[1]\tvalid's l2: 0.6
+[2]\tvalid's l2: 0.4
+[3]\tvalid's l2: 0.5
+Early stopping, best iteration is:
+[2]\tvalid's l2: 0.4
+"""
 IGNITE = """Training Results - Epoch: 1 Avg loss: 2.26
 Validation Results - Epoch: 1 Avg loss: 2.27
 Training Results - Epoch: 2 Avg loss: 2.17
@@ -168,6 +174,8 @@ def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, valu
         ("step 500, loss 0.5\nstep 1,000, loss 0.4\n", ["500", "1,000"]),
         ("step 20 loss 0.5\nstep 10 loss 0.4\n", []),  # begun anew
         ("[5]\ttrain-error:0.1\teval-error:0.2\n[10]\ttrain-error:0.1\teval-error:0.2\n", ["5", "10"]),  # XGBoost
+        (LIGHTGBM, ["1", "2", "3", "2"]),
+        (LIGHTGBM.replace("0.4\n", "0.6\n", 1), []),
         ("[1, 2000] loss: 0.5\n[2, 2000] loss: 0.4\n", []),
         ("loss 0.5 at step 9\nloss 0.4 at step 19\n", []),
     ],
