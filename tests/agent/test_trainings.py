@@ -15,6 +15,7 @@ from hpcml.model.metric_sources import MetricRule
 RULES = [
     MetricRule(pattern=rf"step (?P<step>\d+).* {name} (?P<{name}>\S+)") for name in ("loss", "lr", "eta", "elapsed")
 ]
+COUNTED = [MetricRule(pattern=r"loss (?P<loss>\S+)")]  # a rule that reads no step
 
 
 TABLES = {
@@ -100,6 +101,51 @@ def test_several_trainings_are_known_by_a_metric_that_is_back_where_it_began(
     path = tmp_path / "stdout.log"
     path.write_text("\n".join(printed()) + "\n")
     scanner = StdoutScanner(path=path, rules=RULES)
+    assert list(scanner.scan(to_the_end=True))
+
+    assert scanner.trainings.mixed() == mixed
+
+
+def epochs(*, of: float = 1.0, before: str = "") -> Iterator[str]:
+    for epoch in range(1, 7):
+        yield f"{before}Epoch {epoch}/6"
+        yield from (f"batch {n} loss {of / (epoch + n / 4):.4f}" for n in range(4))
+
+
+def looped_epochs() -> Iterator[str]:
+    for rate in (1.0, 2.0, 3.0):
+        yield f"lr {rate}"
+        yield from epochs(of=rate)
+
+
+def folds_of_epochs() -> Iterator[str]:
+    for fold in range(3):
+        yield from epochs(before=f"Fold {fold} ")
+
+
+def with_tests_of_epochs() -> Iterator[str]:
+    for epoch, line in enumerate(epochs(), 1):
+        yield line
+        yield f"Test of epoch {epoch}: loss 0.1"
+
+
+@pytest.mark.parametrize(
+    ("printed", "mixed"),
+    [
+        (looped_epochs, {"loss": 3}),
+        (epochs, {}),
+        (folds_of_epochs, {}),
+        (with_tests_of_epochs, {}),
+        (batches_of_epochs, {}),
+        (numbered_epochs, {}),
+    ],
+)
+def test_several_trainings_are_known_by_their_epochs_where_a_rule_reads_no_step(
+    tmp_path: Path, printed: Callable[[], Iterator[str]], mixed: dict[str, int]
+) -> None:
+    path = tmp_path / "stdout.log"
+    path.write_text("\n".join(printed()) + "\n")
+    scanner = StdoutScanner(path=path, rules=COUNTED)
     assert list(scanner.scan(to_the_end=True))
 
     assert scanner.trainings.mixed() == mixed

@@ -102,12 +102,20 @@ class StdoutScanner:
             self._epochs.update(counted_in(drawn[:_LONGEST_HEADING]))
             found = list(self._pick(drawn))
             for each in found:
-                if not each.is_counted:
-                    self.trainings.take(each.name, each.step, each.value, self._epochs)
+                self._take(each)
             yield from found
             self._drawn |= {each.name: each.value for each in found if each.is_counted}
         if line.endswith("\n"):
             self._drawn.clear()
+
+    def _take(self, found: Picked) -> None:
+        """Have a value looked at for several trainings: by its step, or the epoch where no step was read."""
+        step, counted = found.step, self._epochs
+        if found.is_counted:
+            if (epoch := counted.get("epoch")) is None:
+                return
+            step, counted = epoch, {word: n for word, n in counted.items() if word != "epoch"}
+        self.trainings.take(found.name, step, found.value, counted)
 
     def _pick(self, line: str) -> Iterator[Picked]:
         for place, (pattern, name) in enumerate(self._compiled):

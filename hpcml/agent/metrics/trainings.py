@@ -86,8 +86,8 @@ class Trainings:
         names = ", ".join(sorted(mixed)[:_MOST_TOLD])
         verb = "have" if len(mixed) > 1 else "has"
         problem = (
-            f"{names} {verb} values of {max(mixed.values())} trainings, one after the other; of equal steps the last "
-            "counts: give each training a run of its own"
+            f"{names} {verb} values of {max(mixed.values())} trainings in one series, of which those of the last "
+            "training count: give each training a run of its own"
         )
         journal.event(EventName.METRICS_TROUBLE, {"file": place, "problem": problem})
         journal.event("facts", {MIXED_TRAININGS: names})
