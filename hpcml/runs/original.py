@@ -42,7 +42,7 @@ def names_folder(words: Sequence[str], cwd: Path, folder: str, but_for: Collecti
         forms += [f"~{inside}", f"$HOME{inside}", f"${{HOME}}{inside}"]
     shared = [re.escape(path.removeprefix(folder)) for path in but_for if path.startswith(folder + os.sep)]
     apart = "".join(f"(?!{path}(?![\\w.-]))" for path in shared)
-    named = re.compile(f"(?<![\\w/.-])(?:{'|'.join(map(re.escape, forms))})(?![\\w.-]){apart}".encode())
+    named = re.compile(os.fsencode(f"(?<![\\w/.-])(?:{'|'.join(map(re.escape, forms))})(?![\\w.-]){apart}"))
     for word in words:
         if named.search(os.fsencode(word)):
             return word

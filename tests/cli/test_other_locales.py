@@ -71,6 +71,17 @@ def test_a_folder_of_runs_whose_name_is_no_utf8_is_not_ingested(hpcml: Hpcml, tm
     assert "is not in UTF-8" in said_in_one_line(done)
 
 
+def test_a_program_in_a_folder_whose_name_is_no_utf8_runs(hpcml: Hpcml, tmp_path: Path) -> None:
+    project = tmp_path / "\udcff"
+    project.mkdir()
+    (project / "train.py").write_text("print('there')")
+
+    ran = replace(hpcml, cwd=project)("run", "--", "python", "train.py")
+
+    assert ran.returncode == 0, ran.stderr
+    assert hpcml("logs", "@1").stdout == "there\n"
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
