@@ -17,7 +17,7 @@ from hpcml.commands.export import ExportFormat
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.account import known_account
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.preflight import file_system_of, warnings
+from hpcml.commands.submit.preflight import warnings
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import HpcmlError, why_not
@@ -25,6 +25,7 @@ from hpcml.images.readiness import ready_for_images
 from hpcml.interop.exporters import Exporter
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.run import Schedule
+from hpcml.mounts import file_system_of
 from hpcml.paths import Places
 from hpcml.runs.private import exchangeable, is_open, no_home, why_shared
 from hpcml.schedulers.contract import Ticket

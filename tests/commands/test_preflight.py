@@ -3,9 +3,10 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit.preflight import file_system_of, warnings
+from hpcml.commands.submit.preflight import warnings
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
+from hpcml.mounts import file_system_of
 from hpcml.paths import Places
 
 MACHINE = Machine(cores=2, gpus=[])
@@ -54,6 +55,14 @@ def test_a_run_directory_on_a_file_system_of_this_machine_is_said(tmp_path: Path
 
     assert kind is not None
     assert any(f"HPCML_HOME ({tmp_path / 'home'}) is on {kind}" in line for line in lines)
+
+
+@pytest.mark.parametrize(("kind", "lines"), [("jfs", 2), ("bcachefs", 2), ("lustre", 0), (None, 0)])
+def test_what_is_local_is_what_it_is_for_the_store(tmp_path: Path, kind: str | None, lines: int) -> None:
+    (item,) = plan_all(compose_from_cli(["cluster=karolina"], project=tmp_path), MACHINE)
+    found = warnings(item, Places(home=tmp_path / "home", store_url=""), lambda _: kind)
+
+    assert sum(f"is on {kind}, a file system of this machine" in line for line in found) == lines
 
 
 def test_a_job_without_a_walltime_is_said(tmp_path: Path) -> None:

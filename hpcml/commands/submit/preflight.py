@@ -7,17 +7,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import psutil
-
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit import code, packing
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import unknown_queue
 from hpcml.errors import StoreError
 from hpcml.model.cluster import SchedulerName
+from hpcml.mounts import file_system_of, is_local
 from hpcml.paths import Places
-
-_OF_ONE_MACHINE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "zfs", "f2fs"})
 
 # How many threads a process begins: of OpenMP, and of libraries that ask their own first.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "JULIA_NUM_THREADS")
@@ -75,7 +72,7 @@ def warnings(item: Planned, places: Places, kind_of: Callable[[Path], str | None
     seen = {"HPCML_HOME": places.home, "data.path": data, "the working directory": item.code_folder}
     for what, path in seen.items():
         kind = None if path is None else (kind_of or file_system_of)(path)
-        if kind in _OF_ONE_MACHINE:
+        if is_local(kind):
             yield f"{what} ({path}) is on {kind}, a file system of this machine: do the nodes of {site.name} see it?"
 
 
@@ -88,16 +85,3 @@ def _thread_warnings(variables: Mapping[str, str], cores: int | None) -> Iterato
                 f"workload.env.{name}={threads}, and a process has {cores} core{'s' if cores > 1 else ''}: its threads "
                 f"take turns; resources.cpus_per_task={threads} asks for as many, and sets {_THREADS[0]} by itself"
             )
-
-
-def file_system_of(path: Path) -> str | None:
-    """Return the type of the file system that holds *path*, as in /proc/mounts (ext4, nfs4, lustre ...).
-
-    A path that does not exist yet is judged by its nearest existing parent. None where no mount point is known.
-    """
-    resolved = path.absolute()
-    while not resolved.exists():
-        resolved = resolved.parent
-    resolved = resolved.resolve()
-    holders = [part for part in psutil.disk_partitions(all=True) if resolved.is_relative_to(part.mountpoint)]
-    return max(holders, key=lambda part: len(part.mountpoint)).fstype if holders else None

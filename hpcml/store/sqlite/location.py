@@ -7,7 +7,6 @@ share, or as HPCML_STORE_MODE says.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sqlite3
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from hpcml.errors import StoreError
+from hpcml.mounts import MOUNTS, file_system_of, is_local
 from hpcml.store.database import APPLICATION_ID
 
 _MAGIC = b"SQLite format 3\0"
@@ -177,42 +177,6 @@ def revision_of(driver: sqlite3.Connection) -> str | None:
 def newer(path: Path, revision: str) -> str:
     """Return the message about a store that a later version of hpcml has made."""
     return f"the store {path} was written by a newer hpcml (schema {revision}): update hpcml"
-
-
-MOUNTS = Path("/proc/self/mounts")
-# What is not known to be local (nfs, lustre, gpfs, beegfs, cifs, fuse.*, 9p, afs, ceph ...) counts as a network.
-_LOCAL = frozenset(
-    "bcachefs btrfs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs tmpfs xfs zfs".split()  # noqa: SIM905 - a table
-)
-
-
-def is_local(kind: str | None) -> bool:
-    """Whether a file system of the type *kind* belongs to this machine alone; False for unknown ones and None.
-
-    >>> is_local("ext4"), is_local("nfs4"), is_local(None)
-    (True, False, False)
-    """
-    return kind in _LOCAL
-
-
-def file_system_of(path: Path, *, mounts: Path = MOUNTS) -> str | None:
-    """Return the type of the file system that *path* lies on, by the table *mounts* (man 5 proc).
-
-    None where unknown. *path* need not exist; symbolic links are followed. *mounts* is a parameter for tests.
-    """
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    place = path.resolve()
-    found: tuple[int, str] | None = None
-    for line in lines:
-        _, mount_point, kind, *_ = (*line.split(" "), "", "", "")
-        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount_point))  # \040 is a space
-        # the last of several mounts on one point is the visible one
-        if mount_point and place.is_relative_to(point) and (found is None or len(point.parts) >= found[0]):
-            found = (len(point.parts), kind)
-    return None if found is None else found[1]
 
 
 VARIABLE = "HPCML_STORE_MODE"

@@ -30,12 +30,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from hpcml.errors import StoreError
+from hpcml.mounts import file_system_of, is_local
 from hpcml.runs.atomic import sync, write_text
 from hpcml.runs.liveness import boot_id
 from hpcml.runs.lock import Lock, Owner, Patience, clear_dead, kept_alive, wait_for
 from hpcml.store.database import REVISION
 from hpcml.store.sqlite.file import BUSY_TIMEOUT_S, FileReader, SqliteFile
-from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, file_system_of, is_local, revision_of
+from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, revision_of
 from hpcml.store.sqlite.read_only import connect_to_snapshot
 
 if TYPE_CHECKING:
