@@ -32,7 +32,6 @@ def cause_of(outcome: Outcome, turn: Turn, attempt: int) -> Cause | None:
         classify(
             outcome.state,
             reason=outcome.reason,
-            raw=None,
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             log_tail=_last_words(turn, attempt, first + rank),
@@ -44,7 +43,6 @@ def cause_of(outcome: Outcome, turn: Turn, attempt: int) -> Cause | None:
             classify(
                 outcome.state,
                 reason=outcome.reason,
-                raw=None,
                 exit_code=outcome.exit_code,
                 signal=outcome.signal,
                 log_tail="",

@@ -246,7 +246,6 @@ def _with_cause(verdict: Verdict, run_dir: RunDir) -> Verdict:
         cause = classify(
             state,
             reason=verdict.details.get("reason"),
-            raw=verdict.details.get("raw"),
             exit_code=None,
             signal=None,
             log_tail=log_tail(run_dir),

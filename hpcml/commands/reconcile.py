@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hpcml.model.failure_causes import Cause
-from hpcml.model.records import NEVER_BEGAN, Known, RunRecord, spell_job
+from hpcml.model.records import Known, RunRecord, spell_job
 from hpcml.model.state import State
 from hpcml.runs.state import EventName
 
 QUIET_S = 120.0  # a job that is not in the queue of *this* scheduler may run under another one: its journals would grow
 ACCOUNTED_WITHIN_S = 3600.0  # the end of a job, by an accounting that was behind
 _MAY_RUN_AGAIN = frozenset({State.NODE_FAIL, State.PREEMPTED, State.CANCELLED})
-_KILLED = frozenset({"0:9", "137:0", "137", "265"})  # by SIGKILL, as Slurm and PBS write it
 _NOT_ITS_OWN = frozenset({State.TIMEOUT, State.OUT_OF_MEMORY, State.FAILED, State.COMPLETED})
 
 
@@ -64,7 +63,7 @@ def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -
     still be on their way through a network file system.
     """
     has_begun = record.state is not State.PENDING or not record.is_settled
-    if known is None or (known.reason == NEVER_BEGAN and has_begun):  # the accounting may not have heard of it yet
+    if known is None or (known.never_began and has_begun):  # the accounting may not have heard of it yet
         return _forgotten(record, about)
     if not known.state.is_final:
         return _requeued(record, known, about)
@@ -204,7 +203,7 @@ def _ended(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
     reason = f"{_said(record, known)}{_with_code(known)}{never}"
     details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
     # The job's process is the agent, or waits for it: one that ran and was killed has told no end of its program
-    was_killed = record.state is State.RUNNING and state is State.FAILED and known.exit_code in _KILLED
+    was_killed = record.state is State.RUNNING and state is State.FAILED and known.was_killed
     verdict = _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
     return replace(verdict, otherwise=Cause.AGENT_KILLED) if was_killed else verdict
 

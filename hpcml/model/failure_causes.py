@@ -42,15 +42,6 @@ _BY_STATE = {
     State.NODE_FAIL: Cause.NODE_FAILURE,
     State.PREEMPTED: Cause.PREEMPTION,
 }
-# Slurm's own words (man sacct, JOB STATE CODES) for ends that our states know by another name.
-_BY_RAW = {
-    "BOOT_FAIL": Cause.NODE_FAILURE,
-    "DEADLINE": Cause.TIME_LIMIT,
-    "NODE_FAIL": Cause.NODE_FAILURE,
-    "OUT_OF_MEMORY": Cause.HOST_MEMORY,
-    "PREEMPTED": Cause.PREEMPTION,
-    "TIMEOUT": Cause.TIME_LIMIT,
-}
 _IN_VAIN = ("DependencyNeverSatisfied", "its dependency cannot be met")  # Slurm's word, and ours for what PBS shows
 _CONTAINER_FAILED = 255  # Apptainer's own failures, all of them (measured with 1.4)
 _KILLED_FROM_OUTSIDE = frozenset({signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP})
@@ -180,25 +171,21 @@ def classify(
     state: State,
     *,
     reason: str | None,
-    raw: str | None,
     exit_code: int | None,
     signal: int | None,
     log_tail: str,
 ) -> Cause:
     """Return why a run ended in *state*, which is not COMPLETED.
 
-    *raw* is the scheduler's own word for the state, or None; *log_tail* is the end of what the program printed;
-    *exit_code* and *signal* are None where not known. What cannot be distinguished from a mistake of the user counts as
-    one (PROGRAM), so that it is not retried in vain. Patterns and their sources are in `_PATTERNS`.
+    *log_tail* is the end of what the program printed; *exit_code* and *signal* are None where not known. What cannot be
+    distinguished from a mistake of the user counts as one (PROGRAM), so that it is not retried in vain. Patterns and
+    their sources are in `_PATTERNS`.
 
-        >>> classify(State.FAILED, reason=None, raw=None, exit_code=1, signal=None, log_tail="KeyError: 'x'")
+        >>> classify(State.FAILED, reason=None, exit_code=1, signal=None, log_tail="KeyError: 'x'")
         <Cause.PROGRAM: 'program'>
     """
-    word = (raw or "").split(" ")[0]  # "CANCELLED by 1001"
     if state in _BY_STATE:
         return _BY_STATE[state]
-    if word in _BY_RAW:
-        return _BY_RAW[word]
     if state is State.CANCELLED and any(words in (reason or "") for words in _IN_VAIN):
         return Cause.DEPENDENCY
     if state is State.CANCELLED:

@@ -34,9 +34,6 @@ class JobUsage:
     max_memory_mb: float | None = None  # MiB
 
 
-NEVER_BEGAN = "cancelled before it began"  # the reason of a `Known` that follows from what a scheduler does not say
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """The state of a job as the scheduler reports it, translated into hpcml's states and in its own words (`raw`)."""
@@ -47,6 +44,8 @@ class Known:
     reason: str | None = None  # why it waits or ended
     expected_start: str | None = None  # ISO 8601, local time of the scheduler
     is_live: bool = True  # from the queue; False: from the accounting database, which is late by seconds or more
+    never_began: bool = False  # follows from what the scheduler does not say of it, and may be of a job that just began
+    was_killed: bool = False  # its script, by SIGKILL
     used: JobUsage | None = None  # of a job that has ended
 
 

@@ -8,7 +8,7 @@ is at most doubled by that, never endless.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
@@ -23,6 +23,8 @@ from hpcml.store.schema import POLL, WORD
 LONGEST_BACK_OFF_S = 16 * 60.0
 CLAIM_LAPSES_S = 5 * 60.0  # longer than any poll takes: who claimed it has died
 _TEXTS = ("raw", "exit_code", "reason", "expected_start")
+# What it used and whether it was killed is in the run's journal, where the end that it belongs to is told
+_KEPT = (*_TEXTS, "is_live")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +128,7 @@ def keep_words(store: Database, words: Mapping[str, Known], *, at: float) -> Non
     """
     rows = []
     for uid, known in words.items():
-        said = {**asdict(known), "state": known.state.value}
-        del said["used"]  # it is in the run's journal, where the end that it belongs to is told
+        said = {**{name: getattr(known, name) for name in _KEPT}, "state": known.state.value}
         said |= {name: storable(said[name]) for name in _TEXTS if said[name] is not None}
         rows.append({"uid": uid, "at": at, **said})
     if not rows:

@@ -75,7 +75,7 @@ def test_outside_of_a_run_a_mismatch_is_told_and_nothing_ends(capsys: pytest.Cap
 
 def test_the_line_is_the_cause_and_the_line_of_one_that_went_on_is_not() -> None:
     def cause(line: str) -> Cause:
-        return classify(State.FAILED, reason=None, raw=None, exit_code=2, signal=None, log_tail=f"step 1\n{line}\n")
+        return classify(State.FAILED, reason=None, exit_code=2, signal=None, log_tail=f"step 1\n{line}\n")
 
     assert cause(f"hpcml_client: ended, because {WORDS}") is Cause.PRECISION_MISMATCH
     assert cause(f"hpcml_client: goes on, although {WORDS}") is Cause.PROGRAM

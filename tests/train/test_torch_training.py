@@ -174,7 +174,7 @@ def test_other_errors_keep_their_traceback() -> None:
 
 
 def cause(log_tail: str) -> Cause:
-    return classify(State.FAILED, reason=None, raw=None, exit_code=1, signal=None, log_tail=log_tail)
+    return classify(State.FAILED, reason=None, exit_code=1, signal=None, log_tail=log_tail)
 
 
 def test_compiled_code_would_escape_the_emulation(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ _KILL_REFUSED = re.compile(r"^flux-cancel: ERROR: (.*)$", re.MULTILINE)
 _GONE = ("job is inactive", "unknown job id")
 _SILENT = ("Unable to connect to Flux", "Connection refused", "Connection reset", "No such file or directory")
 _RESULTS = {"COMPLETED": State.COMPLETED, "CANCELED": State.CANCELLED, "TIMEOUT": State.TIMEOUT}
+_KILLED = "137"  # by SIGKILL
 _WAITING = frozenset({"NEW", "DEPEND", "PRIORITY", "SCHED"})
 
 
@@ -93,7 +94,8 @@ def verdict(said: Said) -> Known | None:
     used = JobUsage(wall_s=_number(said.get("runtime"))) if ran else None
     code = str(said["returncode"]) if ran and isinstance(said.get("returncode"), int) else None
     ended, reason = _end(result, exception, code)
-    return Known(state=ended, raw=result or state, exit_code=code, reason=reason, used=used)
+    was_killed = code == _KILLED
+    return Known(state=ended, raw=result or state, exit_code=code, reason=reason, used=used, was_killed=was_killed)
 
 
 def _end(result: str, exception: Mapping[str, str], code: str | None) -> tuple[State, str | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hpcml.codec import Json
@@ -50,6 +51,7 @@ _REASONS = {
     **dict.fromkeys(("TERM_PREEMPT", "TERM_REQUEUE_OWNER", "TERM_REQUEUE_ADMIN"), State.PREEMPTED),
     **dict.fromkeys(("TERM_CWD_NOTEXIST", "TERM_CSM_ALLOC"), State.NODE_FAIL),
 }
+_KILLED_CODE = "137"  # by SIGKILL
 _REASON = re.compile(r"TERM_[A-Z_]+")
 _END = re.compile(  # of bhist, behind the time: not in a script or a name, which stand in <>
     r"^[^<\n]*: (?:(Done successfully)|Exited with exit code (\d+)|Exited by signal (\d+)|"
@@ -168,7 +170,7 @@ def ended(code: str | None, reason: str | None, *, used: JobUsage | None = None,
         reason = f"exit status {code}{by_signal}"
     if code is None and reason is None:
         state, reason = State.CANCELLED, "ended before it ran"
-    return Known(state=state, raw=raw, exit_code=code, reason=reason, used=used)
+    return Known(state=state, raw=raw, exit_code=code, reason=reason, used=used, was_killed=code == _KILLED_CODE)
 
 
 def parse_history(stdout: str) -> Known | None:
@@ -186,8 +188,7 @@ def parse_history(stdout: str) -> Known | None:
     reason = next((third for _, _, _, third in found if third), None)
     if code is None and signal is not None:
         code = str(128 + int(signal))
-    known = ended(code, reason)
-    return Known(state=known.state, raw="EXIT", exit_code=code, reason=known.reason, is_live=False)
+    return replace(ended(code, reason), is_live=False)
 
 
 def history_name(stdout: str) -> str | None:

@@ -36,6 +36,7 @@ _OWN_VERDICTS = {
     -26: (State.OUT_OF_MEMORY, "virtual memory exceeded"),
     -4: (State.NODE_FAIL, "the node was lost"),
 }
+_KILLED = frozenset({"265", "137"})  # the script by SIGKILL; its last command, as a shell counts
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -219,7 +220,9 @@ def verdict(said: Attributes) -> Known | None:
     state, reason = _end(said)
     if not _ran(said):
         return Known(state=state, raw=letter, reason=reason)
-    return Known(state=state, raw=letter, exit_code=said.get("Exit_status"), reason=reason, used=_used(said))
+    code = said.get("Exit_status")
+    was_killed = code in _KILLED
+    return Known(state=state, raw=letter, exit_code=code, reason=reason, used=_used(said), was_killed=was_killed)
 
 
 def _used(said: Attributes) -> JobUsage:

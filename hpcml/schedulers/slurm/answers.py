@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from hpcml.model.records import NEVER_BEGAN
 from hpcml.model.state import State
 from hpcml.schedulers.batches import TOKEN
 from hpcml.schedulers.contract import Answers, JobUsage, Known, Ticket
@@ -34,6 +33,10 @@ _STATES = {
     "DEADLINE": State.TIMEOUT,
     "REVOKED": State.CANCELLED,
 }
+_KILLED = frozenset({"0:9", "137:0"})  # the script by SIGKILL; its last command, as a shell counts
+_CANCELLED_UNRECORDED = Known(
+    state=State.CANCELLED, raw="CANCELLED", reason="cancelled before it began", is_live=False, never_began=True
+)
 
 
 def state_of(word: str) -> State:
@@ -117,7 +120,9 @@ def parse_sacct(text: str) -> list[JobRow]:
         used = (
             JobUsage(wall_s=int(elapsed), cpu_s=_cpu_s(cpu), max_memory_mb=memory_mb.get(job_id)) if counted else None
         )
-        rows += _row(job_id, folder, name, Known(state=state, raw=word, exit_code=exit_code or None, used=used))
+        was_killed = exit_code in _KILLED
+        known = Known(state=state, raw=word, exit_code=exit_code or None, used=used, was_killed=was_killed)
+        rows += _row(job_id, folder, name, known)
     return rows
 
 
@@ -207,7 +212,7 @@ def merge(tickets: Collection[Ticket], queue: list[JobRow] | None, accounting: l
             both_ended = late is not None and late.state.is_final and now.known.state.is_final
             known[ticket] = replace(late, reason=now.known.reason) if late is not None and both_ended else now.known
         elif queue is not None and accounting is not None and _never_began(ticket, then, arrays):
-            known[ticket] = Known(state=State.CANCELLED, raw="CANCELLED", reason=NEVER_BEGAN, is_live=False)
+            known[ticket] = _CANCELLED_UNRECORDED
         elif late is not None and (queue is None or late.state.is_final):
             known[ticket] = late
         elif late is not None:  # a moment after its end, or for ever: "runaway jobs" of sacctmgr(1)

@@ -67,6 +67,7 @@ def test_results_and_exceptions_are_what_a_run_ended_by(said: dict[str, Any], st
 
     assert known is not None
     assert known.state is state
+    assert known.was_killed == (137 in said.values() or "137" in said.values())
     assert words is None or words in (known.reason or "")
 
 

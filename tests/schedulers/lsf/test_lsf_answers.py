@@ -78,6 +78,7 @@ def test_every_state_means_something_and_none_is_taken_for_success(
 
     assert known is not None
     assert known.state is state
+    assert known.was_killed == (137 in said.values() or "137" in said.values())
     assert (reason is None and known.reason is None) or (reason or "") in (known.reason or "")
 
 

@@ -116,7 +116,7 @@ def test_every_end_is_judged_as_it_was(
     known = verdict(jobs[job_id or next(iter(jobs))])
 
     assert known is not None
-    assert (known.state, known.exit_code) == (state, exit_code)
+    assert (known.state, known.exit_code, known.was_killed) == (state, exit_code, exit_code == "137")
     assert (known.reason is None) if reason is None else (reason in (known.reason or ""))
 
 

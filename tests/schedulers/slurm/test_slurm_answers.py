@@ -76,7 +76,9 @@ def test_each_word_of_slurm_is_a_state_and_a_strange_one_is_not_final(word: str,
 def test_an_ended_job_is_what_the_accounting_says(row: str, state: State, exit_code: str) -> None:
     answer = known(sacct=lines(row), of=ticket(row.partition("|")[0]))
 
-    assert answer == Known(state=state, raw=row.split("|")[1], exit_code=exit_code, is_live=False)
+    was_killed = exit_code == "0:9"
+    said = Known(state=state, raw=row.split("|")[1], exit_code=exit_code, is_live=False, was_killed=was_killed)
+    assert answer == said
 
 
 def test_what_an_ended_job_used_is_counted_of_it_and_its_steps() -> None:
