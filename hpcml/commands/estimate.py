@@ -21,6 +21,7 @@ from hpcml.model.planning import Estimate, Forecast, Wanted
 from hpcml.model.records import Curve
 from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.runs.plan import kept_of_walltime_s
 from hpcml.store import query
 from hpcml.store.conditions import Filter
 from hpcml.store.database import Database
@@ -28,7 +29,6 @@ from hpcml.store.opening import looked_into
 from hpcml.units import parse_walltime_s
 
 _MOST = 300  # of the completed runs of a model on a cluster, the newest: loading them takes a fraction of a second
-_MARGIN_S = 90  # what an agent keeps of a scheduler's walltime, where none was asked for yet
 
 
 def estimate_runs(planned: Sequence[Planned], places: Places, machine: Machine) -> Estimate:
@@ -102,7 +102,8 @@ def _wanted(item: Planned, machine: Machine) -> Wanted:
     model = None
     if is_local:
         model = machine.gpus[0].name if plan.device == "cuda" else host.facts().get("cpu_model")
-    keeps = plan.walltime_s is not None and plan.stop_after_s is not None
+    is_packed = plan.walltime_s is not None and plan.stop_after_s == plan.walltime_s
+    has_all = is_local or is_packed  # of its walltime: nothing is kept, or the job keeps it
     return Wanted(
         name=" ".join(item.overrides) or "the defaults",
         seed=run.seed,
@@ -116,7 +117,7 @@ def _wanted(item: Planned, machine: Machine) -> Wanted:
         walltime_s=plan.walltime_s,
         stop_after_s=plan.stop_after_s,
         warn_after_s=plan.warn_after_s,
-        margin_s=(plan.walltime_s or 0) - (plan.stop_after_s or 0) if keeps else 0 if is_local else _MARGIN_S,
+        margin_s=0 if has_all else kept_of_walltime_s(plan.stop_grace_s),
         limit_s=_limit_s(item),
         whole_nodes=site.whole_nodes,
         co2_g_per_kwh=site.co2_g_per_kwh,

@@ -80,10 +80,16 @@ class Plan:
 def stop_and_warn_after_s(walltime_s: int, *, grace_s: int, notice_s: int, is_alone: bool = True) -> tuple[int, int]:
     """Return when the agent stops a program of a job with this walltime, and when it asks for a checkpoint.
 
-    In seconds. At least a minute, or the program's *grace_s* and half a minute, are kept, so that the agent can end the
-    program and write the outcome down before the scheduler kills the job; never more than half of it. Nothing is kept
-    where the walltime is not that of the job (*is_alone* False). The warning is *notice_s* earlier.
+    In seconds. What the agent keeps (`kept_of_walltime_s`) is never more than half of it, and nothing where the
+    walltime is not that of the job (*is_alone* False). The warning is *notice_s* earlier.
     """
-    margin_s = max(_MARGIN_S, grace_s + _MARGIN_S // 2) if is_alone else 0
-    stop_after_s = walltime_s - min(margin_s, walltime_s // 2)
+    stop_after_s = walltime_s - min(kept_of_walltime_s(grace_s) if is_alone else 0, walltime_s // 2)
     return stop_after_s, stop_after_s - min(notice_s, stop_after_s // 2)
+
+
+def kept_of_walltime_s(grace_s: int) -> int:
+    """Return what an agent keeps of a job's walltime, to end the program and write the outcome down before it is over.
+
+    It is a minute, or the program's *grace_s* and half a minute.
+    """
+    return max(_MARGIN_S, grace_s + _MARGIN_S // 2)

@@ -135,3 +135,16 @@ def test_gpu_hours_are_charged_by_the_node_where_the_site_does(places: Places, t
     assert charged.total.gpu_hours == pytest.approx(8 * alone.gpu_hours)
     assert alone.node_hours is None
     assert charged.total.node_hours == pytest.approx(alone.gpu_hours)
+
+
+@pytest.mark.parametrize("grace", ["10", "300"])
+def test_what_an_agent_keeps_is_the_same_before_and_after_a_walltime_is_asked_for(
+    places: Places, tmp_path: Path, grace: str
+) -> None:
+    words = (*SITE, f"workload.stop_grace={grace}s")
+    asked, unasked = (
+        estimate_runs(planned_for(tmp_path, *words, *walltime), places, MACHINE).forecasts[0].wanted.margin_s
+        for walltime in (["resources.walltime=4h"], ["resources.walltime=null"])
+    )
+
+    assert asked == unasked == max(60, int(grace) + 30)
