@@ -24,7 +24,7 @@ from hpcml.commands.supervision import has_live_queue
 from hpcml.commands.unread_metrics import advice
 from hpcml.errors import StoreError
 from hpcml.model.failure_causes import without_numbers
-from hpcml.model.metric_goal import most_telling
+from hpcml.model.metric_goal import most_telling, shown_metric
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report.files import written_words
@@ -251,11 +251,9 @@ def _note(item: Launched, glimpse: Glimpse) -> str:
 
 
 def _value(item: Launched, glimpse: Glimpse) -> str:
-    """Return the last value of the run's objective; without one, that of the most telling metric it reported."""
-    metric = item.manifest.run.objective.metric
-    if metric not in glimpse.latest:
-        metric = next(iter(most_telling(glimpse.latest)), metric)
-    return f"{metric} {number(glimpse.latest[metric])}" if metric in glimpse.latest else ""
+    """Return the last value of the metric by which the run is shown; "" before it has reported any."""
+    metric = shown_metric(item.manifest.run.objective.metric, glimpse.latest)
+    return "" if metric is None else f"{metric} {number(glimpse.latest[metric])}"
 
 
 def _detach_or_cancel(launched: Sequence[Launched], console: Console) -> int:

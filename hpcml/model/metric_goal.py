@@ -85,6 +85,18 @@ def most_telling(metrics: Iterable[str]) -> list[str]:
     return sorted(metrics, key=lambda metric: (*_how_telling(metric), len(metric), metric))
 
 
+def shown_metric(objective: str | None, reported: Iterable[str]) -> str | None:
+    """Return the metric of those *reported* by which a run is shown: its *objective*, else the most telling.
+
+    None where nothing was reported.
+
+    >>> shown_metric("accuracy", ["loss", "accuracy"]), shown_metric("accuracy", ["epoch", "loss"])
+    ('accuracy', 'loss')
+    """
+    names = list(reported)
+    return objective if objective in names else next(iter(most_telling(names)), None)
+
+
 def _how_telling(metric: str) -> tuple[int, bool]:
     name = metric.rpartition("/")[2]
     if not _REWARDS.isdisjoint(_words(name)):

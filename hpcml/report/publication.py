@@ -41,7 +41,7 @@ from hpcml.report.document import (
 )
 from hpcml.report.finding import findings_of, heading
 from hpcml.report.live import live_section, so_far
-from hpcml.report.runs import cause_words, key_metric, metric_words, title
+from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of, title
 from hpcml.report.scaling import scaling_section
 from hpcml.report.telemetry import telemetry_section
 from hpcml.report.text import safe
@@ -184,8 +184,8 @@ def _left_out(publication: Publication, levels: Mapping[str, str]) -> Table:
 def _all_runs(publication: Publication, levels: Mapping[str, str]) -> Table:
     metric = publication.comparison.metric if publication.comparison else None
     if metric is None:
-        named = {key_metric(run, None)[0] for run in publication.runs}
-        metric = named.pop() if len(named) == 1 else None
+        named = {objective_of(run) for run in publication.runs}
+        metric = metric_beside_objectives(publication.runs) or (named.pop() if len(named) == 1 else None)
     columns = [
         text_column("run"),
         text_column("name"),

@@ -19,7 +19,7 @@ from rich.text import Text
 from hpcml.codec import Json, encode
 from hpcml.model.choices import Numerics
 from hpcml.model.divergence import divergence_words
-from hpcml.model.metric_goal import most_telling
+from hpcml.model.metric_goal import shown_metric
 from hpcml.model.precision import contradicts
 from hpcml.model.record_keys import MEASURED, begun_at, value_of
 from hpcml.model.records import MetricSummary, RunRecord, spell_job
@@ -57,21 +57,26 @@ def precision_words(run: RunRecord) -> str:
     return f"{run.precision}{measured}{'' if is_native(run) else f' ({run.numerics})'}"
 
 
+def objective_of(run: RunRecord) -> str:
+    """Return the metric by which the run is judged, "" where it has none."""
+    return str(run.params.get("objective.metric") or "")
+
+
 def key_metric(run: RunRecord, metric: str | None) -> tuple[str, float | None]:
     """Return name and last value of *metric*, by default the run's objective; nan where the value is not finite.
 
     The value is None where the run has no such metric, the name "" where it has no objective either.
     """
-    name = metric or str(run.params.get("objective.metric") or "")
+    name = metric or objective_of(run)
     summary = run.metrics.get(name)
     return name, None if summary is None else last_value(summary)
 
 
-def _reported_metric(runs: Sequence[RunRecord]) -> str | None:
-    """Return a metric to show of *runs* none of which reported its objective, the most telling; None without any."""
-    if any(key_metric(run, None)[0] in run.metrics for run in runs):
+def metric_beside_objectives(runs: Sequence[RunRecord]) -> str | None:
+    """Return a metric to show of *runs* none of which reported its objective; None where one did, and without any."""
+    if any(objective_of(run) in run.metrics for run in runs):
         return None
-    return next(iter(most_telling({name for run in runs for name in run.metrics})), None)
+    return shown_metric(None, {name for run in runs for name in run.metrics})
 
 
 def last_value(summary: MetricSummary) -> float | None:
@@ -159,7 +164,7 @@ def runs_table(
     others. In a narrow console names are cut and columns left out.
     """
     if_any = _if_any(metric)
-    show_uid, metric = _uid_words(runs), metric or _reported_metric(runs)
+    show_uid, metric = _uid_words(runs), metric or metric_beside_objectives(runs)
     headings = [safe(heading) for heading in _headings(runs, metric)]
     rows = [[safe(word) for word in _words(run, now, metric, show_uid, apart)] for run in runs]
     widths, gap = _lay_out(headings, rows, console.width, if_any)
@@ -269,7 +274,7 @@ def runs_markdown(
     from hpcml.report.render.markdown import markdown_table, safe_markdown  # noqa: PLC0415 - all kinds of documents
 
     if_any = set(_if_any(metric)) - {_CAUSE}
-    metric = metric or _reported_metric(runs)
+    metric = metric or metric_beside_objectives(runs)
     headings = [safe_markdown(heading) for heading in _headings(runs, metric)]
     rows = [[safe_markdown(word) for word in _words(run, now, metric, str, apart)] for run in runs]
     is_empty = {column for column in if_any if not any(row[column] for row in rows)}

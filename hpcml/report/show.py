@@ -16,6 +16,7 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.divergence import divergence_words
+from hpcml.model.metric_goal import shown_metric
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Timeline
 from hpcml.model.record_keys import unix_time
@@ -26,7 +27,16 @@ from hpcml.report.asked_used import used_line
 from hpcml.report.files import written_words
 from hpcml.report.precision import precision_words
 from hpcml.report.render.data import json_ready, json_text
-from hpcml.report.runs import job_words, key_metric, last_value, metric_words, record_json, short_uid, title
+from hpcml.report.runs import (
+    job_words,
+    key_metric,
+    last_value,
+    metric_words,
+    objective_of,
+    record_json,
+    short_uid,
+    title,
+)
 from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, work_words
 from hpcml.report.text import duration, number, safe, shortened
 from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, left_words, paths_in, told_by
@@ -145,8 +155,8 @@ def _used(run: RunRecord, timelines: Sequence[Timeline]) -> Iterator[RenderableT
 
 
 def _result(run: RunRecord) -> Iterator[tuple[str, object]]:
-    name, value = key_metric(run, None)
-    if name and value is not None:
+    name, value = key_metric(run, shown_metric(objective_of(run), run.metrics))
+    if value is not None:
         at = run.metrics[name].last_step
         yield "result", f"{name} {metric_words(value)}{'' if at is None else f' at step {at}'}"
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.live import GpuNow, NodeNow, RunNow
+from hpcml.model.metric_goal import shown_metric
 from hpcml.model.records import Point
 from hpcml.model.state import State
 from hpcml.report.render.data import json_text
@@ -80,11 +81,9 @@ def step_words(run: RunNow) -> str:
 
 
 def key_metric(run: RunNow) -> tuple[str, float] | None:
-    """Return name and newest value of the run's objective, else of its loss; None without either."""
-    for name in (run.objective, "loss"):
-        if name is not None and name in run.metrics:
-            return name, run.metrics[name].value
-    return None
+    """Return name and newest value of the metric by which the run is shown; None where it has reported none."""
+    name = shown_metric(run.objective, run.metrics)
+    return None if name is None else (name, run.metrics[name].value)
 
 
 def newest_at(run: RunNow) -> float | None:
@@ -187,7 +186,7 @@ def _table(
 
 
 _MOST_METRICS = 8  # of one run; --json has all
-_FIRST = ("loss", "step_time_s")  # behind the objective, before all others
+_FIRST = ("loss", "step_time_s")  # behind the one by which it is shown, before all others
 _OLD_S = 5.0  # a sample that is later than its interval by so much deserves a look
 
 
@@ -252,7 +251,7 @@ def _progress(run: RunNow) -> list[Text]:
 
 
 def _metrics(run: RunNow, now: float) -> list[Text]:
-    order = [run.objective, *_FIRST, *sorted(run.metrics)]
+    order = [shown_metric(run.objective, run.metrics), *_FIRST, *sorted(run.metrics)]
     names = [name for name in dict.fromkeys(order) if name is not None and name in run.metrics]
     lines = []
     for name in names[:_MOST_METRICS]:

@@ -282,6 +282,13 @@ def test_details_begin_with_what_was_asked_and_keep_the_rest_for_who_asks() -> N
     ]
 
 
+def test_details_have_the_value_of_another_metric_where_the_objective_was_not_reported() -> None:
+    other = run(metrics={name: summary(name, 0.25) for name in ("epoch", "test_loss")})
+
+    assert "result      test_loss 0.2500" in details(other)
+    assert "result" not in details(run(metrics={}))
+
+
 def test_settings_are_shown_where_what_was_asked_was_not_recorded() -> None:
     assert "\nsettings\n" in details(run(), asked=Asked(overrides=None), is_all=False)
 

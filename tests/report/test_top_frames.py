@@ -114,6 +114,14 @@ def test_several_runs_are_a_line_each() -> None:
     assert second.endswith("exit status 3")
 
 
+def test_a_run_that_did_not_report_its_objective_is_shown_by_what_it_did_report() -> None:
+    metrics = {name: Latest(value=0.5, step=120) for name in ("epoch", "val_loss", "train_acc")}
+    other = replace(RUN, metrics=metrics, nodes=[])
+
+    assert "val_loss 0.5000" in frame(other, other)[1]
+    assert next(line for line in frame(other) if "0.5000" in line).startswith("val_loss")
+
+
 def test_old_samples_ends_and_doubts_are_said() -> None:
     node = replace(NODE, gpus=[], ended="the sampler has ended: killed", doubt="NVML: Driver Not Loaded")
     host, doubt = plain(machine_frame(node, now=1725.0, width=120)).splitlines()
