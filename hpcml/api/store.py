@@ -27,7 +27,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
-from hpcml.commands.best import best_runs
 from hpcml.commands.cancel import cancel_planned, plan_cancel
 from hpcml.commands.collect import answering, opened
 from hpcml.commands.curves import curves_of
@@ -295,6 +294,8 @@ class Store:
         the number of runs, or of runs in each group: by default 10, and 1 with *by*. Runs without a finite value are
         left out.
         """
+        from hpcml.commands.best import best_runs  # noqa: PLC0415 - loads the statistics
+
         keys = [by] if isinstance(by, str) else list(by)
         chosen = _selection(where)
         found = best_runs(self._places, chosen, metric=metric, goal=goal, at=at, by=keys, count=count)
