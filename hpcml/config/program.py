@@ -25,10 +25,13 @@ from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
 
 _SEED = "seed"
-# What programs call their seed: LightningCLI's seed_everything, scikit-learn's random_state; --system.seed is one, too.
-_SEED_NAMES = frozenset(
-    {_SEED, "seed_everything", "random_state", *(f"{of}_{_SEED}" for of in ("random", "rng", "manual", "global"))}
+# What programs call their seed: LightningCLI's seed_everything, scikit-learn's random_state, DLRM's numpy-rand-seed;
+# --system.seed is one, too.
+_SEED_NAMES = re.compile(
+    r"(?:(?:(?:py)?torch|np|numpy|jax|prng|rng|manual|global|base|master)_)?(?:rand(?:om)?_?)?seed(?:_(?:num(?:ber)?|value))?|"
+    r"seed_everything|random_state"
 )
+_SEED_OF_WHAT = ("_seed", "-seed")  # data_seed: maybe the program's only one
 _IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, or behind -s
 _DECLARED = re.compile(
     rb"""["'](?:(-s)["']\s*,\s*["'])?--([\w-]+)["'](?:\s*,\s*["'](-s)["'])?"""
@@ -126,15 +129,26 @@ class Program:
         return [*lines, *self.doubts]
 
     def _seed_perhaps(self, project: Path) -> str | None:
-        """Return which sweep has values such as 0 1 2 and no name that says what they are, of a program with seeds."""
+        """Return which sweep may be that of a seed.
+
+        It is of something (``data_seed``), or has values such as 0 1 2 and no name that says what they are, of a
+        program with seeds.
+        """
+        named = {name: each for name, each in self.sweeps.items() if name.lower().endswith(_SEED_OF_WHAT)}
+        of_what = [name for name, each in named.items() if len(each) > 1 and _are_seeds(each)]
+        if len(of_what) == 1 and not self._has_seed():
+            return of_what[0]
         counted = [name for name, values in self.sweeps.items() if _IS_NO_NAME.fullmatch(name) and _are_counted(values)]
-        if not counted or any(_is_seed(word.partition("=")[0].lstrip("-")) for word in self.words if word[:1] == "-"):
+        if not counted or self._has_seed():
             return None
         texts = list(_sources(self.words, project, _SOURCES))
         counted = [name for name in counted if any(_may_be_seed(name, text) for text in texts)]
         if not counted:
             return None
         return max(counted, key=lambda name: len(self.sweeps[name]))
+
+    def _has_seed(self) -> bool:
+        return any(_is_seed(word.partition("=")[0].lstrip("-")) for word in self.words if word[:1] == "-")
 
 
 def read_program(
@@ -194,7 +208,7 @@ def _swept(words: Sequence[str], settings: Sequence[str], most: int) -> tuple[_R
 
 
 def _seed_name(reading: _Reading, words: Sequence[str], settings: Sequence[str]) -> str:
-    """Return what the program calls the seed that is swept: the one name of `_SEED_NAMES` with whole numbers.
+    """Return what the program calls the seed that is swept: the one name of a seed with whole numbers.
 
     It is `_SEED` where the run's seed is given otherwise, or two names might be meant.
     """
@@ -209,7 +223,7 @@ def _are_seeds(values: Iterable[str]) -> bool:
 
 
 def _is_seed(name: str) -> bool:
-    return re.split(r"[./]", name.lower())[-1].replace("-", "_") in _SEED_NAMES
+    return _SEED_NAMES.fullmatch(re.split(r"[./]", name.lower())[-1].replace("-", "_")) is not None
 
 
 def _may_be_seed(name: str, text: bytes) -> bool:

@@ -146,6 +146,9 @@ def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
         "RNG_SEED=0..2",
         "SOLVER.SEED 0..2",
         "papermill -p seed 0..2",
+        "--numpy-rand-seed 0..2",
+        "--torch_seed=0..2",
+        "--randomseed 0..2",
     ],
 )
 def test_a_swept_seed_is_the_seed_of_the_run_whatever_the_program_calls_it(flag: str, tmp_path: Path) -> None:
@@ -168,6 +171,8 @@ def test_a_swept_seed_is_the_seed_of_the_run_whatever_the_program_calls_it(flag:
         ("--data.seed 1,2 --seed {seed}", ["seed=3,4"], {"data.seed": ("1", "2")}),
         ("--random_state 1,None", [], {"random_state": ("1", "None")}),
         ("--seed_frames 1,2", [], {"seed_frames": ("1", "2")}),
+        ("--data_seed 1,2", [], {"data_seed": ("1", "2")}),
+        ("--num-seeds 1,2", [], {"num-seeds": ("1", "2")}),
     ],
 )
 def test_another_seed_than_that_of_the_run_is_a_setting(
@@ -309,6 +314,11 @@ def test_precisions_that_do_not_reach_the_program_are_remarked_on(
         ("add('-s', '--stages'); add('--seed')", "python p.py -s 1..3", None),
         ("add('layers'); add('--seed')", "python p.py 1..3", None),
         ("seed = args['seed']", "python p.py --seed 7 -s 1..3", None),
+        ("", "python p.py --lr 0.1,0.5 --init_seed 1,2", "init_seed"),
+        ("", "python p.py --init_seed 1,2 --seed 7", None),
+        ("", "python p.py --init_seed 1,2 --data_seed 1,2", None),
+        ("", "python p.py --init_seed 1,2 --seed 0..4", None),
+        ("", "python p.py --num_seeds 1,2", None),
     ],
 )
 def test_a_seed_without_a_name_is_asked_about(source: str, words: str, name: str | None, tmp_path: Path) -> None:
