@@ -242,6 +242,16 @@ def test_a_word_of_a_note_that_is_as_long_as_a_line_may_be_broken_at_its_joints(
     assert r"and short\_one\par" in text
 
 
+def test_a_long_name_without_joints_may_be_broken_anywhere_and_prints_over_no_number() -> None:
+    section = Section(heading="x", parts=[table(3, 7, name="L" * 150), Remarks(lines=[f"worse: {'M' * 150}"])])
+
+    text = as_latex(replace(report_of(), sections=[section]))
+
+    for letter in "LM":
+        assert (r"\allowbreak{}".join([letter * 8] * 18)) in text
+        assert letter * 30 not in text
+
+
 def test_a_report_is_typeset_without_a_word_beyond_the_paper(tmp_path: Path) -> None:
     if shutil.which("pdflatex") is None:
         reason = "no pdflatex is installed (Debian: apt install texlive-latex-recommended)"
@@ -251,6 +261,7 @@ def test_a_report_is_typeset_without_a_word_beyond_the_paper(tmp_path: Path) -> 
     running = " ".join(["one more word of a long answer, with /a/path/that/has/no/blank/in/it"] * 6)
     name = "cosine_warmup_restart_schedule_variant"
     tables = (
+        *(table(3, 7, name="cosineWarmRestarts" * 8), table(50, 4, name="cosineWarmRestarts" * 8)),
         *(table(90, 3), table(3, 22), table(90, 12), table(30, 7, name=name), table(20, 4, of=running)),
         table(3, 9, of="x", name=HOSTILE),
     )

@@ -62,6 +62,7 @@ _SPECIAL = {
 }
 _LATIN_1 = frozenset(map(chr, range(0xC0, 0x100))) - set("\u00d7÷ÐðÞþ")  # accents that every font encoding can put
 
+_SOLID = re.compile(r"[^\s_/=,-]{8}(?=[^\s_/=,-]{4})")  # of a name without joints, which goes on in a new line anywhere
 _JOINT = re.compile(r"(?:\\_|/|\{-\}|=|,)(?=\S)")
 _SIGN = re.compile(r"(?<![\w-])-(?=[\d.])")  # before a number, where it is no hyphen
 
@@ -268,7 +269,10 @@ def _tabular(table: Table) -> Iterator[str]:
     widths, titles = _widths(table), _titles(table)
     headings = [escaped(title) for title in titles]
     if _is_too_wide(table):
-        headings = [_stacked(title, longest) for title, longest in zip(titles, _longest(table), strict=True)]
+        headings = [
+            _broken(title) if at in widths else _stacked(title, longest)
+            for at, (title, longest) in enumerate(zip(titles, _longest(table), strict=True))
+        ]
     rows = [
         [_broken(entry.whole) if at in widths else escaped(entry.whole) for at, entry in enumerate(row)]
         for row in table.rows
@@ -282,7 +286,8 @@ def _tabular(table: Table) -> Iterator[str]:
 
 def _stacked(title: str, longest: int) -> str:
     """Return a heading as LaTeX, in lines that are not longer than what stands below it if words allow it."""
-    lines = textwrap.wrap(title, max(longest, _SHORT), break_long_words=False, break_on_hyphens=False)
+    width, is_solid = max(longest, _SHORT), any(len(word) > _RUNNING for word in title.split())
+    lines = textwrap.wrap(title, width, break_long_words=is_solid, break_on_hyphens=False)
     stack = r" \\ ".join(map(escaped, lines))
     return escaped(title) if len(lines) < 2 else rf"\shortstack[l]{{{stack}}}"
 
@@ -298,4 +303,13 @@ def _running(text: str) -> str:
 
 
 def _jointed(text: str) -> str:
-    return _JOINT.sub(r"\g<0>\\allowbreak{}", escaped(text))
+    return " ".join(map(_jointed_word, text.split(" ")))
+
+
+def _jointed_word(word: str) -> str:
+    if len(word) > _RUNNING:
+        ends = [0, *(found.end() for found in _SOLID.finditer(word)), len(word)]
+        pieces = [word[start:end] for start, end in pairwise(ends)]
+    else:
+        pieces = [word]
+    return r"\allowbreak{}".join(_JOINT.sub(r"\g<0>\\allowbreak{}", escaped(piece)) for piece in pieces)
