@@ -202,3 +202,15 @@ def test_the_best_run_is_told_to_have_diverged(at: str) -> None:
     ranking = best([early, run("b", 0.8)], at=at)
 
     assert [(each.run.uid[0], each.diverged) for each in ranking.ranked] == [("a", ["train_loss"]), ("b", ())]
+
+
+def test_runs_that_have_not_ended_are_not_said_to_have_reported_nothing() -> None:
+    waiting = [
+        replace(run("a", 0.7), metrics={}, state=State.RUNNING),
+        replace(run("b", 0.7), metrics={}, state=State.PENDING),
+    ]
+
+    with pytest.raises(ComparisonError, match=r"accuracy yet: 2 of 2 runs have not ended \(1 PENDING, 1 RUNNING\)$"):
+        best(waiting)
+    with pytest.raises(ComparisonError, match="no metrics at all"):
+        best([*waiting, replace(run("c", 0.7), metrics={})])

@@ -118,3 +118,10 @@ def test_many_levels_hint_at_planning_for_all_of_them() -> None:
 
     assert any("--comparisons 2" in remark for remark in planned(runs).cells[0].remarks)
     assert not any("--comparisons" in remark for remark in planned(runs, comparisons=2).cells[0].remarks)
+
+
+def test_a_spread_that_is_not_known_yet_is_said_to_wait_for_runs() -> None:
+    runs = [*arm("fp32", (0.9,)), *arm("tf32", (0.91,)), run(uid="waits", state=State.PENDING, metrics={})]
+
+    with pytest.raises(ComparisonError, match=r"; 1 of 3 runs has not ended \(1 PENDING\); it takes two seeds"):
+        planned(runs)

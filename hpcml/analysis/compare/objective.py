@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,7 @@ from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import show
+from hpcml.units import one_or_many
 
 _NO_METRICS = (
     "no metrics at all; workload.metrics reads those that a program prints (hpcml read those that runs have printed), "
@@ -76,6 +78,8 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
     metric = metric or _agreed_metric(runs)
     if not any(metric in run.metrics for run in runs):
         known = sorted({name for run in runs for name in run.metrics})
+        if not known and not any(run.state.is_final for run in runs):
+            raise ComparisonError(f"no run recorded {metric} yet: {not_ended(runs)}")
         near = suggest(metric, known) or (_offered(known) if known else f"they have {_NO_METRICS}")
         raise ComparisonError(f"no run recorded {metric}: {near}")
     if goal is not None:
@@ -123,6 +127,15 @@ def find_target(runs: Sequence[RunRecord], metric: str, wanted: float | None) ->
         raise ComparisonError(_disagreement(_judged_by(runs, metric), "target"))
     value = next(iter(values), None)
     return Target(value=None, source=None) if value is None else Target(value=float(value), source="config")
+
+
+def not_ended(runs: Sequence[RunRecord]) -> str:
+    """Return "3 of 12 runs have not ended (2 PENDING, 1 RUNNING)"; "" where all have."""
+    states = Counter(run.state.value for run in runs if not run.state.is_final)
+    if not states:
+        return ""
+    n, of_them = states.total(), ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+    return f"{n} of {len(runs)} {one_or_many(len(runs), 'runs')} {'has' if n == 1 else 'have'} not ended ({of_them})"
 
 
 def _judged_by(runs: Sequence[RunRecord], metric: str) -> list[RunRecord]:

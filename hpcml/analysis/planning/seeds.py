@@ -22,7 +22,7 @@ from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm, sort_runs
 from hpcml.analysis.compare.factor import Factor, find_factor, find_reference, natural
 from hpcml.analysis.compare.grid import find_resolution
-from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick
+from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick, not_ended
 from hpcml.analysis.sequential import FIRST_LOOK, look_sizes, saved_percent
 from hpcml.errors import ComparisonError
 from hpcml.model.identity import changes_results
@@ -91,9 +91,11 @@ def plan_seeds(
         else:
             unusable.append(outcome)
     if not cells:
+        waiting = not_ended(runs)
         raise ComparisonError(
             f"the spread of {terms.yardstick.metric} cannot be told: {unusable[0]}"
-            f"{f' (and {len(unusable) - 1} cells more)' if len(unusable) > 1 else ''}; it takes two seeds of one "
+            f"{f' (and {len(unusable) - 1} cells more)' if len(unusable) > 1 else ''}"
+            f"{f'; {waiting}' if waiting else ''}; it takes two seeds of one "
             "configuration at least, better five: hpcml run -m 'seed=range(5)'"
         )
     return PowerPlan(
