@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hpcml.model.record_keys import AGE, ARGUMENTS, FIELDS, INCOMPLETE, NOTE_WORDS, TAG_WORDS, setting_value
 from hpcml.model.records import RunRecord
@@ -53,6 +53,16 @@ def factor_name(key: str) -> str:
     """
     group, flag = key.removesuffix(".name"), key.removeprefix(ARGUMENTS)
     return group if group in GROUPS else f"args.{flag}" if flag != key and flag in _TAKEN else flag
+
+
+def alike_words(where: Mapping[str, str]) -> list[str]:
+    """Return what runs have in common as a heading tells it; a config group of which nothing was chosen says nothing.
+
+    >>> alike_words({"cluster": "karolina", "container": "none", "workload.args.aug": "none"})
+    ['cluster karolina', 'aug none']
+    """
+    chosen = {key: value for key, value in where.items() if key not in GROUPS or value not in ("not set", "none")}
+    return [f"{factor_name(key)} {value}" for key, value in chosen.items()]
 
 
 def swept(keys: Collection[str]) -> list[str]:

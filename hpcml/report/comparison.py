@@ -30,7 +30,7 @@ from hpcml.report.document import (
     short_table,
     tallied,
 )
-from hpcml.report.finding import AFTERWARDS, ENOUGH_IS_SAID, heading, sentence
+from hpcml.report.finding import AFTERWARDS, ENOUGH_IS_SAID, heading, of_all, sentence
 from hpcml.report.text import duration, ends, p_value
 
 _MOST_REMARKS = 3
@@ -101,6 +101,7 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
     whole_runs = walls(cell)
     judged = [row for row in cell.rows if row.verdict != "reference"]
     found = [f"{verdict}: {who}" for verdict, who in tallied([(verdict_words(row), row.level) for row in judged])]
+    found += [words] if found and (words := of_all(cell, judged)) else []
     if explain or not found:
         found += [f"{row.level}: {sentence(comparison, cell, row)}" for row in judged]
     parts: list[Part] = [Remarks(lines=found, tones=["conclusion"] * len(found))] if found else []
@@ -191,9 +192,18 @@ def weighty_remarks(cell: Cell) -> Iterator[str]:
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
+    yield from _exploratory(cell)
     if cell.margin_source == "command line":
         yield AFTERWARDS
     yield from _flags(cell, without=ENOUGH_IS_SAID)
+
+
+def _exploratory(cell: Cell) -> Iterator[str]:
+    """Yield why verdicts are exploratory, each reason once."""
+    for why in dict.fromkeys(row.exploratory for row in cell.rows if row.exploratory is not None):
+        levels = [row.level for row in cell.rows if row.exploratory == why]
+        judged = sum(row.verdict != "reference" for row in cell.rows)
+        yield f"{'' if len(levels) == judged else f'{_levels(levels, cell)}: '}exploratory: {why}"
 
 
 def _flags(cell: Cell, *, without: str | None = None) -> Iterator[str]:
@@ -235,6 +245,7 @@ def remarks(cell: Cell, comparison: Comparison, *, is_beside_tables: bool = Fals
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
+    yield from _exploratory(cell)
     yield from _flags(cell)
     if any(row.n_ok for row in cell.rows):  # the margin is that of the runs that count
         yield _margin(cell, comparison.metric)

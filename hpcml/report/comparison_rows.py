@@ -199,6 +199,7 @@ def _losses(cell: Cell) -> list[Quantity[Row]]:
             else None,
         ),
         hidden("n_ended", of(lambda losses: losses.n_ended)),
+        hidden("n_diverged", of(lambda losses: losses.n_diverged)),
         hidden("lost_unit", of(lambda losses: losses.unit)),
         hidden("n_lost_elsewhere", of(lambda losses: losses.n_elsewhere)),
         hidden("lost_rate_low", of(lambda losses: losses.rate_ci90.low if losses.rate_ci90 else None)),

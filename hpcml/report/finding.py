@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hpcml.model.comparison import Cell, Comparison, Losses, Row, RowLook, Verdict
+from hpcml.model.told_apart import alike_words
 from hpcml.report.comparison_rows import difference_decimals, verdict_words
 from hpcml.report.document import VERDICT_TONES, Finding
 from hpcml.report.text import ratio, to_decimals
@@ -125,6 +126,25 @@ def _interval(cell: Cell, row: Row) -> Iterator[str]:
         yield f"margin {cell.margin:g}"
 
 
+def of_all(cell: Cell, rows: Sequence[Row]) -> str:
+    """Return the margin that *rows* are judged by, and how many seeds each has, or the one that has the fewest."""
+    margin = [] if cell.margin is None else [f"margin {cell.margin:g}"]
+    fewest = min(rows, key=lambda row: _n_compared(cell, row))
+    said = {_seeds(cell, row) for row in rows}
+    seeds = _seeds(cell, fewest) if len(said) == 1 else f"the fewest are of {fewest.level}, {_seeds(cell, fewest)}"
+    return "; ".join([*margin, *([seeds] if any(said) else [])])
+
+
+def _n_compared(cell: Cell, row: Row) -> int:
+    reference = next((each.n_units for each in cell.rows if each.verdict == "reference"), row.n_units)
+    is_paired = row.difference is not None and row.difference.paired
+    return (
+        row.difference.n_pairs or row.n_units
+        if row.difference is not None and is_paired
+        else min(row.n_units, reference)
+    )
+
+
 def _seeds(cell: Cell, row: Row) -> str:
     """Return how many seeds there are and whether they are enough, or at which planned look; "" without any.
 
@@ -213,7 +233,7 @@ def _ratios(cell: Cell, row: Row) -> Iterator[str]:
 
 def heading(cell: Cell) -> str:
     """Return the settings that all runs of *cell* have in common, in one line; "" where there are none."""
-    parts = [f"{group} {name}" for group, name in cell.where.items() if name not in ("not set", "none")]
+    parts = alike_words(cell.where)
     if cell.batch_size is not None and "training.batch_size" not in cell.where:
         parts.append(f"batch size {cell.batch_size}")
     if cell.device is not None:

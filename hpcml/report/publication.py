@@ -12,6 +12,7 @@ from hpcml.model.publication import Publication
 from hpcml.model.query_results import ReportGroup
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
+from hpcml.model.told_apart import alike_words
 from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import level_styles
 from hpcml.report.checklist import checklist_section
@@ -133,10 +134,7 @@ def _curves(publication: Publication, styles: Styles) -> Section | None:
 
 def _where(group: ReportGroup) -> str:
     """Return the settings that all runs of the group have in common, in one line."""
-    return (
-        " · ".join(f"{key} {name}" for key, name in group.where.items() if name not in ("not set", "none"))
-        or "all runs"
-    )
+    return " · ".join(alike_words(group.where)) or "all runs"
 
 
 _LISTED = 6  # values of one fact

@@ -8,6 +8,7 @@ from functools import partial
 from hpcml.codec import encode
 from hpcml.model.comparison import Interval
 from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
+from hpcml.model.told_apart import alike_words
 from hpcml.report.charts import NEUTRAL, level_styles, titled
 from hpcml.report.document import (
     Chart,
@@ -86,7 +87,7 @@ def _heading(cell: ScalingCell) -> str:
     is_known = any(key.startswith("batch size") for key in cell.where)
     same = "one batch for all" if is_known else "one setting for all, and the batch, if any, is the program's own"
     kind = f"strong scaling: {same}" if cell.kind == "strong" else "weak scaling: the batch grows"
-    parts = [f"{key} {value}" for key, value in cell.where.items() if value not in ("not set", "none")]
+    parts = alike_words(cell.where)
     return " · ".join([kind, *parts, *([f"device {cell.device}"] if cell.device else [])])
 
 
@@ -285,7 +286,7 @@ def _change(value: float | None, interval: Interval | None) -> str:
 
 
 def _cell(cell: ScalingCell) -> Section:
-    where = " · ".join(f"{key} {name}" for key, name in cell.where.items() if name not in ("not set", "none"))
+    where = " · ".join(alike_words(cell.where))
     lines = [*cell.sentences, *cell.remarks, *(f"CONFOUNDED by {each.kind} {each}" for each in cell.confounders)]
     chosen = [each for each in _quantities(cell, []) if each.section == _REPORT]
     table = report_table(f"{cell.kind} scaling over {cell.over}", chosen, cell.points, keeps_empty=True)

@@ -25,6 +25,7 @@ UNSAFE_CATEGORIES = (
 _LONGEST_WORD, _SHOWN = 500, 100
 _HUGE = 1e12  # from here on, and with more decimals, a number is written in powers of ten
 _MOST_DECIMALS = 9
+_LARGE, _FEWEST_DECIMALS = 1e6, -3  # and so is one of which the last four digits or more mean nothing
 _SMALL = 1e-3  # six decimals show no more than three of its digits
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -84,8 +85,8 @@ def number(value: float | None, digits: int = 4) -> str:
 def decimals_for(spread: float | None, value: float | None) -> int:
     """Return how many decimals of *value* to show for an uncertainty of *spread*: two of its digits, at most 6.
 
-    More only for a value that six would not show. Without a spread (None or 0) four digits of the value. The rule of
-    two digits is that of the GUM (JCGM 100:2008, 7.2.6).
+    More only for a value that six would not show; -2 is hundreds. Without a spread (None or 0) four digits of the
+    value. The rule of two digits is that of the GUM (JCGM 100:2008, 7.2.6).
 
     >>> decimals_for(0.012, 0.93)
     3
@@ -95,17 +96,20 @@ def decimals_for(spread: float | None, value: float | None) -> int:
         return 4
     wanted = (1 if spread else 3) - math.floor(math.log10(abs(scale)))
     most = 5 - math.floor(math.log10(abs(value))) if value and abs(value) < _SMALL else 6
-    return max(0, min(most, wanted))
+    return min(most, wanted)
 
 
 def to_decimals(value: float, decimals: int, *, signed: bool = False) -> str:
     """Return *value* with *decimals* decimals, or in powers of ten where that would be a long row of digits.
 
-    >>> to_decimals(0.0123, 3, signed=True), to_decimals(-1e300, 0), to_decimals(3.25e-12, 14)
-    ('+0.012', '-1.000e+300', '3.250e-12')
+    >>> to_decimals(0.0123, 3, signed=True), to_decimals(-1e300, -297), to_decimals(3.25e-12, 14)
+    ('+0.012', '-1.000e+300', '3.25e-12')
     """
-    is_long = math.isfinite(value) and (abs(value) >= _HUGE or (decimals > _MOST_DECIMALS and value != 0))
-    return f"{value:{'+' * signed}.{3 if is_long else decimals}{'e' if is_long else 'f'}}"
+    size, sign = abs(value), "+" * signed
+    is_long = size >= _HUGE or (size >= _LARGE and decimals < _FEWEST_DECIMALS) or decimals > _MOST_DECIMALS
+    if not is_long or not value or not math.isfinite(value):
+        return f"{value:{sign}.{max(0, decimals)}f}"
+    return f"{value:{sign}.{max(0, min(_MOST_DECIMALS, decimals + math.floor(math.log10(size))))}e}"
 
 
 def p_value(value: float | None) -> str:

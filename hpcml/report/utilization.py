@@ -7,6 +7,7 @@ from functools import partial
 from itertools import groupby
 
 from hpcml.codec import encode
+from hpcml.model.told_apart import alike_words
 from hpcml.model.utilization import Attained, Attainment, Published
 from hpcml.report.document import (
     Document,
@@ -91,7 +92,7 @@ def utilization_section(attainment: Attainment) -> Section:
 
 
 def _heading(row: Attained) -> str:
-    parts = [f"{key} {value}" for key, value in row.where.items() if value not in ("not set", "none")]
+    parts = alike_words(row.where)
     return " · ".join([*parts, *([f"device {row.device}"] if row.device else [])])
 
 

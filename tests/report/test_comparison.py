@@ -652,7 +652,8 @@ def test_of_many_arms_a_line_for_each_verdict_goes_before_the_table_and_says_who
         "  better: 1 of 20: arm0",
         f"  worse: 19 of 20: {', '.join(f'arm{at}' for at in range(1, 13))} and 7 more",
     ]
-    assert lines[5].startswith("precision ")
+    assert lines[5] == "  margin 0.005; 5 seeds"
+    assert lines[6].startswith("precision ")
     assert any(line.startswith("  - all but base: the seen spread is below one step") for line in lines)
     explained = comparison_text(of_many_arms(20), width=250)
     assert "  better: 1 of 20: arm0\n" in explained
@@ -660,6 +661,66 @@ def test_of_many_arms_a_line_for_each_verdict_goes_before_the_table_and_says_who
     few = comparison_text(of_many_arms(6), width=250, explain=False)
     assert "  arm5: worse" in few
     assert " of 6: " not in few
+
+
+def test_of_many_arms_that_which_has_the_fewest_seeds_is_named() -> None:
+    rows = [
+        replace(each, n_ok=2, seeds=(0, 1)) if each.level == "arm3" else each for each in of_many_arms(8).cells[0].rows
+    ]
+    few = replace(difference(0.0, 0.01), n_pairs=2)
+    rows = [replace(each, difference=few) if each.level == "arm3" else each for each in rows]
+
+    text = comparison_text(comparison(rows=tuple(rows), reference="base"), width=250, explain=False)
+
+    assert "  margin 0.005; the fewest are of arm3, 2 seeds: too few for a verdict, take 5\n" in text
+
+
+def test_why_a_verdict_is_exploratory_is_told_among_the_first() -> None:
+    flags = ("one", "two", "three", "four")
+    rows = (
+        row("fp32", 0.9, flags=flags),
+        row(
+            "tf32",
+            0.9,
+            difference=difference(0.0, 0.01),
+            verdict="equivalent",
+            exploratory="2 of its runs have not ended",
+        ),
+        row("bf16", 0.9, difference=difference(0.0, 0.01), verdict="equivalent"),
+    )
+
+    for explain in (False, True):
+        lines = comparison_text(comparison(rows=rows), width=250, explain=explain).splitlines()
+        assert "  - tf32: exploratory: 2 of its runs have not ended" in lines
+
+
+def test_cells_of_which_one_has_the_setting_none_are_told_apart() -> None:
+    where = {"cluster": "karolina", "container": "none", "workload.args.aug": "none", "training.compile": "not set"}
+
+    heading = comparison_text(comparison(where=where), width=250).splitlines()[2]
+
+    assert heading.startswith("cluster karolina · aug none · training.compile not set · ")
+
+
+def test_large_numbers_have_no_digits_that_mean_nothing() -> None:
+    rows = (
+        row("fp32", 1.00044e12, sd=1.4e9, mean_ci95=ci(0.99974e12, 1.00114e12)),
+        row("tf32", 1.02e12, sd=1.8e9, difference=difference(19583008184.0, 597430540.0), verdict="better"),
+    )
+
+    text = comparison_markdown(comparison(rows=rows, margin=1e9))
+
+    assert "| 1.0004e+12 ± 7e+08 |" in text
+    assert "| +1.96e+10 [+1.90e+10, +2.02e+10] |" in text
+
+
+def test_csv_tells_runs_that_diverged() -> None:
+    losses = Losses(n=0, n_ended=5, rate_ci90=ci(0.0, 0.45, 0.9), p_more=None, n_elsewhere=0, n_diverged=2)
+    rows = (row("fp32", 0.9), row("tf32", 0.9, difference=difference(0.0, 0.01), verdict="unstable", losses=losses))
+
+    lines = list(csv.DictReader(io.StringIO(comparison_csv(comparison(rows=rows)))))
+
+    assert [line["n_diverged"] for line in lines] == ["", "2"]
 
 
 def test_a_report_of_many_arms_begins_with_a_line_for_each_verdict() -> None:
