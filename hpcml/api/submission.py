@@ -92,7 +92,7 @@ class ComposedRuns(Sequence[Run]):
     """The configurations of runs, each valid in itself, in the order of the sweep; `compose` makes them."""
 
     def __init__(
-        self, points: Sequence[Composed], *, remarks: Sequence[str], project: Path, command_line: Sequence[str]
+        self, points: Sequence[Composed], *, remarks: Iterable[str], project: Path, command_line: Sequence[str]
     ) -> None:
         self._points = points
         self._project = project
@@ -111,6 +111,15 @@ class ComposedRuns(Sequence[Run]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} composed runs: {shlex.join(self._command_line)}>"
+
+    def __add__(self, other: ComposedRuns) -> ComposedRuns:
+        """Return the runs of both, to be submitted together: points that are no product of lists."""
+        return ComposedRuns(
+            [*self._points, *other._points],
+            remarks=dict.fromkeys([*self.remarks, *other.remarks]),
+            project=self._project,
+            command_line=[*self._command_line, "+", *other._command_line],
+        )
 
     @property
     def overrides(self) -> list[tuple[str, ...]]:
@@ -150,11 +159,14 @@ class ComposedRuns(Sequence[Run]):
             command_line=[*self._command_line, *(["--missing"] if only_missing else [])],
             only_missing=only_missing,
         )
-        done = told.repeats.uids if told.repeats is not None and only_missing else ()
+        found = [(item.overrides, item.run_dir.uid) for item in launched]
+        if told.repeats is not None and only_missing:
+            found += [(item.overrides, uid) for item, uid in told.repeats.done]
+        order = {point.overrides: at for at, point in enumerate(self._points)}
         return Submission(
             store,
             backends,
-            uids=[*done, *(item.run_dir.uid for item in launched)],
+            uids=[uid for _, uid in sorted(found, key=lambda one: order[one[0]])],
             submission=launched[0].manifest.provenance.submission if launched else None,
             rounds=sorted({item.run.experiment for item in planned}) if are_in_rounds(planned) else [],
             told=told,
@@ -170,7 +182,7 @@ class ComposedRuns(Sequence[Run]):
 
 
 class Submission:
-    """Runs that were submitted together, and the scheduler's jobs behind them."""
+    """Runs that were submitted together, and the scheduler's jobs behind them; `uids` are in the order of composing."""
 
     def __init__(
         self,

@@ -34,7 +34,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode_alike
-from hpcml.config.command_line import MULTIRUN, Words, arrange, in_one_line, in_quotes, kinds_by_key, project_conf
+from hpcml.config.command_line import (
+    MULTIRUN,
+    OF_OWN_PROGRAMS,
+    Words,
+    arrange,
+    in_one_line,
+    in_quotes,
+    kinds_by_key,
+    project_conf,
+)
 from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
 from hpcml.config.own_multirun import own_multirun
@@ -103,6 +112,8 @@ def compose_from_cli(
 
     def settle(composition: Composition, overrides: tuple[str, ...]) -> Composed:
         run = decide(composition, program, known)
+        if run.workload.command is not None:
+            overrides = tuple(word for word in overrides if word not in OF_OWN_PROGRAMS)  # nobody typed them
         return Composed(run=run, overrides=overrides, user_config=besides_shipped(composition.directories))
 
     def collect(cfg: DictConfig) -> None:

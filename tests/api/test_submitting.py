@@ -64,6 +64,17 @@ def test_runs_are_composed_as_on_the_command_line(project: Path) -> None:
     assert [run.seed for run in hpcml.compose("-m", "seed=0,1")] == [0, 1]
 
 
+def test_runs_that_are_added_are_submitted_together(project: Path) -> None:
+    del project
+
+    both = composed(lrs=[0.3], seeds=[2]) + composed(lrs=[0.1], seeds=[1])
+    submission = both.submit()
+
+    assert [run.seed for run in both] == [2, 1]
+    assert {run.submission for run in submission.wait(timeout_s=120)} == {submission.id}
+    assert submission.runs().values("seed", "val_accuracy") == [(2, 0.32), (1, 0.11)]
+
+
 def test_a_preview_writes_nothing(project: Path, hpcml_environ: Mapping[str, str]) -> None:
     seen = hpcml.compose("+cluster=karolina", "model=mnist_cnn", "resources.walltime=1h").preview()
 
@@ -81,7 +92,7 @@ def test_submitted_runs_are_waited_for_and_compared(project: Path) -> None:
     records = submission.wait(timeout_s=120)
 
     assert [run.uid for run in records] == submission.uids
-    assert records.values("seed", "val_accuracy") == [(0, 0.1), (0, 0.2), (1, 0.11), (1, 0.21)]
+    assert records.values("seed", "val_accuracy") == [(0, 0.1), (0, 0.2), (1, 0.11), (1, 0.21)]  # as composed
     assert {run.submission for run in records} == {submission.id}
     assert {standing.record.state for standing in submission.status()} == {State.COMPLETED}
     assert set(submission.cancel().values()) == {"had ended already"}
@@ -104,7 +115,8 @@ def test_a_cell_that_is_executed_again_submits_nothing_twice(project: Path) -> N
 
     assert first.uids[0] in more.uids
     assert sorted(run.seed for run in ended) == [0, 1]
-    assert again.uids == sorted(more.uids)
+    assert again.uids == more.uids
+    assert again.runs().values("seed") == [0, 1]
     assert again.id is None
     assert again.remarks[-1].startswith("2 of 2 configurations are done or under way")
 

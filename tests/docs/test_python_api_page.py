@@ -33,7 +33,7 @@ def test_the_example_of_submitting_runs_as_it_stands(tmp_path: Path, hpcml_envir
     assert first == "4 fp32 ('model=mnist_mlp', 'experiment=notebook', 'training.steps=40', 'precision=tf32', 'seed=1')"
     assert script == "#!/bin/bash"
     assert sorted(ended) == ["COMPLETED 0", "COMPLETED 0", "COMPLETED 1", "COMPLETED 1"], done.stderr
-    assert values == "[(0, 'fp32'), (0, 'tf32'), (1, 'fp32'), (1, 'tf32')]"
+    assert values == "[(0, 'fp32'), (1, 'fp32'), (0, 'tf32'), (1, 'tf32')]"  # as composed
     assert comparison[0].startswith("4 runs by precision"), comparison
     assert any(line.startswith("| tf32 ") for line in comparison)
 

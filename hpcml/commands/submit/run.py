@@ -31,18 +31,20 @@ from hpcml.store.query import get_run, open_runs, runs_by_spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRepeats:
-    """The runs that have completed, or are under way, with the configuration of one of the planned runs (`of`)."""
+    """Those of so many planned runs (`of`) whose configuration has completed, or is under way, and the run that did it.
 
-    uids: Sequence[str]  # in the order of the planned runs
+    They are in the order of the planned runs; a run is known by its uid.
+    """
+
+    done: Sequence[tuple[Planned, str]]
     of: int
     are_left_out: bool  # by --missing; else they run again as replicates
 
     def in_words(self) -> str:
         """Return a line for the user."""
         what = "left out" if self.are_left_out else "run again as replicates"
-        return (
-            f"{len(self.uids)} of {self.of} configurations are done or under way, the last as {self.uids[-1]}: {what}"
-        )
+        _, last = self.done[-1]
+        return f"{len(self.done)} of {self.of} configurations are done or under way, the last as {last}: {what}"
 
 
 class RunReporter(Protocol):
@@ -145,7 +147,7 @@ def _find_missing(of: Sequence[Planned], places: Places, reporter: RunReporter, 
     """Return what of *of* is neither done nor under way, and tell of the rest; a plan of looks says that itself."""
     missing, repeats = split_repeats(of, places)
     if repeats and not are_in_rounds(of):
-        reporter.found_repeats(FoundRepeats(uids=[uid for _, uid in repeats], of=len(of), are_left_out=are_left_out))
+        reporter.found_repeats(FoundRepeats(done=repeats, of=len(of), are_left_out=are_left_out))
     return missing
 
 

@@ -21,7 +21,6 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import asked_of, completed, refuse_impossible, routed
 from hpcml.commands.submit.startable import check_startable
 from hpcml.commands.submit.workload import Software, build_plan, check_exists, processes_per_node
-from hpcml.config.command_line import OF_OWN_PROGRAMS
 from hpcml.config.compose import Composed
 from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
@@ -188,10 +187,7 @@ def _plan(point: Composed, machine: Machine, software: Software, known: _Known) 
         check_binds(plan, run)
     if run.workload.command is not None:
         known.check_startable(plan, run, is_inside=is_inside)
-    typed = point.overrides
-    if run.workload.command is not None:
-        typed = tuple(word for word in typed if word not in OF_OWN_PROGRAMS)
-    return Planned(run=run, plan=plan, overrides=typed, user_config=point.user_config)
+    return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config)
 
 
 def _refuse_unheard_slice(run: Run) -> None:
