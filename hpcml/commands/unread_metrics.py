@@ -14,6 +14,7 @@ from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
 from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import printed_lines
+from hpcml.model.metric_goal import is_loss
 from hpcml.runs.working_directory import written_files
 
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
@@ -33,18 +34,27 @@ _CELLS = re.compile(r"[^\s|]+")
 _WIDE_CELLS = re.compile(r"[^\s|]+(?: [^\s|]+)*")  # with names of several words, as spaCy's LOSS TEXTCAT
 _COLUMN = re.compile(r"[a-z_]\w*", re.ASCII)
 _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?|\d+/\d+|nan", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|nan", re.IGNORECASE)
 _STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
 # What is counted before a value, the finest first
-_COUNTED = [re.compile(rf"({word})\W+\d", re.IGNORECASE) for word in ("step", "iteration", "iter", "epoch")]
-_BRACKETED = re.compile(r"^\[\d+\](?=\s)")  # at the beginning of a line, as boosted trees number theirs
+_COUNTED = [
+    re.compile(rf"({word})\W+\d", re.IGNORECASE)
+    for word in ("step", "iteration", "iter", "epoch", "update", "episode", "round")
+]
+_AT_BEGIN = {  # of a line, as boosted trees number theirs, and what reads it
+    re.compile(r"^\[\d+\](?=\s)"): r"^\[(?P<step>\d+)\]",
+    re.compile(r"^\d+:(?=\s)"): r"^(?P<step>\d+):",
+}
 _REWARD = r"rew|reward|rew\w*_mean|\w*return"
-_MEASURED = r"loss|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse|l[12]|ndcg"
+_MEASURED = r"loss(?:_[a-z]{1,12})?|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse|l[12]|ndcg"
+_MEASURED_TOO = r"cost|nll|elbo|cross.?entropy|likelihood|[wc]er|psnr|ssim|fid|dice|recall"  # after all of these
 # What benchmarks are judged by.
-_EACH = r"(?:/(?:gpu|device|node|rank))?"
-_RATE = rf"fom|[kmgtpe]?flops?(?:/s)?{_EACH}|bandwidth|throughput|[a-z]+/s(?:ec|econd)?{_EACH}"
+_EACH = r"(?:/(?:gpu|device|node|rank|thread|process))?"
+_RATE = rf"fom|[kmgtpe]?flops?(?:/s)?{_EACH}|bandwidth|throughput|performance|[a-z]+/s(?:ec|econd)?{_EACH}(?: +total)?"
 _DATA = r"(?:val|valid|validation|test|eval|evaluation|dev)"
 _HELD_OUT = re.compile(rf"(?<![A-Za-z]){_DATA}(?![A-Za-z])", re.IGNORECASE)
+_BEST = re.compile(r"(?<![A-Za-z])(?:best|lowest|highest|minimum|maximum)(?![a-z])", re.IGNORECASE)  # of all steps
+_LOSS_OF = re.compile(r"(?<![A-Za-z])(\w*loss_[a-z]{1,12})\W*$", re.IGNORECASE)  # loss_cls: a part, or loss_scale
 # "train: 0.52 | valid: 0.57", of which the loss is understood
 _OF_DATA = re.compile(
     rf"(?P<before>(?<![A-Za-z])(?:{_DATA}|train|training)[\"']? *[:=] *)[-+]?\d*\.\d+(?:[eE][-+]?\d+)?(?![\w.%])",
@@ -62,12 +72,14 @@ def _line(measured: str) -> re.Pattern[str]:
     return re.compile(
         rf"(?P<before>(?:[A-Za-z][\w'-]{{0,30}} +){{0,8}}?"
         rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{measured})(?:@\d+(?:\.\d+)?)?[\"']?(?:{_OF_WHAT})? *)"
+        r"(?:(?<=\W)|(?=\d*\.\d))"  # "loss0.5" is one, "mAP50" none
         r"\[?[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
         re.IGNORECASE,
     )
 
 
-_KINDS = (_line(_REWARD), _line(_MEASURED), _OF_DATA, _line(_RATE))  # where there is a reward, a loss is a means to it
+# Where there is a reward, a loss is a means to it.
+_KINDS = (_line(_REWARD), _line(_MEASURED), _OF_DATA, _line(_MEASURED_TOO), _line(_RATE))
 
 
 def advice(mute: Sequence[Launched]) -> str:
@@ -101,21 +113,44 @@ def suggested_rule(printed: str) -> tuple[str, str] | None:
 
     Of that line it is the last one, and one of the training only where there is no other. A line with a reward comes
     before one with a loss, and a rate is one where nothing else is. One of data that was held out comes before all
-    others of its kind.
+    others but a reward. The best of all steps ("Best val_acc: 0.7") is one only where there is no other of its kind.
     Where it would take values of other lines too ("Training: loss 2.1" and "Validation: loss 2.3"), it begins with a
     word that tells this one, or wants none before it.
     """
     lines = [line[-_LONGEST:] for line in printed_lines(printed)]
+    others: list[re.Match[str]] = []  # the last of each kind, none of which is of data that was held out
     for kind in _KINDS:
-        last: re.Match[str] | None = None
-        for line in reversed(lines):
-            found = max(kind.finditer(line), key=_is_of_interest, default=None)
-            if found is not None and _HELD_OUT.search(line, 0, found.end("before")):
-                return _rule(line, found, lines)
-            last = last or found
-        if last is not None:
+        last = _last_of(kind, lines)
+        if last is not None and (kind is _KINDS[0] or _is_held_out(last)):
             return _rule(last.string, last, lines)
-    return None
+        others += [] if last is None else [last]
+    return _rule(others[0].string, others[0], lines) if others else None
+
+
+def _last_of(kind: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | None:
+    """Return what *kind* finds last: of held-out data if there is any, and not the best if there is another."""
+    of_rank: dict[tuple[bool, bool], re.Match[str]] = {}
+    for line in reversed(lines):
+        found = max(filter(_is_meant, kind.finditer(line)), key=_is_of_interest, default=None)
+        if found is not None:
+            of_rank.setdefault((_is_held_out(found), not _is_best(found)), found)
+        if (True, True) in of_rank:
+            break
+    return of_rank[max(of_rank)] if of_rank else None
+
+
+def _is_held_out(found: re.Match[str]) -> bool:
+    return _HELD_OUT.search(found.string, 0, found.end("before")) is not None
+
+
+def _is_best(found: re.Match[str]) -> bool:
+    return _BEST.search(found.string, 0, found.end("before")) is not None
+
+
+def _is_meant(found: re.Match[str]) -> bool:
+    """Tell whether it is no such thing as a ``loss_scale``."""
+    of_what = _LOSS_OF.search(found["before"])
+    return of_what is None or is_loss(of_what[1])
 
 
 def rule_of_table(printed: str) -> str | None:
@@ -144,6 +179,8 @@ def _column(head: str) -> str:
 
 def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, str]:
     """Return the rule that reads what was *found* in *line*, and nothing else of *lines*, and its name."""
+    bests = [] if _is_best(found) else [one for one in lines if _BEST.search(one)]
+    lines = [one for one in lines if one not in bests or one == line]
     plain = found["before"].lstrip()
     words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub("[\"'|]", ".", plain)))
     plain = re.sub(r"(?<= )\d+\b", "", plain)
@@ -159,11 +196,14 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
         if any(re.search(r"[A-Za-z] $", head) for head in heads):  # its last word
             words = rf"(?<![A-Za-z] ){words}"
     spoken = re.sub(
-        r"/(?=(?:s(?:ec|econd)?|gpu|device|node|rank)\b)", "_per_", plain, flags=re.IGNORECASE
+        r"/(?=(?:s(?:ec|econd)?|gpu|device|node|rank|thread|process)\b)", "_per_", plain, flags=re.IGNORECASE
     )  # tok/s is a rate, which tok_s is not
     name = re.sub(r"_(?:is|was|rating_of)$", "", re.sub(r"\W+", "_", spoken).strip("_").lower())
     named = name if name.isascii() else f'"{name}"'
     pattern = _with_step(f"{words}(?P<value>{value})", line[: found.start("before")], lines)
+    read = (_BEST.search(one, 0, other.end()) for one in bests for other in re.finditer(pattern, one))
+    if word_of_best := next(filter(None, read), None):
+        pattern = f"^(?!.*{word_of_best[0]}).*?{pattern}"
     return f'{{pattern: "{pattern}", name: {named}}}', named
 
 
@@ -174,10 +214,10 @@ def _with_step(pattern: str, head: str, lines: Sequence[str]) -> str:
     that is printed again with its step does no harm: LightGBM prints that of its best iteration last.
     """
     plain = [match["value"] for line in lines for match in re.finditer(pattern, line)]
-    for counted in (*_COUNTED, _BRACKETED):
+    for counted in (*_COUNTED, *_AT_BEGIN):
         if (word := re.search(counted, head)) is None:
             continue
-        counting = r"^\[(?P<step>\d+)\]" if counted is _BRACKETED else rf"{word[1]}\W+(?P<step>\d+(?:,\d\d\d)*)"
+        counting = _AT_BEGIN.get(counted) or rf"{word[1]}\W+(?P<step>\d+(?:,\d\d\d)*)"
         stepped = rf"{counting}.*?{pattern}"
         found = [match for line in lines for match in re.finditer(stepped, line)]
         values = dict.fromkeys((int(match["step"].replace(",", "")), match["value"]) for match in found)
@@ -187,8 +227,9 @@ def _with_step(pattern: str, head: str, lines: Sequence[str]) -> str:
     return pattern
 
 
-def _is_of_interest(found: re.Match[str]) -> tuple[bool, int]:
-    return "train" not in found["before"].lower(), found.start()
+def _is_of_interest(found: re.Match[str]) -> tuple[bool, bool, bool, int]:
+    before = found["before"]
+    return not _is_best(found), "train" not in before.lower(), _LOSS_OF.search(before) is None, found.start()
 
 
 def _telling_word(head: str, heads: Sequence[str]) -> str | None:

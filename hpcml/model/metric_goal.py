@@ -37,7 +37,7 @@ _SCORE = "score"  # more is better, unless another word says of what: brier_scor
 _TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood
 _COUNTS = frozenset({"epochs", "steps", "iterations", "samples", "updates"})  # until something is reached
 _COUNTED = r"(?:[kmg]i?b|bytes|tok|tokens|words|samples|images|frames|steps|its?|[kmgtpe]?flops?|[kmgtpe]?ops)"
-_EACH = r"(?:(?:_?per_|/)(?:gpu|device|accelerator|chip|core|rank|node))?$"  # tokens/s/gpu
+_EACH = r"(?:(?:_?per_|/)(?:gpu|device|accelerator|chip|core|rank|node|thread|process))?$"  # tokens/s/gpu
 # samples_per_s, GFLOP/s, GFLOPs and, as a rule may call what is printed as tok/s, tok_s
 _RATE = re.compile(
     rf"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour){_EACH}|per_?(?:k?w|watts?|k?j|joules?|k?wh)$"

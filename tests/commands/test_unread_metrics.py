@@ -61,6 +61,18 @@ LIGHTGBM = """[1]\tvalid's l2: 0.6
 Early stopping, best iteration is:
 [2]\tvalid's l2: 0.4
 """
+BEST_LAST = """Epoch 0/1
+train Loss: 0.6 Acc: 0.7
+val Loss: 0.3 Acc: 0.9
+Epoch 1/1
+train Loss: 0.4 Acc: 0.8
+val Loss: 0.4 Acc: 0.85
+Best val Acc: 0.900000
+"""
+PYG = """Epoch: 001, Loss: 1.9, Train: 0.5, Val: 0.4, Test: 0.45
+Epoch: 002, Loss: 1.8, Train: 0.6, Val: 0.5, Test: 0.55
+Best Val: 0.5, Test: 0.55
+"""
 IGNITE = """Training Results - Epoch: 1 Avg loss: 2.26
 Validation Results - Epoch: 1 Avg loss: 2.27
 Training Results - Epoch: 2 Avg loss: 2.17
@@ -102,6 +114,14 @@ def test_a_column_of_a_table_may_have_a_name_of_several_words() -> None:
 
     assert rule_of_table(printed) == (
         r'{pattern: "^[ |]*(?P<e>\S+)[ |]+(?P<step>\d+)\S*[ |]+(?P<loss_textcat>\S+)[ |]+(?P<score>\S+)[ |]*$"}'
+    )
+
+
+def test_a_column_may_hold_durations() -> None:
+    printed = "      Iter       Train Loss   Remaining Time \n         1           0.6023            0.80s\n"
+
+    assert rule_of_table(printed) == (
+        r'{pattern: "^[ |]*(?P<step>\d+)\S*[ |]+(?P<train_loss>\S+)[ |]+(?P<remaining_time>\S+)[ |]*$"}'
     )
 
 
@@ -148,6 +168,18 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
         ("loss: 0.5\nachieved tok/s: 812.5\n", "loss", ["0.5"]),
         ("epoch 1 val/loss: 0.5 val/acc: 0.7\n", "val_acc", ["0.7"]),
         ("Train Epoch: 1 [0/9]\tLoss: 2.3\nTest: Loss: 2.1\n", "test_loss", ["2.1"]),
+        (BEST_LAST, "val_acc", ["0.9", "0.85"]),
+        ("Epoch 1 val_loss 0.9\nEpoch 2 val_loss 0.8\nBest val_loss 0.8\n", "val_loss", ["0.9", "0.8"]),
+        ("Epoch 1 loss 0.9\nBest val_loss 0.8\n", "best_val_loss", ["0.8"]),
+        (PYG, "test", ["0.45", "0.55"]),
+        ("Loss_D: 1.8 Loss_G: 5.1 D(x): 0.5\n", "loss_g", ["5.1"]),
+        ("total_loss: 0.7  loss_cls: 0.2\n", "total_loss", ["0.7"]),
+        ("loss: 0.7 loss_scale: 65536.0\n", "loss", ["0.7"]),
+        ("loss0.5\n", "loss", ["0.5"]),
+        ("loss 0.5\nClass  Images  Box(P  mAP50  mAP50-95)\n", "loss", ["0.5"]),
+        ("cross-entropy : 90.1 : new best\nlr 0.1\n", "cross_entropy", ["90.1"]),
+        ("loss 0.5\nTotal cost: 3.2 EUR\n", "loss", ["0.5"]),
+        ("Mop/s total     =    67.12\nMop/s/thread    =    33.56\n", "mop_per_s_per_thread", ["33.56"]),
     ],
 )
 def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, values: list[str], tmp_path: Path) -> None:
@@ -178,6 +210,9 @@ def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, valu
         (LIGHTGBM.replace("0.4\n", "0.6\n", 1), []),
         ("[1, 2000] loss: 0.5\n[2, 2000] loss: 0.4\n", []),
         ("loss 0.5 at step 9\nloss 0.4 at step 19\n", []),
+        ("0:\tlearn: 0.7\ttest: 0.8\tbest: 0.8 (0)\n100:\tlearn: 0.5\ttest: 0.6\tbest: 0.6 (99)\n", ["0", "100"]),
+        ("Episode 10\tLast reward: 12.0\nEpisode 20\tLast reward: 22.0\n", ["10", "20"]),
+        ("Epoch 1 val_loss 0.9\nEpoch 2 val_loss 0.8\nBest val_loss 0.8\n", ["1", "2"]),
     ],
 )
 def test_the_suggested_rule_reads_the_step_that_stands_before_each_value(
