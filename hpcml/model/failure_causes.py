@@ -98,6 +98,13 @@ _A_LIST = re.compile(
     r"'(?P<typed>[\w.+-]{1,80}(?:,|\.\.)[\w.+,-]{1,200})'[^\n]{0,200}\s*\Z",
     re.MULTILINE,
 )
+# torch's server of a rendezvous, and Python's sockets, of a port that somebody else listens on
+_NO_PORT = re.compile(
+    r"^(?:\[rank\d+\]: ?)?[\w.]{0,80}Error: "
+    r"(?P<words>[^\n]{0,300}(?:EADDRINUSE|[Aa]ddress already in use)[^\n]{0,300})\s*\Z",
+    re.MULTILINE,
+)
+_PORT = re.compile(r"(?:\bport: ?|\]:)(\d{1,5})\b")
 _UID = re.compile(r"\b\d{8}-\d{6}-[a-z0-9]{8}\b")
 _NUMBER = re.compile(
     r"(?<!status )(?<!line )(?<!rror )(?<!rrno )(?<!code )(?<!signal )(?<![A-Za-z0-9.])"
@@ -199,8 +206,8 @@ def classify(
 def ended_because(log_tail: str) -> str | None:
     """Return the reason that hpcml_client printed when it ended a program, or that of an end which has a known remedy.
 
-    Those are a module that Python did not find, a list that was meant as a sweep, and input that nobody typed. None
-    where nothing of it is said.
+    Those are a module that Python did not find, a list that was meant as a sweep, a port that is taken, and input that
+    nobody typed. None where nothing of it is said.
 
     >>> ended_because("hpcml_client: ended, because out of memory")
     'out of memory'
@@ -219,6 +226,12 @@ def ended_because(log_tail: str) -> str | None:
         return (
             f"its {flag} takes one value and was given {found['typed']}: hpcml run -m, in front of the --, makes a run "
             "of each value of a list or a range"
+        )
+    if found := _NO_PORT.search(log_tail):
+        port = _PORT.search(found["words"])
+        return (
+            f"its port{f' {port[1]}' if port else ''} is taken, maybe by another run on the same machine: give each "
+            "run one of its own, by the program's flag for it (--master_port 295{seed}, say)"
         )
     return _GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None
 

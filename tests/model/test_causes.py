@@ -125,6 +125,15 @@ def test_without_words_the_way_of_ending_is_all_there_is(
             "Usage: train.py\n\nError: Invalid value for '--lr': '0.1,0.5' is not a valid float.\n",
             "its --lr takes one value and was given 0.1,0.5",
         ),
+        (
+            f"{TRACEBACK}torch.distributed.DistNetworkError: It failed. port: 29400, name: EADDRINUSE, more\n",
+            "its port 29400 is taken, maybe by another run",
+        ),
+        (
+            f"{TRACEBACK}RuntimeError: It failed to bind to [::]:29500 (errno: 98 - Address already in use).\n",
+            "its port 29500 is taken",
+        ),
+        (f"{TRACEBACK}OSError: [Errno 98] Address already in use\n", "its port is taken"),
     ],
 )
 def test_an_end_whose_remedy_is_known_says_it(tail: str, said: str) -> None:
