@@ -32,6 +32,6 @@ def best_runs(
     with answering(places) as store:
         collect(store, places)
         query.check_keys(store, by)
-        runs = select(store, selection)
+        runs = select(store, selection, refusal="no run matches: none is the best")
         wanted = count or (1 if by else 10)
         return rank(runs, metric=metric, goal=goal, at=at, by=by, count=wanted, now=time.time())

@@ -50,7 +50,7 @@ def compare_runs(
     """
     with answering(places) as store:
         collect(store, places)
-        runs = select(store, selection)
+        runs = select(store, selection, refusal="no run matches: nothing to compare")
         others = left_out_of(store, runs, selection)
         found = compare_selected(store, runs, request, step_curves(store, runs), over_steps=over_steps, others=others)
     if over_steps and all(row.curve is None for cell in found.cells for row in cell.rows):
@@ -65,7 +65,7 @@ def check_runs(places: Places, selection: Selection, request: ComparisonRequest)
     """Return the comparison of the selected runs, and what a reviewer would ask of it with the records' answers."""
     with answering(places) as store:
         collect(store, places)
-        runs = select(store, selection)
+        runs = select(store, selection, refusal="no run matches: nothing to compare")
         others = left_out_of(store, runs, selection)
         comparison = compare_selected(store, runs, request, step_curves(store, runs), others=others)
         return comparison, checklist_of(store, runs, comparison)

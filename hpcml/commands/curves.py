@@ -21,7 +21,7 @@ def curves_of(places: Places, selection: Selection, *, metric: str | None, point
         raise ConfigError("curves of which runs? name them, or choose them with --where or --experiment")
     with answering(places) as store:
         collect(store, places)
-        runs = select(store, selection)
+        runs = select(store, selection, refusal="no run matches: nothing to draw")
         name = find_yardstick(runs, metric, None).metric
         found = query.curves(store, [run.uid for run in runs], name)
     curves = Curves(metric=name, runs=runs, points=found)

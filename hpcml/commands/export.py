@@ -13,7 +13,7 @@ from typing import IO
 from hpcml import __version__
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
-from hpcml.errors import ConfigError, StoreError
+from hpcml.errors import ConfigError
 from hpcml.interop import (
     crate_export,
     csv_export,
@@ -78,15 +78,14 @@ def export(
     the same form is replaced. MLflow is different: its runs are created or updated one after the other, and no two
     exports of this HPCML_HOME do that at once. *environ* is asked for MLFLOW_TRACKING_URI.
 
-    Raises `ConfigError` where no target is given and the format needs one, `StoreError` where no run matches
-    (openmetrics is written all the same, since it is read again and again).
+    Raises `ConfigError` where no target is given and the format needs one, and where no run matches (openmetrics is
+    written all the same, since it is read again and again).
     """
     target = _target(wish, environ)
     with answering(places) as store:
         collect(store, places)
-        records = select(store, selection)
-        if not records and wish.form is not ExportFormat.openmetrics:  # which is told anew and anew: none is news, too
-            raise StoreError("no run matches: nothing was exported")
+        is_told_anew = wish.form is ExportFormat.openmetrics  # again and again: that there is no run is news, too
+        records = select(store, selection, refusal=None if is_told_anew else "no run matches: nothing was exported")
         zeros = clock_zeros(store, [record.uid for record in records])
         runs = Export(
             records=records,

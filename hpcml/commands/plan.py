@@ -30,7 +30,7 @@ def seeds_for(  # noqa: PLR0913 - what can be asked
     with answering(places) as store:
         collect(store, places)
         return plan_seeds(
-            select(store, selection),
+            select(store, selection, refusal="no run matches: nothing to plan from"),
             by=by,
             reference=reference,
             metric=metric,

@@ -41,6 +41,7 @@ STDOUT = "-"
 _Points = Mapping[str, Sequence[Point]]  # by uid
 _LOSSES = ("loss", "train_loss")  # the first that was recorded is drawn beside the compared metric
 _LOSS_SCALE = "loss_scale"
+_NOTHING = "no run matches: nothing to report; hpcml runs lists those that there are"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
     """
     with answering(places) as store:
         collect(store, places)
-        runs = select(store, selection)
+        runs = select(store, selection, refusal=_NOTHING)
         return gather(store, runs, wish, others=left_out_of(store, runs, selection))
 
 
@@ -88,7 +89,7 @@ def gather(
     and a curve that nothing is known of yet is left out.
     """
     if not runs:
-        raise ConfigError("no run matches: nothing to report; hpcml runs lists those that there are")
+        raise ConfigError(_NOTHING)
     by = wish.comparison.factor
     known = [run.uid for run in runs if run.usage is not None or (live is not None and run.state is State.RUNNING)]
     sampled = {uid: timelines(store, uid) for uid in known}

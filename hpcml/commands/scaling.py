@@ -29,7 +29,7 @@ def with_steps(places: Places, selection: Selection) -> Iterator[tuple[list[RunR
     """Yield the selected runs, and by uid the times of their steps in seconds (empty where none were reported)."""
     with answering(places) as store:
         collect(store, places)
-        runs = select(store, selection)
+        runs = select(store, selection, refusal="no run matches: nothing to look at")
         uids = [run.uid for run in runs]
         curves = StepCurves(
             step_s=query.curves(store, uids, "step_time_s"),

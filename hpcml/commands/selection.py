@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -114,4 +115,6 @@ def _state(word: str) -> State:
     try:
         return State[word.upper()]
     except KeyError:
-        raise StoreError(f"{word!r} is no state: choose {', '.join(State.__members__)}") from None
+        near = difflib.get_close_matches(word.upper(), State.__members__)
+        guess = f"did you mean {' or '.join(near)}?" if near else f"choose {', '.join(State.__members__)}"
+        raise StoreError(f"{word!r} is no state: {guess}") from None

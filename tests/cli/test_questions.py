@@ -40,6 +40,29 @@ def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
     return user
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("best", "curves", "compare", "compare --checklist", "plan", "scaling", "peak", "report"),
+        "export --to csv -o there",
+    ],
+)
+def test_who_refuses_a_selection_that_finds_nothing_says_both_in_one_line(hpcml: Hpcml, command: str) -> None:
+    done = hpcml(*command.split(), "--experiment", "studdy")
+
+    said = said_in_one_line(done)
+    assert done.returncode == 2
+    assert said.startswith("hpcml: no run matches: ")
+    assert "; no run is of the experiment 'studdy'" in said
+
+
+def test_a_state_that_does_not_exist_is_answered_with_the_likely_one(hpcml: Hpcml) -> None:
+    assert said_in_one_line(hpcml("runs", "--state", "complted")).endswith(
+        "'complted' is no state: did you mean COMPLETED?"
+    )
+    assert "choose PENDING, RUNNING" in said_in_one_line(hpcml("runs", "--state", "xyz"))
+
+
 def test_where_no_run_matches_it_is_not_said_that_there_are_none(hpcml: Hpcml) -> None:
     done = hpcml("runs", "--where", "seed=17")
 
