@@ -28,6 +28,7 @@ import omegaconf
 import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
@@ -432,18 +433,20 @@ def _process_state(argv: list[str]) -> Iterator[None]:
     """Hydra takes its words from sys.argv, and raises instead of printing only if HYDRA_FULL_ERROR is set.
 
     After ``--cfg``, ``--info`` and ``--help`` it leaves its configuration behind, for whatever asks for it next; and
-    ``--info`` prints by a log of its own, of which it leaves the handler.
+    ``--info`` prints by a log of its own, of which it leaves the handler. A program that has begun a Hydra of its own,
+    as a notebook does by ``hydra.initialize()``, has it again afterwards.
     """
     log = logging.getLogger()
     level_before, handlers_before = log.level, log.handlers[:]
-    singleton = HydraConfig.instance()
-    config_before = singleton.cfg
+    singleton, begun = HydraConfig.instance(), GlobalHydra.instance()
+    config_before, hydra_before = singleton.cfg, begun.hydra
+    begun.hydra = None
     argv_before, full_error_before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, "1"
     try:
         yield
     finally:
-        sys.argv, singleton.cfg = argv_before, config_before
+        sys.argv, singleton.cfg, begun.hydra = argv_before, config_before, hydra_before
         log.handlers[:] = handlers_before
         log.setLevel(level_before)
         if full_error_before is None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import hydra
 import pytest
 
 import hpcml
@@ -62,6 +63,19 @@ def test_runs_are_composed_as_on_the_command_line(project: Path) -> None:
     assert runs.overrides[1] == ("model=mnist_cnn", "training.steps=7", "precision=tf32", "seed=3")
     assert repr(runs) == "<2 composed runs: hpcml run -m model=mnist_cnn training.steps=7 precision=fp32,tf32 seed=3>"
     assert [run.seed for run in hpcml.compose("-m", "seed=0,1")] == [0, 1]
+
+
+def test_a_hydra_of_the_users_own_is_left_alone(project: Path) -> None:
+    (project / "settings").mkdir()
+    (project / "settings" / "config.yaml").write_text("mine: 3\n")
+
+    with hydra.initialize_config_dir(str(project / "settings"), version_base="1.3"):
+        before = hydra.compose("config")
+        runs = hpcml.compose("model=mnist_mlp", sweep={"seed": [before.mine, 4]})
+        after = hydra.compose("config")
+
+    assert [run.seed for run in runs] == [3, 4]
+    assert before == after == {"mine": 3}
 
 
 def test_runs_that_are_added_are_submitted_together(project: Path) -> None:
