@@ -231,7 +231,7 @@ def ended_because(log_tail: str) -> str | None:
         port = _PORT.search(found["words"])
         return (
             f"its port{f' {port[1]}' if port else ''} is taken, maybe by another run on the same machine: give each "
-            "run one of its own, by the program's flag for it (--master_port 295{seed}, say)"
+            "run one of its own, by the program's flag for it, or have one at a time: resources.array_parallelism=1"
         )
     return _GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None
 
