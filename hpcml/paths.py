@@ -6,17 +6,12 @@ Shipped files (`resource_dir`) lie in the wheel's ``_data`` folder, or in the ch
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.errors import ConfigError
-
-_SERVER = re.compile(r"(--store=)?postgres\S*://")
-_BEFORE_HOST = re.compile(r"(?<=://)([^:/@?]*):[^?]*@")  # to the last @: one in a password should be written %40
-_IN_OPTIONS = re.compile(r"([?&](?:ssl)?password=)[^&]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,17 +132,6 @@ def check_text(path: Path, field: str) -> None:
         raise ConfigError(
             f"{field}={path} is not in UTF-8, and runs in it could not be found again: choose another, or rename it"
         ) from None
-
-
-def without_password(word: str) -> str:
-    """Return *word* with the password of a PostgreSQL URL replaced by ``***``; any other word as it is.
-
-    >>> without_password("postgresql://me:secret@host/db")
-    'postgresql://me:***@host/db'
-    """
-    if not _SERVER.match(word):
-        return word
-    return _IN_OPTIONS.sub(r"\1***", _BEFORE_HOST.sub(r"\1:***@", word))
 
 
 _PACKAGE = Path(__file__).resolve().parent

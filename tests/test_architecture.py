@@ -71,6 +71,8 @@ LATE: dict[tuple[str, str], str] = {
         "hpcml.agent.attempt",
     ): "loaded while the sampler, which is another process, loads what it needs",
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.summary"): "loaded once the program runs",
+    ("hpcml.agent.supervise", "hpcml.model.secrets"): "as above",
+    ("hpcml.agent.processes", "hpcml.model.secrets"): "for processes that are left behind alone",
     (
         "hpcml.agent.telemetry.control",
         "hpcml.agent.telemetry.host",

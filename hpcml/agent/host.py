@@ -25,7 +25,7 @@ _TELLING = re.compile(
     r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES|DRIVER_CAPABILITIES)"
     r"|TF_(ENABLE|DISABLE|CUDNN|GPU|XLA|DETERMINISTIC|FORCE|NUM|CPP|USE)_[A-Z0-9_]+|GPU_DEVICE_ORDINAL"
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|CERT")
+_SPEAKS_OF_A_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|CERT")
 _MOST_CHARACTERS = 500
 
 
@@ -69,7 +69,7 @@ def telling_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         f"env.{name}": value[:_MOST_CHARACTERS]
         for name, value in sorted(environ.items())
-        if _TELLING.fullmatch(name) and not _SECRET.search(name)
+        if _TELLING.fullmatch(name) and not _SPEAKS_OF_A_SECRET.search(name)
     }
 
 

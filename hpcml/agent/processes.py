@@ -119,7 +119,9 @@ def _carries(process: Path, marks: Collection[bytes], words: bytes) -> bool:
 
 
 def _printable(command_line: bytes) -> str:
-    text = command_line.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+    from hpcml.model.secrets import masked  # noqa: PLC0415 - for what is left behind alone
+
+    text = " ".join(masked(command_line.rstrip(b"\0").decode("utf-8", "replace").split("\0")))
     return "".join(c if c.isprintable() else " " for c in text)[:_MOST_SHOWN]
 
 

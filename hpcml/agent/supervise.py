@@ -112,7 +112,9 @@ def supervise(
             reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}{_mounted(ranks[0], error)}"
             return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
         try:
-            tell("workload_started", argv=list(ranks[0].argv), pids=[process.pid for process in processes])
+            from hpcml.model.secrets import masked  # noqa: PLC0415 - once the program runs, which would wait for it
+
+            tell("workload_started", argv=masked(ranks[0].argv), pids=[process.pid for process in processes])
             on_start([process.pid for process in processes])
             watch = _Watch(processes, inbox, limits, tell, started, job or JobHooks())
             return watch.until_the_end(on_tick, is_unwanted)

@@ -25,6 +25,7 @@ from hpcml.commands.unread_metrics import advice
 from hpcml.errors import StoreError
 from hpcml.model.failure_causes import without_numbers
 from hpcml.model.metric_goal import most_telling, shown_metric
+from hpcml.model.secrets import masked
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report.files import written_words
@@ -95,7 +96,7 @@ def _alone(manifest: Manifest) -> str:
     """Return what a run is that differs from no other: its program's command line, else its model and precision."""
     if manifest.run.workload.command is None:
         return f"{manifest.run.model.name} {manifest.run.precision.name.name}"
-    command = " ".join(shlex.join(manifest.plan.argv).split())
+    command = " ".join(shlex.join(masked(manifest.plan.argv)).split())
     return command if len(command) <= _MOST_OF_COMMAND else f"{command[:_MOST_OF_COMMAND]}..."
 
 

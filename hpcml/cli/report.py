@@ -11,7 +11,7 @@ import click
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import comparing, form, selecting
 from hpcml.cli.say import say
-from hpcml.paths import Places, without_password
+from hpcml.paths import Places
 
 if TYPE_CHECKING:
     from hpcml.model.comparison import ComparisonRequest
@@ -74,5 +74,7 @@ def report(
 
 
 def _command_line(argv: list[str]) -> list[str]:
-    """Return the words typed as a report may tell them: without a password, also in ``--store=URL``."""
-    return [Path(argv[0]).name, *(without_password(word) for word in argv[1:])]
+    """Return the words typed as a report may tell them: without secrets, also in ``--store=URL``."""
+    from hpcml.model.secrets import masked
+
+    return [Path(argv[0]).name, *masked(argv[1:])]

@@ -10,6 +10,7 @@ from hpcml.commands.collect import answering, collect
 from hpcml.errors import HpcmlError
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Known, RunRecord, StoredEvent
+from hpcml.model.secrets import masked
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
@@ -61,7 +62,8 @@ def _asked(record: RunRecord) -> tuple[list[str] | None, list[str] | None]:
     except HpcmlError:  # its directory is gone or damaged, or another tool ran it: the store alone answers
         return None, None
     is_own = manifest.run.workload.command is not None
-    return manifest.provenance.overrides, manifest.plan.argv if is_own else None
+    typed = manifest.provenance.overrides
+    return None if typed is None else masked(typed), masked(manifest.plan.argv) if is_own else None
 
 
 def events_of(places: Places, reference: str) -> list[StoredEvent]:

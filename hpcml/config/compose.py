@@ -65,6 +65,7 @@ from hpcml.errors import ConfigError
 from hpcml.model.placeholders import OF_THE_RUN
 from hpcml.model.precision import RECIPES_OWN, PrecisionName
 from hpcml.model.run import Run
+from hpcml.model.secrets import masked
 from hpcml.paths import resource_dir
 
 _ROOT_CONFIG = "run"
@@ -80,8 +81,8 @@ _STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.points.Stop
 class Composed:
     """One composed configuration (one point of a sweep): the run, and the overrides that lead to it.
 
-    `overrides` are words as they were typed, for one point: ``seed=0``, not ``seed=0,1``. `hpcml run --dry-run` shows
-    them.
+    `overrides` are words as they were typed, for one point: ``seed=0``, not ``seed=0,1``, and without secrets. `hpcml
+    run --dry-run` shows them.
     """
 
     run: Run
@@ -117,7 +118,9 @@ def compose_from_cli(
         run = decide(composition, program, known)
         if run.workload.command is not None:
             overrides = tuple(word for word in overrides if word not in OF_OWN_PROGRAMS)  # nobody typed them
-        return Composed(run=run, overrides=overrides, user_config=besides_shipped(composition.directories))
+        return Composed(
+            run=run, overrides=tuple(masked(overrides)), user_config=besides_shipped(composition.directories)
+        )
 
     def collect(cfg: DictConfig) -> None:
         settings: Any = HydraConfig.get()  # declared as what it holds, and is a DictConfig
@@ -174,7 +177,8 @@ def compose_command(
 
 def _at(composed: Composed, args: dict[str, str]) -> Composed:
     run = replace(composed.run, workload=replace(composed.run.workload, args=args))
-    return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in args))
+    words = masked([f"args.{name}={value}" for name, value in args.items()])
+    return replace(composed, run=run, overrides=(*composed.overrides, *words))
 
 
 def _all_or_nothing(outcomes: Sequence[Composed | Exception]) -> list[Composed]:

@@ -23,6 +23,7 @@ from hpcml.interop.csv_export import write_rows
 from hpcml.interop.exported import Export, WholeRun, clean, json_ready, needing
 from hpcml.interop.output import file_name, is_inside
 from hpcml.model.identity import changes_results
+from hpcml.model.secrets import masked_json
 from hpcml.model.state import State
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
@@ -99,12 +100,17 @@ def _add_run(crate: _Crate, run: WholeRun, export: Export) -> Any:  # noqa: ANN4
     record, run_dir = run.record, RunDir(Path(run.record.path))
     manifest = _manifest(run_dir)
     name = file_name(record.uid, crate.names)
+    inputs = []
+    if manifest:
+        (crate.scratch / name).mkdir(parents=True)
+        made = crate.scratch / name / run_dir.manifest.name
+        made.write_text(json.dumps(masked_json(manifest), indent=2) + "\n", encoding="utf-8")
+        inputs.append(_file(crate, made, f"runs/{name}/{made.name}", "The run as it was asked for"))
     asked = {
-        run_dir.manifest: "The run as it was asked for",
         run_dir.git_diff: "What the code had that its commit had not",
         run_dir.image_record: "What the image was built from, and the packages in it",
     }
-    inputs = [
+    inputs += [
         _file(crate, path, f"runs/{name}/{path.name}", described) for path, described in asked.items() if path.is_file()
     ]
     settings = {key: value for key, value in record.params.items() if changes_results(key) and _is_plain(value)}
@@ -139,7 +145,7 @@ def _add_run(crate: _Crate, run: WholeRun, export: Export) -> Any:  # noqa: ANN4
 def _results(crate: _Crate, run: WholeRun, run_dir: RunDir, name: str) -> list[Any]:
     """Add the files that came of a run: its curves, its events, and on request its logs and artifacts."""
     made = crate.scratch / name
-    made.mkdir(parents=True)
+    made.mkdir(parents=True, exist_ok=True)
     points, events = made / "points.csv", made / "events.jsonl"
     with points.open("x", encoding="utf-8", newline="") as file:
         write_rows(file, [[column.name for column in tables.POINTS]])

@@ -25,6 +25,7 @@ from hpcml.codec import encode
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.interop.exported import WholeRun, clean, json_ready, needing
 from hpcml.interop.output import file_name
+from hpcml.model.secrets import masked_json, without_password
 from hpcml.model.state import State
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
@@ -220,7 +221,10 @@ class MlflowTarget:
 
     def _artifacts(self, run: WholeRun, run_id: str, artifacts: Sequence[tuple[Path, str]]) -> None:
         run_dir = RunDir(Path(run.record.path))
-        for path in (run_dir.manifest, run_dir.git_diff, run_dir.image_record):
+        if run_dir.manifest.is_file():
+            asked = json.dumps(masked_json(read_raw(run_dir.manifest)), indent=2)
+            self._client.log_text(run_id, f"{asked}\n", f"{_FOLDER}/{run_dir.manifest.name}")
+        for path in (run_dir.git_diff, run_dir.image_record):
             if path.is_file():
                 self._client.log_artifact(run_id, str(path), _FOLDER)
         environment = {"facts": dict(run.record.facts), "packages": _provenance(run).get("packages") or {}}
@@ -295,7 +299,7 @@ class MlflowTarget:
                     f"this MLflow keeps no runs in a folder unless {_ALLOWED}=true is set; or write -o {database}"
                 ) from error
             text = " ".join(str(error).split())
-            raise HpcmlError(f"MLflow at {_without_password(self._uri)}: {_without_password(text)}") from error
+            raise HpcmlError(f"MLflow at {without_password(self._uri)}: {without_password(text)}") from error
 
 
 class _Keys:
@@ -356,10 +360,6 @@ def _beside_database(uri: str, experiment: str) -> str | None:
 def _is_a_librarys(error: Exception) -> bool:
     """Whether an error is of a library below MLflow, say its database's driver, that MLflow did not translate."""
     return type(error).__module__.partition(".")[0] in ("sqlalchemy", "alembic", "requests", "urllib3")
-
-
-def _without_password(text: str) -> str:
-    return re.sub(r"(://[^\s:/@]*):[^\s/@]+@", r"\1:***@", text)
 
 
 _PATIENCE_S = 5.0  # after which whoever was writing a description of some lines is dead

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from hpcml.errors import require
+from hpcml.model.secrets import holds_key, is_secret_name
 
 
 class ContainerKind(Enum):
@@ -56,9 +57,6 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9]+)?([=/][A-Za-z0-9.+:~-]+)?")
 _SECTION = re.compile(r"\s*%[A-Za-z]|\s*(bootstrap|from|stage|include)\s*:", re.IGNORECASE)
-_SECRET = re.compile(r"(?i)(^|_)(password|passwd|secret|token|pat|credentials?|api_?key|access_key|private_key)$|^NGC_")
-# What keys begin with, whatever the variable is called: of NGC, Hugging Face, GitHub, GitLab, AWS.
-_KEY = re.compile(r"(nvapi-|hf_[A-Za-z0-9]{16}|gh[pousr]_|github_pat_|glpat-|AKIA[A-Z0-9]{12})")
 _TAKEN_IN = re.compile(r"(-r|--requirement|-c|--constraint)\s+\S")  # files, of which the content is taken
 _URL_LOGIN = re.compile(r"https?://[^/\s]*@")
 # What the words of `container` do not leave to chance, and what a list of processes must not show.
@@ -254,7 +252,7 @@ class Container:
         for field_name, name, value in [*variables, *(("build_args", *pair) for pair in self.build_args.items())]:
             require(_VARIABLE.fullmatch(name) is not None, f"container.{field_name}: {name!r} is no variable's name")
             require(
-                _SECRET.search(name) is None and _KEY.match(value) is None,
+                not is_secret_name(name) and not holds_key(value),
                 f"container.{field_name}.{name} looks like a secret, which everybody who has the image could read: "
                 "keep it in a private file and set container.options=[--env-file=/that/file]",
             )

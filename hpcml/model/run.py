@@ -29,6 +29,7 @@ from hpcml.model.launcher import launcher_in
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, PrecisionName, decide_numerics
+from hpcml.model.secrets import masked_settings
 from hpcml.model.strategy import Strategy, StrategyName
 from hpcml.model.telemetry import Telemetry
 from hpcml.model.training import Training
@@ -499,8 +500,8 @@ class Run:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """All settings under dotted keys ("model.name"), as JSON values; nobody may change them."""
-        return flatten(encode(self))
+        """All settings under dotted keys ("model.name"), as JSON values without secrets; nobody may change them."""
+        return masked_settings(flatten(encode(self)))
 
     @cached_property
     def spec_hash(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName
 from hpcml.model.run import Run
+from hpcml.model.secrets import masked, masked_settings
 from hpcml.model.strategy import KINDS
 from hpcml.runs.plan import Plan
 from hpcml.units import format_walltime
@@ -71,7 +72,7 @@ def _rows(run: Run, plan: Plan) -> list[tuple[str, str]]:
         ("resources", " ".join(f"{name}={value}" for name, value in asked.items() if value is not None)),
         ("processes", _processes(run, plan)),
         *_environment(plan),
-        ("command", shlex.join(plan.argv)),
+        ("command", shlex.join(masked(plan.argv))),
     ]
 
 
@@ -103,5 +104,5 @@ def _processes(run: Run, plan: Plan) -> str:
 def _environment(plan: Plan) -> list[tuple[str, str]]:
     return [
         (_ENVIRONMENT, f"unset {name}" if value is None else f"{name}={shlex.quote(value)}")
-        for name, value in sorted(plan.environment.items())
+        for name, value in sorted(masked_settings(plan.environment).items())
     ]

@@ -20,6 +20,7 @@ from hpcml.codec import check_type, flatten
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.choices import Numerics
 from hpcml.model.record_keys import unix_time
+from hpcml.model.secrets import masked_settings
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest
@@ -139,7 +140,7 @@ def _of_group(key: str, content: bytes, *, is_ours: bool) -> Mapping[str, str]:
 
 
 def _as_params(run: Mapping[str, Any]) -> dict[str, str]:
-    return {storable(key): as_json(value) for key, value in sorted(flatten(dict(run)).items())}
+    return {storable(key): as_json(value) for key, value in sorted(masked_settings(flatten(dict(run))).items())}
 
 
 def _software(plan: object, provenance: Mapping[str, Any]) -> dict[str, str]:

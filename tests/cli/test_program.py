@@ -355,3 +355,38 @@ def test_values_of_arguments_may_be_given_by_their_settings_name(hpcml: Hpcml) -
 
     assert "2 runs would be submitted" in said
     assert "args.lr=0.2" in said
+
+
+def test_secrets_reach_the_program_and_are_neither_recorded_as_settings_nor_shown_nor_exported(hpcml: Hpcml) -> None:
+    says = "import os, sys; print(sys.argv[1:], os.environ['WANDB_API_KEY'], os.environ['HF_TOKEN'])"
+    behind = (
+        "env",
+        "HF_TOKEN=sesame3",
+        sys.executable,
+        "-c",
+        says,
+        "--api-key",
+        "sesame1",
+        "--token=sesame2",
+        "--lr",
+        "1",
+    )
+    words = ("experiment=keys", "workload.env.WANDB_API_KEY=sesame4", "--", *behind)
+
+    planned, done = hpcml("run", "--dry-run", *words), hpcml("run", *words)
+    shown = hpcml("show", "@1", "--all")
+    (run,) = hpcml.runs()
+    run_dir = RunDir(Path(run["path"]))
+    crate = hpcml("export", "@1", "--to", "rocrate", "-o", "crate")
+
+    said = run_dir.stdout(0, 0).read_text()
+    assert all(f"sesame{number}" in said for number in (1, 2, 3, 4))
+    assert crate.returncode == 0, crate.stderr
+    exported = "".join(path.read_text() for path in (hpcml.cwd / "crate").rglob("*") if path.is_file())
+    assert "run.json" in exported
+    recorded = "".join(path.read_text() for path in run_dir.journal_files())
+    provenance = json.dumps(json.loads(run_dir.manifest.read_text())["provenance"])
+    told = [planned.stdout, done.stdout + done.stderr, shown.stdout, json.dumps(run), recorded, provenance, exported]
+    assert ["sesame" in text for text in told] == [False] * len(told)
+    assert run["params"]["workload.env.WANDB_API_KEY"] == "***"
+    assert b"sesame" not in (hpcml.home / "store.db").read_bytes()

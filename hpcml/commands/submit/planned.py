@@ -17,8 +17,8 @@ from hpcml.runs.plan import Image, Plan
 class Planned:
     """A run that could start now: checked, and nothing written yet.
 
-    `overrides` are the words of the command line that made this point of a sweep; `user_config` are the folders of
-    options that were read besides hpcml's own.
+    `overrides` are the words of the command line that made this point of a sweep, without secrets; `user_config` are
+    the folders of options that were read besides hpcml's own.
     """
 
     run: Run

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hpcml import __version__
-from hpcml.paths import without_password
+from hpcml.model.secrets import masked
 from hpcml.runs.manifest import Provenance
 
 _GIT_TIMEOUT_S = 30
@@ -66,11 +66,11 @@ def describe(
 ) -> Provenance:
     """Return the provenance of runs submitted by this call: who, where, when, by which command and with which software.
 
-    Passwords in URLs of *command_line* are left out, since manifests may be shown to others. *now* carries its time
+    Secrets in *command_line* are left out, since manifests may be shown to others. *now* carries its time
     zone. The submission's id and size are added by `launch`.
     """
     return Provenance(
-        command_line=[without_password(word) for word in command_line],
+        command_line=masked(command_line),
         submitted_at=now.isoformat(timespec="seconds"),
         submitted_from=socket.gethostname(),
         user=user_name(),
