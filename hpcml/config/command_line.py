@@ -81,6 +81,21 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
     return Words(words.flags, tuple(overrides))
 
 
+def set_again(words: Sequence[str]) -> list[str]:
+    """Return a line for each setting that *words* set to one thing and then to another: the last one counts.
+
+    >>> set_again(["precision=fp32", "seed=1", "precision=bf16", "seed=1"])
+    ['precision=fp32 has no effect: precision=bf16 stands behind it']
+    """
+    last = {_key(word): word for word in words}
+    without = [word for word in dict.fromkeys(words) if "=" in word and last[_key(word)] != word]
+    return [f"{word} has no effect: {last[_key(word)]} stands behind it" for word in without]
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+")
+
+
 def _goal(overrides: Sequence[str]) -> Goal | None:
     """Return which way the metric that *overrides* choose is better by its name; None where that is unknown."""
     chosen = [value for key, _, value in (word.partition("=") for word in overrides) if key == "objective.metric"]

@@ -156,8 +156,8 @@ def compose_command(
 ) -> tuple[list[Composed], list[str]]:
     """Compose the runs of ``hpcml run *settings* -- *program_words*``, None without the ``--``.
 
-    With them come lines for the user: what the program sweeps, and what looks like a mistake. They are to be said once
-    the runs were found sound, so that a refusal is one line. *is_literal*: no word of the program is a sweep. *project*
+    With them come lines for the user: what is set twice, what the program sweeps, and what looks like a mistake. They
+    are to be said once the runs were found sound, so that a refusal is one line. *is_literal*: no word of the program is a sweep. *project*
     and *most* are as for `compose_from_cli`. There are no runs where Hydra only printed something.
     """
     program, words = None, list(settings)
@@ -165,13 +165,14 @@ def compose_command(
         program, words = read_program(program_words, words, is_literal=is_literal, most=most)
     points = compose_from_cli(words, project=project, most=most, program=program)
     said = program or common_program([point.run for point in points])
+    again = set_again(words) if points else []
     if said is None or not points:
-        return points, []
+        return points, again
     several = own_multirun(said.words, project)
     if several is not None and several.is_certain and not is_literal:
         raise ConfigError(several.said)
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
-    remarks = said.remarks(seeds, precisions, project=project)
+    remarks = [*again, *said.remarks(seeds, precisions, project=project)]
     return points, remarks if several is None or is_literal else [*remarks, several.said]
 
 

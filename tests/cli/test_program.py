@@ -52,6 +52,13 @@ def test_a_flag_that_is_there_or_not_is_swept_with_the_seeds_and_compared(hpcml:
     assert said == {f'"{seed}", {words}]\n' for seed in range(3) for words in ('"x"', '"--amp", "x"')}
 
 
+def test_a_setting_that_is_set_twice_is_told_of(hpcml: Hpcml) -> None:
+    done = hpcml("run", "-n", "precision=fp32", "seed=1", "precision=bf16", "seed=1", "--", sys.executable, "-c", SAYS)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == ["hpcml: precision=fp32 has no effect: precision=bf16 stands behind it"]
+
+
 def test_a_sweep_by_the_programs_own_hydra_is_refused_with_the_line_that_makes_a_run_of_each(hpcml: Hpcml) -> None:
     (hpcml.cwd / "prog.py").write_text("import sys\nprint('for hydra:', sys.argv[1:])\n")
     line = [sys.executable, "prog.py", "-m", "lr=0.1,0.01"]
