@@ -13,7 +13,6 @@ from pathlib import Path
 from hpcml.commands.collect import answering, claim, collect, refuse_read_only
 from hpcml.commands.ends import tell_of_end
 from hpcml.commands.follow import Watcher
-from hpcml.commands.reconcile import Verdict
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import ticket_of
 from hpcml.commands.submit.backends import Backends
@@ -90,7 +89,7 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
         ours = runs_below(store, places.runs)
         words = read_words(store, [record.uid for record in chosen])
     for record in chosen:
-        if record.uid not in ours and selection.references and _goes_on(record):
+        if record.uid not in ours and selection.references and _has_not_ended(record):
             raise ConfigError(f"run {record.uid} is not below {places.runs}: whoever submitted it can cancel it")
     open_uids = {record.uid for record in unended}
     wanted = [record for record in chosen if record.uid in open_uids]
@@ -252,7 +251,7 @@ def _may_have_job(record: RunRecord, word: tuple[Known, float] | None, *, is_nam
     return not word[0].state.is_final
 
 
-def _goes_on(record: RunRecord) -> bool:
+def _has_not_ended(record: RunRecord) -> bool:
     return not record.state.is_final or not record.is_settled
 
 
@@ -262,10 +261,7 @@ def _tell_webhook(record: RunRecord) -> None:
     if record.params.get("schedule.notify") in (None, "never") or not Watcher(run_dir).look().is_over:
         return
     with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=record.attempt, writer="cancel") as journal:
-        verdict = Verdict(
-            attempt=record.attempt, name=EventName.CANCELLED, details={"reason": "cancelled before it started"}
-        )
-        tell_of_end(record, run_dir, verdict, tell=lambda name, **details: journal.event(name, details))
+        tell_of_end(record, run_dir, journal, State.CANCELLED, reason="cancelled before it started", cause=None)
 
 
 def _job(record: RunRecord) -> Ticket:

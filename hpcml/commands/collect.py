@@ -2,8 +2,8 @@
 
 New records of journals are read, and runs whose process is gone are found and recorded as lost or cancelled.
 
-The run directories are the truth: a verdict reached here is journalled in them first, then read from there. Several
-processes may do this at once: a verdict is the same whoever reaches it, and so is what two equal ones mean.
+The run directories are the truth: an end that is found here is journalled in them first, then read from there. Several
+processes may do this at once: an end is the same whoever finds it, and so is what two equal ones mean.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def collect(
     """Bring every run directory that is known into the store; as often as you like.
 
     New journal records are read (*is_anew*: all records, from the beginning). Then each run of this HPCML_HOME that has
-    not ended is judged: is its agent dead, has its queue ended, what does its scheduler say? A verdict is journalled in
+    not ended is judged: is its agent dead, has its queue ended, what does its scheduler say? An end is journalled in
     the run first, then read into the store. Runs in folders elsewhere are read and nothing else.
 
     Runs and journals that cannot be read are left out: a warning in the log says so in one line, unless *is_silent*
@@ -236,9 +236,10 @@ def collect(
     if not unfinished:
         return Collected(report=report, runs=(), removed=removed)
     # Imported here: what judges a run loads the schedulers, and most answers find none that has to be judged.
-    from hpcml.commands.ends import judged  # noqa: PLC0415
+    from hpcml.commands.ends import record_unseen_ends  # noqa: PLC0415
 
-    return Collected(report=report, runs=judged(store, places, unfinished, known, before), removed=removed)
+    runs = record_unseen_ends(store, places, unfinished, known, before)
+    return Collected(report=report, runs=runs, removed=removed)
 
 
 def _removed(unfinished: Sequence[RunRecord], runs: Path) -> list[RunRecord]:

@@ -1,14 +1,14 @@
 """Ends that nobody recorded: of each run that has not ended, whether its process is gone or its scheduler says so.
 
-A verdict is journalled in the run first, then read into the store (`hpcml.commands.collect`). Several processes may do
-this at once: a verdict is the same whoever reaches it, and so is what two equal ones mean.
+Such an event is journalled in the run first, then read into the store (`hpcml.commands.collect`). Several processes may
+do this at once: it is the same whoever comes to it, and so is what two equal ones mean.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcml.commands import supervision
 from hpcml.commands.follow import Glimpse, Watcher
 from hpcml.commands.logs import log_tail
-from hpcml.commands.reconcile import QUIET_S, Circumstances, Verdict, by_scheduler
+from hpcml.commands.reconcile import QUIET_S, Circumstances, MissingEvent, by_scheduler
 from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import Cause, classify
 from hpcml.model.records import Known, RunRecord
@@ -37,7 +37,7 @@ from hpcml_client.journal import JournalWriter
 log = logging.getLogger(__name__)
 
 
-def judged(
+def record_unseen_ends(
     store: Database,
     places: Places,
     unfinished: Sequence[RunRecord],
@@ -54,25 +54,25 @@ def judged(
         ours=ProcessIdentity.of_this_process(),
         now=local_time(),
     )
-    judged = []
+    recorded = []
     for record in unfinished:
         run_dir = RunDir(Path(record.path))
-        if _is_judged(record, run_dir, known, before, here):
-            judged.append(run_dir)
-    if not judged:
+        if _records_unseen_end(record, run_dir, known, before, here):
+            recorded.append(run_dir)
+    if not recorded:
         return list(unfinished)
     from hpcml.store.ingest import ingest_runs  # noqa: PLC0415 - whoever cancels runs loads this module too
 
     with store.together():
-        for problem in ingest_runs(store, judged).problems:  # of run.json, which was damaged since it was read
+        for problem in ingest_runs(store, recorded).problems:  # of run.json, which was damaged since it was read
             log.warning("a run is shown as it was: %s", problem)
-    now_known = {record.uid: record for record in get_runs(store, [run_dir.uid for run_dir in judged])}
+    now_known = {record.uid: record for record in get_runs(store, [run_dir.uid for run_dir in recorded])}
     return [now_known.get(record.uid, record) for record in unfinished]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Here:
-    """What is asked once for all the runs that are judged together."""
+    """What is asked once for all the runs that are looked at together."""
 
     submissions: Path
     under_way: Collection[str]  # submissions that somebody is making
@@ -80,33 +80,33 @@ class _Here:
     now: datetime
 
 
-def _is_judged(
+def _records_unseen_end(
     record: RunRecord,
     run_dir: RunDir,
     known: Mapping[str, Known | None],
     before: Mapping[str, tuple[Known, float]],
     here: _Here,
 ) -> bool:
-    """Tell whether the run has ended without saying so, and journal that end, unless it was journalled meanwhile."""
+    """Journal the end of a run that has not told it, unless that was done meanwhile; tell whether there is one."""
     previous, journals = before.get(record.uid), _Journals(run_dir)
     try:
         if record.uid not in known:
-            verdict = _unasked(record, journals, here, is_being_submitted=record.submission in here.under_way)
-        elif _goes_on(record, known[record.uid]):
+            missing = _unasked(record, journals, here, is_being_submitted=record.submission in here.under_way)
+        elif _scheduler_says_it_goes_on(record, known[record.uid]):
             return False
         else:
             was_final = previous is not None and previous[0].state.is_final
-            verdict = _by_word(record, known, journals, here, was_final_before=was_final)
-        if verdict is not None and _still_stands(record, run_dir, journals.read()):
-            pronounce(record, run_dir, verdict)
+            missing = _by_word(record, known, journals, here, was_final_before=was_final)
+        if missing is not None and _still_stands(record, run_dir, journals.read()):
+            record_event(record, run_dir, missing)
     except FileNotFoundError:
         return False  # it is being removed
-    except (HpcmlError, OSError) as error:  # of its journals: the other runs are judged all the same
+    except (HpcmlError, OSError) as error:  # of its journals: the other runs are looked at all the same
         if isinstance(error.__cause__, FileNotFoundError):
             return False
         log.warning("whether run %s goes on cannot be told: %s", record.uid, error)
         return False
-    return verdict is not None
+    return missing is not None
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class _Journals:
         return self._told
 
 
-def _unasked(record: RunRecord, journals: _Journals, here: _Here, *, is_being_submitted: bool) -> Verdict | None:
+def _unasked(record: RunRecord, journals: _Journals, here: _Here, *, is_being_submitted: bool) -> MissingEvent | None:
     return supervision.judge_unsupervised(
         record,
         journals.run_dir,
@@ -134,24 +134,25 @@ def _unasked(record: RunRecord, journals: _Journals, here: _Here, *, is_being_su
     )
 
 
-def pronounce(record: RunRecord, run_dir: RunDir, verdict: Verdict) -> None:
-    """Journal *verdict* in the run of *record*, in *run_dir*.
+def record_event(record: RunRecord, run_dir: RunDir, missing: MissingEvent) -> None:
+    """Journal *missing* in the run of *record*, in *run_dir*.
 
     For an end its cause is judged and journalled too, the webhook is told, and the cancel mark is removed, so that a
     job script that is submitted again by hand runs. Raises `HpcmlError` where there was no room for it.
     """
-    told = _with_cause(verdict, run_dir) if verdict.is_end else verdict
+    told = _with_cause(missing, run_dir) if missing.is_end else missing
     with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=told.attempt, writer="collect") as journal:
         journal.event(told.name, told.details)
         if told.is_end:
-            tell_of_end(record, run_dir, told, tell=lambda name, **details: journal.event(name, details))
+            state, reason = state_after(told.name, told.details), told.details.get("reason")
+            tell_of_end(record, run_dir, journal, state, reason=reason, cause=told.details["cause"])
     if journal.dropped:
         raise HpcmlError(f"its end could not be written to {run_dir.journals}: is the disk full?")
     if told.is_end:
         unmark(run_dir)  # it has ended: whoever submits job.sh again wants it to run
 
 
-def _goes_on(record: RunRecord, known: Known | None) -> bool:
+def _scheduler_says_it_goes_on(record: RunRecord, known: Known | None) -> bool:
     """Tell whether its scheduler says that the run goes on: the usual answer, for which no file is opened."""
     return known is not None and (known.state is State.RUNNING or known.state is record.state is State.PENDING)
 
@@ -163,7 +164,7 @@ def _by_word(
     here: _Here,
     *,
     was_final_before: bool,
-) -> Verdict | None:
+) -> MissingEvent | None:
     known, run_dir = words[record.uid], journals.run_dir
     told = journals.read()
     started = supervision.last_start_in(told)
@@ -236,22 +237,22 @@ def _quiet_s(run_dir: RunDir, now: float) -> float:
     return now - max(written + beats) if written or beats else float("inf")
 
 
-def _with_cause(verdict: Verdict, run_dir: RunDir) -> Verdict:
-    if "cause" in verdict.details:
-        return verdict
-    if verdict.name == EventName.CANCELLED:
+def _with_cause(missing: MissingEvent, run_dir: RunDir) -> MissingEvent:
+    if "cause" in missing.details:
+        return missing
+    if missing.name == EventName.CANCELLED:
         cause = Cause.CANCELLED
     else:
-        state = State.LOST if verdict.name == EventName.LOST else State(verdict.details["state"])
+        state = State.LOST if missing.name == EventName.LOST else State(missing.details["state"])
         cause = classify(
             state,
-            reason=verdict.details.get("reason"),
+            reason=missing.details.get("reason"),
             exit_code=None,
             signal=None,
             log_tail=log_tail(run_dir),
         )
-        cause = verdict.otherwise if cause is Cause.UNKNOWN else cause
-    return replace(verdict, details={**verdict.details, "cause": cause.value})
+        cause = missing.otherwise if cause is Cause.UNKNOWN else cause
+    return replace(missing, details={**missing.details, "cause": cause.value})
 
 
 def _submissions_under_way(places: Places) -> frozenset[str]:
@@ -262,16 +263,21 @@ def _submissions_under_way(places: Places) -> frozenset[str]:
 # The webhook is told here of ends that no agent lived to tell.
 
 
-def tell_of_end(record: RunRecord, run_dir: RunDir, verdict: Verdict, *, tell: Callable[..., None]) -> None:
+def tell_of_end(
+    record: RunRecord, run_dir: RunDir, journal: JournalWriter, state: State, *, reason: str | None, cause: str | None
+) -> None:
     """Post the message that the run's ``schedule.notify`` asks for, if any, about an end that no agent lived to report.
 
-    *tell* journals an event: `notified`, or `notify_failed` with the reason. Nothing is raised.
+    *journal* gets an event: `notified`, or `notify_failed` with the reason. Nothing is raised.
     """
     if record.params.get("schedule.notify") in (None, "never"):
         return
     # Imported here: what speaks HTTP costs a twentieth of a second, which hardly any command needs.
     from hpcml.agent import notify  # noqa: PLC0415
     from hpcml.agent.assignment import Turn  # noqa: PLC0415
+
+    def tell(name: str, **details: object) -> None:
+        journal.event(name, details)
 
     try:
         manifest = read_manifest(run_dir.manifest)
@@ -280,9 +286,9 @@ def tell_of_end(record: RunRecord, run_dir: RunDir, verdict: Verdict, *, tell: C
         return
     notify.tell_of_end(
         Turn(run_dir=run_dir, source=run_dir.manifest, orders=RunOrders.of(manifest), node=0, pack=None),
-        state_after(verdict.name, verdict.details),
-        reason=verdict.details.get("reason"),
-        cause=verdict.details.get("cause"),
+        state,
+        reason=reason,
+        cause=cause,
         wall_s=record.wall_s,
         tell=tell,
     )

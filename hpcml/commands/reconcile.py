@@ -37,7 +37,7 @@ class Circumstances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class MissingEvent:
     """An event to be journalled (`name`, `details`), and the attempt that it belongs to.
 
     *otherwise* is the cause of the end where nothing that was printed tells another.
@@ -54,7 +54,7 @@ class Verdict:
         return self.name != EventName.SUBMITTED
 
 
-def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -> Verdict | None:
+def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -> MissingEvent | None:
     """Return the event that a scheduler's fresh answer means for a run that has not ended, or not settled; None: wait.
 
     The run's own journals go first: they must have been read before. *known* None means that the scheduler has
@@ -76,13 +76,13 @@ def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -
     return _never_began(record, known, about) if record.state is State.PENDING else _ended(record, known, about)
 
 
-def _requeued(record: RunRecord, known: Known, about: Circumstances) -> Verdict | None:
+def _requeued(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent | None:
     """Tell whether a job that had started waits again: only the queue itself is trusted, the accounting is late."""
     had_started = record.state is State.RUNNING or not record.is_settled
     if known.state is not State.PENDING or not known.is_live or not had_started or about.ran_as != record.job_id:
         return None
     details = {"why": f"requeued by {record.scheduler}", "by": "collect"}
-    return Verdict(attempt=record.attempt + 1, name=EventName.SUBMITTED, details=details)
+    return MissingEvent(attempt=record.attempt + 1, name=EventName.SUBMITTED, details=details)
 
 
 def _may_yet_speak(record: RunRecord, known: Known, about: Circumstances) -> bool:
@@ -97,7 +97,7 @@ def _may_yet_speak(record: RunRecord, known: Known, about: Circumstances) -> boo
     return is_doubtful and not about.was_final_before
 
 
-def _untold(record: RunRecord, known: Known, about: Circumstances) -> Verdict | None:
+def _untold(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent | None:
     """Return the end of a run whose job is gone, and of whose end the accounting was not told; None while it may be.
 
     What was cancelled has its reason. Of any other job that ran the accounting hears minutes later why it ended, or
@@ -112,24 +112,24 @@ def _untold(record: RunRecord, known: Known, about: Circumstances) -> Verdict | 
     return _unknown(record, about, _said(record, known))
 
 
-def _forgotten(record: RunRecord, about: Circumstances) -> Verdict | None:
+def _forgotten(record: RunRecord, about: Circumstances) -> MissingEvent | None:
     """Return the end of a run whose job the scheduler has forgotten; None while its journals may still grow."""
     job = "" if record.job_id is None else f" {spell_job(record.job_id, record.array_index)}"
     return _unknown(record, about, f"{record.scheduler} has forgotten job{job}")
 
 
-def _unknown(record: RunRecord, about: Circumstances, forgotten: str) -> Verdict | None:
+def _unknown(record: RunRecord, about: Circumstances, forgotten: str) -> MissingEvent | None:
     if not record.is_settled:
         details = {"state": State.CANCELLED.value, "raw": None, "reason": f"{record.reason}; {forgotten}"}
-        return _verdict(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.CANCELLED.value})
+        return _missing(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.CANCELLED.value})
     if about.is_cancelled:
-        return _verdict(record, EventName.CANCELLED, {"reason": "cancelled"})
+        return _missing(record, EventName.CANCELLED, {"reason": "cancelled"})
     if about.quiet_s < QUIET_S:
         return None
-    return _verdict(record, EventName.LOST, {"reason": f"{forgotten} and it recorded no outcome"})
+    return _missing(record, EventName.LOST, {"reason": f"{forgotten} and it recorded no outcome"})
 
 
-def _settled(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
+def _settled(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent:
     """Return the end of a run that a signal from outside ended, with the reason that its scheduler gives.
 
     Where the scheduler knows only that the job failed or ended, somebody else sent the signal: the run counts as
@@ -141,19 +141,19 @@ def _settled(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
         nodes = ", ".join(map(str, about.untold))
         reason = f"{_said(record, known)}{_with_code(known)}; the agent of node {nodes} told no end"
         details = {"state": State.FAILED.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
-        return replace(_verdict(record, EventName.ENDED_BY_SCHEDULER, details), otherwise=Cause.AGENT_KILLED)
+        return replace(_missing(record, EventName.ENDED_BY_SCHEDULER, details), otherwise=Cause.AGENT_KILLED)
     if is_others and record.state is State.FAILED:
         details = {"state": State.FAILED.value, "raw": known.raw, "reason": record.reason, **_counted(record, known)}
-        return _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
+        return _missing(record, EventName.ENDED_BY_SCHEDULER, details)
     state = State.CANCELLED if is_others else known.state
     reason = f"{_said(record, known)}; {record.reason or 'ended by a signal'}"
     details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
     if is_others:
         details["cause"] = Cause.CANCELLED.value
-    return _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
+    return _missing(record, EventName.ENDED_BY_SCHEDULER, details)
 
 
-def _never_began(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
+def _never_began(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent:
     """Return the end of a run that still waited when its job ended.
 
     Its image was not built, its turn in a shared job did not come, or the job ended before its agent started.
@@ -165,20 +165,20 @@ def _never_began(record: RunRecord, known: Known, about: Circumstances) -> Verdi
     return _its_turn_never_came(record, known, about) if record.is_shared else _ended(record, known, about)
 
 
-def _without_image(record: RunRecord, known: Known, builder: str) -> Verdict:
+def _without_image(record: RunRecord, known: Known, builder: str) -> MissingEvent:
     state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
     reason = f"{_said(record, known)}; its image was not built: hpcml logs --err {builder}"
     details = {"state": state.value, "raw": known.raw, "reason": reason, "cause": Cause.CONTAINER.value}
-    return _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
+    return _missing(record, EventName.ENDED_BY_SCHEDULER, details)
 
 
-def _in_vain(record: RunRecord, known: Known, why: str) -> Verdict:
+def _in_vain(record: RunRecord, known: Known, why: str) -> MissingEvent:
     state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
     details = {"state": state.value, "raw": known.raw, "reason": f"{_said(record, known)}; never ran: {why}"}
-    return _verdict(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.DEPENDENCY.value})
+    return _missing(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.DEPENDENCY.value})
 
 
-def _its_turn_never_came(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
+def _its_turn_never_came(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent:
     state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
     reason = f"{_said(record, known)}; the job is shared, and this run's turn had not come"
     details: dict[str, Any] = {"state": state.value, "raw": known.raw, "reason": reason}
@@ -186,10 +186,10 @@ def _its_turn_never_came(record: RunRecord, known: Known, about: Circumstances) 
         details["cause"] = Cause.CANCELLED.value
     elif known.state in _NOT_ITS_OWN:
         details["cause"] = Cause.SUBMISSION.value  # nobody wanted this run ended: it never got to start
-    return _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
+    return _missing(record, EventName.ENDED_BY_SCHEDULER, details)
 
 
-def _ended(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
+def _ended(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent:
     """Return the end of a run whose job has ended although its journals tell of none.
 
     A job that ended well is a failure here, since its agent would have recorded the outcome.
@@ -204,8 +204,8 @@ def _ended(record: RunRecord, known: Known, about: Circumstances) -> Verdict:
     details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
     # The job's process is the agent, or waits for it: one that ran and was killed has told no end of its program
     was_killed = record.state is State.RUNNING and state is State.FAILED and known.was_killed
-    verdict = _verdict(record, EventName.ENDED_BY_SCHEDULER, details)
-    return replace(verdict, otherwise=Cause.AGENT_KILLED) if was_killed else verdict
+    missing = _missing(record, EventName.ENDED_BY_SCHEDULER, details)
+    return replace(missing, otherwise=Cause.AGENT_KILLED) if was_killed else missing
 
 
 def _counted(record: RunRecord, known: Known) -> dict[str, object]:
@@ -224,5 +224,5 @@ def _said(record: RunRecord, known: Known) -> str:
     return f"{record.scheduler} says {known.raw}" + (f" ({known.reason})" if known.reason else "")
 
 
-def _verdict(record: RunRecord, name: str, details: Mapping[str, Any]) -> Verdict:
-    return Verdict(attempt=record.attempt, name=name, details=details)
+def _missing(record: RunRecord, name: str, details: Mapping[str, Any]) -> MissingEvent:
+    return MissingEvent(attempt=record.attempt, name=name, details=details)

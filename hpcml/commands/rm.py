@@ -194,7 +194,7 @@ class _Standing:
             return f"run {record.uid} lies in {path}: hpcml removes runs from {self.runs} alone"
         if not os.access(path.parent, os.W_OK | os.X_OK):
             return f"run {record.uid}: {path.parent} is read-only"
-        return self._why_unended(record) or _goes_on(RunDir(path))
+        return self._why_unended(record) or _who_is_at_work(RunDir(path))
 
     def _why_unended(self, record: RunRecord) -> str | None:
         if record.uid in self.unended:
@@ -231,7 +231,7 @@ def _text_of(path: Path) -> str:
         raise HpcmlError(f"{path} cannot be read: {error.strerror}: what it submits is not known") from error
 
 
-def _goes_on(run_dir: RunDir) -> str | None:
+def _who_is_at_work(run_dir: RunDir) -> str | None:
     """Return who is still at work in a run that has ended, as the run's own journals tell; None where nobody is."""
     try:
         at_work = _at_work(run_dir)
@@ -255,9 +255,9 @@ def _at_work(run_dir: RunDir) -> str | None:
 
 def _move_aside(run_dir: RunDir) -> str | None:
     """Give the directory the name of what is being removed; return what is in the way, None where nothing is."""
-    goes_on = _goes_on(run_dir)
-    if goes_on is not None:
-        return goes_on
+    at_work = _who_is_at_work(run_dir)
+    if at_work is not None:
+        return at_work
     try:
         if run_dir.being_removed.exists() and (left := delete_tree(run_dir.being_removed)) is not None:
             return left

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from hpcml.commands.reconcile import Verdict
+from hpcml.commands.reconcile import MissingEvent
 from hpcml.model.failure_causes import Cause
 from hpcml.model.record_keys import begun_at
 from hpcml.model.records import RunRecord
@@ -34,7 +34,7 @@ def judge_unsupervised(
     submissions: Path,
     read: Callable[[], Mapping[str, Chunk]],
     ours: ProcessIdentity,
-) -> Verdict | None:
+) -> MissingEvent | None:
     """Return the event that ends a run that no process supervises any more; None while one does, or might.
 
     *read* returns what its journals say (`read_told`), and *ours* is the calling process.
@@ -59,7 +59,7 @@ def has_live_queue(tickets: Sequence[Ticket]) -> bool:
     return any(queue_liveness(job_id, queue) is not Liveness.DEAD for job_id, queue in queues.items())
 
 
-def _running_here(record: RunRecord, started: Event | None, ours: ProcessIdentity) -> Verdict | None:
+def _running_here(record: RunRecord, started: Event | None, ours: ProcessIdentity) -> MissingEvent | None:
     if started is None or agent_liveness(started, ours) is not Liveness.DEAD:
         return None
     why = "its agent ended without recording an outcome (killed, or the machine restarted)"
@@ -68,14 +68,14 @@ def _running_here(record: RunRecord, started: Event | None, ours: ProcessIdentit
 
 def _waiting_here(
     record: RunRecord, run_dir: RunDir, chunks: Sequence[Chunk], submissions: Path, ours: ProcessIdentity
-) -> Verdict | None:
+) -> MissingEvent | None:
     """Return the end of a run whose queue on this machine has ended before it started; None while one may start it."""
     if why := why_never(record, run_dir):
         return _in_vain(record, why)
     if _queue_liveness(record, chunks, ours) is not Liveness.DEAD:
         return None
     if is_cancelled(run_dir):
-        return Verdict(
+        return MissingEvent(
             attempt=record.attempt, name=EventName.CANCELLED, details={"reason": "cancelled before it started"}
         )
     if is_tended(submissions, record.job_id or ""):
@@ -92,16 +92,16 @@ def why_never(record: RunRecord, run_dir: RunDir) -> str | None:
     return why if outlook is Outlook.NEVER else None
 
 
-def _in_vain(record: RunRecord, why: str) -> Verdict:
+def _in_vain(record: RunRecord, why: str) -> MissingEvent:
     details = {"state": State.CANCELLED.value, "raw": None, "reason": f"never ran: {why}"}
-    return Verdict(
+    return MissingEvent(
         attempt=record.attempt,
         name=EventName.ENDED_BY_SCHEDULER,
         details={**details, "cause": Cause.DEPENDENCY.value},
     )
 
 
-def _never_submitted(record: RunRecord, now: datetime) -> Verdict | None:
+def _never_submitted(record: RunRecord, now: datetime) -> MissingEvent | None:
     """Return the end of a run that has no ticket ten minutes after it was written down; None before."""
     written = begun_at(record.submitted_at, None)
     if written is None or now.timestamp() - written < _SUBMISSION_GRACE_S:
@@ -109,8 +109,8 @@ def _never_submitted(record: RunRecord, now: datetime) -> Verdict | None:
     return _lost(record, "written down but never submitted: hpcml run was interrupted")
 
 
-def _lost(record: RunRecord, reason: str, *, cause: Cause = Cause.UNKNOWN) -> Verdict:
-    return Verdict(attempt=record.attempt, name=EventName.LOST, details={"reason": reason, "cause": cause.value})
+def _lost(record: RunRecord, reason: str, *, cause: Cause = Cause.UNKNOWN) -> MissingEvent:
+    return MissingEvent(attempt=record.attempt, name=EventName.LOST, details={"reason": reason, "cause": cause.value})
 
 
 def _last(chunks: Sequence[Chunk], name: str) -> Event | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcml.commands.reconcile import ACCOUNTED_WITHIN_S, QUIET_S, Circumstances, Verdict, by_scheduler
+from hpcml.commands.reconcile import ACCOUNTED_WITHIN_S, QUIET_S, Circumstances, MissingEvent, by_scheduler
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import JobUsage, Known, RunRecord
 from hpcml.model.state import State
@@ -52,7 +52,7 @@ def says(word: str, *, reason: str | None = None, live: bool = True, exit_code: 
     return Known(state=state, raw=word, reason=reason, is_live=live, exit_code=exit_code)
 
 
-def ended(verdict: Verdict | None) -> tuple[str, str]:
+def ended(verdict: MissingEvent | None) -> tuple[str, str]:
     assert verdict is not None
     assert verdict.name == "ended_by_scheduler", verdict
     return str(verdict.details["state"]), str(verdict.details["reason"])

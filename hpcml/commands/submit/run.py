@@ -167,7 +167,7 @@ def split_repeats(planned: Sequence[Planned], places: Places) -> tuple[list[Plan
             digest: [
                 uid
                 for uid, state in found
-                if state is State.COMPLETED or uid in under_way or _goes_on(store, uid, state)
+                if state is State.COMPLETED or uid in under_way or _may_go_on(store, uid, state)
             ]
             for digest, found in runs_by_spec(store, hashes.values()).items()
         }
@@ -182,6 +182,6 @@ def split_repeats(planned: Sequence[Planned], places: Places) -> tuple[list[Plan
     return missing, repeats
 
 
-def _goes_on(store: Database, uid: str, state: State) -> bool:
+def _may_go_on(store: Database, uid: str, state: State) -> bool:
     """Tell whether a run that left at a checkpoint is being queued again at this moment."""
     return state is State.TIMEOUT and is_going_on(store, get_run(store, uid), time.time())

@@ -77,7 +77,7 @@ def refusals_of_cancel(stderr: str) -> list[str]:
     return [line for line in _KILL_REFUSED.findall(stderr) if not any(gone in line for gone in _GONE)]
 
 
-def verdict(said: Said) -> Known | None:
+def known_of(said: Said) -> Known | None:
     """Return what a job in the JSON means, or None where it holds no state of Flux's.
 
     COMPLETED means only that the script ended with 0: the run's own journal decides where there is one.

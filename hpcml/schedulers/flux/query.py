@@ -11,11 +11,11 @@ from hpcml.schedulers.flux.answers import (
     Said,
     duration_s,
     is_silence,
+    known_of,
     one_line,
     parse_jobs,
     parse_unknown,
     plain,
-    verdict,
 )
 
 ASK_TIMEOUT_S = 60.0  # a broker that is stopped never answers
@@ -50,7 +50,7 @@ def query(tickets: Collection[Ticket], *, timeout_s: float = ASK_TIMEOUT_S) -> A
     for ticket in tickets:
         said = jobs.get(plain(ticket.job_id))
         if said is not None and ticket.job_name in (None, said.get("name")):
-            meant = verdict(said)
+            meant = known_of(said)
             known |= {ticket: meant} if meant is not None else {}
     unanswered = {ticket: why[plain(ticket.job_id)] for ticket in tickets if plain(ticket.job_id) in why}
     return Answers(known=known, unanswered=unanswered, calls=calls)

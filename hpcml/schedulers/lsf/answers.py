@@ -141,7 +141,7 @@ def was_submitted_as(said: Mapping[str, str], name: str) -> bool:
     return name.rpartition(".")[2] in said.get("OUTPUT_FILE", "").split("/")
 
 
-def verdict(said: Mapping[str, str]) -> Known | None:
+def known_of(said: Mapping[str, str]) -> Known | None:
     """Return what a record of bjobs means, or None where it holds no state of LSF's.
 
     COMPLETED means only that the script ended with 0: the run's own journal decides where there is one.

@@ -14,12 +14,12 @@ from hpcml.schedulers.lsf.answers import (
     history_name,
     is_ours,
     is_silence,
+    known_of,
     one_line,
     parse_history,
     parse_jobs,
     parse_limit_s,
     parse_unknown,
-    verdict,
     was_submitted_as,
 )
 
@@ -84,7 +84,7 @@ def query(tickets: Collection[Ticket], *, timeout_s: float = ASK_TIMEOUT_S) -> A
     for ticket, key in keys.items():
         said = jobs.get(key)
         if said is not None:
-            meant = verdict(said) if is_ours(said, ticket.job_name) else None
+            meant = known_of(said) if is_ours(said, ticket.job_name) else None
             known |= {ticket: meant} if meant is not None else {}
         elif key[0] in unasked:
             unanswered[ticket] = unasked[key[0]]

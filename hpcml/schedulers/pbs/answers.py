@@ -199,7 +199,7 @@ def was_submitted_as(said: Attributes, name: str) -> bool:
     return name in {after for before, after in pairwise(words) if before == "-N"}
 
 
-def verdict(said: Attributes) -> Known | None:
+def known_of(said: Attributes) -> Known | None:
     """Return what a job's attributes mean, or None where they hold no state that PBS has.
 
     COMPLETED means only that the job's process ended with 0, which a deleted job can do as well: the run's own journal
@@ -207,7 +207,7 @@ def verdict(said: Attributes) -> Known | None:
     people, or None; the exit code is PBS's Exit_status as text, and None where the job never ran. A start that is
     expected is in ISO 8601, in the zone of the server.
 
-    >>> verdict({"job_state": "F", "Exit_status": "271", "run_count": "1"}).reason
+    >>> known_of({"job_state": "F", "Exit_status": "271", "run_count": "1"}).reason
     'ended by signal 15'
     """
     letter = said.get("job_state", "")

@@ -20,12 +20,12 @@ from hpcml.schedulers.pbs.answers import (
     JobId,
     Line,
     is_ours,
+    known_of,
     one_line,
     parse_id,
     parse_jobs,
     parse_list,
     parse_unknown,
-    verdict,
     was_submitted_as,
 )
 
@@ -197,7 +197,7 @@ def query(ids: Mapping[Ticket, JobId], *, timeout_s: float = ASK_TIMEOUT_S) -> A
     for ticket, job in ids.items():
         said = described.found.get(job)
         if said is not None and is_ours(said, ticket.job_name):  # else the id was used again
-            meant = verdict(said)
+            meant = known_of(said)
             known |= {ticket: meant} if meant is not None else {}
         elif job not in close or job in described.unanswered:
             if ticket in alive:

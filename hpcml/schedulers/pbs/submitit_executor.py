@@ -23,7 +23,7 @@ from hpcml.codec import encode
 from hpcml.errors import HpcmlError, NotPrivateError
 from hpcml.runs.private import FILE, check, make_folder, make_home, open_file, write_file
 from hpcml.schedulers.pbs import query, submission, submitit_environment
-from hpcml.schedulers.pbs.answers import Attributes, JobId, find_submitted_id, parse_id, verdict
+from hpcml.schedulers.pbs.answers import Attributes, JobId, find_submitted_id, known_of, parse_id
 from hpcml.schedulers.pbs.script import FIRST_LINES, Ask, chunk_of, job_name, placement, qsub_argv
 
 _DEFAULT_TIMEOUT_MIN = 5  # as with submitit's other executors
@@ -81,7 +81,7 @@ class PbsInfoWatcher(core.InfoWatcher):
         return JobId(chain[-1]) if chain else _pbs_id(job_id)
 
     def _take(self, job_id: str, said: Attributes | None) -> None:
-        known = None if said is None else verdict(said)
+        known = None if said is None else known_of(said)
         if said is not None and known is not None:
             self._unknown.pop(job_id, None)
             self._info_dict[job_id] = {**said, "State": known.state.value, "Reason": known.reason or ""}

@@ -10,10 +10,10 @@ import pytest
 from hpcml.model.state import State
 from hpcml.schedulers.flux.answers import (
     find_submitted_ids,
+    known_of,
     parse_jobs,
     parse_unknown,
     refusals_of_cancel,
-    verdict,
     why_never_placed,
 )
 from hpcml.schedulers.flux.site import flux_site
@@ -63,7 +63,7 @@ def test_a_single_job_comes_without_the_list_around_it() -> None:
     ],
 )
 def test_results_and_exceptions_are_what_a_run_ended_by(said: dict[str, Any], state: State, words: str | None) -> None:
-    known = verdict(said)
+    known = known_of(said)
 
     assert known is not None
     assert known.state is state
@@ -74,7 +74,7 @@ def test_results_and_exceptions_are_what_a_run_ended_by(said: dict[str, Any], st
 def test_a_job_that_can_never_be_placed_is_told_from_one_that_failed() -> None:
     assert why_never_placed(failed("alloc", "unsatisfiable request: need 9")) == "unsatisfiable request: need 9"
     assert why_never_placed(failed("exec", "no")) is None
-    assert verdict({"state": "NOSUCH"}) is None
+    assert known_of({"state": "NOSUCH"}) is None
 
 
 def test_of_a_cancellation_only_refusals_count() -> None:

@@ -13,11 +13,11 @@ from hpcml.schedulers.lsf import submission
 from hpcml.schedulers.lsf.answers import (
     find_submitted_ids,
     is_ours,
+    known_of,
     parse_history,
     parse_jobs,
     parse_unknown,
     refusals_of_kill,
-    verdict,
 )
 from hpcml.schedulers.lsf.query import key_of
 from hpcml.schedulers.lsf.site import lsf_site
@@ -74,7 +74,7 @@ def test_elements_are_told_apart_by_their_index_and_errors_are_no_jobs() -> None
 def test_every_state_means_something_and_none_is_taken_for_success(
     said: dict[str, str], state: State, reason: str | None
 ) -> None:
-    known = verdict(said)
+    known = known_of(said)
 
     assert known is not None
     assert known.state is state
@@ -83,11 +83,11 @@ def test_every_state_means_something_and_none_is_taken_for_success(
 
 
 def test_a_state_that_lsf_does_not_have_means_nothing() -> None:
-    assert verdict({"STAT": "BLOCKED"}) is None
+    assert known_of({"STAT": "BLOCKED"}) is None
 
 
 def test_what_a_job_used_is_read_in_both_forms() -> None:
-    known = verdict({"STAT": "DONE", "RUN_TIME": "16038 second(s)", "CPU_USED": "59:32:51", "MAX_MEM": "40.8 Gbytes"})
+    known = known_of({"STAT": "DONE", "RUN_TIME": "16038 second(s)", "CPU_USED": "59:32:51", "MAX_MEM": "40.8 Gbytes"})
 
     assert known is not None
     assert known.used is not None

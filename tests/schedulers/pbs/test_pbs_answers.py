@@ -11,11 +11,11 @@ from hpcml.model.state import State
 from hpcml.schedulers.pbs.answers import (
     JobId,
     find_submitted_id,
+    known_of,
     one_line,
     parse_id,
     parse_jobs,
     parse_unknown,
-    verdict,
 )
 
 CAPTURES = Path(__file__).resolve().parent / "captures"
@@ -65,13 +65,13 @@ def test_a_running_job_is_read_from_a_real_answer() -> None:
 
     assert list(jobs) == [JobId(1091)]
     assert jobs[JobId(1091)]["Resource_List.walltime"] == "00:10:00"
-    assert verdict(jobs[JobId(1091)]).state is State.RUNNING  # type: ignore[union-attr]
+    assert known_of(jobs[JobId(1091)]).state is State.RUNNING  # type: ignore[union-attr]
 
 
 def test_several_jobs_are_all_read() -> None:
     jobs = parse_jobs(capture("qstat-multi-_f_w_5009_5010")[0])
 
-    known = {job.asked: verdict(said) for job, said in jobs.items()}
+    known = {job.asked: known_of(said) for job, said in jobs.items()}
     assert {asked: said.state for asked, said in known.items() if said} == {
         "5009.pbs01": State.PENDING,
         "5010.pbs01": State.PENDING,
@@ -113,7 +113,7 @@ def test_every_end_is_judged_as_it_was(
     name: str, job_id: str | None, state: State, exit_code: str | None, reason: str | None
 ) -> None:
     jobs = jobs_of(name)
-    known = verdict(jobs[job_id or next(iter(jobs))])
+    known = known_of(jobs[job_id or next(iter(jobs))])
 
     assert known is not None
     assert (known.state, known.exit_code, known.was_killed) == (state, exit_code, exit_code == "137")
@@ -134,7 +134,7 @@ def test_every_end_is_judged_as_it_was(
     ],
 )
 def test_the_verdict_looks_at_more_than_the_exit_status(said: dict[str, str], state: State) -> None:
-    known = verdict({"job_state": "F", "run_count": "1", "substate": "93", **said})
+    known = known_of({"job_state": "F", "run_count": "1", "substate": "93", **said})
 
     assert known is not None
     assert known.state is state
@@ -152,7 +152,7 @@ def test_the_verdict_looks_at_more_than_the_exit_status(said: dict[str, str], st
 )
 def test_a_job_that_the_node_could_not_start_waits_with_a_hint(said: dict[str, str], reason: str) -> None:
     held = {"job_state": "H", "Hold_Types": "s", "substate": "20", "run_count": "21", "Exit_status": "-3"}
-    known = verdict({**held, **said})
+    known = known_of({**held, **said})
 
     assert known is not None
     assert (known.state, known.exit_code) == (State.PENDING, None)
@@ -160,16 +160,16 @@ def test_a_job_that_the_node_could_not_start_waits_with_a_hint(said: dict[str, s
 
 
 def test_every_letter_of_pbs_has_a_state_and_others_have_none() -> None:
-    states = {letter: verdict({"job_state": letter}) for letter in "QHWTMRSUBEFX"}
+    states = {letter: known_of({"job_state": letter}) for letter in "QHWTMRSUBEFX"}
 
     assert all(states.values())
-    assert verdict({"job_state": "C"}) is None
-    assert verdict({}) is None
+    assert known_of({"job_state": "C"}) is None
+    assert known_of({}) is None
 
 
 def test_an_expected_start_is_written_as_iso_8601() -> None:
-    known = verdict({"job_state": "Q", "estimated.start_time": "Sat Nov 21 04:53:44 2026"})
-    odd = verdict({"job_state": "Q", "estimated.start_time": "UNKNOWN"})
+    known = known_of({"job_state": "Q", "estimated.start_time": "Sat Nov 21 04:53:44 2026"})
+    odd = known_of({"job_state": "Q", "estimated.start_time": "UNKNOWN"})
 
     assert known is not None
     assert known.expected_start == "2026-11-21T04:53:44"
