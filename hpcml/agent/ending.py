@@ -21,7 +21,7 @@ from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
-from hpcml.runs.state import EventName, Told, read_fold
+from hpcml.runs.state import EventName, RunEvent, read_fold
 from hpcml_client.journal import JournalWriter, file_name_of
 
 _REQUEUE_KILLS_WITHIN_S = 60.0
@@ -84,7 +84,7 @@ def settle(
     return Ended(status=LEFT_AT_CHECKPOINT, waits=True)
 
 
-def _of_all_nodes(turn: Turn, attempt: int) -> Told | None:
+def _of_all_nodes(turn: Turn, attempt: int) -> RunEvent | None:
     """Return what decides the attempt, which may be a failure on another node; None where this node's end does."""
     if turn.settings.nodes == 1:
         return None
@@ -92,7 +92,7 @@ def _of_all_nodes(turn: Turn, attempt: int) -> Told | None:
     return decision if decision is not None and decision.name == EventName.ATTEMPT_ENDED else None
 
 
-def _cause_of(told: Told) -> str | None:
+def _cause_of(told: RunEvent) -> str | None:
     cause = told.details.get("cause")
     return None if cause is None else str(cause)
 

@@ -41,7 +41,7 @@ from hpcml.runs.layout import RunDir, home_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FILE, make_folder, read
 from hpcml.runs.rest import wake
-from hpcml.runs.state import EventName, RunFold, Told, read_fold
+from hpcml.runs.state import EventName, RunEvent, RunFold, read_fold
 from hpcml_client.journal import JournalWriter
 
 RUN_AGAIN = "HPCML_RUN_AGAIN"  # =1 in the job's environment: a run that has completed is to be carried out once more
@@ -382,7 +382,7 @@ def _claims(run_dir: RunDir) -> dict[int, _Claim]:
     return found
 
 
-def _job_of(told: Told) -> JobStart:
+def _job_of(told: RunEvent) -> JobStart:
     return _job_in(told.details)
 
 

@@ -21,7 +21,7 @@ from hpcml.model.state import State
 from hpcml.runs.files import open_regular
 from hpcml.runs.journal import Chunk, read_on
 from hpcml.runs.layout import is_removed, journal_names
-from hpcml.runs.state import EventName, Told, fold_of
+from hpcml.runs.state import EventName, RunEvent, fold_of
 
 ENDS_WITHIN_S = 10.0  # of the others, where the end of the run is known without theirs
 _FIRST_LOOK_S = 0.1
@@ -63,7 +63,7 @@ def ended_everywhere(
     return outcome if turn.plan.mpi is not None else _of_all(outcome, others.ends())
 
 
-def _of_all(outcome: Outcome, ends: list[Told]) -> Outcome:
+def _of_all(outcome: Outcome, ends: list[RunEvent]) -> Outcome:
     """Return the *outcome* of a success on the first node together with the *ends* of the others."""
     for end in ends:
         if end.name == EventName.ATTEMPT_INTERRUPTED:
@@ -127,7 +127,7 @@ class _OtherNodes:
         awaited = [node for node in self.nodes if _writer(node) not in ended]
         return [] if awaited and is_removed(str(self.turn.run_dir.path)) else awaited
 
-    def ends(self) -> list[Told]:
+    def ends(self) -> list[RunEvent]:
         """Return the ends that were told when it was looked last, by time; the weightiest of each agent."""
         writers = {_writer(node) for node in self.nodes}
         attempt = next((one for one in fold_of(self._read) if one.number == self.hold.attempt), None)

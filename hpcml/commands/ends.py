@@ -29,7 +29,7 @@ from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.orders import RunOrders
-from hpcml.runs.state import EventName, RunFold, fold_of, read_told, state_after
+from hpcml.runs.state import EventName, RunFold, fold_of, read_journals, state_after
 from hpcml.store.database import Database
 from hpcml.store.query import get_runs
 from hpcml_client.journal import JournalWriter
@@ -118,7 +118,7 @@ class _Journals:
 
     def read(self) -> Mapping[str, Chunk]:
         """Return what they say now; what has not grown since the last time is not read again."""
-        self._told = read_told(self.run_dir, self._told)
+        self._told = read_journals(self.run_dir, self._told)
         return self._told
 
 

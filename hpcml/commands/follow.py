@@ -18,7 +18,7 @@ from hpcml.model.state import State
 from hpcml.runs.files import read_raw
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
 from hpcml.runs.layout import RunDir, folder_of_all, is_gone, is_removed
-from hpcml.runs.state import EventName, RunFold, Told, counted, left_words, paths_in, unread_words
+from hpcml.runs.state import EventName, RunEvent, RunFold, counted, left_words, paths_in, unread_words
 from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
@@ -187,7 +187,7 @@ class Watcher:
                     self._left_behind = left_words(record.details)
                 if record.name == EventName.METRICS_TROUBLE:
                     self._unread[header.attempt, unread_words(record.details)] = None
-                self.told.take(Told.of(record, header))
+                self.told.take(RunEvent.of(record, header))
 
     def glimpse(self) -> Glimpse:
         """Return what follows from the records so far, without a look at the disk."""

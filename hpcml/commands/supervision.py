@@ -18,7 +18,7 @@ from hpcml.runs.dependency import Outlook
 from hpcml.runs.journal import Chunk, Event, events
 from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
-from hpcml.runs.state import EventName, RunFold, read_told
+from hpcml.runs.state import EventName, RunFold, read_journals
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.submitter import is_tended, queue_liveness
 
@@ -37,7 +37,7 @@ def judge_unsupervised(
 ) -> MissingEvent | None:
     """Return the event that ends a run that no process supervises any more; None while one does, or might.
 
-    *read* returns what its journals say (`read_told`), and *ours* is the calling process.
+    *read* returns what its journals say (`read_journals`), and *ours* is the calling process.
 
     Of runs on this machine alone, and only where their processes can be seen from here: those of another host, or of
     another PID namespace, may live. Such a run stays as it is, and so does one that waits in a queue that was killed:
@@ -121,11 +121,11 @@ def _last(chunks: Sequence[Chunk], name: str) -> Event | None:
 
 def last_start(run_dir: RunDir) -> Event | None:
     """Return the event with which the last attempt began, as its agent wrote it; None where no attempt has begun."""
-    return last_start_in(read_told(run_dir))
+    return last_start_in(read_journals(run_dir))
 
 
 def last_start_in(journals: Mapping[str, Chunk]) -> Event | None:
-    """Return the same where the run's journals have been read (`read_told`)."""
+    """Return the same where the run's journals have been read (`read_journals`)."""
     return _last(list(journals.values()), EventName.ATTEMPT_STARTED)
 
 

@@ -124,7 +124,7 @@ def moment_ms(t0: float, t_s: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RunEvent:
     """One event of a run, with the attempt and the writer whose journal it is in."""
 
     attempt: int
@@ -134,7 +134,7 @@ class Told:
     details: Mapping[str, Any]
 
     @classmethod
-    def of(cls, event: Event, header: Header) -> Told:
+    def of(cls, event: Event, header: Header) -> RunEvent:
         """Return *event* of the journal that begins with *header*; the time is Unix time."""
         at_ms = moment_ms(header.t0, event.t_s)
         return cls(attempt=header.attempt, writer=header.writer, at_ms=at_ms, name=event.name, details=event.details)
@@ -181,7 +181,7 @@ class Told:
         is_helper = re.fullmatch(r"agent\d+", self.writer) is not None
         return is_helper and self.state in (State.RUNNING, State.COMPLETED)
 
-    def outweighs(self, other: Told) -> bool:
+    def outweighs(self, other: RunEvent) -> bool:
         """Whether this event rather than *other* decides an attempt.
 
         First the kind of event (`DECISIVE`) counts; of several agents' outcomes, the earliest that is no success. Ties
@@ -204,10 +204,10 @@ class Told:
         return (self.writer, self.name, json.dumps(self.details, sort_keys=True, default=repr))
 
 
-def told_by(event: StoredEvent) -> Told:
-    """Return the `Told` for an event from the store, for use in a `RunFold`."""
+def told_by(event: StoredEvent) -> RunEvent:
+    """Return the `RunEvent` for an event from the store, for use in a `RunFold`."""
     at_ms = round(event.t_s * 1000)
-    return Told(attempt=event.attempt, writer=event.writer, at_ms=at_ms, name=event.name, details=event.details)
+    return RunEvent(attempt=event.attempt, writer=event.writer, at_ms=at_ms, name=event.name, details=event.details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,13 +226,13 @@ class AttemptFold:
     """The events of one attempt and what follows from them."""
 
     number: int
-    decision: Told | None = None  # the event that says how the attempt stands; None: it waits
-    end_seen: Told | None = None  # the end as its agents saw it, whoever says why; None where none lived to see it
-    _submissions: list[Told] = field(default_factory=list)
-    _starts: list[Told] = field(default_factory=list)
-    _checkpoints: list[Told] = field(default_factory=list)
-    _ends: list[Told] = field(default_factory=list)
-    leaves: list[Told] = field(default_factory=list)  # jobs that came for it and left it alone
+    decision: RunEvent | None = None  # the event that says how the attempt stands; None: it waits
+    end_seen: RunEvent | None = None  # the end as its agents saw it, whoever says why; None where none lived to see it
+    _submissions: list[RunEvent] = field(default_factory=list)
+    _starts: list[RunEvent] = field(default_factory=list)
+    _checkpoints: list[RunEvent] = field(default_factory=list)
+    _ends: list[RunEvent] = field(default_factory=list)
+    leaves: list[RunEvent] = field(default_factory=list)  # jobs that came for it and left it alone
     is_judged: bool = False  # somebody else than its agents said how it ended
 
     @property
@@ -241,31 +241,31 @@ class AttemptFold:
         return State.PENDING if self.decision is None else self.decision.state
 
     @property
-    def submissions(self) -> list[Told]:
+    def submissions(self) -> list[RunEvent]:
         """The events by which the attempt was queued, by time."""
         return _ordered(self._submissions)
 
     @property
-    def starts(self) -> list[Told]:
+    def starts(self) -> list[RunEvent]:
         """The events by which the agents of its nodes started, by time."""
         return _ordered(self._starts)
 
     @property
-    def unended(self) -> list[Told]:
+    def unended(self) -> list[RunEvent]:
         """The starts of those agents that told no end: they are at work, or were killed."""
         ended = {end.writer for end in self.told_ends}
         return [start for start in self.starts if start.writer not in ended]
 
     @property
-    def unheard(self) -> list[Told]:
+    def unheard(self) -> list[RunEvent]:
         """The starts of those agents that told neither an end nor that they were asked to end: killed, or at work."""
         heard = {end.writer for end in self._ends}
         return [start for start in self.starts if start.writer not in heard]
 
     @property
-    def told_ends(self) -> list[Told]:
+    def told_ends(self) -> list[RunEvent]:
         """The ends that its agents told, by time: of each the weightiest."""
-        found: dict[str, Told] = {}
+        found: dict[str, RunEvent] = {}
         for end in self._ends:
             if end.name != EventName.ATTEMPT_ENDING:
                 found[end.writer] = _weightier(found.get(end.writer), end)
@@ -334,12 +334,12 @@ class AttemptFold:
         return any(told.is_by_agent_again for told in self._submissions)
 
     @property
-    def jobs(self) -> list[Told]:
+    def jobs(self) -> list[RunEvent]:
         """The events that name a job, the most reliable last: an agent's own job counts more than the submitter's."""
         named = [told for told in (*self._submissions, *self._starts) if told.details.get("job_id") is not None]
         return _ordered(named, last=EventName.ATTEMPT_STARTED)
 
-    def take(self, told: Told) -> None:
+    def take(self, told: RunEvent) -> None:
         """Add an event of this attempt."""
         if told.name == EventName.CHECKPOINT:
             self._checkpoints.append(told)
@@ -365,9 +365,11 @@ class AttemptFold:
 class RunFold:
     """The state of one run, from the events so far: add events as they are read, ask at any time.
 
+        >>> from dataclasses import replace
         >>> fold = RunFold()
-        >>> fold.take(Told(attempt=0, writer="agent", at_ms=0, name="attempt_ended", details={"state": "COMPLETED"}))
-        >>> fold.take(Told(attempt=0, writer="agent1", at_ms=9, name="attempt_ended", details={"state": "FAILED"}))
+        >>> end = RunEvent(attempt=0, writer="agent", at_ms=0, name="attempt_ended", details={"state": "COMPLETED"})
+        >>> fold.take(end)
+        >>> fold.take(replace(end, writer="agent1", at_ms=9, details={"state": "FAILED"}))
         >>> fold.state  # the same in whatever order they came
         <State.FAILED: 'FAILED'>
 
@@ -381,7 +383,7 @@ class RunFold:
     _is_known: bool = True  # whether `_deciding` is up to date
 
     @classmethod
-    def of(cls, events: Iterable[Told]) -> RunFold:
+    def of(cls, events: Iterable[RunEvent]) -> RunFold:
         """Return the fold of all *events*."""
         fold = cls()
         for told in events:
@@ -393,7 +395,7 @@ class RunFold:
         if writer != USER and attempt not in self._attempts:
             self._attempts[attempt] = AttemptFold(attempt)
 
-    def take(self, told: Told) -> None:
+    def take(self, told: RunEvent) -> None:
         """Add an event; one that says nothing about the run's progress only counts as a sign of its attempt."""
         if told.writer == USER:
             return
@@ -426,7 +428,7 @@ class RunFold:
         return self._deciding
 
     @property
-    def decision(self) -> Told | None:
+    def decision(self) -> RunEvent | None:
         """The event that determines the state; None where there is none, so that the run is PENDING."""
         return None if self.deciding is None else self.deciding.decision
 
@@ -508,10 +510,10 @@ def read_fold(run_dir: RunDir) -> RunFold:
     A journal without a readable header says nothing, but its attempt counts as begun, by its name: whoever looks for
     the number of the next attempt must not take that one.
     """
-    return fold_of(read_told(run_dir))
+    return fold_of(read_journals(run_dir))
 
 
-def read_told(run_dir: RunDir, before: Mapping[str, Chunk] | None = None) -> dict[str, Chunk]:
+def read_journals(run_dir: RunDir, before: Mapping[str, Chunk] | None = None) -> dict[str, Chunk]:
     """Return what the journals of *run_dir* say, by the files' names and in their order, but for those of ranks.
 
     Of what was read *before* only that is read again which has grown since.
@@ -523,7 +525,7 @@ def read_told(run_dir: RunDir, before: Mapping[str, Chunk] | None = None) -> dic
 
 
 def fold_of(journals: Mapping[str, Chunk]) -> RunFold:
-    """Return the fold of *journals* (`read_told`); what `read_fold` gives where they were read just now."""
+    """Return the fold of *journals* (`read_journals`); what `read_fold` gives where they were read just now."""
     told = RunFold()
     for name, chunk in journals.items():
         if (header := chunk.header) is None:
@@ -533,15 +535,15 @@ def fold_of(journals: Mapping[str, Chunk]) -> RunFold:
         told.begin(header.attempt, header.writer)
         for record in chunk.records:
             if isinstance(record, Event):
-                told.take(Told.of(record, header))
+                told.take(RunEvent.of(record, header))
     return told
 
 
-def _weightier(known: Told | None, told: Told) -> Told:
+def _weightier(known: RunEvent | None, told: RunEvent) -> RunEvent:
     return told if known is None or told.outweighs(known) else known
 
 
-def _ordered(found: list[Told], *, last: str | None = None) -> list[Told]:
+def _ordered(found: list[RunEvent], *, last: str | None = None) -> list[RunEvent]:
     """Return events sorted by their `order`; behind the others those of the name *last*."""
     if len(found) < 2:
         return list(found)
@@ -551,7 +553,7 @@ def _ordered(found: list[Told], *, last: str | None = None) -> list[Told]:
     return [told for _, told in sorted(zip(times, found, strict=True), key=operator.itemgetter(0))]
 
 
-def _identity(told: Told) -> tuple[str, int | None]:
+def _identity(told: RunEvent) -> tuple[str, int | None]:
     return (str(told.details["job_id"]), _integer(told.details.get("array_index")))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from hpcml.model.checklist import Attempts, AttemptTime
 from hpcml.model.records import RunRecord
-from hpcml.runs.state import DECISIVE, EventName, RunFold, Told
+from hpcml.runs.state import DECISIVE, EventName, RunEvent, RunFold
 from hpcml.store.database import Database
 from hpcml.store.loading import RUNS, load_records
 
@@ -22,12 +22,12 @@ _READ = (*DECISIVE, EventName.CHECKPOINT, EventName.LEFT)
 
 def attempts_of(store: Database, uids: Sequence[str]) -> Attempts:
     """Return, by uid, the attempts of each run that started, in order; a run without any event has none."""
-    told: defaultdict[str, list[Told]] = defaultdict(list)
+    told: defaultdict[str, list[RunEvent]] = defaultdict(list)
     with store.reading() as reading:
         for rows in reading.each(_TOLD, names=_READ, uids=uids):
             for uid, at_ms, writer, attempt, name, details in rows:
                 told[uid].append(
-                    Told(attempt=attempt, writer=writer, at_ms=at_ms, name=name, details=json.loads(details))
+                    RunEvent(attempt=attempt, writer=writer, at_ms=at_ms, name=name, details=json.loads(details))
                 )
     return {uid: tuple(_attempts(RunFold.of(of))) for uid, of in told.items()}
 

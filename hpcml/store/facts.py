@@ -16,7 +16,7 @@ from hpcml.model.precision import EVIDENCE, OBSERVED_TO, PROBED_AS, STEPS, Preci
 from hpcml.model.records import Note
 from hpcml.model.state import State
 from hpcml.runs.journal import USER
-from hpcml.runs.state import DECISIVE, UNSETTLED, EventName, RunFold, Told
+from hpcml.runs.state import DECISIVE, UNSETTLED, EventName, RunEvent, RunFold
 from hpcml.store.curves import Precedence
 from hpcml_train.precision.formats import name_precision
 from hpcml_train.precision.observed import Window, effective, read_window
@@ -70,10 +70,12 @@ class Happening:
     details: Mapping[str, Any]
 
     @property
-    def told(self) -> Told:
+    def told(self) -> RunEvent:
         """The event as `RunFold` takes it, for the state of the run."""
         attempt, writer = self.journal.attempt, self.journal.writer
-        return Told(attempt=attempt, writer=writer, at_ms=round(self.at * 1000), name=self.name, details=self.details)
+        return RunEvent(
+            attempt=attempt, writer=writer, at_ms=round(self.at * 1000), name=self.name, details=self.details
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,7 @@ def _end_known(told: RunFold) -> float | None:
     return deciding.ended_ms / 1000 if told.state.is_final and deciding.ended_ms is not None else None
 
 
-def _cause(decision: Told | None) -> Cause | None:
+def _cause(decision: RunEvent | None) -> Cause | None:
     if decision is None or decision.name in UNSETTLED:
         return None
     if not decision.state.is_final or decision.state is State.COMPLETED:

@@ -23,7 +23,7 @@ from hpcml.model.state import State
 from hpcml.report.show import attempts_of
 from hpcml.runs.journal import USER
 from hpcml.runs.layout import RunDir
-from hpcml.runs.state import DECISIVE, EventName, RunFold, Told, read_fold
+from hpcml.runs.state import DECISIVE, EventName, RunEvent, RunFold, read_fold
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store
@@ -202,11 +202,11 @@ WRITERS = ("launch", "agent", "agent1", "agent2", "rank0", "collect")
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> list[Told]:
+def lives(draw: st.DrawFn) -> list[RunEvent]:
     """Anything that several writers might tell of up to three attempts, sensible or not, with many ties."""
     states = st.sampled_from([state.value for state in State if state.is_final])
     told = [
-        Told(attempt=number, writer="launch", at_ms=0, name="submitted", details={"why": "again"})
+        RunEvent(attempt=number, writer="launch", at_ms=0, name="submitted", details={"why": "again"})
         for number in range(draw(st.integers(1, 3)))
     ]
     for _ in range(draw(st.integers(0, 10))):
@@ -214,7 +214,7 @@ def lives(draw: st.DrawFn) -> list[Told]:
         details |= {"checkpointed": draw(st.booleans()), "signal": draw(st.sampled_from([None, 9]))}
         details |= {"job_id": draw(st.sampled_from([None, "1", "2"])), "job_name": draw(st.sampled_from([None, "n"]))}
         told.append(
-            Told(
+            RunEvent(
                 attempt=draw(st.integers(0, len({one.attempt for one in told}) - 1)),
                 writer=draw(st.sampled_from(WRITERS)),
                 at_ms=draw(st.integers(0, 3)),
@@ -235,12 +235,12 @@ def everything(fold: RunFold) -> list[object]:
 
 
 @given(lives(), st.randoms())
-def test_the_same_events_in_any_order_give_the_same_answers(told: list[Told], rng: random.Random) -> None:
+def test_the_same_events_in_any_order_give_the_same_answers(told: list[RunEvent], rng: random.Random) -> None:
     assert everything(RunFold.of(rng.sample(told, len(told)))) == everything(RunFold.of(told))
 
 
 @given(lives(), st.integers(0, 10))
-def test_asking_in_between_changes_nothing(told: list[Told], cut: int) -> None:
+def test_asking_in_between_changes_nothing(told: list[RunEvent], cut: int) -> None:
     fold = RunFold()
     for at, one in enumerate(told):
         fold.take(one)
@@ -251,19 +251,19 @@ def test_asking_in_between_changes_nothing(told: list[Told], cut: int) -> None:
 
 
 @given(lives(), st.randoms())
-def test_a_failure_is_never_taken_back_by_another_nodes_success(told: list[Told], rng: random.Random) -> None:
+def test_a_failure_is_never_taken_back_by_another_nodes_success(told: list[RunEvent], rng: random.Random) -> None:
     last = max(one.attempt for one in told)
-    failed = Told(attempt=last, writer="agent1", at_ms=1, name="attempt_ended", details={"state": "FAILED"})
-    done = Told(attempt=last, writer="agent", at_ms=0, name="attempt_ended", details={"state": "COMPLETED"})
+    failed = RunEvent(attempt=last, writer="agent1", at_ms=1, name="attempt_ended", details={"state": "FAILED"})
+    done = RunEvent(attempt=last, writer="agent", at_ms=0, name="attempt_ended", details={"state": "COMPLETED"})
 
     told = [*told, failed, done]
 
     assert RunFold.of(rng.sample(told, len(told))).state not in (State.COMPLETED, State.RUNNING, State.PENDING)
 
 
-def journals_of(told: Sequence[Told], rng: random.Random) -> dict[str, list[tuple[float, Told]]]:
+def journals_of(told: Sequence[RunEvent], rng: random.Random) -> dict[str, list[tuple[float, RunEvent]]]:
     """Split *told* over any number of files, one writer and attempt each, that began at different moments."""
-    files: dict[str, list[tuple[float, Told]]] = {}
+    files: dict[str, list[tuple[float, RunEvent]]] = {}
     for one in told:
         part = rng.randrange(2)
         t0_ms = part * 1.5
@@ -283,7 +283,7 @@ def common_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]
 @settings(max_examples=25, deadline=None)
 @given(told=lives(), rng=st.randoms(use_true_random=False))
 def test_any_files_and_any_reads_give_one_state_to_all_users(
-    common_store: Database, told: list[Told], rng: random.Random
+    common_store: Database, told: list[RunEvent], rng: random.Random
 ) -> None:
     store = common_store
     with TemporaryDirectory() as folder:
