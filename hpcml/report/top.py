@@ -63,9 +63,9 @@ def curve(points: Sequence[Point], top: float | None = None) -> str:
     return sparkline(numbered, width=len(numbered), steps=(0, len(numbered) - 1), values=ends)
 
 
-def value(number_of: float | None, digits: int = 0) -> str:
+def value(figure: float | None, digits: int = 0) -> str:
     """Return a number with *digits* decimals, "" for None."""
-    return "" if number_of is None else f"{number_of:.{digits}f}"
+    return "" if figure is None else f"{figure:.{digits}f}"
 
 
 def percent_of(of: str) -> Callable[[GpuNow], str]:
@@ -172,13 +172,13 @@ def _table(
     shown = that_fit(headings, words, width=width, dispensable=dispensable)
     widths = {at: max(cell_len(line[at]) for line in [headings, *words]) for at in shown}
     lines = []
-    for number_of, line in enumerate([headings, *words]):
-        text = Text(no_wrap=True, overflow="ellipsis", style="bold" if number_of == 0 else "")
+    for row, line in enumerate([headings, *words]):
+        text = Text(no_wrap=True, overflow="ellipsis", style="bold" if row == 0 else "")
         for at in shown:
             cell, heading = line[at], headings[at]
             padding = " " * (widths[at] - cell_len(cell))
             padded = set_cell_size(cell, widths[at]) if heading in _LEFT else f"{padding}{cell}"
-            text.append(padded, style="red" if number_of and heading in _RED else "")
+            text.append(padded, style="red" if row and heading in _RED else "")
             text.append("  ")
         text.rstrip()
         lines.append(text)

@@ -32,7 +32,7 @@ from hpcml.store.loading import load_points
 from hpcml.store.locks import hold_run, is_server
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport, News, find_news, is_unchanged
-from hpcml.store.origin import home_of
+from hpcml.store.origin import home_mark_of
 from hpcml.store.parse import Stretch, storable, take_in
 from hpcml.store.pieces import among, chunked
 from hpcml.store.reading import OverSqlalchemy
@@ -210,9 +210,9 @@ def _check_home(connection: Connection, uid: str, run_dir: Path) -> None:
     if not is_server(connection):
         return
     known = connection.execute(select(RUN.c.path, RUN.c.home).where(RUN.c.uid == uid)).one_or_none()
-    if known is None or known.home is None or home_of(run_dir) == known.home:
+    if known is None or known.home is None or home_mark_of(run_dir) == known.home:
         return
-    if home_of(Path(known.path)) != known.home:
+    if home_mark_of(Path(known.path)) != known.home:
         raise HpcmlError(
             f"{run_dir}: run {uid} is in the store already, from {known.path} of another home, which counts: remove "
             f"the copy (if that home is gone for good: hpcml rm --forget {uid})"

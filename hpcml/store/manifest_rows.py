@@ -26,7 +26,7 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest
 from hpcml.runs.run_json import FORMAT
 from hpcml.store.news import manifest_stamp
-from hpcml.store.origin import home_of
+from hpcml.store.origin import home_mark_of
 from hpcml.store.parse import storable
 
 _INTEGERS = 2**63  # what a database can keep
@@ -103,7 +103,7 @@ def describe(run_dir: RunDir, homes: dict[Path, str | None] | None = None) -> De
 def marked(path: Path, homes: dict[Path, str | None]) -> str | None:
     """Return the mark of the folder of runs that *path*, a run directory, lies in; *homes* as in `describe`."""
     if (folder := path.parent) not in homes:
-        homes[folder] = home_of(path)
+        homes[folder] = home_mark_of(path)
     return homes[folder]
 
 

@@ -21,6 +21,7 @@ from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.journals import find_header, sizes_in
 from hpcml.store.loading import Where, is_below
+from hpcml.store.origin import mark_of
 from hpcml.store.parse import storable
 from hpcml.store.reading import StoreReader
 from hpcml.store.rests import Folder, Seen
@@ -130,7 +131,7 @@ class _Look:
         if is_run(root):
             self._at_alone(reading, root)
             return
-        home = rests.home_of(Path(root))
+        home = mark_of(Path(root)) or ""
         for folder in self._folders_in(root) or ():
             if not self.is_brief or self.is_anew:
                 for path in [folder] if is_run(folder) else self._folders_in(folder) or ():

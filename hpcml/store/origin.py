@@ -43,7 +43,7 @@ def mark(runs: Path) -> str | None:
     return mark_of(runs)
 
 
-def home_of(run_dir: Path) -> str | None:
+def home_mark_of(run_dir: Path) -> str | None:
     """Return the mark of the folder that holds *run_dir*, which lies in it as ``<experiment>/<uid>``.
 
     None without one.

@@ -48,7 +48,7 @@ class Seen:
     """A folder of run directories as a look found it, to be kept (`hpcml.store.rest_rows.keep`)."""
 
     path: str
-    home: str
+    home: str  # the mark of its root, "" without one
     changed_ns: int  # its ctime before it was listed
     is_whole: bool = False  # all of its runs were looked at
     is_known: bool = True  # all that it holds are runs that the store has
@@ -80,7 +80,7 @@ def kept_below(reading: StoreReader, roots: Sequence[Path], now: float) -> Kept:
     resting: dict[int, int] = dict(reading.rows(counts))
     if not resting:
         return NOTHING_KEPT
-    homes = {storable(str(root)): home_of(root) for root in roots}
+    homes = {storable(str(root)): mark_of(root) or "" for root in roots}
     found = {}
     folders = "SELECT id, path, home, changed_ns, looked_at, cleared_at FROM folder ORDER BY id"
     for at, path, home, changed_ns, looked_at, cleared_at in reading.rows(folders):
@@ -97,11 +97,6 @@ def kept_below(reading: StoreReader, roots: Sequence[Path], now: float) -> Kept:
             woken=frozenset(map(storable, woken or ())),
         )
     return Kept(folders=found, elsewhere=sorted(resting.keys() - {folder.id for folder in found.values()}))
-
-
-def home_of(root: Path) -> str:
-    """Return what `Seen.home` is of a folder in *root*."""
-    return mark_of(root) or ""
 
 
 def names_resting(reading: StoreReader, folder: Folder) -> dict[str, int]:

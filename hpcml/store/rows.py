@@ -25,7 +25,7 @@ from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, fold,
 from hpcml.store.journal_rows import Cursor
 from hpcml.store.locks import WRITE, hold_names, hold_run, is_server
 from hpcml.store.manifest_rows import Description, as_json
-from hpcml.store.origin import home_of
+from hpcml.store.origin import home_mark_of
 from hpcml.store.parse import Stretch, storable
 from hpcml.store.pieces import chunked, insert_rows, within
 from hpcml.store.schema import (
@@ -435,7 +435,7 @@ def uids_in(connection: Connection, path: Path) -> list[str]:
     """Return the uids of the runs that were read from the directory *path* (absolute) of this host."""
     with connection.begin():
         query = select(RUN.c.uid, RUN.c.home).where(RUN.c.path == storable(str(path)))
-        home = home_of(path)
+        home = home_mark_of(path)
         return [uid for uid, known in connection.execute(query) if known is None or known == home]
 
 

@@ -13,7 +13,7 @@ from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.missing import runs_below, without_directory
 from hpcml.store.opening import open_store
-from hpcml.store.origin import home_of, mark, mark_of
+from hpcml.store.origin import home_mark_of, mark, mark_of
 from hpcml.store.query import get_run, open_runs
 from tests.store.building import Journal, contents, make_run_dir
 from tests.store.test_ingest import UID, a_finished_run, fresh
@@ -52,7 +52,7 @@ def test_a_mark_is_made_once_by_however_many_and_stays(tmp_path: Path) -> None:
 
     assert said == {mark_of(runs)}
     assert os.listdir(runs) == [".home"]  # noqa: PTH208 - names
-    assert home_of(runs / "default" / UID) == mark_of(runs)
+    assert home_mark_of(runs / "default" / UID) == mark_of(runs)
     runs.rename(tmp_path / "moved")
     assert {mark_of(tmp_path / "moved")} == said
     (tmp_path / "moved" / ".home").write_text("torn")
