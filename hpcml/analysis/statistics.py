@@ -265,7 +265,7 @@ def verdict(ci90: Interval | None, margin: float | None, *, higher_is_better: bo
     return "worse by more than the margin" if high < -margin else "worse"
 
 
-def p_not_worse(
+def share_not_worse(
     arm: Sequence[float], reference: Sequence[float], margin: float, *, higher_is_better: bool
 ) -> float | None:
     """Return the share of all pairs in which a value of *arm* is not worse than one of *reference* by *margin* or more.

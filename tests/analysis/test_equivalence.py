@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels_said import said
 
-from hpcml.analysis.statistics import correlation, mean, p_not_worse, paired, ratio, sd, verdict, welch
+from hpcml.analysis.statistics import correlation, mean, paired, ratio, sd, share_not_worse, verdict, welch
 from hpcml.model.comparison import Interval
 
 FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
@@ -149,8 +149,8 @@ def test_a_small_spread_on_a_large_number_is_a_spread(offset: float) -> None:
     assert sd(few) == pytest.approx(np.std(small, ddof=1) / 1024, rel=1e-12)
     for test in (paired, welch):
         assert test(few, others).standard_error == pytest.approx(test(small, smaller).standard_error / 1024, rel=1e-12)
-    assert p_not_worse(few, others, 2.0**-11, higher_is_better=True) == pytest.approx(
-        p_not_worse(small, smaller, 0.5, higher_is_better=True)
+    assert share_not_worse(few, others, 2.0**-11, higher_is_better=True) == pytest.approx(
+        share_not_worse(small, smaller, 0.5, higher_is_better=True)
     )
 
 

@@ -11,9 +11,9 @@ from hpcml.analysis.statistics import (
     Contrast,
     adjust,
     find_claims,
-    p_not_worse,
     paired,
     ratio,
+    share_not_worse,
     verdict,
     verdict_of,
     welch,
@@ -107,5 +107,7 @@ def test_the_share_of_pairs_that_are_not_worse_is_mann_and_whitneys() -> None:
         arm, reference = (np.round(4 * noise.normal(size=n)) / 4 for n in (7, 5))  # with ties, exact in binary
         u = mannwhitneyu(arm + 0.5, reference).statistic
 
-        assert p_not_worse(arm.tolist(), reference.tolist(), 0.5, higher_is_better=True) == pytest.approx(u / 35)
-        assert p_not_worse((-arm).tolist(), (-reference).tolist(), 0.5, higher_is_better=False) == pytest.approx(u / 35)
+        assert share_not_worse(arm.tolist(), reference.tolist(), 0.5, higher_is_better=True) == pytest.approx(u / 35)
+        assert share_not_worse((-arm).tolist(), (-reference).tolist(), 0.5, higher_is_better=False) == pytest.approx(
+            u / 35
+        )

@@ -74,7 +74,7 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
             *([why_not] if why_not else ()),
         ),
         losses=with_worst_case(find_losses(arm, terms.reference), arm, terms),
-        p_not_worse=_p_not_worse(arm, terms),
+        p_not_worse=_share_not_worse(arm, terms),
         score=score,
         cost=cost(arm, terms.reference) if arm.has_speed else None,
         load=(
@@ -159,12 +159,12 @@ def _curve(arm: Arm, terms: Terms) -> CurveDifference | None:
     return curve_difference(arm, reference, terms.values, resolution=step)
 
 
-def _p_not_worse(arm: Arm, terms: Terms) -> float | None:
+def _share_not_worse(arm: Arm, terms: Terms) -> float | None:
     reference = terms.reference
     if reference is None or reference is arm or terms.margin is None:
         return None
     values, others = arm.aligned(arm.seeds), reference.aligned(reference.seeds)
-    return statistics.p_not_worse(values, others, terms.margin, higher_is_better=terms.higher_is_better)
+    return statistics.share_not_worse(values, others, terms.margin, higher_is_better=terms.higher_is_better)
 
 
 def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:
