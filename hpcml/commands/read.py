@@ -24,7 +24,7 @@ from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.provenance import user_name
 from hpcml.commands.tag import writable
-from hpcml.config.spelling import value_in
+from hpcml.config.quoting import value_in
 from hpcml.errors import ConfigError, HpcmlError, require, why_not
 from hpcml.model.metric_sources import READ_AFTERWARDS, MetricRule, check_metric_files
 from hpcml.model.records import RunRecord

@@ -50,7 +50,7 @@ from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
 from hpcml.config.own_multirun import own_multirun
 from hpcml.config.program import Program, common_program, read_program
-from hpcml.config.spelling import readable
+from hpcml.config.quoting import readable
 from hpcml.config.sweep.points import (
     HYDRA_REFUSALS,
     HYDRA_STUMBLES,
