@@ -45,6 +45,7 @@ from hpcml.config.command_line import (
     in_quotes,
     kinds_by_key,
     project_conf,
+    set_again,
 )
 from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
@@ -157,15 +158,15 @@ def compose_command(
     """Compose the runs of ``hpcml run *settings* -- *program_words*``, None without the ``--``.
 
     With them come lines for the user: what is set twice, what the program sweeps, and what looks like a mistake. They
-    are to be said once the runs were found sound, so that a refusal is one line. *is_literal*: no word of the program is a sweep. *project*
-    and *most* are as for `compose_from_cli`. There are no runs where Hydra only printed something.
+    are to be said once the runs were found sound, so that a refusal is one line. *is_literal*: no word of the program
+    is a sweep. *project* and *most* are as for `compose_from_cli`. There are no runs where Hydra only printed.
     """
     program, words = None, list(settings)
     if program_words is not None:
         program, words = read_program(program_words, words, is_literal=is_literal, most=most)
     points = compose_from_cli(words, project=project, most=most, program=program)
     said = program or common_program([point.run for point in points])
-    again = set_again(words) if points else []
+    again = set_again(masked(words)) if points else []
     if said is None or not points:
         return points, again
     several = own_multirun(said.words, project)
