@@ -57,7 +57,8 @@ _INSTALL_CLIENT = (
     "env -i, sudo); leave that out, or install it there: pip install ./hpcml_client, from hpcml's source"
 )
 _NO_MODULE = re.compile(r"^(?:\[rank\d+\]: ?)?ModuleNotFoundError: No module named '([\w.]+)'\s*\Z", re.MULTILINE)
-_TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?)?(?:.* )?Traceback \(most recent call last\):\s*$")
+# Nextflow shows one with blanks before it
+_TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?| +(?=T))?(?:.* )?Traceback \(most recent call last\):\s*$")
 # As IPython begins one, in a notebook that nbconvert or papermill executes: the type, and no colon
 _OF_IPYTHON = re.compile(r"(?P<type>[A-Za-z_][\w.]*) +Traceback \(most recent call last\)\s*$")
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
@@ -72,8 +73,26 @@ _OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
         re.compile(r"(?P<more>.+)"),
     ),
     (re.compile(r"thread '[^']*' (?P<words>panicked at '.+', \S+:\d+:\d+)$"), None),  # before
-    # gfortran's library and Go's, above a backtrace
-    (re.compile(r"(?P<words>(?:Fortran runtime error: |ERROR STOP |panic: |fatal error: ).+)"), None),
+    # gfortran's library, Intel's and Go's, above a backtrace
+    (re.compile(r"(?P<words>(?:Fortran runtime error: |forrtl: severe |ERROR STOP |panic: |fatal error: ).+)"), None),
+    (re.compile(r"(?P<words>Error(?: in (?!rule ).{1,300}?)?) ?: *$"), re.compile(r"(?:  |! )(?P<more>\S.*)")),  # R
+    (re.compile(r"(?P<words>Error in .{1,300}? : .+)$"), None),
+    (
+        re.compile(r"(?P<words>Error using {1,3}\S{1,100}(?: \(line \d+\))?) *$"),
+        re.compile(r"(?P<more>\S.*)"),
+    ),  # MATLAB
+    (re.compile(r"--> (?P<words>FOAM FATAL (?:IO )?ERROR)\b.*$"), re.compile(r" *(?P<more>\S.*)")),  # OpenFOAM
+    (
+        re.compile(r"\[\d+\](?P<words>PETSC ERROR): -+ Error Message -+$"),
+        re.compile(r"\[\d+\]PETSC ERROR: (?P<more>.+)"),
+    ),
+    (  # GROMACS, above where to read of it
+        re.compile(
+            r"(?P<words>Fatal error|File input/output error|(?:Error|Inconsistency) in user input|System I/O error):$"
+        ),
+        re.compile(r"(?P<more>\S.*)"),
+    ),
+    (re.compile(r"(?P<words>Caused by):$"), re.compile(r" *(?P<more>\S.*)")),  # Nextflow
 )
 # What launchers end with when what they have started failed: torchrun; accelerate, deepspeed
 _OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
@@ -86,6 +105,23 @@ _ONLY_THAT_IT_FAILED = re.compile(
     r"|Set MCA parameter \"\w+_base_help_aggregate\")"
     r"|srun: error: \S+: tasks? [\d,-]+: Exited with exit code \d"
     r"|g?make(?:\[\d+\])?: \*\*\* \[.*\] Error \d"
+    r"|Shutting down, this might take some time|Exiting because a job execution failed|Complete log: "  # Snakemake
+    r"|-- Check '\.nextflow\.log'"
+)
+# What stands behind the words that tell why a program ended: where it did, and that it did
+_WHERE_IT_ENDED = re.compile(
+    r"Execution halted$|Calls: .* -> |Backtrace:$"  # R
+    r"|error: called from$|\S+ at line \d+ column \d+$"  # Octave
+    r"|Node\.js v\d|\.\.\. \d+ more$|at (?:.{1,200} \()?\S{1,200}:\d+\)?$"
+    r"|at \S{1,200}\((?:[\w$.]{1,100}:\d+|Native Method|Unknown Source)\)$"  # Java
+    r"|at .{1,200} in .{1,200}:line \d+$"  # .NET
+    r"|Stacktrace:$|in expression starting at |\[\d+\] (?:[\w!.#]+\(|top-level scope|macro expansion)"  # Julia
+    r"|@ \S+.*:\d+$"
+    r"|stack traceback:$|\[C\]: in |\S+:\d+: in (?:main chunk|(?:local|upvalue|function|method|field)\b)"  # Lua
+    r"|from \S+:\d+:in "  # Ruby
+    r"|Last (?:command|input line): |FOAM exiting"  # LAMMPS; OpenFOAM
+    r"|\[\S+:\d+\] (?:\[ ?\d+\] |\*\*\* End of error message|Failing at address: |Signal code: )"  # Open MPI
+    r"|#\d+ +0x[0-9a-f]|Backtrace for this error:$|@ +0x[0-9a-f]|\*\*\* Check failure stack trace"  # gfortran; glog
 )
 _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
 _FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # control sequences (CSI) of ECMA-48
@@ -300,15 +336,17 @@ def _end_of_another(line: str) -> tuple[str, re.Pattern[str] | None] | None:
 def last_line(printed: str) -> str | None:
     r"""Return the last line of what was *printed* that tells something, without colours; None where there is none.
 
-    Blank lines and rulers tell nothing, nor do launchers that only say that what they have started failed. Of another
-    message of Open MPI it is the beginning, which says what happened; its end is advice.
+    Blank lines and rulers tell nothing, nor do launchers that only say that what they have started failed, and lines
+    of where a program ended. Of another message of Open MPI it is the beginning, which says what happened; its end is
+    advice.
 
     >>> last_line("reading x.dat\nCould not open file x.dat\n=======\n\n"), last_line("xxxx")
     ('Could not open file x.dat', 'xxxx')
     """
     telling = (words for words in _paragraphs(printed) if re.search(r"\w", words.replace("_", "")))
     lines = [words for words in telling if not _ONLY_THAT_IT_FAILED.match(words)]
-    return _in_a_table(lines[-1]) if lines else None
+    why = [words for words in lines if not _WHERE_IT_ENDED.match(words)] or lines
+    return _in_a_table(why[-1]) if why else None
 
 
 def _paragraphs(printed: str) -> Iterator[str]:

@@ -232,12 +232,39 @@ note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose bac
 thread 'main' panicked at 'no file a.dat', src/main.rs:3:66
 note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
 """: "panicked at 'no file a.dat', src/main.rs:3:66",
+    "Error in g(x) : no convergence\nCalls: f -> g\nIn addition: Warning message:\nslow \nExecution halted\n": (
+        "Error in g(x) : no convergence"
+    ),
+    "Error in fit(x, y, iterations = 100, rate = 0.1) : \n  no convergence\nExecution halted\n": (
+        "Error in fit(x, y, iterations = 100, rate = 0.1): no convergence"
+    ),
+    "Error using  * \nIncorrect dimensions for matrix multiplication.\n\nError in train (line 3)\ny = x * w;\n": (
+        "Error using  *: Incorrect dimensions for matrix multiplication."
+    ),
+    '--> FOAM FATAL ERROR: (openfoam-2112)\ncannot find file "controlDict"\n\n    From readStream()\nFOAM exiting\n': (
+        'FOAM FATAL ERROR: cannot find file "controlDict"'
+    ),
+    "File input/output error:\ntopol.tpr\n\nFor more information and tips see the GROMACS website\n": (
+        "File input/output error: topol.tpr"
+    ),
+    "[0]PETSC ERROR: ----- Error Message -----\n[0]PETSC ERROR: Argument out of range\n[0]PETSC ERROR: See more\n": (
+        "PETSC ERROR: Argument out of range"
+    ),
+    "Caused by:\n  Process `FIT` terminated\n\nCommand error:\n  (empty)\n": "Caused by: Process `FIT` terminated",
+    "Caused by:\n  Process `FIT` terminated\n\nCommand error:\n  Traceback (most recent call last):\n"
+    '    File "train.py", line 3, in <module>\n  ValueError: bad rate\n\nWork dir:\n  /w/ab\n': "ValueError: bad rate",
+    f"{TRACEBACK}ValueError: bad rate\nError in rule train:\n    jobid: 1\n": "ValueError: bad rate",
     "the loss is in no panic: 0.5\nSTOP 3\n": None,
 }
 
 
 @pytest.mark.parametrize(
-    ("printed", "exception"), OF_OTHER_LANGUAGES.items(), ids=["f90", "stop", "go", "rust", "old rust", "none"]
+    ("printed", "exception"),
+    OF_OTHER_LANGUAGES.items(),
+    ids=[
+        *("f90", "stop", "go", "rust", "old rust", "r", "r, long", "matlab", "openfoam", "gromacs", "petsc"),
+        *("nextflow", "python in nextflow", "snakemake", "none"),
+    ],
 )
 def test_what_ended_a_program_of_another_language_is_above_its_backtrace(printed: str, exception: str | None) -> None:
     assert last_exception(printed) == exception
@@ -293,6 +320,16 @@ NO_SLOTS = (
 )
 
 
+JULIA = """ERROR: LoadError: DimensionMismatch: A has dimensions (2,3)
+Stacktrace:
+ [1] gemv!(y::Vector{Float64}, tA::Char)
+   @ LinearAlgebra /opt/julia/src/matmul.jl:503
+ [2] top-level scope
+   @ ~/train.jl:3
+in expression starting at /home/u/train.jl:3
+"""
+
+
 @pytest.mark.parametrize(
     ("printed", "line"),
     [
@@ -309,6 +346,17 @@ NO_SLOTS = (
         (TOO_MANY_RANKS, NO_SLOTS),
         (f"{TOO_MANY_RANKS}giving up\n", "giving up"),
         (f"Results\n{RULER}\n1 2 3\n", "1 2 3"),
+        ("Error: bad rate\nExecution halted\n", "Error: bad rate"),
+        (JULIA, "ERROR: LoadError: DimensionMismatch: A has dimensions (2,3)"),
+        ("error: bad (op1 is 1x3)\nerror: called from\n    train at line 1 column 18\n", "error: bad (op1 is 1x3)"),
+        ("Error: bad\n    at f (/a.js:1:21)\n    at node:internal/main:23:47\n\nNode.js v20.20.2\n", "Error: bad"),
+        ("java.io.IOException: bad\n\tat org.x.Main.main(Main.java:5)\n\t... 3 more\n", "java.io.IOException: bad"),
+        ("lua: a.lua:1: bad\nstack traceback:\n\ta.lua:1: in main chunk\n\t[C]: in ?\n", "lua: a.lua:1: bad"),
+        ("a.rb:1:in `f': bad (Error)\n\tfrom a.rb:3:in `<main>'\n", "a.rb:1:in `f': bad (Error)"),
+        ("ERROR: Unknown pair style\nLast command: pair_style lj\n", "ERROR: Unknown pair style"),
+        ('[1] "bad (rate)"\n[1] 0.5\n', "[1] 0.5"),
+        ("done\nat step 5 (loss 3)\n", "at step 5 (loss 3)"),
+        ("at line 3 column 5\n", "at line 3 column 5"),
         ("no such deck\nsrun: error: n1: task 1: Exited with exit code 9\n", "no such deck"),
         ("no such deck\nmake[1]: *** [Makefile:3: run] Error 3\nmake: *** [Makefile:9: all] Error 2\n", "no such deck"),
     ],
