@@ -552,3 +552,19 @@ def test_runs_without_their_metric_are_judged_by_another_that_is_named(known: li
 
     with pytest.raises(ComparisonError, match=f"no run recorded val_accuracy: {remedy}"):
         compare([run(metrics=metrics), run("tf32", metrics=metrics)], {})
+
+
+@pytest.mark.parametrize(
+    ("values", "is_asked"),
+    [
+        ([91.0, 92.5, 90.8], True),
+        ([70.0, 71.0, 72.0], False),  # another accuracy: not the same one in another unit
+        ([1.0, 1.0, 1.0], False),  # by chance, of a hundred classes
+        ([0.5, 0.51, 0.52], False),
+    ],
+)
+def test_an_accuracy_in_per_cent_beside_one_as_a_share_is_asked_about(values: list[float], *, is_asked: bool) -> None:
+    row = row_of(compare([*arm("fp32", FP32[:3]), *arm("amp_fp16", values)], {}), "amp_fp16")
+
+    asked = "a hundred times fp32, or a hundredth: is one in per cent, and the other a share?"
+    assert (asked in row.flags) is is_asked

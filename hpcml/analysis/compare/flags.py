@@ -18,6 +18,7 @@ from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
 from hpcml.model.comparison import NOT_PROVEN
 from hpcml.model.divergence import diverged, with_nonfinite_loss
+from hpcml.model.metric_goal import is_share
 from hpcml.model.metric_sources import MIXED_TRAININGS, READ_AFTERWARDS
 from hpcml.model.precision import (
     EVIDENCE,
@@ -33,6 +34,7 @@ from hpcml.model.precision import (
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
 _NEAREST = 3  # names of metrics, in a line that people read
+_PERCENT, _ALIKE = 100, 1.15  # the mean of one arm is that of the other, but for 15 % and the unit
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
 
 
@@ -70,6 +72,8 @@ def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[
     if mixed := [(facts[MIXED_TRAININGS], n) for facts, n in arm.facts if facts.get(MIXED_TRAININGS)]:
         n_mixed = sum(n for _, n in mixed)
         yield f"{n_mixed} of {len(arm.ok)} runs: {mixed[0][0]} has values of several trainings, the last one's count"
+    if terms.reference is not None and terms.reference is not arm and _are_a_hundredfold(arm, terms.reference, terms):
+        yield f"a hundred times {terms.reference.level}, or a hundredth: is one in per cent, and the other a share?"
     if found is not None and found.is_identical:
         yield "all values are the reference's, bit for bit: did the two arms really compute different things?"
     values = set(arm.values.values())
@@ -79,6 +83,17 @@ def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[
             yield f"{alike} seeds, bit for bit: does the program take its seed?"
         else:
             yield f"{alike} runs, bit for bit: was it measured anew?"
+
+
+def _are_a_hundredfold(arm: Arm, reference: Arm, terms: Terms) -> bool:
+    """Whether two arms have about the same accuracy (or the like), one of them as a share and the other in per cent."""
+    if not (arm.values and reference.values and is_share(terms.metric)):
+        return False
+    shares, percents = sorted(([*each.values.values()] for each in (arm, reference)), key=max)
+    if not (min(shares) > 0 and max(shares) <= 1 < min(percents) and max(percents) <= _PERCENT):
+        return False
+    fold = sum(percents) / len(percents) / (sum(shares) / len(shares))
+    return _PERCENT / _ALIKE <= fold <= _PERCENT * _ALIKE
 
 
 def _names(of_runs: Mapping[str, Sequence[str]]) -> str:
