@@ -128,21 +128,22 @@ def _interval(cell: Cell, row: Row) -> Iterator[str]:
 
 def of_all(cell: Cell, rows: Sequence[Row]) -> str:
     """Return the margin that *rows* are judged by, and how many seeds each has, or the one that has the fewest."""
-    margin = [] if cell.margin is None else [f"margin {cell.margin:g}"]
-    fewest = min(rows, key=lambda row: _n_compared(cell, row))
-    said = {_seeds(cell, row) for row in rows}
-    seeds = _seeds(cell, fewest) if len(said) == 1 else f"the fewest are of {fewest.level}, {_seeds(cell, fewest)}"
-    return "; ".join([*margin, *([seeds] if any(said) else [])])
+    counted = [row for row in rows if row.n_units]
+    said = dict.fromkeys(_seeds(cell, row) for row in counted)
+    fewest = min(counted, key=lambda row: _n_compared(cell, row), default=None)
+    seeds = list(said)
+    if fewest is not None and len(said) > 1:
+        n = _n_compared(cell, fewest)
+        few = f"the fewest are of {fewest.level}, {_seeds(cell, fewest)}"
+        seeds = [] if fewest.look is not None else [f"{n} {fewest.unit} or more" if n >= _ENOUGH else few]
+    return "; ".join([*([] if cell.margin is None else [f"margin {cell.margin:g}"]), *seeds])
 
 
 def _n_compared(cell: Cell, row: Row) -> int:
-    reference = next((each.n_units for each in cell.rows if each.verdict == "reference"), row.n_units)
-    is_paired = row.difference is not None and row.difference.paired
-    return (
-        row.difference.n_pairs or row.n_units
-        if row.difference is not None and is_paired
-        else min(row.n_units, reference)
-    )
+    """Return how many seeds, or runs, *row* is judged by: pairs, or those of the arm with fewer."""
+    if row.difference is not None and row.difference.paired:
+        return row.difference.n_pairs or row.n_units
+    return min([row.n_units, *(each.n_units for each in cell.rows if each.verdict == "reference")])
 
 
 def _seeds(cell: Cell, row: Row) -> str:

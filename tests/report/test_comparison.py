@@ -673,6 +673,13 @@ def test_of_many_arms_that_which_has_the_fewest_seeds_is_named() -> None:
     text = comparison_text(comparison(rows=tuple(rows), reference="base"), width=250, explain=False)
 
     assert "  margin 0.005; the fewest are of arm3, 2 seeds: too few for a verdict, take 5\n" in text
+    enough = [
+        replace(each, n_ok=9, seeds=tuple(range(9))) if each.level == "arm3" else each
+        for each in of_many_arms(8).cells[0].rows
+    ]
+    many = [replace(each, difference=difference(0.0, 0.01, rho=None)) if each.difference else each for each in enough]
+    text = comparison_text(comparison(rows=tuple(many), reference="base"), width=250, explain=False)
+    assert "  margin 0.005; 5 seeds or more\n" in text
 
 
 def test_why_a_verdict_is_exploratory_is_told_among_the_first() -> None:
