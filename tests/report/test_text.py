@@ -29,6 +29,7 @@ def test_text_stays_in_its_markdown_cell_and_is_no_markup() -> None:
     assert safe_markdown("<script>&") == "&lt;script>&amp;"
     assert safe_markdown("[x](http://y) *b* _i_ `c`") == "[x\\](http://y) \\*b\\* \\_i\\_ \\`c\\`"
     assert safe_markdown("val_accuracy [90 %]") == "val_accuracy [90 %]"
+    assert safe_markdown("$x$") == "\\$x\\$"  # a formula on GitHub
 
 
 @pytest.mark.parametrize(

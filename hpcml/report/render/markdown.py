@@ -9,7 +9,7 @@ from hpcml.report.document import Chart, Commands, Document, Findings, Paragraph
 from hpcml.report.text import safe
 
 REPORT = "<!-- hpcml report -->"
-_MARKUP = re.compile(r"[\\`*|]|\](?=\()|(?<!\w)_|_(?!\w)|~~")  # not every character: the source is read as well
+_MARKUP = re.compile(r"[\\`*|$]|\](?=\()|(?<!\w)_|_(?!\w)|~~")  # not every character: the source is read as well
 
 
 def is_report_markdown(head: bytes) -> bool:
