@@ -117,7 +117,7 @@ class _Terminal:
 
 def _print_preview(preview: SubmissionPreview, *, script_only: bool) -> None:
     from hpcml.cli.terminal import warn
-    from hpcml.report import run as report
+    from hpcml.report import dry_run as report
 
     for warning in preview.warnings:
         warn(warning)
