@@ -63,8 +63,8 @@ class Database(ABC):
         """Return a context manager with a connection for transactions; begin each with ``connection.begin()``.
 
         A file lets one process write at a time, and waits. On a server each transaction must lock what it writes
-        (`hpcml.store.locks`). Raises `StoreError` where the store is read-only. A transaction whose block raises is
-        undone; those before it stay.
+        (`hpcml.store.server_locks`). Raises `StoreError` where the store is read-only. A transaction whose block raises
+        is undone; those before it stay.
 
         >>> with store.writing() as connection, connection.begin():  # doctest: +SKIP
         ...     connection.execute(delete(RUN_TAG).where(RUN_TAG.c.run_id == run_id))

@@ -24,12 +24,12 @@ from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, merge
 from hpcml.store.facts import Happening, JournalStart
 from hpcml.store.journal_rows import Cursor
 from hpcml.store.journals import find_header, sizes_in
-from hpcml.store.locks import hold_runs, is_server
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport
 from hpcml.store.parse import Stretch, storable, take_in
 from hpcml.store.rows import TELLING, EventRow, add_metrics, folded, insert_anywhere, insert_events, write_points
 from hpcml.store.schema import JOURNAL, METRIC, RUN, RUN_FACT, RUN_NOTE, RUN_TAG, RUN_USAGE, RUN_WORK, SERIES, SUMMARY
+from hpcml.store.server_locks import hold_runs, is_server
 from hpcml.store.setting_rows import Groups, write_settings
 
 _MOST_RUNS = 250  # in one transaction: a quarter of a second during which nobody else can write

@@ -29,7 +29,6 @@ from hpcml.store.first_reading import read_first
 from hpcml.store.journals import find_header, is_replaced, sizes_in
 from hpcml.store.later_reading import read_later
 from hpcml.store.loading import load_points
-from hpcml.store.locks import hold_run, is_server
 from hpcml.store.manifest_rows import Description, describe
 from hpcml.store.news import IngestReport, News, find_news, is_unchanged
 from hpcml.store.origin import home_mark_of
@@ -38,6 +37,7 @@ from hpcml.store.pieces import among, chunked
 from hpcml.store.reading import OverSqlalchemy
 from hpcml.store.rests import Seen
 from hpcml.store.schema import JOURNAL, METRIC, RUN, SERIES, SUMMARY
+from hpcml.store.server_locks import hold_run, is_server
 
 # Why a run.json cannot be opened, where that is the file's own state and will be the same the next time.
 _UNREADABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EFBIG, errno.EACCES, errno.EPERM}

@@ -21,7 +21,6 @@ from hpcml.runs.layout import RunDir
 from hpcml.store.facts import ANNOTATING, JournalStart
 from hpcml.store.first_reading import FirstReadings, Journal, free_ids, journal_row, read_journal
 from hpcml.store.journals import sizes_in
-from hpcml.store.locks import hold_runs
 from hpcml.store.manifest_rows import Description, as_json, describe, marked
 from hpcml.store.news import IngestReport, manifest_stamp
 from hpcml.store.parse import storable
@@ -29,6 +28,7 @@ from hpcml.store.pieces import chunked, within
 from hpcml.store.reading import OverSqlalchemy
 from hpcml.store.rows import EventRow, insert_anywhere, insert_events, refold_all
 from hpcml.store.schema import JOURNAL, RUN, RUN_FACT
+from hpcml.store.server_locks import hold_runs
 from hpcml.store.settings import load_settings
 
 _MOST_RUNS = 250  # in one transaction

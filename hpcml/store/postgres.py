@@ -1,6 +1,6 @@
 """A store on a PostgreSQL server, reached by its URL, which several users may fill at once.
 
-Transactions lock by name (`hpcml.store.locks`, PostgreSQL manual, "Advisory Locks").
+Transactions lock by name (`hpcml.store.server_locks`, PostgreSQL manual, "Advisory Locks").
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, Programmin
 
 from hpcml.errors import StoreError
 from hpcml.store.database import REVISION, Database
-from hpcml.store.locks import WRITE, hold_schema, share_schema
 from hpcml.store.reading import OverSqlalchemy
+from hpcml.store.server_locks import WRITE, hold_schema, share_schema
 
 log = logging.getLogger(__name__)
 
@@ -166,9 +166,9 @@ class PostgresStore(Database):
     def writing(self) -> Iterator[Connection]:
         """Return a context manager with a connection; each ``begin()`` shares the lock of the schema.
 
-        What a transaction writes it must lock besides (`hpcml.store.locks`). Transactions run at READ COMMITTED, so
-        that each statement sees what others committed while a lock was waited for. Raises `StoreError` where the role
-        or the server allows no writing.
+        What a transaction writes it must lock besides (`hpcml.store.server_locks`). Transactions run at READ COMMITTED,
+        so that each statement sees what others committed while a lock was waited for. Raises `StoreError` where the
+        role or the server allows no writing.
         """
         if self._is_read_only:
             raise StoreError(f"the store {self.name} may only be read with these rights")

@@ -9,11 +9,11 @@ from sqlalchemy import ColumnElement, Connection, insert, select, update
 from hpcml.model.state import State
 from hpcml.runs import rest
 from hpcml.store.database import Database
-from hpcml.store.locks import hold_folders
 from hpcml.store.parse import storable
 from hpcml.store.pieces import within
 from hpcml.store.rests import Folder, Seen, listed_ns
 from hpcml.store.schema import FOLDER, RUN
+from hpcml.store.server_locks import hold_folders
 
 
 def keep(store: Database, seen: Sequence[Seen], now: float) -> None:

@@ -23,7 +23,6 @@ from hpcml.store.curves import Columns
 from hpcml.store.database import Database
 from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, fold, fold_notes, fold_tags
 from hpcml.store.journal_rows import Cursor
-from hpcml.store.locks import WRITE, hold_names, hold_run, is_server
 from hpcml.store.manifest_rows import Description, as_json
 from hpcml.store.origin import home_mark_of
 from hpcml.store.parse import Stretch, storable
@@ -43,6 +42,7 @@ from hpcml.store.schema import (
     SUMMARY,
     WORD,
 )
+from hpcml.store.server_locks import WRITE, hold_names, hold_run, is_server
 from hpcml.store.setting_rows import forget_settings, forget_unused, replace_settings
 from hpcml.store.telemetry_rows import forget_samples
 from hpcml.store.usage import MEASURED, Carbon, fold_usage, fold_work
@@ -51,8 +51,8 @@ from hpcml.store.usage import MEASURED, Carbon, fold_usage, fold_work
 def ensure_run(connection: Connection, described: Description) -> tuple[int, bool]:
     """Write what run.json says of the run, if that is new; return the run's row id, and whether anything was written.
 
-    Where it was, the caller must `refold`. The caller holds the lock of the run (`hpcml.store.locks`). Settings are
-    replaced as a whole. Where the time of submission changed, all that was read from journals is forgotten, since
+    Where it was, the caller must `refold`. The caller holds the lock of the run (`hpcml.store.server_locks`). Settings
+    are replaced as a whole. Where the time of submission changed, all that was read from journals is forgotten, since
     stored times count from it.
     """
     told = ("path", "manifest_stamp", "home")

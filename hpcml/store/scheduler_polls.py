@@ -14,11 +14,11 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from hpcml.model.records import Known
 from hpcml.store.database import Database
-from hpcml.store.locks import hold_scheduler, hold_words
 from hpcml.store.parse import storable
 from hpcml.store.pieces import chunked
 from hpcml.store.reading import OverSqlalchemy, StoreReader
 from hpcml.store.schema import POLL, WORD
+from hpcml.store.server_locks import hold_scheduler, hold_words
 
 LONGEST_BACK_OFF_S = 16 * 60.0
 CLAIM_LAPSES_S = 5 * 60.0  # longer than any poll takes: who claimed it has died

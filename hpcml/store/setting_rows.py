@@ -12,9 +12,9 @@ from itertools import chain
 
 from sqlalchemy import Connection, delete, insert, select
 
-from hpcml.store.locks import WRITE, is_server
 from hpcml.store.pieces import chunked, insert_rows
 from hpcml.store.schema import RUN_SETTINGS, SETTING, SETTINGS
+from hpcml.store.server_locks import WRITE, is_server
 
 # as text: importing PostgreSQL's own insert() takes longer than most answers
 _ADD_CONTENTS = "INSERT INTO settings (digest) SELECT unnest(%s::text[]) ON CONFLICT DO NOTHING RETURNING digest, id"
