@@ -67,10 +67,10 @@ def parse_wait_s(text: str, *, field: str) -> int:
 
 
 def format_walltime(seconds: int) -> str:
-    """Return *seconds* as ``HH:MM:SS``, the one form that Slurm and PBS read alike.
+    """Return *seconds* as ``HH:MM:SS``, the one form that Slurm and PBS read alike: PBS refuses days in any form.
 
-    >>> format_walltime(9000)
-    '02:30:00'
+    >>> format_walltime(9000), format_walltime(90061)
+    ('02:30:00', '25:01:01')
     """
     minutes, rest_s = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)

@@ -23,7 +23,7 @@ from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
 _AWAY_S = 600.0  # for which the folder of all runs may be away: a file system that is mounted again
-_REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
+REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
 
 
 def follow(
@@ -45,7 +45,7 @@ def follow(
         if all(glimpse.is_over for glimpse in glimpses):
             now = time.monotonic()
             over_since = now if over_since is None else over_since
-            if not any(glimpse.may_go_on for glimpse in glimpses) or now - over_since >= _REQUEUE_S:
+            if not any(glimpse.may_go_on for glimpse in glimpses) or now - over_since >= REQUEUE_S:
                 return
         else:
             over_since = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from hpcml.commands.follow import Glimpse, Watcher, look_unless_removed
+from hpcml.commands.follow import REQUEUE_S, Glimpse, Watcher, look_unless_removed
 from hpcml.errors import ConfigError
 from hpcml.model.failure_causes import printed_lines
 from hpcml.model.records import RunRecord
@@ -23,7 +23,6 @@ _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
 _PERIOD_S = 0.5
 _REFRESH_S = 15.0  # between questions whether the run lives: of the store, which asks schedulers politely
-_REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,7 @@ def schedulers_logs(record: RunRecord, places: Places) -> list[Path]:
     """
     folder = Path(record.path)
     found = [*folder.glob("slurm*.log"), *folder.glob("queue.log"), *folder.glob("logs/*.OU")]
-    found += folder.glob("logs/*-agent*.log")
+    found += RunDir(folder).agent_logs()
     token = (record.job_name or "").rpartition(".")[2]
     if token and token != record.uid:
         index = record.array_index or 0
@@ -213,7 +212,7 @@ class _Life:
             self._over_since = None
         elif self._over_since is None:
             self._over_since = now
-        patience_s = _REQUEUE_S if seen.may_go_on else 0.0
+        patience_s = REQUEUE_S if seen.may_go_on else 0.0
         self.has_ended = self._over_since is not None and now - self._over_since >= patience_s
         return seen
 

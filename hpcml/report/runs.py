@@ -147,7 +147,7 @@ _DISPENSABLE = (
     _METRIC,
 )  # left out where there is no room, in this order
 _TELLING_NOTHING = (_EXPERIMENT, _NAME, _PRECISION)  # where they are the same in all runs: left out after the times
-_STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
+STATE_STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
 
 
 def runs_table(
@@ -188,7 +188,7 @@ class _Lines:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         """Yield the lines, as rich asks for them."""
-        space, styles = " " * self.gap, {state: console.get_style(_STYLES.get(state, "red")) for state in State}
+        space, styles = " " * self.gap, {state: console.get_style(STATE_STYLES.get(state, "red")) for state in State}
         yield Segment(space.join(self._cells(self.headings)), console.get_style("table.header"))
         yield Segment.line()
         if console.is_terminal:
@@ -228,7 +228,7 @@ def _cut_table(
         justify: Literal["right", "left"] = "right" if column in _RIGHT else "left"
         table.add_column(Text(headings[column]), justify=justify, no_wrap=True, overflow="ellipsis", width=width)
     for state, words in zip(states, rows, strict=True):
-        styles = {_STATE: _STYLES.get(state, "red")}
+        styles = {_STATE: STATE_STYLES.get(state, "red")}
         table.add_row(*(Text(words[column], style=styles.get(column, "")) for column in widths))
     return table
 

@@ -15,11 +15,10 @@ from rich.text import Text
 
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
-from hpcml.report.runs import job_words, short_uid, title
+from hpcml.report.runs import STATE_STYLES, job_words, short_uid, title
 from hpcml.report.text import duration, safe
 
 _FRESH_S = 5.0  # an answer so young was given just now
-_STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
 _HEADINGS = (
     *("run", "experiment", "name", "precision", "seed", "state", "attempt", "job", "scheduler says", "cause", "why"),
 )
@@ -51,7 +50,7 @@ def standing_table(rows: Sequence[StandingRow], *, console: Console, now: float)
     for at in columns:
         table.add_column(_HEADINGS[at], overflow="fold", no_wrap=_HEADINGS[at] in ("run", "state"))
     for row, line in zip(rows, lines, strict=True):
-        style = _STYLES.get(row.record.state, "red")
+        style = STATE_STYLES.get(row.record.state, "red")
         table.add_row(*(Text(safe(line[at]), style=style if at == _STATE else "") for at in columns))
     return table
 

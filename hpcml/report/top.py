@@ -11,14 +11,12 @@ from hpcml.codec import encode
 from hpcml.model.live import GpuNow, NodeNow, RunNow
 from hpcml.model.metric_goal import shown_metric
 from hpcml.model.records import Point
-from hpcml.model.state import State
 from hpcml.report.render.data import json_text
 from hpcml.report.render.terminal import that_fit
-from hpcml.report.runs import short_uid
+from hpcml.report.runs import STATE_STYLES, short_uid
 from hpcml.report.text import duration, number, safe
 from hpcml.report.text_charts import sparkline
 
-STATE_STYLES = {State.COMPLETED: "green", State.RUNNING: "cyan", State.PENDING: "dim"}
 _CURVE = 20  # characters
 _LEFT = frozenset({"GPU", "model", "throttled", "trouble", "run", "name", "state", "use", "draw", "what is missing"})
 _RED = frozenset({"throttled", "trouble"})

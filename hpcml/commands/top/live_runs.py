@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands import external_runs
-from hpcml.commands.follow import Glimpse, Watcher
+from hpcml.commands.follow import REQUEUE_S, Glimpse, Watcher
 from hpcml.commands.top.live_machine import Sampled
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.live import NodeNow, RunNow
@@ -94,7 +94,6 @@ class Tail:
 
 # Following the runs: which are shown, and what of their files is new.
 
-_REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
 _SHORTEST_END = 4  # characters of an id, as everywhere
 _SHOWN = 5
 _SILENT_S = 60.0  # a run that writes nothing for so long, nor for ten intervals, may have died with its agent
@@ -360,6 +359,6 @@ def follow(run_dirs: Sequence[RunDir], *, period_s: float) -> Iterator[list[RunN
         now = time.monotonic()
         over_since = (over_since if over_since is not None else now) if is_over else None
         may_go_on = any(seen.may_go_on for _, seen in looks)
-        if over_since is not None and (not may_go_on or now - over_since >= _REQUEUE_S):
+        if over_since is not None and (not may_go_on or now - over_since >= REQUEUE_S):
             return
         time.sleep(period_s)

@@ -534,7 +534,7 @@ def _is_passing(error: Exception) -> bool:
 
 def _agent_logs(source: str) -> list[str]:
     """Return the names of the logs of a run's agents: each is made when an attempt begins."""
-    return sorted(path.name for path in run_dir_of(Path(source)).logs.glob("*-agent*.log"))
+    return sorted(path.name for path in run_dir_of(Path(source)).agent_logs())
 
 
 def _handed_file(folder: Path, index: int) -> Path:

@@ -17,6 +17,7 @@ from hpcml.errors import require
 from hpcml.model.cluster import LAUNCHERS
 from hpcml.schedulers.request import Request, fill
 from hpcml.schedulers.script import body, refuse_line_breaks, words_of_directive
+from hpcml.units import format_walltime
 
 LONGEST_NAME = 230  # qsub refuses 231: "Job name is too long"
 FIRST_LINES = (  # of every job: where and as if it had been typed
@@ -161,7 +162,7 @@ def _own_options(wanted: Ask) -> list[tuple[str, str]]:
         ("-l", None if wanted.select is None else f"select={wanted.select}"),
         *(("-l", f"{name}={value}") for name, value in wanted.limits),
         ("-l", None if wanted.place is None else f"place={wanted.place}"),
-        ("-l", None if wanted.walltime_s is None else f"walltime={format_time(wanted.walltime_s)}"),
+        ("-l", None if wanted.walltime_s is None else f"walltime={format_walltime(wanted.walltime_s)}"),
         ("-J", None if wanted.array_size is None else f"0-{wanted.array_size - 1}{limit}"),
         ("-W", None if wanted.depend is None else f"depend={wanted.depend}"),
         ("-W", "umask=022"),  # PBS's own is 077, for everything that the job creates
@@ -345,15 +346,6 @@ def directives(wanted: Ask) -> list[str]:
     """
     own = [f"{flag} {_quoted(value)}" for flag, value in _own_options(wanted)]
     return [*own, *(text for text in wanted.extra if text), f"-N {wanted.name}"]
-
-
-def format_time(seconds: int) -> str:
-    """Return HH:MM:SS, which may exceed a day: PBS refuses days in any form.
-
-    >>> format_time(90061)
-    '25:01:01'
-    """
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 def _select(request: Request) -> str:

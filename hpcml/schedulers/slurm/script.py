@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcml.schedulers.request import Request, fill
 from hpcml.schedulers.script import body, refuse_line_breaks
+from hpcml.units import format_walltime
 
 GPU_REQUEST = "--gpus-per-node={gpus}"  # unless the site says it otherwise
 TYPED_GPU_REQUEST = "--gpus-per-node={gpu_type}:{gpus}"
@@ -91,7 +92,7 @@ def _directives(request: Request, array_size: int | None) -> Iterator[tuple[str,
     yield "ntasks-per-node", 1  # one agent, which starts the processes of its node
     yield "cpus-per-task", request.cpus_per_node
     yield "mem", None if request.mem_mb is None else f"{request.mem_mb}M"
-    yield "time", None if request.walltime_s is None else _clock(request.walltime_s)
+    yield "time", None if request.walltime_s is None else format_walltime(request.walltime_s)
     yield "constraint", request.constraint
     yield "reservation", request.reservation
     yield "nodelist", request.nodelist
@@ -134,12 +135,6 @@ def _directive(name: str, value: str | int) -> str:
         return f"#SBATCH --{name}={text}"
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'#SBATCH --{name}="{escaped}"'
-
-
-def _clock(seconds: int) -> str:
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours:02d}:{minute:02d}:{second:02d}"
 
 
 def _rendezvous(request: Request) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
-from hpcml.schedulers.pbs.script import ask, directives, format_time, job_name, log_place, options, qsub_argv, render
+from hpcml.schedulers.pbs.script import ask, directives, job_name, log_place, options, qsub_argv, render
 from hpcml.schedulers.request import Request
 
 SITE = Cluster(name="site", scheduler=SchedulerName.pbs)
@@ -162,10 +162,6 @@ def test_names_are_what_every_pbs_takes() -> None:
     assert set(job_name("".join(map(chr, range(1, 300))))) <= set(
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+-"
     )
-
-
-def test_times_have_no_days() -> None:
-    assert [format_time(seconds) for seconds in (59, 3600, 48 * 3600 + 61)] == ["00:00:59", "01:00:00", "48:01:01"]
 
 
 @pytest.mark.parametrize("folder", ["/home/é", "/a/$x", "/a/`x`", '/a/"', "/a\nb", "/a/^array_index^"])
