@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -65,7 +64,4 @@ def _paired(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tup
 
 
 def _last_values(run: RunRecord) -> dict[str, float | None]:
-    return {
-        f"metrics.{name}": math.nan if summary.last is None and summary.n_nonfinite else summary.last
-        for name, summary in run.metrics.items()
-    }
+    return {f"metrics.{name}": summary.last_or_nan for name, summary in run.metrics.items()}

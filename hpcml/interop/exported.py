@@ -60,8 +60,7 @@ def last_value(record: RunRecord, metric: str) -> float | None:
 
     For exporters of packages, written for a contract in which no `Export` knew more (`Export.last_value`).
     """
-    summary = record.metrics[metric]
-    return math.nan if summary.last is None and summary.n_nonfinite else summary.last
+    return record.metrics[metric].last_or_nan
 
 
 def clean(text: str) -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +56,7 @@ class MetricSummary:
 
     `n` counts all recorded values, `n_nonfinite` those of them that are nan or infinite. Of these, `n_unmeasured` stand
     for nothing but that there is no value, as nan between two validations does; the last value is one before such.
-    Nobody may change it.
+    Only who loads it from the store fills it in piece by piece; it is nobody else's to change.
     """
 
     name: str
@@ -70,6 +71,11 @@ class MetricSummary:
     max_step: int | None
     mean: float | None
     n_unmeasured: int = 0
+
+    @property
+    def last_or_nan(self) -> float | None:
+        """The last value, nan where it is known not to be finite; None where there is none."""
+        return math.nan if self.last is None and self.n_nonfinite else self.last
 
 
 class Point(NamedTuple):

@@ -28,7 +28,7 @@ from hpcml.report.document import (
 )
 from hpcml.report.render.data import json_text
 from hpcml.report.render.rows import value_csv, value_markdown, value_table, width_of
-from hpcml.report.runs import last_value, metric_words, precision_words, short_uid, title
+from hpcml.report.runs import metric_words, precision_words, short_uid, title
 from hpcml.report.text_charts import axes, sparkline
 
 _NONE: Mapping[str, str] = {}
@@ -100,7 +100,7 @@ def _who(run: RunRecord, runs: Sequence[RunRecord], apart: Mapping[str, str]) ->
 def _numbers(summary: MetricSummary | None, points: Sequence[Point]) -> list[object]:
     if summary is None:
         return [None] * 4
-    last: object = last_value(summary)
+    last: object = summary.last_or_nan
     if summary.last is None and last is not None:  # only the points know whether it is nan or an infinity
         last = points[-1].value if points and points[-1].step == summary.last_step else metric_words(math.nan)
     return [points[0].value if points else summary.first, last, summary.min, summary.max]

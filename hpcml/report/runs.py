@@ -22,7 +22,7 @@ from hpcml.model.divergence import divergence_words
 from hpcml.model.metric_goal import shown_metric
 from hpcml.model.precision import contradicts
 from hpcml.model.record_keys import MEASURED, begun_at, value_of
-from hpcml.model.records import MetricSummary, RunRecord, spell_job
+from hpcml.model.records import RunRecord, spell_job
 from hpcml.model.state import State
 from hpcml.report.text import duration, number, safe
 
@@ -69,7 +69,7 @@ def key_metric(run: RunRecord, metric: str | None) -> tuple[str, float | None]:
     """
     name = metric or objective_of(run)
     summary = run.metrics.get(name)
-    return name, None if summary is None else last_value(summary)
+    return name, None if summary is None else summary.last_or_nan
 
 
 def metric_beside_objectives(runs: Sequence[RunRecord]) -> str | None:
@@ -77,11 +77,6 @@ def metric_beside_objectives(runs: Sequence[RunRecord]) -> str | None:
     if any(objective_of(run) in run.metrics for run in runs):
         return None
     return shown_metric(None, {name for run in runs for name in run.metrics})
-
-
-def last_value(summary: MetricSummary) -> float | None:
-    """Return the last value, nan where it is known not to be finite; None where there is none."""
-    return math.nan if summary.last is None and summary.n_nonfinite else summary.last
 
 
 def metric_words(value: float | None) -> str:

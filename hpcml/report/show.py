@@ -30,7 +30,6 @@ from hpcml.report.render.data import json_ready, json_text
 from hpcml.report.runs import (
     job_words,
     key_metric,
-    last_value,
     metric_words,
     objective_of,
     record_json,
@@ -277,7 +276,7 @@ def _metrics(run: RunRecord, console: Console) -> Table:
     for heading in ("last", "at step", "min", "at step", "max", "at step", "n", "not finite"):
         table.add_column(heading, justify="right", overflow="fold")
     for name, summary in sorted(run.metrics.items()):
-        words = [shortened(safe(name)), metric_words(last_value(summary)), summary.last_step, number(summary.min)]
+        words = [shortened(safe(name)), metric_words(summary.last_or_nan), summary.last_step, number(summary.min)]
         words += [summary.min_step, number(summary.max), summary.max_step, summary.n, summary.n_nonfinite or None]
         table.add_row(*(Text("" if word is None else str(word)) for word in words))
     return table
