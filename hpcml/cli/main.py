@@ -24,69 +24,98 @@ from hpcml.cli.say import SafeFormatter, complain, say
 from hpcml.errors import OF_THE_DISK, ConfigError, HpcmlError
 from hpcml.paths import Places, begin_in_utf8, locate
 
-# name -> (where it lives, what it says in `hpcml --help`): listing costs no import.
-COMMANDS = {
-    "run": ("hpcml.cli.run:run", "Compose a configuration, check it and run it; -m for sweeps."),
-    "init": ("hpcml.cli.init:init", "Set up this folder for runs of your own program; asks on a terminal."),
-    "estimate": ("hpcml.cli.estimate:estimate", "Say how long a sweep will take, by recorded runs."),
-    "plan": ("hpcml.cli.plan:plan", "Say how many seeds a verdict needs, by the spread of recorded runs."),
-    "retry": ("hpcml.cli.retry:retry", "Try failed runs again, as their causes ask for."),
-    "cancel": ("hpcml.cli.cancel:cancel", "Stop runs, whether they run or wait."),
-    "status": ("hpcml.cli.status:status", "Ask the schedulers where the runs stand."),
-    "wait": ("hpcml.cli.wait:wait", "Wait until runs have ended."),
-    "top": ("hpcml.cli.top:top", "Watch runs while they go, or this machine: GPUs, hosts, metrics, pace."),
-    "watch": ("hpcml.cli.watch:watch", "Follow the report of an experiment in a browser while its runs go."),
-    "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
-    "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
-    "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
-    "last": ("hpcml.cli.show:last", "Show the newest run."),
-    "files": ("hpcml.cli.files:files", "List the files that a run's program wrote."),
-    "best": ("hpcml.cli.best:best", "List the runs that did best by a metric."),
-    "curves": ("hpcml.cli.curves:curves", "Show how a metric went in runs."),
-    "diff": ("hpcml.cli.diff:diff", "Show in what two runs differ."),
-    "query": ("hpcml.cli.query:query", "Answer a SELECT over the store's views."),
-    "ui": ("hpcml.cli.ui:ui", "Look through the store in a browser, with Datasette."),
-    "compare": ("hpcml.cli.compare:compare", "Compare runs that differ in one setting, with intervals and verdicts."),
-    "report": ("hpcml.cli.report:report", "Write a report of runs: one HTML file, Markdown or LaTeX."),
-    "scaling": ("hpcml.cli.scaling:scaling", "Show what more GPUs, nodes or threads gain, and when they pay."),
-    "peak": ("hpcml.cli.peak:peak", "Show what runs attained of what their devices can do at most."),
-    "published": ("hpcml.cli.published:published", "Show tables that others published, above your own runs."),
-    "build": ("hpcml.cli.build:build", "Build the image of a configuration."),
-    "images": ("hpcml.cli.images:images", "List, remove, verify, export and import images."),
-    "cluster": ("hpcml.cli.cluster:cluster", "List, show and make profiles of clusters."),
-    "doctor": ("hpcml.cli.doctor:doctor", "Look at what a run needs, here and on a cluster."),
-    "gpus": ("hpcml.cli.gpus:gpus", "Show what GPUs can do at most, in each precision."),
-    "recipes": (
-        "hpcml.cli.recipes:recipes",
-        "List the recipes, their options, and which precision runs on which device.",
-    ),
-    "new": ("hpcml.cli.new:new", "Make a recipe, a cluster's profile or an experiment of your own, ready to run."),
-    "read": ("hpcml.cli.read:read", "Read metrics of ended runs, from what they printed and wrote."),
-    "tag": ("hpcml.cli.tag:tag", "Give runs tags, and take them away."),
-    "note": ("hpcml.cli.note:note", "Note something of a run."),
-    "rm": ("hpcml.cli.rm:rm", "Remove runs, and what nothing needs any more; asks before."),
-    "export": ("hpcml.cli.export:export", "Export runs for other tools."),
-    "import": ("hpcml.cli.import_:import_", "Import the runs of an MLflow file store."),
-    "ingest": ("hpcml.cli.ingest:ingest", "Read run directories that lie elsewhere, now and from now on."),
-    "store": ("hpcml.cli.store:store", "Say where the store is; check it, back it up, make it small."),
-    "sync": ("hpcml.cli.sync:sync", "Finish what was interrupted, and bring the run directories into the store."),
-}
-# For `hpcml --help`: what belongs together, and an example of it.
+# Commands that belong together, with an example: name -> (where it lives, what it says). Listing costs no import.
 GROUPS = {
-    "Run": ("hpcml run -m precision=fp32,tf32 'seed=range(3)'", ("run", "init", "estimate", "plan", "retry", "cancel")),
-    "Watch": ("hpcml status", ("status", "wait", "top", "watch", "logs")),
+    "Run": (
+        "hpcml run -m precision=fp32,tf32 'seed=range(3)'",
+        {
+            "run": ("hpcml.cli.run:run", "Compose a configuration, check it and run it; -m for sweeps."),
+            "init": ("hpcml.cli.init:init", "Set up this folder for runs of your own program; asks on a terminal."),
+            "estimate": ("hpcml.cli.estimate:estimate", "Say how long a sweep will take, by recorded runs."),
+            "plan": ("hpcml.cli.plan:plan", "Say how many seeds a verdict needs, by the spread of recorded runs."),
+            "retry": ("hpcml.cli.retry:retry", "Try failed runs again, as their causes ask for."),
+            "cancel": ("hpcml.cli.cancel:cancel", "Stop runs, whether they run or wait."),
+        },
+    ),
+    "Watch": (
+        "hpcml status",
+        {
+            "status": ("hpcml.cli.status:status", "Ask the schedulers where the runs stand."),
+            "wait": ("hpcml.cli.wait:wait", "Wait until runs have ended."),
+            "top": ("hpcml.cli.top:top", "Watch runs while they go, or this machine: GPUs, hosts, metrics, pace."),
+            "watch": ("hpcml.cli.watch:watch", "Follow the report of an experiment in a browser while its runs go."),
+            "logs": ("hpcml.cli.logs:logs", "Show what a run printed."),
+        },
+    ),
     "Look": (
         "hpcml runs --where 'val_accuracy>0.9'",
-        ("runs", "show", "last", "files", "best", "curves", "diff", "query", "ui"),
+        {
+            "runs": ("hpcml.cli.runs:runs", "List recorded runs."),
+            "show": ("hpcml.cli.show:show", "Show everything recorded of one run."),
+            "last": ("hpcml.cli.show:last", "Show the newest run."),
+            "files": ("hpcml.cli.files:files", "List the files that a run's program wrote."),
+            "best": ("hpcml.cli.best:best", "List the runs that did best by a metric."),
+            "curves": ("hpcml.cli.curves:curves", "Show how a metric went in runs."),
+            "diff": ("hpcml.cli.diff:diff", "Show in what two runs differ."),
+            "query": ("hpcml.cli.query:query", "Answer a SELECT over the store's views."),
+            "ui": ("hpcml.cli.ui:ui", "Look through the store in a browser, with Datasette."),
+        },
     ),
-    "Compare": ("hpcml compare --by precision", ("compare", "report", "scaling", "peak", "published")),
-    "Images": ("hpcml build +container=ngc_pytorch", ("build", "images")),
-    "Clusters": ("hpcml doctor --cluster karolina", ("cluster", "doctor", "gpus", "recipes", "new")),
+    "Compare": (
+        "hpcml compare --by precision",
+        {
+            "compare": (
+                "hpcml.cli.compare:compare",
+                "Compare runs that differ in one setting, with intervals and verdicts.",
+            ),
+            "report": ("hpcml.cli.report:report", "Write a report of runs: one HTML file, Markdown or LaTeX."),
+            "scaling": ("hpcml.cli.scaling:scaling", "Show what more GPUs, nodes or threads gain, and when they pay."),
+            "peak": ("hpcml.cli.peak:peak", "Show what runs attained of what their devices can do at most."),
+            "published": ("hpcml.cli.published:published", "Show tables that others published, above your own runs."),
+        },
+    ),
+    "Images": (
+        "hpcml build +container=ngc_pytorch",
+        {
+            "build": ("hpcml.cli.build:build", "Build the image of a configuration."),
+            "images": ("hpcml.cli.images:images", "List, remove, verify, export and import images."),
+        },
+    ),
+    "Clusters": (
+        "hpcml doctor --cluster karolina",
+        {
+            "cluster": ("hpcml.cli.cluster:cluster", "List, show and make profiles of clusters."),
+            "doctor": ("hpcml.cli.doctor:doctor", "Look at what a run needs, here and on a cluster."),
+            "gpus": ("hpcml.cli.gpus:gpus", "Show what GPUs can do at most, in each precision."),
+            "recipes": (
+                "hpcml.cli.recipes:recipes",
+                "List the recipes, their options, and which precision runs on which device.",
+            ),
+            "new": (
+                "hpcml.cli.new:new",
+                "Make a recipe, a cluster's profile or an experiment of your own, ready to run.",
+            ),
+        },
+    ),
     "Keep": (
         "hpcml export --to csv -o results",
-        ("read", "tag", "note", "rm", "export", "import", "ingest", "store", "sync"),
+        {
+            "read": ("hpcml.cli.read:read", "Read metrics of ended runs, from what they printed and wrote."),
+            "tag": ("hpcml.cli.tag:tag", "Give runs tags, and take them away."),
+            "note": ("hpcml.cli.note:note", "Note something of a run."),
+            "rm": ("hpcml.cli.rm:rm", "Remove runs, and what nothing needs any more; asks before."),
+            "export": ("hpcml.cli.export:export", "Export runs for other tools."),
+            "import": ("hpcml.cli.import_:import_", "Import the runs of an MLflow file store."),
+            "ingest": ("hpcml.cli.ingest:ingest", "Read run directories that lie elsewhere, now and from now on."),
+            "store": ("hpcml.cli.store:store", "Say where the store is; check it, back it up, make it small."),
+            "sync": (
+                "hpcml.cli.sync:sync",
+                "Finish what was interrupted, and bring the run directories into the store.",
+            ),
+        },
     ),
 }
+COMMANDS = {name: told for _, commands in GROUPS.values() for name, told in commands.items()}
 _OF_A_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _INTERRUPTED = 130
 _NEW_BEFORE_A_SEARCH = 1_000_000  # objects; Python searches for cycles after 700, through all that was loaded
@@ -124,9 +153,9 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands in their groups, without importing them."""
         width = max(map(len, COMMANDS))
-        for title, (example, names) in GROUPS.items():
+        for title, (example, commands) in GROUPS.items():
             with formatter.section(f"{title}, as in `{example}`"):
-                formatter.write_dl([(name.ljust(width), COMMANDS[name][1]) for name in names])
+                formatter.write_dl([(name.ljust(width), says) for name, (_, says) in commands.items()])
 
 
 @click.command(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.cli.main import COMMANDS, GROUPS
 from hpcml.config.compose import compose_from_cli
 from hpcml.config.guess import KEYS, nearest
 from hpcml.errors import ConfigError
@@ -317,10 +316,6 @@ def test_where_nothing_is_yet_it_is_said_how_to_begin(hpcml: Hpcml) -> None:
     assert (none.returncode, no_folders.returncode) == (0, 0)
     assert "hpcml run -n" in none.stderr
     assert "hpcml ingest PATH" in said_in_one_line(no_folders)
-
-
-def test_every_command_stands_in_one_group() -> None:
-    assert sorted(name for _, names in GROUPS.values() for name in names) == sorted(COMMANDS)
 
 
 def test_nothing_is_guessed_for_what_is_like_nothing() -> None:
