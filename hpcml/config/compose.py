@@ -82,8 +82,8 @@ _STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.points.Stop
 class Composed:
     """One composed configuration (one point of a sweep): the run, and the overrides that lead to it.
 
-    `overrides` are words as they were typed, for one point: ``seed=0``, not ``seed=0,1``, and without secrets. `hpcml
-    run --dry-run` shows them.
+    `overrides` are words as they were typed, for one point: ``seed=0``, not ``seed=0,1``. `hpcml run --dry-run` shows
+    them.
     """
 
     run: Run
@@ -117,11 +117,7 @@ def compose_from_cli(
 
     def settle(composition: Composition, overrides: tuple[str, ...]) -> Composed:
         run = decide(composition, program, known)
-        if run.workload.command is not None:
-            overrides = tuple(word for word in overrides if word not in OF_OWN_PROGRAMS)  # nobody typed them
-        return Composed(
-            run=run, overrides=tuple(masked(overrides)), user_config=besides_shipped(composition.directories)
-        )
+        return Composed(run=run, overrides=overrides, user_config=besides_shipped(composition.directories))
 
     def collect(cfg: DictConfig) -> None:
         settings: Any = HydraConfig.get()  # declared as what it holds, and is a DictConfig
@@ -157,6 +153,7 @@ def compose_command(
 ) -> tuple[list[Composed], list[str]]:
     """Compose the runs of ``hpcml run *settings* -- *program_words*``, None without the ``--``.
 
+    Their overrides have no secrets, and nothing that was added for programs of the user's own.
     With them come lines for the user: what is set twice, what the program sweeps, and what looks like a mistake. They
     are to be said once the runs were found sound, so that a refusal is one line. *is_literal*: no word of the program
     is a sweep. *project* and *most* are as for `compose_from_cli`. There are no runs where Hydra only printed.
@@ -165,6 +162,7 @@ def compose_command(
     if program_words is not None:
         program, words = read_program(program_words, words, is_literal=is_literal, most=most)
     points = compose_from_cli(words, project=project, most=most, program=program)
+    points = [replace(point, overrides=_for_people(point)) for point in points]
     said = program or common_program([point.run for point in points])
     again = set_again(masked(words)) if points else []
     if said is None or not points:
@@ -177,10 +175,15 @@ def compose_command(
     return points, remarks if several is None or is_literal else [*remarks, several.said]
 
 
+def _for_people(point: Composed) -> tuple[str, ...]:
+    """Return its overrides without secrets, and without what nobody has typed."""
+    is_own = point.run.workload.command is not None
+    return tuple(masked([word for word in point.overrides if not (is_own and word in OF_OWN_PROGRAMS)]))
+
+
 def _at(composed: Composed, args: dict[str, str]) -> Composed:
     run = replace(composed.run, workload=replace(composed.run.workload, args=args))
-    words = masked([f"args.{name}={value}" for name, value in args.items()])
-    return replace(composed, run=run, overrides=(*composed.overrides, *words))
+    return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in args))
 
 
 def _all_or_nothing(outcomes: Sequence[Composed | Exception]) -> list[Composed]:
