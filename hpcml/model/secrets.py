@@ -127,6 +127,7 @@ def _masked_line(text: str, depth: int) -> str:
     return "".join(part if part.isspace() else next(words) for part in parts)
 
 
+@lru_cache(maxsize=2000)  # as above
 def _masked_word(word: str, depth: int) -> str:
     if _is_quoted(word):
         return f"{word[0]}{_masked_text(word[1:-1], depth)}{word[0]}"
