@@ -217,6 +217,7 @@ _NOT_CONVERTED = re.compile(
     r"'\w+' could not be converted to (?P<type>\w+)",
     re.DOTALL,
 )
+_NO_TEXT = re.compile(r"Error merging override (?P<word>[^\n]+)\n.*Cannot convert '(?:list|dict)' to string")
 _NOT_OPTIONAL = re.compile(r"Error merging override (?P<word>\S+)\n.*is not Optional")
 _NO_REFERENCE = re.compile(r"Interpolation key '(?P<key>[^']+)' not found")
 _NO_BOOL = re.compile(r"Error merging override (?P<key>[^=]+)=(?P<value>.*)\n.*is not a valid bool")
@@ -295,6 +296,8 @@ def _translated_value(message: str, schema: type | None) -> str | None:
         told = f"{key}={found['value']}: {key} is {_MEANT.get(found['type'], found['type'])}"
         if ends := _RANGE.fullmatch(found["value"]):
             told += f"; a range of them is written -m '{key}=range({ends[1]},{int(ends[2]) + 1})'"
+    elif found := _NO_TEXT.search(message):
+        told = f"{found['word']}: {found['word'].partition('=')[0]} is one text: leave out the brackets"
     elif found := _NOT_OPTIONAL.search(message):
         key = found["word"].partition("=")[0].lstrip("+")
         told = f"{found['word']}: {key} needs a value: leave the word out for its default"

@@ -78,6 +78,7 @@ SETTINGS = {
     "training.steps=many": "training.steps is a whole number",
     "training.learning_rate=fast": "training.learning_rate is a number",
     "training.deterministic=perhaps": "training.deterministic is true or false",
+    "schedule.pack=[seed,precision]": "schedule.pack is one text: leave out the brackets",
     "resources.nodes=two": "resources.nodes is a whole number",
     "training=abc": "training is a section: set one of its keys, training.steps",
     "data.path=${trainin.steps}": "did you mean training.steps?",
