@@ -24,6 +24,7 @@ SHARED = {
     "a database": "import optuna\noptuna.create_study(storage='sqlite:////scratch/me/s.db')\n",
     "a parameter's": "def save(m, path='/tmp/m.pt'):\n    pickle.dump(m, open(path, 'wb'))\n",
     "a keyword": "trainer = Trainer(default_root_dir='/scratch/me/lit')\n",
+    "a folder of checkpoints": "Trainer(checkpoint_dir='/scratch/me/ck')\n",
     "a temporary folder": "import tempfile, os\nopen(os.path.join(tempfile.gettempdir(), 'x.lock'), 'w')\n",
     "a command's": "import os\nD = '/scratch/me'\nos.system(f'cd src && cp a.pt {D}/a.pt')\n",
     "a command's output": "import subprocess\nsubprocess.run('./sim > /scratch/me/log.txt', shell=True)\n",
@@ -52,6 +53,7 @@ OWN = {
     "words replaced": "labels = name.replace('/images/train', '/labels/train')\n",
     "mapped to be read": "np.memmap('/data/train.bin', dtype='uint16', mode='r')\n",
     "a checkpoint that is read": "tf.train.NewCheckpointReader('/data/m')\n",
+    "a checkpoint to go on from": "trainer.fit(m, ckpt_path='/data/m.ckpt')\nNet(checkpoint_path='/data/w.pt')\n",
     "made a string": "import json\njson.dumps('/scratch/me/a')\n",
     "a database that is read": "import sqlite3\nc = sqlite3.connect('/data/a.db')\nc.execute('SELECT 1')\n",
     "a database that is read where comments speak of others": (

@@ -42,8 +42,9 @@ _INTO = frozenset({"copy", "copy2", "copyfile", "copytree", "move", "rename", "r
 _ONLY_READS = re.compile(r"CheckpointReader|CheckpointLoader")
 _READ_ONLY = frozenset({"r", "c"})  # of memmap
 _ARGUMENT_WRITES = re.compile(
-    r"^(?:out(?:put)?|log|logging|save|checkpoint|ckpt|results?|work|run|exp(?:eriment)?|default_root)_?(?:dir|path|file|folder)"
-    r"\w*$|^(?:dirpath|logdir|workdir|storage|storage_path|local_dir|out|output)$"
+    r"^(?:out(?:put)?|log|logging|save|results?|work|run|exp(?:eriment)?|default_root)_?(?:dir|path|file|folder)\w*$|"
+    r"^(?:checkpoint|ckpt)s?_?(?:dir|folder)\w*$|"  # a checkpoint's path is read: fit(model, ckpt_path="last.ckpt")
+    r"^(?:dirpath|logdir|workdir|storage|storage_path|local_dir|out|output)$"
 )
 _READS = re.compile(r"load|read|restore|resume|from_|^get|exist|is_?file|is_?dir|glob|list|print|info|debug|warn|join")
 _OPENS = frozenset({"open", "File", "fopen", "gzopen"})
