@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcml.commands.collect import answering, claim, collect, refuse_read_only
+from hpcml.commands.collect import answering, claim, collect, refuse_empty_home, refuse_read_only
 from hpcml.commands.ends import tell_of_end
 from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
@@ -80,6 +80,7 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
     that mean no run and for a store that is read-only, and `NotPrivateError` where another user could have written what
     says which jobs and processes these are.
     """
+    refuse_empty_home(places)
     claim(places)
     with answering(places) as store:
         refuse_read_only(store)

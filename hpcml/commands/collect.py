@@ -142,6 +142,12 @@ def in_empty_home(places: Places) -> str:
     return f"nothing is in HPCML_HOME={places.home}: is that the place, and is its file system mounted?"
 
 
+def refuse_empty_home(places: Places) -> None:
+    """Raise `ConfigError` where nothing is in a home that was chosen, before one is made where its disk is mounted."""
+    if places.is_chosen and holds_nothing(places):
+        raise ConfigError(in_empty_home(places))
+
+
 def holds_nothing(places: Places) -> bool:
     """Tell whether the home, in which the store would be, is absent or empty."""
     if places.store_url != str(places.home / "store.db"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcml.commands.collect import claim, collect, opened
+from hpcml.commands.collect import claim, collect, opened, refuse_empty_home
 from hpcml.commands.retry_policy import Failure, NoRetry, Retry, decide
 from hpcml.commands.retryable import may_retry, retries_of
 from hpcml.commands.selection import Selection, done_since, select
@@ -87,8 +87,9 @@ def candidates(
     of another HPCML_HOME), for an unknown cause, and for overrides that are no resources.
     """
     named_cause = None if cause is None else _cause(cause)
-    claim(places)
     Resources(**dict[str, Any](overrides))  # a walltime that is none is refused before anything is looked at
+    refuse_empty_home(places)
+    claim(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
         found: list[Candidate] = []

@@ -97,6 +97,33 @@ def test_reading_from_a_home_that_is_away_makes_none_there(
     assert list(mount_point.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cancel", "--yes", "--state", "RUNNING"),
+        ("retry", "--yes"),
+        ("rm", "--yes", "abcd"),
+        ("rm", "--unused-code"),
+        ("tag", "abcd", "+paper"),
+        ("note", "abcd", "good"),
+        ("read", "abcd", "--forget"),
+        ("store",),
+        ("store", "check"),
+        ("store", "backup"),
+    ],
+)
+def test_what_changes_runs_does_nothing_and_makes_nothing_in_a_home_that_is_away(
+    hpcml: Hpcml, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    home = tmp_path / "scratch" / "hpcml"
+
+    done = hpcml(*words, HPCML_HOME=str(home))
+
+    told = f"hpcml: nothing is in HPCML_HOME={home}: is that the place, and is its file system mounted?"
+    assert (done.returncode, said_in_one_line(done)) == (2, told)
+    assert not home.parent.exists()
+
+
 def letters(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stderr
     return "".join(record["uid"][-1] for record in json.loads(done.stdout))

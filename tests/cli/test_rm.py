@@ -162,6 +162,8 @@ def test_runs_that_lie_elsewhere_keep_their_files(hpcml: Hpcml, recorded: list[R
     ],
 )
 def test_a_mistake_is_one_line(hpcml: Hpcml, words: list[str], says: str) -> None:
+    a_run(hpcml.home / "runs", UIDS[0])
+
     done = hpcml(*words)
 
     assert done.returncode == 2
