@@ -267,11 +267,21 @@ class _Watch:
         self._note_standstill(time.monotonic())  # it ended as soon as both woke
         if self.stop is None and (failure := first_failure(codes)):
             self._hear_out(failure[1])
-        wall_s = time.monotonic() - self.started
+        wall_s = self._wall_s()
         self._end_what_is_left()
         ended = self.job.codes([code for code in codes if code is not None])
         outcome = judge(ended, self.stop, warned=self.warned, wall_s=wall_s)
-        return replace(outcome, stood_still_s=self.stood_still_s, most_held_mb=self.most_held_mb)
+        left_s = self.stood_still_s - self.suspended_s  # schedulers tell whole seconds
+        return replace(
+            outcome,
+            suspended_s=self.suspended_s,
+            stood_still_s=left_s if left_s > _STOOD_STILL_S else 0.0,
+            most_held_mb=self.most_held_mb,
+        )
+
+    def _wall_s(self) -> float:
+        """Return how long the workload has run, without what its scheduler has not counted."""
+        return time.monotonic() - self.started - self.suspended_s
 
     def _end_what_is_left(self) -> None:
         """Kill what the ranks have left behind; of a program that was not stopped, journal what was still at work."""
@@ -405,8 +415,8 @@ class _Watch:
             if self.stop is None:
                 state, reason = self._judge_ending_signal(number)
                 self._end(state, reason, from_outside=True)
-                wall_s = time.monotonic() - self.started
-                self.job.on_end_asked(Outcome(state=state, exit_code=None, signal=None, reason=reason, wall_s=wall_s))
+                end = Outcome(state=state, exit_code=None, signal=None, reason=reason, wall_s=self._wall_s())
+                self.job.on_end_asked(end)
         elif number is signal.SIGUSR1 and not self.warned and self.stop is None:
             until = time.monotonic() + self.limits.notice_s
             if until < self.deadline:
