@@ -33,6 +33,7 @@ _STOOD_STILL_S = 5.0  # between two ticks: the job was suspended, or whatever he
 _LOOK_S = 2.0  # between looks at what lies elsewhere: a mark on a shared file system, all processes of a node
 _CANNOT_START = 127  # what a shell answers for a command that is not there
 _PATIENCE_S = 3.0  # for helpers that end by themselves once they see that the program has
+_HEARS_WITHIN_S = 10.0  # of a suspension at the very end: the scheduler is asked by a program
 _MOST_NAMED = 3
 _HEAR_OUT_S = 1.0  # a scheduler signals the ranks and this process one after the other
 _ENDED_ON_REQUEST = frozenset(code for number in ENDING for code in (-number, 128 + number))
@@ -264,13 +265,16 @@ class _Watch:
             for number in self.inbox.wait(self._due() - now):
                 self._receive(number)
             on_tick()
-        self._note_standstill(time.monotonic())  # it ended as soon as both woke
+        if self._note_standstill(now := time.monotonic()):  # it ended as soon as both woke
+            self._ask_limit(now)
         if self.stop is None and (failure := first_failure(codes)):
             self._hear_out(failure[1])
-        wall_s = self._wall_s()
+        ended = time.monotonic()
         self._end_what_is_left()
-        ended = self.job.codes([code for code in codes if code is not None])
-        outcome = judge(ended, self.stop, warned=self.warned, wall_s=wall_s)
+        self._hear_of_suspension()
+        wall_s = self._wall_s(ended)
+        ranks = self.job.codes([code for code in codes if code is not None])
+        outcome = judge(ranks, self.stop, warned=self.warned, wall_s=wall_s)
         left_s = self.stood_still_s - self.suspended_s  # schedulers tell whole seconds
         return replace(
             outcome,
@@ -279,9 +283,18 @@ class _Watch:
             most_held_mb=self.most_held_mb,
         )
 
-    def _wall_s(self) -> float:
+    def _hear_of_suspension(self) -> None:
+        """Wait a moment for the answer to how long the job was suspended, where it stood still to its end."""
+        limit, until = self.job.time_limit, time.monotonic() + _HEARS_WITHIN_S
+        while limit.is_awaited() and self.stood_still_s > self.suspended_s and time.monotonic() < until:
+            time.sleep(0.05)
+            limit.deadlines()
+        if (told := limit.deadlines()) is not None:
+            self.suspended_s = told.suspended_s
+
+    def _wall_s(self, until: float) -> float:
         """Return how long the workload has run, without what its scheduler has not counted."""
-        return time.monotonic() - self.started - self.suspended_s
+        return until - self.started - self.suspended_s
 
     def _end_what_is_left(self) -> None:
         """Kill what the ranks have left behind; of a program that was not stopped, journal what was still at work."""
@@ -415,7 +428,9 @@ class _Watch:
             if self.stop is None:
                 state, reason = self._judge_ending_signal(number)
                 self._end(state, reason, from_outside=True)
-                end = Outcome(state=state, exit_code=None, signal=None, reason=reason, wall_s=self._wall_s())
+                end = Outcome(
+                    state=state, exit_code=None, signal=None, reason=reason, wall_s=self._wall_s(time.monotonic())
+                )
                 self.job.on_end_asked(end)
         elif number is signal.SIGUSR1 and not self.warned and self.stop is None:
             until = time.monotonic() + self.limits.notice_s

@@ -367,7 +367,9 @@ def test_the_time_for_which_a_run_stood_still_is_told_beside_its_wall_time() -> 
 
 def test_the_time_for_which_a_job_was_suspended_is_told_as_none_of_the_wall_time() -> None:
     started = event(writer="agent", name="attempt_started", details={"node": 0})
-    ended = event(writer="agent", name="attempt_ended", details={"state": "COMPLETED", "wall_s": 9.0, "suspended_s": 40})
+    ended = event(
+        writer="agent", name="attempt_ended", details={"state": "COMPLETED", "wall_s": 9.0, "suspended_s": 40}
+    )
 
     told = " ".join(details(run(), events=[started, ended]).split())
 
