@@ -108,7 +108,8 @@ def to_decimals(value: float, decimals: int, *, signed: bool = False) -> str:
     size, sign = abs(value), "+" * signed
     is_long = size >= _HUGE or (size >= _LARGE and decimals < _FEWEST_DECIMALS) or decimals > _MOST_DECIMALS
     if not is_long or not value or not math.isfinite(value):
-        return f"{value:{sign}.{max(0, decimals)}f}"
+        shown = max(0, decimals) if decimals <= _MOST_DECIMALS else 0  # of zero
+        return f"{value:{sign}.{shown}f}"
     return f"{value:{sign}.{max(0, min(_MOST_DECIMALS, decimals + math.floor(math.log10(size))))}e}"
 
 

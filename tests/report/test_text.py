@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hpcml.model.comparison import Interval
 from hpcml.report.render.data import json_ready
 from hpcml.report.render.markdown import safe_markdown
-from hpcml.report.text import decimals_for, duration, number, p_value, ratio, safe
+from hpcml.report.text import decimals_for, duration, number, p_value, ratio, safe, to_decimals
 
 
 @settings(deadline=None)
@@ -65,6 +65,13 @@ def test_numbers_have_four_significant_digits(value: float | None, text: str) ->
 )
 def test_durations_have_two_units(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_zero_among_tiny_numbers_is_no_row_of_zeros() -> None:
+    assert to_decimals(0.0, 302, signed=True) == "+0"
+    assert to_decimals(1.5e-300, 302, signed=True) == "+1.50e-300"
+    assert to_decimals(0.0, 4) == "0.0000"
+    assert to_decimals(math.inf, 302) == "inf"
 
 
 def test_decimals_follow_the_spread() -> None:
