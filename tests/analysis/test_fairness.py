@@ -76,6 +76,8 @@ def test_allowing_one_fact_allows_no_other() -> None:
 
 
 def test_a_word_that_allows_nothing_is_refused() -> None:
+    with pytest.raises(ComparisonError, match=r"allow=widht: .*did you mean width\?"):
+        compare(arms(params={"workload.args.width": "64"}), {}, ComparisonRequest(allow=("widht",)))
     with pytest.raises(ComparisonError, match=r"allow=drivr: .*did you mean driver"):
         compare(arms(), {}, ComparisonRequest(allow=("drivr",)))
 
@@ -348,3 +350,15 @@ def test_two_kinds_of_hardware_within_one_level_are_refused_even_then() -> None:
 
     with pytest.raises(ComparisonError, match="gpu_model"):
         compare(runs, {}, ComparisonRequest(by="cluster"))
+
+
+@pytest.mark.parametrize("word", ["width", "args.width", "workload.args.width"])
+def test_a_flag_of_the_program_is_allowed_to_differ_by_the_name_that_headings_give_it(word: str) -> None:
+    runs = [
+        *arm("fp32", [0.9, 0.91, 0.92], params={"workload.args.width": "64"}),
+        *arm("tf32", [0.9, 0.91, 0.92], params={"workload.args.width": "128"}),
+    ]
+
+    (cell,) = compare(runs, {}, ComparisonRequest(allow=(word,))).cells
+
+    assert [each.key for each in cell.confounders] == ["workload.args.width"]

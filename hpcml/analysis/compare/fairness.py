@@ -29,8 +29,9 @@ from hpcml.analysis.compare.factor import (
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Discrepancy, Occurrence
 from hpcml.model.identity import changes_results
+from hpcml.model.record_keys import flag_setting
 from hpcml.model.records import RunRecord
-from hpcml.model.told_apart import setting_of, show
+from hpcml.model.told_apart import factor_name, setting_of, show
 
 _BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged over
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used
@@ -149,9 +150,9 @@ def find_allowed(words: Collection[str], runs: Sequence[RunRecord]) -> frozenset
     known = {*settings_of(runs), *_BINDING_FACTS, *_WORDS}
     found = set()
     for word in words:
-        keys = [key for key in (word, f"{word}.name") if key in known]
+        keys = [key for key in (word, f"{word}.name", flag_setting(word)) if key in known]
         if not keys:
-            near = suggest(word, sorted(known)) or f"facts are {', '.join(_BINDING_FACTS)}"
+            near = suggest(word, sorted({*map(factor_name, known)})) or f"facts are {', '.join(_BINDING_FACTS)}"
             raise ComparisonError(f"allow={word}: no setting of these runs and no fact that forbids; {near}")
         found.add(_WORDS.get(keys[0], keys[0]))
     return frozenset(found)
