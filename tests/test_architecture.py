@@ -186,6 +186,7 @@ CALLBACKS = {  # modules of the client for those who have the framework; nothing
     "transformers": {"transformers"},
 }
 FRAMEWORKS = ("torch", "horovod", "tensorflow", "jax", "numpy", "mpi4py", "onnx", "onnxruntime", "onnxscript")
+LONGEST_FUNCTION = 60  # lines
 SCHEDULER_WORDS = ("sbatch", "qsub", "sacct", "qstat")
 
 
@@ -307,6 +308,18 @@ def test_no_public_class_name_stands_twice() -> None:
                 places.setdefault(node.name, []).append(name_of(path))
     twice = {name: where for name, where in places.items() if len(where) > 1 and name not in SAME_NAME}
     assert not twice
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {
+        f"{name_of(path)}.{node.name}": lines
+        for package in ("hpcml", "hpcml_client", "hpcml_train")
+        for path in modules(package)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > LONGEST_FUNCTION
+    }
+    assert not long
 
 
 def test_each_library_has_one_owner() -> None:

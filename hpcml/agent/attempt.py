@@ -40,6 +40,7 @@ from hpcml_client.journal import JournalWriter
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
     from hpcml.agent.metrics.printed import FoundMetrics
+    from hpcml.agent.mpi.job import JobPart
 
 _OF_THE_END = "what the end needs"
 _READS_WITHIN_S = 10.0  # files of metrics, once the program has ended: as `staging` has it, of the time that is left
@@ -195,13 +196,8 @@ def _supervise(
 
     *look_at* gets the ids of what was started, now and then.
     """
-    plan = turn.plan
     unharmed = Unharmed(journal.event)
-    part = None
-    if plan.mpi is not None:
-        from hpcml.agent.mpi.job import part_of  # noqa: PLC0415 - for ranks that MPI starts alone
-
-        part = part_of(turn, hold.attempt, environ)
+    part = _part_of_mpi(turn, hold.attempt, environ)
     ranks = ranks_of(turn, hold.attempt, environ) if part is None else [part.process]
     first = ranks[0] if part is None else part.output
     found = cache(partial(_found_metrics, turn, hold.attempt, first, journal))
@@ -219,14 +215,14 @@ def _supervise(
         with unharmed("metrics from what is printed"):
             found().pick()
         with unharmed("telemetry"):
-            if facts := telemetry.take_facts():
-                journal.event("facts", facts)
-            if lost := telemetry.read():
-                journal.event("telemetry_lost", {"node": turn.node, "reason": lost})
+            _tell_of_telemetry(telemetry, turn.node, journal)
+
+    def tell(name: str, **details: object) -> None:
+        journal.event(name, details)
 
     def tell_beforehand(outcome: Outcome) -> None:
         if not turn.is_local:  # PBS kills ten seconds later, which may be within the program's grace
-            tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDING, outcome)
+            tell_end(tell, EventName.ATTEMPT_ENDING, outcome)
             journal.sync()
 
     with unharmed("metrics from files"):
@@ -236,37 +232,71 @@ def _supervise(
     outcome = supervise(
         ranks,
         inbox,
-        Limits(
-            stop_after_s=plan.stop_after_s,
-            margin_s=max(0, (plan.walltime_s or 0) - (plan.stop_after_s or 0)),
-            warn_after_s=plan.warn_after_s,
-            notice_s=turn.settings.notice_s,
-            grace_s=plan.stop_grace_s,
-        ),
-        tell=lambda name, **details: journal.event(name, details),
+        _limits_of(turn),
+        tell=tell,
         on_start=begin,
         on_tick=follow,
         is_unwanted=lambda: hold.superseded or is_cancelled(turn.run_dir),
-        job=JobHooks(
-            ranks=part.sessions if part is not None and part.has_ranks else None,
-            codes=(lambda codes: codes) if part is None else part.codes,
-            why_ended=partial(_why_ended, turn, hold.attempt, environ),
-            has_failed_elsewhere=lambda: _failure_in_shared_job(turn, hold.attempt),
-            on_end_asked=tell_beforehand,
-            time_limit=time_limit_of(turn, hold.attempt, environ, lambda name, **details: journal.event(name, details)),
-            marks=marks_of(turn, hold.attempt, environ),
-        ),
+        job=replace(_hooks_of(turn, hold.attempt, environ, part, tell), on_end_asked=tell_beforehand),
     )
     with unharmed("metrics"):
         found().end(within_s=_READS_WITHIN_S)
+    outcome = _told_to_other_nodes(turn, hold.attempt, outcome, part, unharmed)
+    return out_of_memory(outcome, kills_before, read_kills(job_id))
+
+
+def _told_to_other_nodes(
+    turn: Turn, attempt: int, outcome: Outcome, part: JobPart | None, unharmed: Unharmed
+) -> Outcome:
+    """Return *outcome* as the MPI job has it, where the ranks are one, once the other nodes have been told of it."""
     if part is not None:
         with unharmed("end of the MPI job"):
             outcome = part.judged(outcome)
-    _tell_other_nodes(turn, hold.attempt, outcome, unharmed)
+    _tell_other_nodes(turn, attempt, outcome, unharmed)
     if part is not None:
         with unharmed("word to the other nodes"):
             part.tell_others(outcome)
-    return out_of_memory(outcome, kills_before, read_kills(job_id))
+    return outcome
+
+
+def _part_of_mpi(turn: Turn, attempt: int, environ: Mapping[str, str]) -> JobPart | None:
+    if turn.plan.mpi is None:
+        return None
+    from hpcml.agent.mpi.job import part_of  # noqa: PLC0415 - for ranks that MPI starts alone
+
+    return part_of(turn, attempt, environ)
+
+
+def _hooks_of(
+    turn: Turn, attempt: int, environ: Mapping[str, str], part: JobPart | None, tell: Callable[..., None]
+) -> JobHooks:
+    return JobHooks(
+        ranks=part.sessions if part is not None and part.has_ranks else None,
+        codes=(lambda codes: codes) if part is None else part.codes,
+        why_ended=partial(_why_ended, turn, attempt, environ),
+        has_failed_elsewhere=lambda: _failure_in_shared_job(turn, attempt),
+        time_limit=time_limit_of(turn, attempt, environ, tell),
+        marks=marks_of(turn, attempt, environ),
+    )
+
+
+def _limits_of(turn: Turn) -> Limits:
+    plan = turn.plan
+    return Limits(
+        stop_after_s=plan.stop_after_s,
+        margin_s=max(0, (plan.walltime_s or 0) - (plan.stop_after_s or 0)),
+        warn_after_s=plan.warn_after_s,
+        notice_s=turn.settings.notice_s,
+        grace_s=plan.stop_grace_s,
+    )
+
+
+def _tell_of_telemetry(telemetry: SamplerHandle, node: int, journal: JournalWriter) -> None:
+    """Journal the facts that the sampler has found by now, and that it was lost."""
+    if facts := telemetry.take_facts():
+        journal.event("facts", facts)
+    if lost := telemetry.read():
+        journal.event("telemetry_lost", {"node": node, "reason": lost})
 
 
 def _look_before(turn: Turn, found: Callable[[], FoundMetrics]) -> None:

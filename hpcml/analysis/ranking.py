@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from hpcml.analysis.compare.factor import differing_settings
@@ -40,12 +41,8 @@ def rank(
     """
     is_used = metric is not None and is_measured(metric) and not any(metric in run.metrics for run in runs)
     yardstick = _of_usage(metric, goal) if is_used and metric is not None else find_yardstick(runs, metric, goal)
-    found = [
-        (run, _number(value_of(run, yardstick.metric, now=now)), None)
-        if is_used
-        else (run, *_value(run, yardstick, at))
-        for run in runs
-    ]
+    measured = partial(value_of, key=yardstick.metric, now=now)
+    found = [(run, *((_number(measured(run)), None) if is_used else _value(run, yardstick, at))) for run in runs]
     having = [(run, value, step) for run, value, step in found if value is not None and math.isfinite(value)]
     sign = -1 if yardstick.higher_is_better else 1
     having.sort(key=lambda each: (sign * each[1], each[0].uid))
@@ -53,23 +50,18 @@ def rank(
     swept = [key for key in differing_settings([run for run, _, _ in having]) if not _is_shown(key, [*by, *keys])]
     groups: dict[str, list[Ranked]] = {}
     settings = _settings([run for run, _, _ in having])
-    alike = defaultdict[str, defaultdict[int, list[float]]](lambda: defaultdict(list))
-    for run, value, _ in having:
-        if run.state is State.COMPLETED:  # what was cut off half-way is no value of its settings
-            alike[settings[run.uid]][run.seed].append(value)
+    alike = _by_settings([(run, value) for run, value, _ in having], settings)
     ended = diverged([run for run, _, _ in having])
     for run, value, step in having:
         group = [value_of(run, key, now=now) for key in keys]
         members = groups.setdefault(repr(group), [])
         if len(members) < count:
-            told = tuple(setting_of(run, key) for key in swept)
-            place = len(members) + 1
             among = alike[settings[run.uid]]
             members.append(
                 Ranked(
-                    place=place,
+                    place=len(members) + 1,
                     group=tuple(group),
-                    settings=told,
+                    settings=tuple(setting_of(run, key) for key in swept),
                     value=value,
                     step=step,
                     run=run,
@@ -89,6 +81,17 @@ def rank(
         candidates=len(having),
         without=len(runs) - len(having),
     )
+
+
+def _by_settings(
+    having: Sequence[tuple[RunRecord, float]], settings: Mapping[str, str]
+) -> Mapping[str, Mapping[int, Sequence[float]]]:
+    """Return the values of runs by their *settings* and seed; what was cut off half-way is no value of its settings."""
+    alike = defaultdict[str, defaultdict[int, list[float]]](lambda: defaultdict(list))
+    for run, value in having:
+        if run.state is State.COMPLETED:
+            alike[settings[run.uid]][run.seed].append(value)
+    return alike
 
 
 def _settings(runs: Sequence[RunRecord]) -> dict[str, str]:

@@ -124,7 +124,7 @@ def _quantities(cell: ScalingCell, wheres: Sequence[str]) -> list[Quantity[Scali
         _hidden("device", lambda _: cell.device),
         _hidden("reference", lambda _: cell.reference),
         *_counts(cell),
-        *_speeds(cell),
+        *_speeds(cell), *_efficiencies(cell),
         *_costs(),
         _hidden("serial_share", lambda _: fit.share if fit else None),
         Quantity(key="serial_share_ci95", kind="interval", value=lambda _: fit.ci95 if fit else None, short=None),
@@ -153,15 +153,12 @@ def _counts(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
     ]  # fmt: skip
 
 
+def _against(cell: ScalingCell, text: str, write: Callable[[ScalingPoint], str]) -> Callable[[ScalingPoint], Entry]:
+    """Return what writes *text* for the reference itself."""
+    return lambda point: words(text if point.devices == cell.reference else write(point))
+
+
 def _speeds(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
-    def against(text: str, write: Callable[[ScalingPoint], str]) -> Callable[[ScalingPoint], Entry]:
-        """Write *text* for the reference itself."""
-        return lambda point: words(text if point.devices == cell.reference else write(point))
-
-    def used(point: ScalingPoint) -> Entry:
-        efficiency = 1.0 if point.devices == cell.reference else point.efficiency
-        return Entry(text=bar(efficiency, width=_BAR_WIDTH, is_plain=False), order=efficiency)
-
     return [
         Quantity(key="step_ms", heading="step", unit="ms", value=lambda point: point.step_ms, section=_REPORT, order=2,
                  short=Short(heading="step ms")),
@@ -176,12 +173,21 @@ def _speeds(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
             order=1,
             short=Short(
                 heading="speed-up [95 %]",
-                write=against("1", lambda point: _estimate(point.speedup, point.speedup_ci95)),
+                write=_against(cell, "1", lambda point: _estimate(point.speedup, point.speedup_ci95)),
             ),
         ),
         _interval("speedup_ci95", lambda point: point.speedup_ci95, order=1),
         _hidden("paired", lambda point: point.paired),
         _hidden("speedup_unit", lambda point: point.speedup_unit),
+    ]  # fmt: skip
+
+
+def _efficiencies(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
+    def used(point: ScalingPoint) -> Entry:
+        efficiency = 1.0 if point.devices == cell.reference else point.efficiency
+        return Entry(text=bar(efficiency, width=_BAR_WIDTH, is_plain=False), order=efficiency)
+
+    return [
         Quantity(
             key="efficiency",
             heading="efficiency",
@@ -192,7 +198,7 @@ def _speeds(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
             order=1,
             short=Short(
                 heading="efficiency [95 %]",
-                write=against("100 %", lambda point: _percent(point.efficiency, point.efficiency_ci95)),
+                write=_against(cell, "100 %", lambda point: _percent(point.efficiency, point.efficiency_ci95)),
             ),
         ),
         Quantity(key="efficiency_ci95", kind="interval", value=lambda point: point.efficiency_ci95, short=None),
@@ -218,7 +224,7 @@ def _speeds(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
             write=lambda point: fixed(point.cost, 2),
             section=_REPORT,
             order=5,
-            short=Short(heading="cost", write=against("1", lambda point: _estimate(point.cost, None)), spare=5),
+            short=Short(heading="cost", write=_against(cell, "1", lambda point: _estimate(point.cost, None)), spare=5),
         ),
     ]  # fmt: skip
 

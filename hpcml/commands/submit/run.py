@@ -91,16 +91,14 @@ def submit_points(
             from hpcml.commands.submit import look_plan  # noqa: PLC0415 - loads the statistics
 
             look_plan.check(planned, only_missing=only_missing)
-        late: list[str] = []
         if only_missing:
             recover.refuse_if_interrupted(places)
-            late = recover.find_late_jobs(backends)
+        late = recover.find_late_jobs(backends) if only_missing else []
         for line in (*late, *recover.start_queues_again(backends)):
             reporter.note(line)
         # This opens the store: one that cannot be used is said before hours of computing, not after.
         missing = _find_missing(planned, places, reporter, are_left_out=only_missing)
-        chosen: Sequence[Planned] = missing if only_missing else planned
-        chosen, lines = dependencies.resolve_all(chosen, places)
+        chosen, lines = dependencies.resolve_all(missing if only_missing else planned, places)
         for line in lines:
             reporter.note(line)
         code.refuse(chosen, places)

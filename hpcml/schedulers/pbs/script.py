@@ -224,6 +224,11 @@ def _on_every_node(script: Path, launcher: str | None, grace_s: int) -> list[str
     first that fails, or is killed, ends the others as with srun: SIGTERM, with the reason in a file that their agents
     read, after *grace_s* seconds SIGKILL, and at last the end of this shell, with which PBS ends the job.
     """
+    return [*_launcher_found(script, launcher), *_ON_NODES, *_watched(grace_s), *_LATER_NODES]
+
+
+def _launcher_found(script: Path, launcher: str | None) -> list[str]:
+    """Return the lines that look for what reaches other nodes, and decide what these are told."""
     return f"""
 script={shlex.quote(str(script))}
 if [ -z "$HPCML_NODE_RANK" ]; then
@@ -247,8 +252,13 @@ if [ -z "$HPCML_NODE_RANK" ]; then
         PBS_JOBID PBS_JOBNAME PBS_ARRAY_ID PBS_ARRAY_INDEX PBS_O_PATH PBS_O_WORKDIR; do
         [ -z "${{!name}}" ] || told+=("$name=${{!name}}")
     done
-    on_node() {{  # RANK WORDS: become the launcher that runs WORDS there
-        node=${{nodes[$1]}}
+""".splitlines()
+
+
+# How the first shell reaches the agents: it becomes a launcher for each, and passes signals on.
+_ON_NODES = """\
+    on_node() {  # RANK WORDS: become the launcher that runs WORDS there
+        node=${nodes[$1]}
         shift
         trap '' USR1 USR2  # else the launcher dies of a signal that is meant for the agents
         case $launcher in
@@ -261,34 +271,46 @@ if [ -z "$HPCML_NODE_RANK" ]; then
             # It always succeeds: the exit status is left in a file, and one that is not there was killed
             pbsdsh)
                 left=$words.left.$BASHPID
-                pbsdsh -h "$node" -- /bin/bash -c 'trap : TERM; "${{@:2}}"; echo $? >"$1"' - "$left" "$@"
+                pbsdsh -h "$node" -- /bin/bash -c 'trap : TERM; "${@:2}"; echo $? >"$1"' - "$left" "$@"
                 exit "$(cat "$left" 2>/dev/null || echo 137)" ;;
         esac
-    }}
-    signal_all() {{  # SIGNAL RANKS: to the agents of these nodes; a signal to the job does not reach the other nodes
+    }
+    signal_all() {  # SIGNAL RANKS: to the agents of these nodes; a signal to the job does not reach the other nodes
         local number=$1 rank
         shift
         for rank in "$@"; do
             if [ "$rank" -eq 0 ]; then
-                kill -s "$number" "${{agents[0]}}" 2>/dev/null
+                kill -s "$number" "${agents[0]}" 2>/dev/null
             else
                 on_node "$rank" /bin/bash -c 'kill -s "$1" "$(<"$2")"' - "$number" "$words.$rank" &
             fi
         done
-    }}
+    }
     ending=  # by PBS, which signals each process of the job, and the tasks on its other nodes: no failure of theirs
-    others=("${{!nodes[@]}}")
+    others=("${!nodes[@]}")
     unset "others[0]"
-    trap 'signal_all USR1 "${{others[@]}}"' USR1
+    trap 'signal_all USR1 "${others[@]}"' USR1
     trap 'ending=1' TERM  # this shell has to outlive the agents
     trap : USR2
     HPCML_NODE_RANK=0 /bin/bash "$script" &
     agents=($!)
-    for rank in "${{!nodes[@]}}"; do
+    for rank in "${!nodes[@]}"; do
         [ "$rank" -eq 0 ] && continue
-        on_node "$rank" /usr/bin/env HPCML_NODE_RANK="$rank" "${{told[@]}}" /bin/bash "$script" &
+        on_node "$rank" /usr/bin/env HPCML_NODE_RANK="$rank" "${told[@]}" /bin/bash "$script" &
         agents+=($!)
     done
+""".splitlines()
+# Below what the first shell does alone.
+_LATER_NODES = """\
+elif [ "$HPCML_NODE_RANK" -gt 0 ]; then
+    echo $$ >"$script.$PBS_JOBID.$HPCML_NODE_RANK"  # this shell becomes the agent
+fi
+""".splitlines()
+
+
+def _watched(grace_s: int) -> list[str]:
+    """Return the lines with which the first shell waits for all agents, and ends the others once one has failed."""
+    return f"""\
     status=0 why= term_at= kill_at= leave_at=  # seconds of this shell; not set: never
     # Nothing is ever read from this: bash loses the status of what ends at the moment at which a signal ends a `wait`.
     exec {{never}}<> <(:)
@@ -324,9 +346,7 @@ if [ -z "$HPCML_NODE_RANK" ]; then
     done
     rm -f "$words".*
     exit "$status"
-elif [ "$HPCML_NODE_RANK" -gt 0 ]; then
-    echo $$ >"$script.$PBS_JOBID.$HPCML_NODE_RANK"  # this shell becomes the agent
-fi""".splitlines()
+""".splitlines()
 
 
 def files_of_jobs(folder: str, names: Iterable[str]) -> Iterator[tuple[Path, str]]:
