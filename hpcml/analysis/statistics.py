@@ -43,12 +43,17 @@ _LARGE = 1e300  # differences of numbers beyond may overflow
 class Contrast:
     """An estimate with its standard error, both in the unit of the values (for `ratio`: of their logarithms).
 
-    `df` are the degrees of freedom of Student's t; None where there is no standard error (n < 2).
+    `df` are the degrees of freedom of Student's t; None where there is no standard error (n < 2), which is 0 then.
     """
 
     value: float
     standard_error: float
     df: float | None
+
+    @property
+    def has_no_spread(self) -> bool:
+        """Whether several values were seen and are all the same: nothing says how certain the estimate is."""
+        return self.df is not None and not self.standard_error
 
     def interval(self, confidence: float) -> Interval | None:
         """Return the two-sided t interval ``value ± t(df, (1 + confidence) / 2) * standard_error``, or None for n < 2.
@@ -169,7 +174,8 @@ def partly_paired(
     *arm* and *reference* are the values without a partner. T_new2 of B. Derrick, B. Russ, D. Toher and P. White (Test
     statistics for the comparison of means for two samples that include both paired and independent observations, J.
     Mod. Appl. Stat. Methods 16, 2017): Welch's standard error less twice the covariance of the means, which the shared
-    seeds give. At least three pairs; the sd of each arm is taken to be *floor* at least.
+    seeds give. Meant for three pairs or more, which who calls it sees to; the sd of each arm is taken to be *floor* at
+    least.
     """
     shared, others = [a for a, _ in pairs], [r for _, r in pairs]
     contrast = welch([*shared, *arm], [*others, *reference], floor=floor)

@@ -125,7 +125,7 @@ def last_start(run_dir: RunDir) -> Event | None:
 
 
 def last_start_in(journals: Mapping[str, Chunk]) -> Event | None:
-    """Return the same where the run's journals have been read (`read_journals`)."""
+    """Return the start of the last attempt that *journals* tell of (`read_journals`), as `last_start` does."""
     return _last(list(journals.values()), EventName.ATTEMPT_STARTED)
 
 

@@ -167,15 +167,6 @@ def passed_on(environ: Mapping[str, str], patterns: Sequence[str] = PASSED_ON) -
     }
 
 
-def prefixed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which the runtime sets *environment* inside the container, for both programs.
-
-    >>> prefixed({"TZ": "UTC"})
-    {'APPTAINERENV_TZ': 'UTC', 'SINGULARITYENV_TZ': 'UTC'}
-    """
-    return {prefix + name: value for name, value in environment.items() for prefix in ENV_PREFIXES}
-
-
 def gpu_for(wanted: ContainerGpu, *, device: str, vendor: str | None) -> ContainerGpu:
     """Return *wanted*, or what `auto` means for a run on *device*: cpu, or cuda (torch's name for AMD GPUs, too).
 

@@ -7,8 +7,9 @@ session of its own; when CALLER dies, however that comes, it is told and kills t
 and where the program failed and left something running. A daemon with another session is spared, such as the one by
 which qsub makes the next submissions faster.
 
-WORDS are the program's, its own name first. This process ends as the program did. `hpcml.schedulers.commands` starts
-it.
+Builds have `hpcml.images.guard`, and ranks the shell of `hpcml.agent.supervise`: neither is a wrapper, and this has to
+be one. WORDS are the program's, its own name first. This process ends as the program did. `hpcml.schedulers.commands`
+starts it.
 """
 
 from __future__ import annotations

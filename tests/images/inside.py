@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcml.images.command import ENV_PREFIXES
 from hpcml.model.container import Bind
 from tests.cluster.apptainer.registry import PATH
 from tests.cluster.slurm.account import USER, Account
@@ -152,3 +153,8 @@ def wait_for(process: subprocess.Popen[str], word: str) -> str:
     impatience.cancel()
     assert lines[-1].strip() == word, lines
     return "".join(lines)
+
+
+def prefixed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which the runtime sets *environment* inside the container, for both programs."""
+    return {prefix + name: value for name, value in environment.items() for prefix in ENV_PREFIXES}

@@ -11,7 +11,6 @@ from hpcml.images.command import (
     exec_argv,
     gpu_for,
     passed_on,
-    prefixed,
     wrapped,
 )
 from hpcml.model.container import Bind, ContainerGpu
@@ -93,10 +92,6 @@ def test_of_the_hosts_environment_goes_inside_what_the_scheduler_and_the_network
     }
 
     assert passed_on({**kept, **dropped, "BASH_FUNC_ml%%": "() { :; }", "SLURM_BAD%": "x"}) == kept
-
-
-def test_a_variable_is_set_under_both_runtimes_names() -> None:
-    assert prefixed({"A": "1"}) == {"APPTAINERENV_A": "1", "SINGULARITYENV_A": "1"}
 
 
 @given(st.lists(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), max_size=4))

@@ -13,7 +13,6 @@ import pytest
 from hpcml.images.command import (
     RUNTIME_ENVIRONMENT,
     exec_argv,
-    prefixed,
     wrapped,
 )
 from hpcml.model.container import Bind, ContainerGpu
@@ -27,6 +26,7 @@ from tests.images.inside import (
     definition,
     make_archive,
     make_tree,
+    prefixed,
     session,
     wait_for,
 )

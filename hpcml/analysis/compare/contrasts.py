@@ -98,7 +98,7 @@ def describe(found: Matchup, margin: float | None, scale: MetricScale) -> Differ
         return Interval(low=scale.back(interval.low), high=scale.back(interval.high), confidence=interval.confidence)
 
     contrast = found.contrast
-    has_no_spread = contrast.df is not None and not contrast.standard_error and not found.is_identical
+    has_no_spread = contrast.has_no_spread and not found.is_identical
     return Difference(
         value=scale.back(contrast.value),
         ci90=back(contrast.interval(0.90)),

@@ -203,7 +203,7 @@ def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     if found.n < statistics.LEAST_SEEDS:
         flags.append(f"n={found.n}: no verdict below {statistics.LEAST_SEEDS} {terms.unit}")
-    if not found.is_identical and found.contrast.df is not None and not found.contrast.standard_error:
+    if not found.is_identical and found.contrast.has_no_spread:
         flags.append("no spread in the difference: nothing says how certain it is, hence no verdict")
     if found.is_floored:
         guessed = " as guessed from its values" if terms.resolution.source == "guessed" else ""

@@ -69,7 +69,7 @@ def clusters_of(environ: Mapping[str, str]) -> str | None:
 
 
 def clusters_in(script: str) -> str | None:
-    r"""Return the same as the text of a script says it.
+    r"""Return the cluster that a script asks for, by the last of its ``#SBATCH`` lines that name any; None without one.
 
     >>> clusters_in("#SBATCH --clusters=big\n#SBATCH -M cm4\n"), clusters_in("#SBATCH --cluster-constraint=big")
     ('cm4', None)
