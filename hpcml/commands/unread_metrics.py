@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import pairwise, takewhile
 from pathlib import Path, PurePath
@@ -20,6 +21,8 @@ from hpcml.runs.working_directory import written_files
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
 _MOST_OF_HEADING = 1 << 16  # bytes
 _MOST_LOOKED_AT = 20  # runs of one submission, whose files may each have a name of their own
+_TEXTS = (".txt", ".log", ".out", ".dat", ".yaml", ".yml")  # of files with what others print
+_MOST_OF_TEXT = 16 << 10  # bytes, at its end
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
 _RESULTS = re.compile(
     r"(?:result|metric|score|scalar|histor|progress|eval)[^/]*\.json$", re.IGNORECASE
@@ -98,6 +101,12 @@ def advice(mute: Sequence[Launched]) -> str:
         return f"{_reading(which, 'workload.metrics', f'[{rule}]', 'one from what it printed')}{judged}"
     if rule_of_rows := rule_of_table(printed):
         return _reading(which, "workload.metrics", f"[{rule_of_rows}]", "one from what it printed")
+    if (of_text := _rule_of_a_text(launched)) is not None:
+        file, rule = of_text
+        return (
+            f"hpcml run workload.metrics='[{rule}]' -- bash -c 'YOUR COMMAND && cat {file}' reads one from that file, "
+            "which it wrote and did not print"
+        )
     return (
         "workload.metrics='[{pattern: \"loss (?P<value>\\S+)\", name: loss}]' reads one from what a program prints, "
         "and hpcml_client reports any"
@@ -289,15 +298,30 @@ def _shared(one: str, other: str) -> str:
 
 def _written_tables(launched: Launched) -> Iterator[str]:
     """Yield the tables that the program wrote, as `workload.metrics_from` names them."""
-    try:
+    for place, path in _written(launched, lambda name: name.endswith(_SUFFIXES) or _RESULTS.search(name) is not None):
+        with suppress(OSError):
+            if _has_names(path):
+                yield place
+
+
+def _rule_of_a_text(launched: Launched) -> tuple[str, str] | None:
+    """Return a text that the program wrote, and a rule for it, where one is known; None where none is."""
+    for place, path in _written(launched, lambda name: name.endswith(_TEXTS)):
+        with suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _MOST_OF_TEXT))
+            text = file.read(_MOST_OF_TEXT).decode("utf-8", "replace")
+            found = suggested_rule(text)
+            if rule := rule_of_table(text) if found is None else found[0]:
+                return _MOMENT.sub("*", place), rule
+    return None
+
+
+def _written(launched: Launched, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
+    """Yield files that the program wrote and that nobody has named: from where it starts, and whole."""
+    with suppress(OSError, HpcmlError):  # it is advice: what cannot be read gives none
         for file in written_files(launched.run_dir):
             place = os.path.relpath(launched.run_dir.work / file.path, launched.manifest.plan.cwd)
             if any(fnmatchcase(place, word) for word in launched.manifest.run.workload.metrics_from):
                 continue  # it was read, and what was wrong with it is said
-            is_table = place.endswith(_SUFFIXES) or _RESULTS.search(place) is not None
-            if not is_table or not _NAMEABLE.fullmatch(place) or place.startswith(".."):
-                continue
-            if _has_names(launched.run_dir.work / file.path):
-                yield place
-    except (OSError, HpcmlError):
-        return  # it is advice: what cannot be read gives none
+            if is_wanted(place) and _NAMEABLE.fullmatch(place) and not place.startswith(".."):
+                yield place, launched.run_dir.work / file.path

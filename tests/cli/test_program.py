@@ -176,6 +176,17 @@ def test_a_file_of_metrics_that_was_named_is_not_advised_again(hpcml: Hpcml, fil
     assert f"{file}: the program wrote no number there" in named.stderr
 
 
+def test_a_log_that_is_not_printed_is_advised_to_be(hpcml: Hpcml) -> None:
+    script = "echo begin; for n in 1 2; do echo Epoch $n loss 0.$n; done > train_$(date +%Y-%m-%d_%H-%M-%S).log"
+
+    advised = hpcml("run", "--", "bash", "-c", script)
+    (rule,) = re.findall(r"(workload\.metrics=)'(.+)' -- bash -c 'YOUR COMMAND && cat (train_\*\.log)'", advised.stderr)
+    read = hpcml("run", rule[0] + rule[1], "--", "bash", "-c", f"{script}; cat {rule[2]}")
+
+    assert read.returncode == 0
+    assert "reported no metric" not in read.stderr
+
+
 def test_a_file_named_by_its_moment_is_advised_by_a_pattern_that_finds_the_next_ones(hpcml: Hpcml) -> None:
     script = (
         'p=outputs/$(date +%Y-%m-%d/%H-%M-%S); mkdir -p $p; echo {\\"loss\\": 0.5} | tee $p/history_$(date +%s).jsonl'
