@@ -194,7 +194,8 @@ def _show(launched: Sequence[Launched], places: Places, console: Console) -> lis
                 if glimpse.state.is_final and glimpse.uid not in ended:
                     ended.add(glimpse.uid)
                     if not console.is_terminal:
-                        console.print(f"{glimpse.uid}  {_drawn(name)}  {_drawn(_note(item, glimpse))}")
+                        line = f"{glimpse.uid}  {_drawn(name)}  {_drawn(_note(item, glimpse))}"
+                        console.print(line, soft_wrap=True)
     return glimpses
 
 

@@ -176,6 +176,13 @@ def test_a_file_of_metrics_that_was_named_is_not_advised_again(hpcml: Hpcml, fil
     assert f"{file}: the program wrote no number there" in named.stderr
 
 
+def test_the_end_of_a_run_is_one_line_however_long_its_reason(hpcml: Hpcml) -> None:
+    done = hpcml("run", "--", sys.executable, "-c", "raise ValueError('a' + ' bad rate' * 22)")
+
+    (line,) = [line for line in done.stdout.splitlines() if "FAILED" in line]
+    assert line.endswith("a" + " bad rate" * 22)
+
+
 def test_a_log_that_is_not_printed_is_advised_to_be(hpcml: Hpcml) -> None:
     script = "echo begin; for n in 1 2; do echo Epoch $n loss 0.$n; done > train_$(date +%Y-%m-%d_%H-%M-%S).log"
 
