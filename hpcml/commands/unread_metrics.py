@@ -37,7 +37,9 @@ _CELLS = re.compile(r"[^\s|]+")
 _WIDE_CELLS = re.compile(r"[^\s|]+(?: [^\s|]+)*")  # with names of several words, as spaCy's LOSS TEXTCAT
 _COLUMN = re.compile(r"[a-z_]\w*", re.ASCII)
 _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|nan", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|\d+(?::\d\d){1,2}|nan", re.IGNORECASE
+)
 _STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
 # What is counted before a value, the finest first
 _COUNTED = [
@@ -48,7 +50,7 @@ _AT_BEGIN = {  # of a line, as boosted trees number theirs, and what reads it
     re.compile(r"^\[\d+\](?=\s)"): r"^\[(?P<step>\d+)\]",
     re.compile(r"^\d+:(?=\s)"): r"^(?P<step>\d+):",
 }
-_REWARD = r"rew|reward|rew\w*_mean|\w*return"
+_REWARD = r"rew|reward|rew\w*_mean|\w*return|\w*ep_?ret"
 _MEASURED = r"loss(?:_[a-z]{1,12})?|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse|l[12]|ndcg"
 _MEASURED_TOO = r"cost|nll|elbo|cross.?entropy|likelihood|[wc]er|psnr|ssim|fid|dice|recall"  # after all of these
 # What benchmarks are judged by.
@@ -60,9 +62,11 @@ _BEST = re.compile(r"(?<![A-Za-z])(?:best|lowest|highest|minimum|maximum)(?![a-z
 _LOSS_OF = re.compile(r"(?<![A-Za-z])(\w*loss_[a-z]{1,12})\W*$", re.IGNORECASE)  # loss_cls: a part, or loss_scale
 # "train: 0.52 | valid: 0.57", of which the loss is understood
 _OF_DATA = re.compile(
-    rf"(?P<before>(?<![A-Za-z])(?:{_DATA}|train|training)[\"']? *[:=] *)[-+]?\d*\.\d+(?:[eE][-+]?\d+)?(?![\w.%])",
+    rf"(?P<before>(?<![A-Za-z])(?:{_DATA}|train|training)[\"']? *[:=] *)[-+]?\d*\.\d+(?:[eE][-+]?\d+)?"
+    r"(?![\w.%]|\s(?:m?s|sec|seconds|min|h)\b)",
     re.IGNORECASE,
 )
+_TIMES = re.compile(r"(?<![a-z])(?:times?|took|elapsed|duration)(?![a-z])[^|,;]{0,40}$", re.IGNORECASE)
 _OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|]|\bis\b:?|\bwas\b:?)"
 
 
@@ -157,8 +161,10 @@ def _is_best(found: re.Match[str]) -> bool:
 
 
 def _is_meant(found: re.Match[str]) -> bool:
-    """Tell whether it is no such thing as a ``loss_scale``."""
+    """Tell whether it is no such thing as a ``loss_scale``, nor a time, as in ``Time train: 1.25 eval: 0.31``."""
     of_what = _LOSS_OF.search(found["before"])
+    if found.re is _OF_DATA and _TIMES.search(found.string[: found.start()]):
+        return False
     return of_what is None or is_loss(of_what[1])
 
 

@@ -120,8 +120,10 @@ def test_a_column_of_a_table_may_have_a_name_of_several_words() -> None:
 def test_a_column_may_hold_durations() -> None:
     printed = "      Iter       Train Loss   Remaining Time \n         1           0.6023            0.80s\n"
 
-    assert rule_of_table(printed) == (
-        r'{pattern: "^[ |]*(?P<step>\d+)\S*[ |]+(?P<train_loss>\S+)[ |]+(?P<remaining_time>\S+)[ |]*$"}'
+    assert (
+        rule_of_table(printed)
+        == rule_of_table(printed.replace("0.80s", "00:03"))
+        == (r'{pattern: "^[ |]*(?P<step>\d+)\S*[ |]+(?P<train_loss>\S+)[ |]+(?P<remaining_time>\S+)[ |]*$"}')
     )
 
 
@@ -172,6 +174,10 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
         ("Epoch 1 val_loss 0.9\nEpoch 2 val_loss 0.8\nBest val_loss 0.8\n", "val_loss", ["0.9", "0.8"]),
         ("Epoch 1 loss 0.9\nBest val_loss 0.8\n", "best_val_loss", ["0.8"]),
         (PYG, "test", ["0.45", "0.55"]),
+        ("loss 0.5 | Time train: 1.25 eval: 0.31\n", "loss", ["0.5"]),
+        ("loss 0.5 eval: 0.31 s\n", "loss", ["0.5"]),
+        ("loss 0.5 eval: 0.31, time: 2.5\n", "eval", ["0.31,"]),
+        ("|    AverageEpRet |     22.5 |\n|      LossPi |      0.5 |\n", "averageepret", ["22.5"]),
         ("Loss_D: 1.8 Loss_G: 5.1 D(x): 0.5\n", "loss_g", ["5.1"]),
         ("total_loss: 0.7  loss_cls: 0.2\n", "total_loss", ["0.7"]),
         ("loss: 0.7 loss_scale: 65536.0\n", "loss", ["0.7"]),
