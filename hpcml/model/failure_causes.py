@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 import signal as signals
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import dropwhile, takewhile
 
@@ -75,12 +75,10 @@ _OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
     (re.compile(r"thread '[^']*' (?P<words>panicked at '.+', \S+:\d+:\d+)$"), None),  # before
     # gfortran's library, Intel's and Go's, above a backtrace
     (re.compile(r"(?P<words>(?:Fortran runtime error: |forrtl: severe |ERROR STOP |panic: |fatal error: ).+)"), None),
-    (re.compile(r"(?P<words>Error(?: in (?!rule ).{1,300}?)?) ?: *$"), re.compile(r"(?:  |! )(?P<more>\S.*)")),  # R
-    (re.compile(r"(?P<words>Error in .{1,300}? : .+)$"), None),
-    (
+    (  # MATLAB
         re.compile(r"(?P<words>Error using {1,3}\S{1,100}(?: \(line \d+\))?) *$"),
         re.compile(r"(?P<more>\S.*)"),
-    ),  # MATLAB
+    ),
     (re.compile(r"--> (?P<words>FOAM FATAL (?:IO )?ERROR)\b.*$"), re.compile(r" *(?P<more>\S.*)")),  # OpenFOAM
     (
         re.compile(r"\[\d+\](?P<words>PETSC ERROR): -+ Error Message -+$"),
@@ -93,6 +91,12 @@ _OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
         re.compile(r"(?P<more>\S.*)"),
     ),
     (re.compile(r"(?P<words>Caused by):$"), re.compile(r" *(?P<more>\S.*)")),  # Nextflow
+)
+# The same of R, whose words others print as well; it ends with these
+_R_ENDS = "Execution halted"
+_OF_R: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
+    (re.compile(r"(?P<words>Error(?: in .{1,300}?)?) ?: *$"), re.compile(r"(?:  |! )(?P<more>\S.*)")),
+    (re.compile(r"(?P<words>Error in .{1,300}? : .+)$"), None),
 )
 # What launchers end with when what they have started failed: torchrun; accelerate, deepspeed
 _OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
@@ -303,6 +307,7 @@ def last_exception(printed: str) -> str | None:
 
 def _exceptions(printed: str) -> list[str]:
     found: list[str] = []
+    others = (*_OF_OTHERS, *_OF_R) if _R_ENDS in printed else _OF_OTHERS
     rest: re.Pattern[str] | None = None  # how a line looks that says more of the exception before
     rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
     cell: str | None = None  # the type of an exception in a notebook, whose traceback is being read
@@ -310,7 +315,7 @@ def _exceptions(printed: str) -> list[str]:
         awaited, rest = rest, None
         if awaited is not None and (told := awaited.match(line)):
             found[-1] += f": {told['more']}"
-        elif ended := _end_of_another(line):
+        elif ended := _end_of_another(line, others):
             words, rest = ended
             found.append(words)
         elif begins := _OF_IPYTHON.match(line):
@@ -327,9 +332,11 @@ def _exceptions(printed: str) -> list[str]:
     return found
 
 
-def _end_of_another(line: str) -> tuple[str, re.Pattern[str] | None] | None:
-    """Return what *line* says of the end of a program of another language, and how a next line says more of it."""
-    matches = ((pattern.match(line), more) for pattern, more in _OF_OTHERS)
+def _end_of_another(
+    line: str, others: Sequence[tuple[re.Pattern[str], re.Pattern[str] | None]]
+) -> tuple[str, re.Pattern[str] | None] | None:
+    """Return what *line* says of the end of a program of *others*, and how a next line says more of it."""
+    matches = ((pattern.match(line), more) for pattern, more in others)
     return next(((match["words"], more) for match, more in matches if match is not None), None)
 
 

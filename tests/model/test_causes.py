@@ -254,6 +254,7 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     "Caused by:\n  Process `FIT` terminated\n\nCommand error:\n  Traceback (most recent call last):\n"
     '    File "train.py", line 3, in <module>\n  ValueError: bad rate\n\nWork dir:\n  /w/ab\n': "ValueError: bad rate",
     f"{TRACEBACK}ValueError: bad rate\nError in rule train:\n    jobid: 1\n": "ValueError: bad rate",
+    "Error in epoch 3 : loss is nan, skipped\ngiving up\n": None,
     "the loss is in no panic: 0.5\nSTOP 3\n": None,
 }
 
@@ -263,7 +264,7 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     OF_OTHER_LANGUAGES.items(),
     ids=[
         *("f90", "stop", "go", "rust", "old rust", "r", "r, long", "matlab", "openfoam", "gromacs", "petsc"),
-        *("nextflow", "python in nextflow", "snakemake", "none"),
+        *("nextflow", "python in nextflow", "snakemake", "no r", "none"),
     ],
 )
 def test_what_ended_a_program_of_another_language_is_above_its_backtrace(printed: str, exception: str | None) -> None:
