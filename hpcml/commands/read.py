@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -44,6 +46,8 @@ from hpcml_client.journal import JournalWriter
 RULES, FILES = "workload.metrics", "workload.metrics_from"
 _OURS = f"*-{READ}*.jsonl"
 _WHAT = "metrics"
+_DRAFTS = ".read-"  # how a folder of journals begins that are not whole yet
+_LEFT_AFTER_S = 3600.0  # nobody reads a run for so long
 _MOST_ALIKE = 1000  # journals of processes with one number: in containers all may have it
 
 
@@ -233,7 +237,8 @@ def _write(record: RunRecord, run_dir: RunDir, by_attempt: Mapping[int, _Found],
     wake(run_dir)
     try:
         run_dir.journals.mkdir(mode=FOLDER, exist_ok=True)
-        with TemporaryDirectory(prefix=".read-", dir=run_dir.path) as drafts:
+        _clear_drafts(run_dir.path)
+        with TemporaryDirectory(prefix=_DRAFTS, dir=run_dir.path) as drafts:
             for attempt, found in by_attempt.items():
                 if found.rows:
                     _write_draft(drafts, record, run_dir, attempt, found, sources)
@@ -241,6 +246,13 @@ def _write(record: RunRecord, run_dir: RunDir, by_attempt: Mapping[int, _Found],
                 _publish(draft, run_dir.journals)
     except OSError as error:
         raise HpcmlError(f"run {record.uid}: {why_not(error, run_dir.journals)}") from error
+
+
+def _clear_drafts(folder: Path) -> None:
+    """Remove what one that was killed has left."""
+    for left in folder.glob(f"{_DRAFTS}*"):
+        if time.time() - left.lstat().st_mtime > _LEFT_AFTER_S:
+            shutil.rmtree(left)
 
 
 def _publish(draft: Path, journals: Path) -> None:
